@@ -16,8 +16,10 @@ from framework.cli import progress
 from framework.commands.bench import bench
 from framework.commands.diagnose import diagnose
 from framework.commands.edit import edit
+from framework.commands.evaluate import evaluate
 from framework.commands.inspect import inspect
 from framework.commands.pack import pack
+from framework.commands.predict import predict
 from framework.commands.report import report
 from framework.commands.tune import tune
 from framework.commands.verify import verify
@@ -109,7 +111,9 @@ def all_rows() -> dict[str, list[Row]]:
 
 def rows_of_options() -> Iterator[Row]:
     """Yield a row for the rule of every option."""
-    commands = (bench, diagnose, edit, inspect, pack, report, tune, verify, schema)
+    commands = (
+        *(bench, diagnose, edit, evaluate, inspect, pack, predict, report, tune, verify, schema),
+    )
     tables = [("", command.RULES) for command in commands]
     tables += [("pack.", progress.RULES)]
     groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]

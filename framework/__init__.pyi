@@ -5,6 +5,8 @@ from framework.augment.crop_flip import CropFlip as CropFlip
 from framework.augment.none import NoAugment as NoAugment
 from framework.augment.normalize import Normalize as Normalize
 from framework.config.make_trainer import make_trainer as make_trainer
+from framework.config.saved_run import SavedRun as SavedRun
+from framework.config.saved_run import load as load
 from framework.contracts.batch import Batch as Batch
 from framework.contracts.data import SourceContext as SourceContext
 from framework.contracts.loader import LoaderContext as LoaderContext
@@ -12,8 +14,10 @@ from framework.contracts.records import Chunk as Chunk
 from framework.contracts.records import Field as Field
 from framework.contracts.records import Manifest as Manifest
 from framework.contracts.span import Span as Span
+from framework.contracts.training import Moment as Moment
 from framework.contracts.training import Outcome as Outcome
 from framework.contracts.training import Report as Report
+from framework.contracts.training import Watcher as Watcher
 from framework.data.dataloader import loader_source as loader_source
 from framework.data.dataset import dataset_source as dataset_source
 from framework.data.folder import folder_source as folder_source
@@ -44,8 +48,11 @@ from framework.schedule.one_cycle import OneCycle as OneCycle
 from framework.store.hdf5_store import HDF5Writer as HDF5Writer
 from framework.store.lmdb_store import LMDBWriter as LMDBWriter
 from framework.store.open_store import open_store as open_store
+from framework.train.goal import Goal as Goal
 from framework.train.metrics import TrainPlan as TrainPlan
 from framework.train.parts import Parts as Parts
+from framework.train.stop_watchers import EarlyStop as EarlyStop
+from framework.train.stop_watchers import TimeBudget as TimeBudget
 from framework.train.trainer import Trainer as Trainer
 from framework.transform.center_crop import CenterCrop as CenterCrop
 from framework.transform.none import NoTransform as NoTransform

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -20,10 +20,11 @@ from framework.config.assemble import Assembly, assemble
 from framework.config.choice_notes import choice_notes
 from framework.config.data_versions import with_saved_versions
 from framework.config.group_table import group_table
+from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
-from framework.contracts.span import shares
+from framework.contracts.span import Span, shares
 from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
@@ -66,6 +67,7 @@ def run(
     versions: list[str] = []
     if saved is not None:
         config, versions = with_saved_versions(config, saved.state)
+        config = with_saved_digest(config, saved.state)
     with closing(assemble(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         val_changed = saved is not None and restore(trainer, assembly, saved.state)
@@ -79,15 +81,21 @@ def run(
             damaged = ", ".join(saved.damaged)
             notes.insert(0, f"{damaged} cannot be read; continuing from {saved.path.name}")
         finished = _finished_summary(run_dir)
-        if trainer.progress.step < trainer.total_steps or finished is None:
+        goes_on = trainer.progress.step < trainer.total_steps and not trainer.ended
+        if goes_on or finished is None:
             return _fit(assembly, trainer, run_dir, notes, start)
         if val_changed:
             finished = _revalidate(finished, notes, run_dir, assembly, trainer)
-        assembly.say(
-            f"note: this run has already finished, after {trainer.progress.step} steps; "
-            "raise epochs or max_steps to continue"
-        )
+        assembly.say(f"note: {_already_finished(trainer)}")
         return finished
+
+
+def _already_finished(trainer: Trainer) -> str:
+    steps = f"after {trainer.progress.step} steps"
+    if trainer.ended:
+        fix = "change what ended it (stop, or watchers) to continue"
+        return f"this run has already finished early, {steps}: {trainer.ended}; {fix}"
+    return f"this run has already finished, {steps}; raise epochs or max_steps to continue"
 
 
 def _fit(
@@ -110,7 +118,8 @@ def _fit(
         try:
             trainer.fit(reported)
             # A kill has interrupted the validation of a finished run on new data.
-            if start_step >= trainer.total_steps and not trainer.val_means:
+            is_over = start_step >= trainer.total_steps or trainer.ended
+            if is_over and not trainer.val_means:
                 trainer.validate(reported)
         except Exception as error:
             # Tracebacks and exit.json show the step.
@@ -188,8 +197,31 @@ def _check_trace(num_steps: int) -> None:
 def _summary(
     config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float
 ) -> dict[str, Any]:
-    share_of = shares(trainer.spans)
-    spans = {
+    pace = trainer.pace
+    return {
+        "status": "interrupted" if trainer.stopped else "finished",
+        "reason": trainer.ended,
+        "steps": trainer.progress.step,
+        "run_steps": trainer.progress.step - start_step,
+        "epochs": trainer.progress.epoch,
+        "wall_s": wall_s,
+        "records_per_s": pace.num_records / pace.train_s if pace.train_s else 0.0,
+        "val": trainer.val_means,
+        "best": trainer.best,
+        "spans": span_figures(trainer.spans),
+        "train_s": pace.train_s,
+        "validate_s": trainer.validate_s,
+        "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "choices": choices(config),
+        "notes": notes,
+    }
+
+
+def span_figures(spans: Mapping[str, Span]) -> dict[str, dict[str, float]]:
+    """Return the figures of each span, as ``summary.json`` has them."""
+    share_of = shares(spans)
+    return {
         name: {
             "total_s": span.total_s,
             "mean_s": span.mean_s,
@@ -197,24 +229,7 @@ def _summary(
             "p90_s": span.p90_s,
             "share": share_of[name],
         }
-        for name, span in trainer.spans.items()
-    }
-    return {
-        "status": "interrupted" if trainer.stopped else "finished",
-        "steps": trainer.progress.step,
-        "run_steps": trainer.progress.step - start_step,
-        "epochs": trainer.progress.epoch,
-        "wall_s": wall_s,
-        "records_per_s": trainer.num_records / trainer.train_s if trainer.train_s else 0.0,
-        "val": trainer.val_means,
-        "best": trainer.best,
-        "spans": spans,
-        "train_s": trainer.train_s,
-        "validate_s": trainer.validate_s,
-        "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
-        "peak_rss_bytes": peak_rss_bytes(),
-        "choices": choices(config),
-        "notes": notes,
+        for name, span in spans.items()
     }
 
 
@@ -272,6 +287,8 @@ def _add_facts(run_dir: Path, assembly: Assembly) -> None:
     known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     known["auto"] = assembly.from_data
+    if assembly.config["init"]["weights"] is not None:
+        known["init"] = assembly.config["init"]
     write_json(run_dir / FACTS, known)
     _complete_resolved(run_dir, assembly.from_data)
     for name in ("summary.json", "exit.json"):

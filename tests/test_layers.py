@@ -60,13 +60,20 @@ HOMES = {
     "av": {"video/video_file.py"},
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"input/tfrecord.py"},
-    "pyarrow": {"store/column_files.py"},
+    "pyarrow": {"store/column_files.py", "store/table_file.py"},
+    "torchmetrics": {"train/torch_metrics.py"},
     "triton": {"augment/pixel_kernel.py"},
+    "timm": {"config/declared_inputs.py"},
+    "torchvision": {"config/declared_inputs.py"},
+    "transformers": {"config/foreign_models.py"},
     "safetensors": {"train/weight_files.py"},
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
-    "matplotlib": {f"commands/report/{name}.py" for name in ("chart", "bars", "curves")},
-    "jinja2": {"commands/report/page.py"},
+    "matplotlib": {
+        *(f"commands/report/{name}.py" for name in ("chart", "bars", "curves")),
+        "commands/evaluate/confusion_picture.py",
+    },
+    "jinja2": {"commands/report/page.py", "commands/evaluate/worst_page.py"},
     "rich": {"sink/console.py", "cli", "commands"},
 }
 

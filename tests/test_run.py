@@ -23,6 +23,7 @@ from tests.fakes import Reads
 
 SUMMARY = {
     "status": str,
+    "reason": str,
     "steps": int,
     "run_steps": int,
     "epochs": int,

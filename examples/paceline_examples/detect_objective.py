@@ -1,6 +1,6 @@
 """Boxes of objects in images: centers and sides to learn, the mean average precision to look at."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedBoxes, Predictions, ScoredBoxes
 from framework.contracts.training import Outcome
 from paceline_examples.average_precision import (
     THRESHOLDS,
@@ -66,6 +67,21 @@ class Detect:
             totals = precision_counts(guess, scores, truth, num_classes)
         sums = {"centers": centers.detach(), "sides": sides.detach()}
         return Outcome((centers + sides).mean(), sums, len(image), totals)
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return [self.input]
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        boxes, scores = suggested(model(batch[self.input]).float())
+        parts = zip(boxes.corners, scores, boxes.classes, strict=True)
+        chosen = [(own, score, label, score > 0) for own, score, label in parts]
+        return PredictedBoxes(
+            [
+                ScoredBoxes(own[is_box], score[is_box], label[is_box])
+                for own, score, label, is_box in chosen
+            ]
+        )
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         precision = average_precision(totals)

@@ -20,8 +20,12 @@ TAKES_VALUE = (
 MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
 NOT_HYDRAS = ("resume", "resume.run")
 TEXTS = ("select",)  # their values are expressions, whatever letters these hold
+# blocks whose name stands for their first key
+SHORT = {"init": "weights"}
 # choices of a group that have a key of their own
 PLACED = {"data.val_transform": "transform@data.val_transform"}
+# blocks of the user's, which need no + although no file has their names
+_NAMED = re.compile(r"(metrics|watchers)(\.\w+)?=\{")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
 # Letters that Hydra's grammar does not know in a bare value, or takes for calls.
 _UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")
@@ -65,6 +69,9 @@ def literal(word: str) -> str:
 
     Lists, blocks, references, quoted values and the names of files stay as they are.
     """
+    word = long_word(word)
+    if _NAMED.match(word):
+        word = f"++{word}"
     key, equals, value = word.partition("=")
     if key in PLACED and value == "null":
         return f"~{PLACED[key]}"
@@ -87,6 +94,16 @@ def literal(word: str) -> str:
     return word
 
 
+def long_word(word: str) -> str:
+    """Return an override with its whole key, such as ``init.weights=x.pt`` for ``init=x.pt``."""
+    key, equals, value = word.partition("=")
+    if not equals or key not in SHORT or value.startswith("{"):
+        return word
+    if os.path.exists(value):  # the directory of a run may have commas in its name
+        value = quoted(value)
+    return f"{key}.{SHORT[key]}={value}"
+
+
 def plain_words(arguments: list[str]) -> list[str]:
     """Return what a command is about, such as a store's path: neither options nor overrides.
 
@@ -98,24 +115,30 @@ def plain_words(arguments: list[str]) -> list[str]:
 def plain_words_alone(arguments: list[str], key: str) -> list[str]:
     """Return the plain words, which take the place of ``key``. ConfigError C100 beside ``key=``."""
     plain = plain_words(arguments)
-    if plain and option(arguments, key) is not None:
+    if plain and any(word.startswith(f"{key}=") for word in arguments if word not in plain):
         raise ConfigError(100, " ".join(plain), f"stands beside {key}=", "give one or the other")
     return plain
 
 
-def with_store(arguments: list[str], command: str) -> list[str]:
+def with_store(arguments: list[str], command: str, key: str = "store") -> list[str]:
     """Return the words with ``store=`` for the plain word, which is the path of a store.
 
-    ConfigError C100 for several of them. ``-sc`` completes words, and is left alone.
+    ``key`` may be another key of a path. ConfigError C100 for several plain words. ``-sc``
+    completes words, and is left alone.
     """
     if arguments[:1] == ["-sc"]:
         return arguments
-    plain = plain_words_alone(arguments, "store")
+    plain = plain_words_alone(arguments, key)
     if len(plain) > 1:
         fix = f"{command} one at a time"
-        raise ConfigError(100, " ".join(plain), "names more than one store", fix)
+        raise ConfigError(100, " ".join(plain), f"names more than one {key}", fix)
     overrides = [word for word in arguments if word not in plain]
-    return [*overrides, *(f"store={quoted(word)}" for word in plain)]
+    return [*overrides, *(f"{key}={quoted(word)}" for word in plain)]
+
+
+def with_output(arguments: list[str]) -> list[str]:
+    """Return the words with ``output.path=`` for ``output=``, which Hydra takes for a group."""
+    return [re.sub(r"^output=", "output.path=", word) for word in arguments]
 
 
 def without_options(arguments: list[str]) -> list[str]:

@@ -42,7 +42,7 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
         console.print(f"{_metrics(summary)}  {rate}", soft_wrap=True)
     elif summary:
         if summary.get("spans"):
-            console.print(_spans(summary))
+            console.print(spans_table(summary["spans"]))
         for line in _lines(summary):
             console.print(line, soft_wrap=True)
     for trace in sorted((run_dir / PROFILE).glob("*")):
@@ -51,11 +51,12 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
         console.print(f"run directory: {run_dir}", soft_wrap=True)
 
 
-def _spans(summary: dict[str, Any]) -> Table:
+def spans_table(spans: dict[str, Any]) -> Table:
+    """Return the table of the spans of a step, from their figures in ``summary.json``."""
     table = Table("span", title="where the step time went", title_justify="left")
     for name in ("share", "p50", "p90", "mean", "total"):
         table.add_column(name, justify="right")
-    for name, span in summary["spans"].items():
+    for name, span in spans.items():
         times = (f"{1e3 * span[key]:.3f} ms" for key in ("p50_s", "p90_s", "mean_s"))
         table.add_row(name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s")
     return table
@@ -92,8 +93,14 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         )
     if skipped := summary.get("skipped_steps"):
         yield f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite"
+    yield from _result(summary)
+
+
+def _result(summary: dict[str, Any]) -> Iterator[str]:
     steps = f"{summary['run_steps']} steps in {summary['wall_s']:.1f} s"
     yield f"{summary['status']}: {steps}, {summary['records_per_s']:,.0f} records/s"
+    if reason := summary.get("reason"):
+        yield f"ended early: {reason}"
     if summary["val"]:
         best = _metrics({"val": summary["best"]}).removeprefix("val ")
         yield f"{_metrics(summary)}  (best {best})"

@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli import precedence
-from framework.cli.arguments import quoted
+from framework.cli.arguments import long_word, quoted
 from framework.cli.config_source import begin_composition, checked_places, endless
 from framework.cli.paths import CONF
 from framework.cli.reference_limit import count_references_anew, limit_references
@@ -100,7 +100,7 @@ class GuardedLoader(ConfigLoader):
 
     def typed(self, words: Sequence[str]) -> list[str]:
         """Return the overrides as Hydra takes them."""
-        return precedence.without_null(words, self.is_group)
+        return precedence.without_null([long_word(word) for word in words], self.is_group)
 
     def is_group(self, name: str) -> bool:
         """Return whether ``name`` is a group of choices."""

@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from framework.cli.arguments import SHORT
 from framework.cli.paths import CONF
 from framework.errors import ConfigError, printable
 
@@ -73,7 +74,8 @@ class Composition:
     @property
     def without_validation(self) -> bool:
         """Whether training data is named without validation data."""
-        is_named = bool(self.keys & {"data.val", "dataset"}) or self.has_folds
+        has_val = any(f"{key}.".startswith("data.val.") for key in self.keys)
+        is_named = has_val or "dataset" in self.keys or self.has_folds
         return self.command == TRAIN and "data.train" in self.keys and not is_named
 
 
@@ -108,8 +110,8 @@ def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> l
         key, _, value = word.partition("=")
         if value != "null" or "." in key or key.startswith(("+", "~")) or not is_group(key):
             words.append(word)
-        elif key != "debug":  # debug is null already, and sinks are a list
-            words.append("sink=[]" if key == "sink" else f"~{key}")
+        elif key != "debug":  # debug is null already, and sinks and metrics are lists
+            words.append(f"{key}=[]" if key in ("sink", "metrics") else f"~{key}")
     return words
 
 
@@ -183,6 +185,10 @@ def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
     name = config_path.removesuffix(".yaml")
     if not isinstance(config, DictConfig) or _composition.command is None:
         return
+    if is_global:
+        for block, key in SHORT.items():
+            if block in config and not isinstance(config.get(block), DictConfig):
+                config[block] = {key: config.get(block)}
     content: Any = OmegaConf.to_container(config)
     file = File(_shown(path), content, {})
     _composition.files[name] = file
@@ -310,7 +316,8 @@ def check_data_named(config: DictConfig) -> None:
     plain: Any = OmegaConf.to_container(config)
     data = plain.get("data")
     has_folds = plain.get("folds") is not None
-    if has_folds and "data.val" in _composition.data_keys:
+    keys = _composition.data_keys
+    if has_folds and any(f"{key}.".startswith("data.val.") for key in keys):
         what = "is not used, because a fold of data.train validates"
         raise ConfigError(205, f"data.val = {data['val']}", what, "leave it or folds out")
     if not isinstance(data, dict) or plain.get("dataset") is not None:

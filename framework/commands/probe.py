@@ -166,6 +166,7 @@ class Probe:
         self.config: Config = {
             **config,
             "sink": {},
+            "metrics": {},
             "resume": {"run": None, "auto": False, "allow": []},
             "max_steps": None,
             "validate_every": None,

@@ -4,9 +4,9 @@
 before the first step, and ``restore_run.py`` continues a saved run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, final
@@ -17,10 +17,17 @@ from torch import Tensor
 from framework.augment.fused import Fused
 from framework.config.auto import PARTS, is_wanted, resolve
 from framework.config.build import build, last_line
+from framework.config.declared_inputs import (
+    NOTHING,
+    DeclaredInputs,
+    declared_inputs,
+    with_declared_sizes,
+)
 from framework.config.graph_choice import graph_refusal
+from framework.config.init_weights import InitFile, with_digest
 from framework.config.preflight import check_num_steps, check_ranks
-from framework.config.resume import Learned, followed, learned, validation_data
-from framework.config.targets import Config, fold_of, makes_data, targets
+from framework.config.resume import Learned, ending, followed, learned, validation_data
+from framework.config.targets import Config, fold_of, makes_data, split_of, targets, val_sets
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Augment,
@@ -35,6 +42,7 @@ from framework.contracts.data import (
 )
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel
+from framework.contracts.records import Manifest
 from framework.data.classes import with_agreed_classes
 from framework.data.reader import followers
 from framework.errors import ConfigError
@@ -70,11 +78,14 @@ class Assembly:
         val_clock: Measures the validation batches.
         trace: The clock that also writes a trace of a few steps, or None.
         train_source: Reads the training data.
-        val_source: Reads the validation data, or None.
+        val_sources: Reads each validation set, by its name: ``""`` if it is the only one.
         augment: Changes batches on the device.
         train: Delivers the training batches.
-        val: Delivers the validation batches, or None.
+        val_loaders: Delivers the batches of each validation set, by its name.
         from_data: The value of each ``auto``, by dotted name.
+        declared: What the model says about its inputs.
+        starts_from: The file whose weights the model starts from, or None.
+        notes: Notes on the parts, for the log and the summary.
     """
 
     config: Config
@@ -85,11 +96,14 @@ class Assembly:
     val_clock: Clock
     trace: ProfiledClock | None
     train_source: Source
-    val_source: Source | None
+    val_sources: Mapping[str, Source]
     augment: Augment
     train: Loader
-    val: Loader | None
+    val_loaders: Mapping[str, Loader]
     from_data: Config
+    declared: DeclaredInputs = NOTHING
+    starts_from: InitFile | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def device(self) -> torch.device:
@@ -103,9 +117,15 @@ class Assembly:
     @property
     def sources(self) -> dict[str, Source]:
         """The sources by split."""
-        if self.val_source is None:
-            return {"train": self.train_source}
-        return {"train": self.train_source, "val": self.val_source}
+        val = {split_of(name): source for name, source in self.val_sources.items()}
+        return {"train": self.train_source, **val}
+
+    @property
+    def val(self) -> Loader | Mapping[str, Loader] | None:
+        """The loader of the only validation set, or those of several by name; None without any."""
+        if "" in self.val_loaders:
+            return self.val_loaders[""]
+        return self.val_loaders or None
 
     @cached_property
     def sample(self) -> Batch:
@@ -136,10 +156,13 @@ class Assembly:
     @property
     def validates(self) -> Learned | None:
         """The facts that identify the validation data; None without validation."""
-        manifest = None
-        if self.val_source is not None:
-            manifest = self.val_source.manifest
-        return validation_data(manifest, self.config)
+        manifests = {name: source.manifest for name, source in self.val_sources.items()}
+        return validation_data(manifests, self.config)
+
+    @property
+    def ends(self) -> Learned:
+        """The settings that may end the run before its last step."""
+        return ending(self.config)
 
     @property
     def graph_refusal(self) -> str | None:
@@ -157,13 +180,12 @@ class Assembly:
 
     def augmenter(self, training: bool) -> Finish:
         """Return the function that augments the batches of an epoch on the device."""
-        return _augmenter(self.config, self.augment, self.device, training, self.say)
+        return make_augmenter(self.config, self.augment, self.device, training, self.say)
 
     def close(self) -> None:
         """Stop threads, processes and the process group, close the files, and write the trace."""
-        for loader in (self.train, self.val):
-            if loader is not None:
-                loader.close()
+        for loader in (self.train, *self.val_loaders.values()):
+            loader.close()
         self.parallel.close()
         if self.trace is not None:
             self.trace.close()
@@ -183,9 +205,12 @@ def assemble(
         say: Prints a note or a warning.
         profile: The folder for a trace of a few steps; None: no trace.
     """
+    config, starts_from = with_digest(config)
+    declared = declared_inputs(config)
+    config, sizes = with_declared_sizes(config, declared)
     keep_freed_memory()
     seed_generators(config["seed"])
-    device = _device(config["device"])
+    device = find_device(config["device"])
     parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
     if parallel.rank != 0:
         say = _ignore
@@ -200,18 +225,20 @@ def assemble(
     if profile is not None:
         clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
     with ExitStack() as stack:
-        config, from_data, train_source, val_source = _sources(stack, config, allowed, parallel)
-        augment = _augment(config, allowed, train_source)
+        config, from_data, train_source, val_sources = _sources(
+            stack, config, allowed, parallel, declared
+        )
+        augment = make_augment(config, allowed, train_source.manifest)
 
         def loader(source: Source, loader_clock: Clock, training: bool) -> Loader:
-            finish = _augmenter(config, augment, device, training, say)
+            finish = make_augmenter(config, augment, device, training, say)
             context = LoaderContext(source, device, finish, loader_clock)
             return build("loader", config["loader"], allowed, context=context)
 
         train = loader(train_source, clock, training=True)
-        val: Loader | None = None
-        if val_source is not None:
-            val = loader(val_source, val_clock, training=False)
+        val_loaders = {
+            name: loader(source, val_clock, training=False) for name, source in val_sources.items()
+        }
         order = train_source.order
         check_num_steps(order, train.num_steps)
         check_ranks(parallel, learned(config, order.batch_size, train_source.manifest))
@@ -225,11 +252,13 @@ def assemble(
         val_clock=val_clock,
         trace=trace,
         train_source=train_source,
-        val_source=val_source,
+        val_sources=val_sources,
         augment=augment,
         train=train,
-        val=val,
-        from_data=from_data,
+        val_loaders=val_loaders,
+        from_data={**sizes, **from_data},
+        declared=declared,
+        starts_from=starts_from,
     )
 
 
@@ -237,7 +266,7 @@ def _ignore(text: str) -> None:
     """Print nothing, since only rank 0 prints."""
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     """Return the device called ``name``. ConfigError C119 if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -261,43 +290,71 @@ def numbered(device: torch.device) -> torch.device:
 
 
 def _sources(
-    stack: ExitStack, config: Config, allowed: Sequence[str], parallel: Parallel
-) -> tuple[Config, Config, Source, Source | None]:
+    stack: ExitStack,
+    config: Config,
+    allowed: Sequence[str],
+    parallel: Parallel,
+    declared: DeclaredInputs,
+) -> tuple[Config, Config, Source, dict[str, Source]]:
     """Open the data, and let ``stack`` close it.
 
     Returns:
         The configuration without ``auto``, the value of each ``auto`` by dotted name, the training
-        source, and the validation source or None.
+        source, and the source of each validation set by its name.
     """
     from_data: Config = {}
     # Values for the transform come from a source, and every source needs a transform.
     if is_wanted(config["transform"]):
-        with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
-            config, from_data = resolve(config, source, ["transform"])
-    train = _source("train", config, allowed, parallel)
+        given = config["data"]["train"]
+        transform = NoTransform()
+        with closing(open_source("train", given, config, allowed, parallel, transform)) as source:
+            config, from_data = resolve(config, source, ["transform"], declared)
+    train = open_source("train", config["data"]["train"], config, allowed, parallel)
     stack.callback(train.close)
-    config, numbers = resolve(config, train, PARTS)
+    config, numbers = resolve(config, train, PARTS, declared)
     from_data |= numbers
-    if not config["data"]["val"]:
-        return config, from_data, train, None
-    val = _source("val", config, allowed, parallel)
-    stack.callback(val.close)
-    return config, from_data, train, with_agreed_classes(train, val, config["select"])
+    val: dict[str, Source] = {}
+    for name, given in val_sets(config["data"]).items():
+        split = split_of(name)
+        source = open_source(split, given, config, allowed, parallel)
+        stack.callback(source.close)
+        val[name] = with_agreed_classes(train, source, config["select"], f"data.{split}")
+    return config, from_data, train, val
 
 
-def _source(
+def open_source(
     split: str,
+    given: Any,
     config: Config,
     allowed: Sequence[str],
     parallel: Parallel,
     transform: Transform | None = None,
 ) -> Source:
-    training = split == "train"
+    """Open one data set. ``given`` says which, as ``data.SPLIT`` does.
+
+    Its transform is ``transform``, or the configured one.
+    """
+    context = source_context(config, allowed, parallel, split == "train", transform)
+    data = config["data"]
+    chosen = {"path": given}
+    if makes_data(data):
+        chosen = {"data": build(f"data.{split}", given, allowed)}
+    return build("data.source", data["source"], allowed, **chosen, context=context)
+
+
+def source_context(
+    config: Config,
+    allowed: Sequence[str],
+    parallel: Parallel,
+    training: bool,
+    transform: Transform | None = None,
+) -> SourceContext:
+    """Return what a source is given for training or for validation."""
     workers = config["workers"]
     order_choice: OrderChoice | None = None
     if "_target_" in config["order"]:
         order_choice = build("order", config["order"], allowed)
-    context = SourceContext(
+    return SourceContext(
         order=_order(config, parallel, training),
         order_choice=order_choice,
         transform=transform or _transform(config, allowed, training),
@@ -315,11 +372,6 @@ def _source(
         start_method=workers["start_method"],
         num_cores=cores_per_rank(),
     )
-    data = config["data"]
-    given = {"path": data[split]}
-    if makes_data(data):
-        given = {"data": build(f"data.{split}", data[split], allowed)}
-    return build("data.source", data["source"], allowed, **given, context=context)
 
 
 def _transform(config: Config, allowed: Sequence[str], training: bool) -> Transform:
@@ -356,7 +408,8 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
     )
 
 
-def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
+def make_augment(config: Config, allowed: Sequence[str], manifest: Manifest) -> Augment:
+    """Build the augment for data with this manifest. ConfigError C199 if it moves boxes."""
     block = config["augment"]
     # Each part of a composition is built alone first, so that an error names the part.
     for where, part in list(targets(block, "augment"))[1:]:
@@ -364,12 +417,12 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
     augment: Augment = build("augment", block, allowed)
     if config["channels_last"] and isinstance(augment, KnowsLayout):
         augment = augment.with_layout(torch.channels_last)
-    moved = ", ".join(followers(source.manifest))
+    moved = ", ".join(followers(manifest))
     if moved and isinstance(augment, MovesPixels) and augment.moves_pixels:
         what = f"moves pixels, but cannot move {moved} with them"
         fix = "choose a transform that does, such as transform=flip or random_resized_crop"
         raise ConfigError(199, f"augment = {block['_target_']}", what, fix)
-    labels = source.manifest.label_maps
+    labels = manifest.label_maps
     if labels and isinstance(augment, KnowsLabels):
         return augment.with_labels(labels)
     return augment
@@ -380,7 +433,7 @@ def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
     return config["compile"] and device.type != "cpu" and is_exact(augment)
 
 
-def _augmenter(
+def make_augmenter(
     config: Config,
     augment: Augment,
     device: torch.device,

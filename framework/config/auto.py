@@ -1,8 +1,9 @@
 """What the word ``auto`` stands for: facts that a configuration takes from the data.
 
 ``in_channels``, ``channels``, ``num_classes``, ``mean`` and ``std`` may be ``auto`` anywhere in the
-model, the objective, the transform and the augmentation. Other keys with the value ``auto`` keep
-it. A typed value counts, unless it contradicts the data.
+model, the objective, the transform, the augmentation and the metrics. Other keys with the value
+``auto`` keep it. ``in_chans``, ``num_channels`` and ``num_labels`` are other libraries' names for
+the first ones. A typed value counts, unless it contradicts the data.
 
 ``objective.class_weights=balanced`` stands for weights by the label counts of the training data.
 """
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from framework.config.declared_inputs import NOTHING, DeclaredInputs
 from framework.config.targets import data_name, walk
 from framework.contracts.data import Source
 from framework.contracts.records import ChannelStatistics
@@ -25,11 +27,12 @@ from framework.store.columns import StoreFacts
 AUTO = "auto"
 BALANCED = "balanced"
 CLASS_WEIGHTS = "class_weights"
-CHANNELS = ("in_channels", "channels")
+CHANNELS = ("in_channels", "channels", "in_chans", "num_channels")
+CLASSES = ("num_classes", "num_labels")
 STATISTICS = ("mean", "std")
 FEW_RECORDS = 128  # for the statistics of data that is no store
-FACTS = (*CHANNELS, "num_classes", *STATISTICS)
-PARTS = ("model", "objective", "transform", "augment")
+FACTS = (*CHANNELS, *CLASSES, *STATISTICS)
+PARTS = ("model", "objective", "transform", "augment", "metrics")
 
 Config = dict[str, Any]
 
@@ -52,13 +55,19 @@ def is_wanted(part: Any) -> bool:
     return any(place.is_open for place in _places(part, ""))
 
 
-def resolve(config: Config, source: Source, parts: Sequence[str] = PARTS) -> tuple[Config, Config]:
+def resolve(
+    config: Config,
+    source: Source,
+    parts: Sequence[str] = PARTS,
+    declared: DeclaredInputs = NOTHING,
+) -> tuple[Config, Config]:
     """Replace ``auto`` by what ``source`` holds, and compare the typed facts with it.
 
     Args:
         config: Plain values.
         source: Reads the training data.
         parts: The names of the parts to look at.
+        declared: What the model says about its inputs, which counts before the data.
 
     Returns:
         The configuration with numbers, and the numbers alone by dotted name.
@@ -67,8 +76,8 @@ def resolve(config: Config, source: Source, parts: Sequence[str] = PARTS) -> tup
         ConfigError: C154 or C156 for a typed value that contradicts the data, C157 for a fact that
             the data does not tell.
     """
-    config = {**config, **{name: deepcopy(config[name]) for name in parts}}
-    data = _Data(config, source)
+    config = {**config, **{name: deepcopy(config.get(name)) for name in parts}}
+    data = _Data(config, source, declared)
     numbers: Config = {}
     for part in parts:
         for place in list(_places(config[part], part)):
@@ -87,7 +96,7 @@ def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | No
 
     ``why`` is what the model said.
     """
-    data = _Data(config, source)
+    data = _Data(config, source, NOTHING)
     for key in CHANNELS:
         typed = config["model"].get(key)
         stored = data.channels(data.input)
@@ -102,7 +111,8 @@ def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | No
 class _Data:
     """The facts that the training data tells, each None if it does not."""
 
-    def __init__(self, config: Config, source: Source) -> None:
+    def __init__(self, config: Config, source: Source, declared: DeclaredInputs) -> None:
+        self.declared = declared
         self.source = source
         self.fields = source.manifest.fields
         self.path = data_name(config["data"]["train"])
@@ -153,7 +163,7 @@ class _Data:
         where = f"{place.name} = {place.block[place.key]}"
         if place.key == CLASS_WEIGHTS:
             return self._weights(where)
-        if place.key == "num_classes":
+        if place.key in CLASSES:
             value, example = self.num_classes, "10"
             what = f"{self.path} names no classes"
         elif place.key in CHANNELS:
@@ -186,7 +196,11 @@ class _Data:
         return [round(float(mean / count), 6) if count else 1.0 for count in counts]
 
     def _moments(self, place: _Place) -> list[float] | None:
-        statistics = self.statistics(_field_of(place.block))
+        field = _field_of(place.block)
+        declared = self.declared.value(place.key)
+        if declared is not None and len(declared) in (1, self.channels(field)):
+            return declared
+        statistics = self.statistics(field)
         if statistics is None:
             return None
         if place.key == "mean":
@@ -197,7 +211,7 @@ class _Data:
     def check(self, place: _Place) -> None:
         """Raise ConfigError C154 or C156 if the value typed at ``place`` contradicts the data."""
         value = place.block[place.key]
-        if place.key == "num_classes" and type(value) is int:
+        if place.key in CLASSES and type(value) is int:
             self._check_classes(place, value)
         elif place.key in STATISTICS and isinstance(value, list):
             self._check_length(place, len(value))
@@ -210,7 +224,7 @@ class _Data:
 
     def _check_classes(self, place: _Place, value: int) -> None:
         # a block inside a model may classify something else
-        is_compared = place.name.startswith("augment.") or place.name.count(".") == 1
+        is_compared = place.name.startswith(("augment.", "metrics.")) or place.name.count(".") == 1
         if is_compared and self.num_classes is not None and value < self.num_classes:
             what = f"{self.path} has {_counted(self.num_classes, 'class', 'es')}"
             fix = f"leave it out, or give {self.num_classes} or more"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from hydra.utils import instantiate
 
+from framework.config.foreign_models import advice, is_home, prepare, secured
 from framework.config.rule import Rule
 from framework.config.targets import Config, check_name, is_allowed, targets
 from framework.errors import ConfigError, words_of
@@ -37,6 +38,7 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
     for place, inner in targets(block, where):
         check_name(place, inner["_target_"], allowed)
         _check_resolved(place, inner["_target_"], allowed)
+    block = _secured(where, block, allowed)
     try:
         deferred = instantiate({**block, "_partial_": True}, _convert_="all")
         if both := sorted(deferred.keywords.keys() & runtime.keys()):
@@ -57,6 +59,16 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
         raise
 
 
+def _secured(where: str, node: Any, allowed: Sequence[str]) -> Any:
+    """Return a block in which every model of another library has the arguments that it needs."""
+    if isinstance(node, list):
+        return [_secured(f"{where}.{key}", item, allowed) for key, item in enumerate(node)]
+    if not isinstance(node, dict):
+        return node
+    block = secured(where, node, allowed)
+    return {key: _secured(f"{where}.{key}", item, allowed) for key, item in block.items()}
+
+
 def _refused(where: str, block: Config, error: BaseException) -> ConfigError:
     place = f"{where} = {block['_target_']}"
     return ConfigError(113, place, last_line(error), "correct its arguments")
@@ -69,15 +81,18 @@ def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
     """
     place = f"{where}._target_ = {target}"
     try:
+        prepare(target)
         part = _resolve(target)
     except Exception as error:
         raise_if_user_error(error, allowed, fix=f"correct it: {place} cannot be loaded")
-        if isinstance(error, ImportError | AttributeError):
+        # a torchvision of another torch raises RuntimeError
+        if isinstance(error, ImportError | AttributeError | RuntimeError):
             what = f"cannot be found ({words_of(error)})"
-            raise ConfigError(105, place, what, "correct the name") from error
+            raise ConfigError(105, place, what, advice(target)) from error
         raise
     home = f"{getattr(part, '__module__', '')}.{getattr(part, '__qualname__', '')}"
-    if not callable(part) or not is_allowed(home, allowed):
+    is_listed = is_allowed(home, allowed) or is_home(home, target)
+    if not callable(part) or not is_listed:
         what = f"is really {home}, which is not on the list"
         raise ConfigError(105, place, what, "name it where it is defined")
 

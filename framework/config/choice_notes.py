@@ -4,15 +4,27 @@ import json
 
 from framework.augment.pixels import pixel_kernel
 from framework.config.assemble import Assembly, fuses
+from framework.config.declared_inputs import contradictions
 from framework.config.targets import Config
 from framework.contracts.records import notes_of
+
+MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand classes
 
 
 def choice_notes(assembly: Assembly) -> list[str]:
     """Return the notes on the choices, data, ranks and loader of a run."""
-    config, scaling, notes = assembly.config, assembly.scaling, []
-    if assembly.from_data:
-        notes.append(f"from the data: {_typed(assembly.from_data)}")
+    config, scaling, notes = assembly.config, assembly.scaling, [*assembly.notes]
+    declared = {
+        name: value
+        for name, value in assembly.from_data.items()
+        if value is not None and value == assembly.declared.value(name.rpartition(".")[2])
+    }
+    if declared:
+        notes.append(f"from the model: {_typed(declared)}")
+    if len(declared) < len(assembly.from_data):
+        rest = {key: assembly.from_data[key] for key in assembly.from_data if key not in declared}
+        notes.append(f"from the data: {_typed(rest)}")
+    notes += contradictions(config, assembly.declared, assembly.from_data)
     for source in assembly.sources.values():
         notes += notes_of(source)
     if config["folds"] is not None:
@@ -39,6 +51,11 @@ def choice_notes(assembly: Assembly) -> list[str]:
 
 
 def _typed(values: Config) -> str:
-    """Return values by dotted name as they would be typed."""
-    typed = (f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in values.items())
+    """Return values by dotted name as they would be typed. Long lists are cut."""
+    typed: list[str] = []
+    for name, value in values.items():
+        text = json.dumps(value, separators=(",", ":"))
+        if len(text) > MOST_CHARACTERS:
+            text = f"{text[:MOST_CHARACTERS]}..."
+        typed.append(f"{name}={text}")
     return ", ".join(typed)

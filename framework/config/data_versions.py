@@ -6,8 +6,8 @@ from contextlib import closing
 from itertools import islice, product
 from typing import Any
 
-from framework.config.resume import Learned, is_of
-from framework.config.targets import Config
+from framework.config.resume import Learned, is_of, validation_set
+from framework.config.targets import Config, val_sets
 from framework.store.concatenated import mixed_digest
 from framework.store.layered import LayeredStore
 from framework.store.open_store import open_store
@@ -29,14 +29,23 @@ def with_saved_versions(config: Config, state: Mapping[str, Any]) -> tuple[Confi
     """
     if any(DIGEST.startswith(f"{name}.") for name in config["resume"]["allow"]):
         return config, []
-    saved = {"train": state["learned"], "val": state.get("validation")}
-    older: list[str] = []
     data = dict(config["data"])
-    for split, facts in saved.items():
-        paths = _saved_paths(data[split], facts)
-        if paths != data[split]:
-            data[split] = paths
-            older += [paths] if isinstance(paths, str) else paths.values()
+    older: list[str] = []
+
+    def older_of(given: Any, saved: Learned | None) -> Any:
+        paths = _saved_paths(given, saved)
+        if paths != given:
+            older.extend([paths] if isinstance(paths, str) else paths.values())
+        return paths
+
+    data["train"] = older_of(data["train"], state["learned"])
+    validation: Learned | None = state.get("validation")
+    sets = {
+        name: older_of(given, validation_set(validation, name))
+        for name, given in val_sets(data).items()
+    }
+    if sets:
+        data["val"] = sets.get("", sets)
     if not older:
         return config, []
     read = ", ".join(dict.fromkeys(path for path in older if split_version(path).number))

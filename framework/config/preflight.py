@@ -4,9 +4,10 @@ agree.
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from framework.config.agreement import check_agreement, code_digest
 from framework.config.build import last_line
@@ -20,7 +21,7 @@ from framework.errors import ConfigError, words_of
 from framework.order.batches import Order
 from framework.order.draws import device_key, keyed_draws
 from framework.system.user_code import raise_if_user_error
-from framework.train.metrics import check_outcome, metrics_of
+from framework.train.metrics import Tally
 
 # what torch and Python raise when shapes, types or names do not fit
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
@@ -67,6 +68,13 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
         raise _misfit(name, config[name], batch, error) from error
 
 
+class ModelTrial(NamedTuple):
+    """What a validation of a few records gives."""
+
+    means: dict[str, float]  # loss and metrics by name
+    predictions: tuple[Tensor, Tensor] | None
+
+
 @torch.no_grad()
 def check_fit(
     model: nn.Module,
@@ -74,8 +82,8 @@ def check_fit(
     batch: Batch,
     config: Config,
     packages: Sequence[str] = (),
-) -> None:
-    """Run the model on a few records, as in validation.
+) -> ModelTrial:
+    """Run the model on a few records, as in validation. Return what its validation would give.
 
     Raises:
         ConfigError: C118 if the model does not fit the data, C220 for an outcome of another form.
@@ -84,11 +92,13 @@ def check_fit(
     model.eval()
     with fits("model", config, batch, packages):
         outcome = objective(model, batch)
-    check_outcome(outcome)
-    totals = {name: value.double().cpu() for name, value in outcome.totals.items()}
+    predictions = outcome.predictions
+    tally = Tally(objective)
     with fits("objective", config, batch, packages):
-        metrics_of(objective, totals)
+        tally.add(outcome, True, 0, None)
+        means, _ = tally.means(lambda sums: sums)
     model.train()
+    return ModelTrial(means, predictions)
 
 
 def _misfit(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:

@@ -11,7 +11,7 @@ from typing import Any
 from framework.config.build import build
 from framework.config.prepare_words import PrepareWords
 from framework.config.signature import static_signature
-from framework.config.targets import MARK_KEYS, Config
+from framework.config.targets import MARK_KEYS, Config, split_of, val_sets
 from framework.contracts.records import Field, Manifest, RecordInput, RecordWriter, notes_of
 from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
@@ -35,26 +35,31 @@ def prepare(
     If several jobs want the same store, one packs it and the others wait.
 
     Args:
-        config: Plain values. ``prepare.SPLIT`` has ``input``, and ``pack`` for changes.
+        config: Plain values. ``prepare.SPLIT`` has ``input``, and ``pack`` for changes. With
+            several validation sets, ``prepare.val`` has such a block for each name.
         allowed: Prefixes of the user's packages.
         pack_one: Packs one store.
         tell: Prints a note: of an input, or that this job waits.
 
     Raises:
-        ConfigError: C153 for another key, C248 for ``pack.split``.
+        ConfigError: C153 for another key, C248 for ``pack.split``, C339 for a set without a path.
         DataError: D190 if validation has a class that training lacks.
     """
     data = config["data"]
+    paths = paths_of_splits(data)
+    blocks = _blocks(config)
     missing = {
         split: _input_of_split(split, block, allowed)
-        for split, block in (config["prepare"] or {}).items()
-        if block is not None and _is_missing(config, data.get(split))
+        for split, block in blocks.items()
+        if block is not None and _is_missing(config, paths.get(split))
     }
-    words = {split: PrepareWords(split, config["prepare"][split]["input"]) for split in missing}
-    _check_classes(data, missing, words)
+    words = {split: PrepareWords(split, blocks[split]["input"]) for split in missing}
+    for split in paths:
+        if split != "train":
+            _check_classes(paths, split, missing, words)
     for split, source in missing.items():
-        path = data[split]
-        block = config["prepare"][split]
+        path = paths[split]
+        block = blocks[split]
         options = block.get("pack") or {}
         writer = writer_of("data.writer", data["writer"], allowed)
         lock = locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False)
@@ -62,8 +67,35 @@ def prepare(
             if not Path(path).exists():
                 for note in notes_of(source):
                     tell(words[split](note))
-                blocks = {"input": block["input"], "output": data["writer"]}
-                pack_one(source, options, writer, path, blocks)
+                of_pack = {"input": block["input"], "output": data["writer"]}
+                pack_one(source, options, writer, path, of_pack)
+
+
+def paths_of_splits(data: Config) -> dict[str, Any]:
+    """Return what ``data`` gives for ``train``, ``val``, or each of several ``val.NAME``."""
+    val = {split_of(name): given for name, given in val_sets(data).items()}
+    return {"train": data.get("train"), **val}
+
+
+def _blocks(config: Config) -> Config:
+    """Return the blocks of ``prepare`` by split.
+
+    ConfigError C339 for a validation set that ``data.val`` does not name.
+    """
+    blocks = dict(config["prepare"] or {})
+    sets = val_sets(config["data"])
+    val = blocks.get("val")
+    if not isinstance(val, dict) or "" in sets or not sets:
+        return blocks
+    del blocks["val"]
+    if "input" in val:  # a recipe's, for the single set that was replaced
+        return blocks
+    for name, block in val.items():
+        if name not in sets:
+            what = f"data.val has no set of this name, only {', '.join(sets)}"
+            raise ConfigError(339, f"prepare.val.{name}", what, "correct the name")
+        blocks[split_of(name)] = block
+    return blocks
 
 
 def _is_missing(config: Config, path: Any) -> bool:
@@ -97,26 +129,30 @@ def _input_of_split(split: str, block: Any, allowed: Sequence[str]) -> MarkedInp
 
 
 def _check_classes(
-    data: Config, missing: Mapping[str, RecordInput], words: Mapping[str, PrepareWords]
+    paths: Config,
+    val: str,
+    missing: Mapping[str, RecordInput],
+    words: Mapping[str, PrepareWords],
 ) -> None:
-    """Check, before anything is packed, that validation has no class that training lacks.
+    """Check, before anything is packed, that the split ``val`` has no class that training lacks.
 
     DataError D190. A store that cannot be opened is left to the run that reads it.
     """
-    if not missing or not all(isinstance(data.get(split), str) for split in ("train", "val")):
+    splits = ("train", val)
+    if not missing or not all(isinstance(paths[split], str) for split in splits):
         return
     manifests: list[Manifest] = []
-    for split in ("train", "val"):
+    for split in splits:
         if split in missing:
             with words[split].in_errors():
                 manifests.append(missing[split].manifest)
             continue
         try:
-            with closing(open_store(data[split])) as store:
+            with closing(open_store(paths[split])) as store:
                 manifests.append(store.manifest)
         except PacelineError:
             return
-    agree_on_classes(*manifests)
+    agree_on_classes(*manifests, where=f"data.{val}")
 
 
 @contextmanager
@@ -154,8 +190,9 @@ def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
 
     Each comes as its path, and what its manifest says it was packed from.
     """
-    for split, block in (config["prepare"] or {}).items():
-        path = config["data"].get(split)
+    paths = paths_of_splits(config["data"])
+    for split, block in _blocks(config).items():
+        path = paths.get(split)
         given = block.get("input") if isinstance(block, dict) else None
         packed_from = given.get("path") if isinstance(given, dict) else None
         if not isinstance(packed_from, str) or not isinstance(path, str):

@@ -7,6 +7,7 @@ from framework.config.assemble import Assembly
 from framework.config.build import last_line
 from framework.config.preflight import MISFITS
 from framework.config.resume import check_form, check_same
+from framework.config.run_watchers import PATIENCE
 from framework.errors import CheckpointError
 from framework.train.trainer import Trainer
 
@@ -25,7 +26,9 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
     resume = assembly.config["resume"]
     anew = "validation" in state and state["validation"] != assembly.validates
     if anew:
-        state = {**state, "best": {}, "val": {}}
+        state = {**state, "best": {}, "val": {}, "watching": _without_patience(state)}
+    if state.get("ends") != assembly.ends:  # what ends a run has been changed, maybe to go on
+        state = {**state, "ended": "", "watching": {**state.get("watching", {}), "reason": ""}}
 
     loads = partial(_loads, trainer, assembly, state)
     try:
@@ -35,9 +38,19 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
             trainer.stepper.forget_best()
     except MISFITS as error:
         what = f"its state does not fit this configuration ({last_line(error)})"
-        fix = "resume with the model and optimizer it was saved with"
+        fix = (
+            "resume with the model and optimizer it was saved with, "
+            f"or begin a new run from its weights: init={resume['run']}"
+        )
         raise CheckpointError(103, f"resume = {resume['run']}", what, fix) from error
     return anew
+
+
+def _without_patience(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what the watchers remember, but not the best metric on other validation data."""
+    watching = state.get("watching", {})
+    watchers = {n: own for n, own in watching.get("watchers", {}).items() if n != PATIENCE}
+    return {**watching, "watchers": watchers}
 
 
 def _loads(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool:

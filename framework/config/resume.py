@@ -1,5 +1,6 @@
 """Compare, key by key, what decides what a saved run and this one learn."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -7,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from framework.config.targets import did_you_mean, walk
+from framework.config.targets import did_you_mean, val_sets, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
 from framework.train.freeze import thaws_of
@@ -62,7 +63,7 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
         manifest: Describes the training data.
     """
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | _later(config)
-    data = _contents(manifest) | _made(config["data"], "train")
+    data = _contents(manifest) | _made(config["data"], "train", config["data"]["train"])
     return dict(_leaves({**chosen, "batch_size": batch_size, "data": data}))
 
 
@@ -93,12 +94,11 @@ def _is_made(given: Any) -> bool:
     return isinstance(given, dict) and "_target_" in given
 
 
-def _made(data: Config, split: str) -> Config:
+def _made(data: Config, split: str, given: Any) -> Config:
     """Return how an object of the user's is made, which nothing else identifies; {} for paths."""
-    if not _is_made(data[split]):
+    if not _is_made(given):
         return {}
-    keys = (split, *MADE_KEYS)
-    return {key: data[key] for key in keys if data.get(key) is not None}
+    return {split: given, **{key: data[key] for key in MADE_KEYS if data.get(key) is not None}}
 
 
 def _later(config: Config) -> Config:
@@ -106,7 +106,8 @@ def _later(config: Config) -> Config:
     optim = config["optim"]
     if (optim.get("scaling") or "none") == "none":
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
-    optim = {key: value for key, value in optim.items() if key not in GROUPING or value}
+    nothing = (None, [], {})
+    optim = {key: own for key, own in optim.items() if key not in GROUPING or own not in nothing}
     keys: Config = {"optim": optim}
     if config.get("freeze"):
         # null would be no difference to a key that is not there
@@ -116,6 +117,9 @@ def _later(config: Config) -> Config:
     data = config.get("data", {})
     if data.get("weights") or data.get("temperature", 1) != 1:
         keys["mixture"] = {key: data[key] for key in ("weights", "temperature")}
+    init = config.get("init", {})  # the configurations of older runs lack it
+    if init.get("weights") is not None:
+        keys["init"] = init
     if config["last"] != "short":
         keys["last"] = config["last"]
     virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
@@ -127,8 +131,15 @@ def _later(config: Config) -> Config:
 def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
     """Yield the dotted name and the value of everything that is no block or list."""
     yield "data.classes", _hash("\0".join(config["data"]["classes"]))
-    for where, value in walk(_without_later(config)):
-        if not isinstance(value, dict | list) and not where.startswith("data.classes."):
+    for where, value in _values(_without_later(config)):
+        if not where.startswith("data.classes."):
+            yield where, value
+
+
+def _values(config: Config) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value, or the hash of a text, of everything inside."""
+    for where, value in walk(config):
+        if not isinstance(value, dict | list):
             yield where, value if isinstance(value, int | float | None) else _hash(str(value))
 
 
@@ -150,21 +161,49 @@ def _hash(text: str) -> str:
     return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def validation_data(manifest: Manifest | None, config: Config) -> Learned | None:
-    """Return what tells one validation set from another; None without one.
+def ending(config: Config) -> Learned:
+    """Return what may end a run before its last step, by dotted key."""
+    chosen = {name: config.get(name) or {} for name in ("stop", "watchers")}
+    return dict(_values(chosen))
+
+
+def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learned | None:
+    """Return what tells the validation of one run from that of another; None without any.
 
     Args:
-        manifest: Describes the validation data.
-        config: Plain values. Paths count only for data without a digest.
+        manifests: Describe the validation sets by name, as ``val_sets`` does.
+        config: Plain values.
     """
-    if manifest is None:
+    given = val_sets(config["data"])
+    if not manifests:
         return None
+    sets = {name: _of_one_set(manifests[name], given[name], config) for name in manifests}
+    if sets.keys() == {""}:
+        return sets[""]
+    return {f"{name}.{key}": value for name in sets for key, value in sets[name].items()}
+
+
+def validation_set(saved: Learned | None, name: str) -> Learned | None:
+    """Return the facts of one set from what ``validation_data`` returned."""
+    if saved is None or not name:
+        return saved
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): saved[key] for key in saved if key.startswith(prefix)}
+
+
+def _of_one_set(manifest: Manifest, val: Any, config: Config) -> Learned:
+    """Return what tells one validation set from another.
+
+    Args:
+        manifest: Describes the set.
+        val: What ``data.val`` says of it. Paths count only for data without a digest.
+        config: Plain values.
+    """
     data = config["data"]
     where = None
-    val = data["val"]
     if not manifest.digest and not _is_made(val):
         where = os.path.abspath(val) if isinstance(val, str) else str(val)
-    contents = _contents(manifest) | _made(data, "val")
+    contents = _contents(manifest) | _made(data, "val", val)
     chosen = {key: config[key] for key in SELECTING if config[key] is not None}
     if data.get("val_transform") is not None:
         chosen["transform"] = data["val_transform"]
@@ -206,8 +245,10 @@ def check_same(
         refused.remove("data.digest")
     if refused:
         differences = ", ".join(_difference(key, saved, present) for key in refused)
-        another = "begin a new run: this state does not load with them"
-        if loads():
+        another = f"begin a new run from its weights: init={run}"
+        if any(key.startswith("init.") for key in refused):
+            another = "begin a new run, since a resumed one has its weights"
+        elif loads():
             another = f"add 'resume.allow=[{','.join(refused)}]'"
         what = f"was saved with other values of {differences}"
         raise CheckpointError(
@@ -237,9 +278,23 @@ def check_form(state: Mapping[str, Any]) -> None:
         for name, mean in state[part].items():
             if type(mean) not in (int, float):
                 raise ValueError(f"{part}.{name} is no number")
-    if state["best"] and state["best"].keys() - {"step"} != state["val"].keys():
-        raise ValueError("best and val are not of the same means")
+    # a run that was resumed with other metrics has more or fewer of them now
+    if state["best"] and not state["best"].keys() & state["val"].keys():
+        raise ValueError("best and val have no mean in common")
+    _check_watched(state)
     for values in state["optimizer"]["state"].values():
         for name, value in values.items():
             if not isinstance(value, Tensor | int | float | None):
                 raise TypeError(f"the optimizer's {name} is {type(value).__name__}")
+
+
+def _check_watched(state: Mapping[str, Any]) -> None:
+    """Check what watchers left in a state, which those of older versions lack."""
+    trained_s = state.get("trained_s", 0.0)
+    if type(trained_s) is not float or not 0 <= trained_s < math.inf:
+        raise TypeError("trained_s is no time")
+    if type(state.get("ended", "")) is not str:
+        raise TypeError("ended is no text")
+    for name, remembered in state.get("watching", {}).get("watchers", {}).items():
+        if type(remembered) is not dict:
+            raise TypeError(f"what {name} remembers is no dict")

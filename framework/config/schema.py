@@ -6,16 +6,18 @@ Their defaults and their help are in ``conf/train.yaml``.
 import math
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from framework.config.rule import Rule, check_known, check_values
-from framework.config.targets import makes_data, walk
+from framework.config.targets import makes_data, val_sets, walk
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.train.lr_scaling import RULES as SCALINGS
 from framework.train.parameter_groups import GROUPS as PARAMETER_GROUPS
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 from framework.train.parameter_groups import LAYER_DECAY, NO_DECAY, named_groups
+from framework.train.weight_place import check_place
 
 # Of the run directory: what run.json says of a run, and what it will say once a resumed run has
 # loaded its state.
@@ -26,6 +28,7 @@ AFTER_STEP = "after step "  # a note on the error that ended a run; the number f
 COLLATE = ("pad", "nested", "list")
 DALI = "framework.data.dali.dali_source"
 CLASS = re.compile(r"(\w+\.)+[A-Z]\w*")  # a dotted name such as mine.Clips
+UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}  # of stop.after
 PROFILE = "profile"  # the folder of debug=profile's traces
 
 # The parts of a run, each with a _target_. A plain order has none: it is built in.
@@ -33,8 +36,11 @@ PARTS = (
     *("loader", "parallel", "precision", "model", "objective", "optim", "schedule"),
     *("transform", "augment"),
 )
-BLOCKS = ("order", "workers", "checkpoint", "resume")  # blocks whose keys all have a rule
-GROUPS = ("data", *PARTS, "sink", *BLOCKS)
+# Blocks whose keys all have a rule.
+BLOCKS = ("order", "workers", "checkpoint", "resume", "init", "best", "stop")
+NAMED = ("sink", "metrics", "watchers")  # blocks of parts by name, which may be empty
+GROUPS = ("data", *PARTS, *NAMED, *BLOCKS)
+NAME = re.compile(r"[A-Za-z_]\w*")  # of a metric or a validation set, without a dot
 
 RULES: dict[str, Rule] = {
     "seed": Rule(int, 0),
@@ -100,6 +106,22 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
         "auto": Rule(bool),
         "allow": Rule(list[str], means="a list of keys, as in 'resume.allow=[optim.lr]'"),
     },
+    "init": {
+        "weights": Rule(str | None, means="the path of a file of weights, or of a run"),
+        "average": Rule(bool),
+        "skip": Rule(list[str], means="a list of names, as in 'init.skip=[head]'"),
+        "rename": Rule(dict | None, means="old names and new ones, as in 'init.rename={fc: head}'"),
+    },
+    "best": {
+        "metric": Rule(str | None, means="the name of a metric of the validation"),
+        "mode": Rule(str, choices=("auto", "max", "min")),
+    },
+    "stop": {
+        "metric": Rule(str | None, means="the name of a metric of the validation"),
+        "mode": Rule(str, choices=("auto", "max", "min")),
+        "patience": Rule(int | None, 1),
+        "after": Rule(str | None, means="a time, as in 90m, 2h, 1d or 3600s"),
+    },
     "data": {
         "train": Rule(str | dict, means="the path of a store, or of several by name"),
         "val": Rule(str | dict | None, means="the path of a store, or of several by name"),
@@ -126,7 +148,7 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         NO_DECAY: Rule(
             list[str] | None, means="norm, bias, or patterns of names, in a list", number=310
         ),
-        LAYER_DECAY: Rule(float | None, above=0, most=1, number=311),
+        LAYER_DECAY: Rule(float | None, 0, 1, number=311),
     },
     "schedule": {
         "warmup_steps": Rule(int, 0, number=313),
@@ -174,16 +196,10 @@ def check(config: dict[str, Any]) -> None:
     _check_numbers(config)
     check_values(config, RULES)
     check_known(config, (*RULES, *GROUPS))
-    resume = config.get("resume")
-    if isinstance(resume, str):
-        what = "does not name a run"
-        if resume:
-            fix = "give that run's own words"
-            raise ConfigError(196, f"resume = {resume}", what, fix)
-        raise ConfigError(101, "resume = ''", what, "give the directory of a run")
+    _check_short(config)
     for group in GROUPS:
         block = config.get(group)
-        if block is None and group == "sink":  # sink=[]: only the summary is written
+        if block is None and group in NAMED:  # sink=[]: only the summary is written
             continue
         if not isinstance(block, dict):
             shown = "null" if block is None else block
@@ -204,6 +220,20 @@ def check(config: dict[str, Any]) -> None:
     _check_together(config)
 
 
+def _check_short(config: dict[str, Any]) -> None:
+    """Raise ConfigError C101, C196 or C301 for a text where a block is wanted."""
+    resume = config.get("resume")
+    if isinstance(resume, str):
+        what = "does not name a run"
+        if resume:
+            fix = "give that run's own words"
+            raise ConfigError(196, f"resume = {resume}", what, fix)
+        raise ConfigError(101, "resume = ''", what, "give the directory of a run")
+    if isinstance(config.get("init"), str):
+        what = "must be a block of keys"
+        raise ConfigError(301, f"init = {config['init']}"[:200], what, "leave out the +: init=FILE")
+
+
 def _check_numbers(config: dict[str, Any]) -> None:
     """Raise ConfigError C101 for nan, and for whole numbers that no tensor could hold."""
     for where, value in walk(config):
@@ -218,7 +248,8 @@ def _check_parts(config: dict[str, Any]) -> None:
     """Raise ConfigError C101 for a part without a description."""
     data = config["data"]
     parts = {name: config[name] for name in PARTS} | {"data.source": data.get("source")}
-    parts |= {f"sink.{name}": block for name, block in (config.get("sink") or {}).items()}
+    for group in NAMED:
+        parts |= {f"{group}.{name}": block for name, block in (config.get(group) or {}).items()}
     if data.get("val_transform") is not None:
         parts["data.val_transform"] = data["val_transform"]
     if data.get("writer") is not None:
@@ -246,8 +277,11 @@ def _check_choices(config: dict[str, Any]) -> None:
 def _check_data(data: dict[str, Any]) -> None:
     """Raise ConfigError C233 for a path where an object is wanted, or the other way around."""
     makes = makes_data(data)
-    for split in ("train", "val"):
-        given = data[split]
+    sets = val_sets(data)
+    splits = {f"val.{name}" if name else "val": given for name, given in sets.items()}
+    if sets != {"": data["val"]}:
+        _check_names("data.val", sets)
+    for split, given in {"train": data["train"], **splits}.items():
         where = f"data.{split} = {given}"
         is_block = isinstance(given, dict)
         if makes and given is not None and not (is_block and "_target_" in given):
@@ -296,7 +330,9 @@ def _check_together(config: dict[str, Any]) -> None:
     _check_parameter_groups(optim)
     _check_freeze(config["freeze"])
     _check_warm_up(config["schedule"])
+    _check_validation(config)
     _check_average(config)
+    _check_init(config["init"], config["resume"]["run"] is not None)
     if "virtual_ranks" in config["parallel"]:
         _check_virtual(config["parallel"], config["accumulate"])
 
@@ -320,7 +356,7 @@ def _check_parameter_groups(optim: dict[str, Any]) -> None:
 def _check_freeze(freeze: Any) -> None:
     """Raise ConfigError C312 for a layer that thaws at no step."""
     if isinstance(freeze, dict):
-        step = Rule(int | None, 1, means="the step at which it thaws, or null", number=312)
+        step = Rule(int | None, 1, number=312)
         for name, value in freeze.items():
             step.check(f"freeze.{name}", value)
 
@@ -333,6 +369,56 @@ def _check_warm_up(schedule: dict[str, Any]) -> None:
         raise ConfigError(313, where, what, "give one of them")
 
 
+def _check_names(where: str, names: Iterable[Any]) -> None:
+    """Raise ConfigError C330 for a name that could not be part of a metric's name."""
+    for name in names:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            what = "must be letters, digits and underscores, since it is part of a metric's name"
+            raise ConfigError(330, f"{where}.{name}", what, "rename it")
+
+
+def _check_validation(config: dict[str, Any]) -> None:
+    """Check what looks at the validation.
+
+    Raises:
+        ConfigError: C330 for a name, C335 without validation data, C336 for a metric without a
+            patience, C337 for a time that is none.
+    """
+    metrics = config.get("metrics") or {}
+    _check_names("metrics", metrics)
+    stop = config["stop"]
+    if stop["after"] is not None:
+        seconds_of("stop.after", stop["after"])
+    wanted = {
+        "metrics": ", ".join(metrics) or None,
+        "best.metric": config["best"]["metric"],
+        "stop.metric": stop["metric"],
+        "stop.patience": stop["patience"],
+    }
+    for key, value in wanted.items():
+        if value is not None and not val_sets(config["data"]) and config["folds"] is None:
+            what = "looks at the validation, and there is none"
+            raise ConfigError(335, f"{key} = {value}", what, "give data.val, or leave it out")
+    if stop["metric"] is not None and stop["patience"] is None:
+        fix = "add stop.patience=5, the validations to wait for a better one"
+        raise ConfigError(336, f"stop.metric = {stop['metric']}", "never stops a run", fix)
+    for key in ("best", "stop"):
+        mode = config[key]["mode"]
+        if mode != "auto" and config[key]["metric"] is None:
+            what = "is not used without a metric"
+            raise ConfigError(336, f"{key}.mode = {mode}", what, f"add {key}.metric=NAME")
+
+
+def seconds_of(where: str, text: str) -> float:
+    """Return the seconds of a time such as ``90m`` or ``1h30m``. ConfigError C337."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
+    seconds = sum(float(count) * UNITS_S[unit] for count, unit in parts)
+    if "".join(map("".join, parts)) != text or not 0 < seconds < math.inf:
+        what = "must be a time: numbers with d, h, m or s behind each"
+        raise ConfigError(337, f"{where} = {text}"[:100], what, "write 90m, 2h, 1d or 3600s, say")
+    return seconds
+
+
 def _check_average(config: dict[str, Any]) -> None:
     """Raise ConfigError C148 for options of an average that is not kept."""
     if config["ema_decay"] is not None:
@@ -342,6 +428,30 @@ def _check_average(config: dict[str, Any]) -> None:
             what = "no average of the weights is kept without ema_decay"
             fix = "set ema_decay, to 0.95 for example"
             raise ConfigError(148, f"{key} = {config[key]}", what, fix)
+
+
+def _check_init(init: dict[str, Any], is_resumed: bool) -> None:
+    """Check the options of ``init``. A resumed run has its weights, and reads no file.
+
+    Raises:
+        ConfigError: C301 for options that change nothing, or are no names.
+        CheckpointError: K110 if nothing is at the path.
+    """
+    for old, new in (init["rename"] or {}).items():
+        if not isinstance(old, str) or not isinstance(new, str):
+            fix = "give names of modules or tensors, as in 'init.rename={fc: head}'"
+            raise ConfigError(301, f"init.rename = {{{old}: {new}}}"[:200], "is no name", fix)
+    if init["weights"] == "":
+        raise ConfigError(301, "init = ''", "names no file", "give one, or leave init out")
+    if init["weights"] is not None:
+        if not is_resumed:
+            check_place(init["weights"])
+        return
+    for key, value in (("average", True), ("skip", []), ("rename", None)):
+        if init[key] != value:
+            what = "no weights are read without init"
+            fix = "add init=FILE, a file of weights or the directory of a run"
+            raise ConfigError(301, f"init.{key} = {init[key]}"[:200], what, fix)
 
 
 def _check_virtual(parallel: dict[str, Any], accumulate: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from framework.config.foreign_models import is_foreign, secured
 from framework.config.signature import static_signature
 from framework.errors import ConfigError
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
@@ -15,6 +16,7 @@ FOLDERS = (
     "augment|data|input|loader|model|objective|optim|order|parallel|precision|schedule|sink|store"
     "|transform"
 )
+METRIC = re.compile(r"torchmetrics\.(\w+\.)*[A-Z]\w*")  # a class, and no function
 _PART = re.compile(
     rf"framework\.({FOLDERS})\.\w+\.([A-Z]\w*|(\w+_)?source)"
     r"|paceline_examples\.\w+\.[A-Za-z]\w*"
@@ -46,6 +48,7 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
     for where, block in targets(config):
         target = block["_target_"]
         check_name(where, target, allowed)
+        secured(where, block, allowed)
         signature = static_signature(target)
         given = [str(key) for key in block if key not in SPECIAL]
         for key in given:
@@ -82,6 +85,27 @@ def makes_data(data: Config) -> bool:
     """
     signature = static_signature(str(data["source"]["_target_"]))
     return signature is not None and "data" in signature.names
+
+
+def val_sets(data: Config) -> dict[str, Any]:
+    """Return what ``data.val`` gives for each validation set by its name.
+
+    A single set without a name is called ``""``. There are several if ``data.val`` maps names to
+    what one set may be: the path of a store, a block that makes an object, or with
+    ``data=mixture``, the paths of stores by name.
+    """
+    val = data.get("val")
+    if not val:
+        return {}
+    is_single = not isinstance(val, dict) or "_target_" in val
+    if not is_single and "weights" in data["source"]:  # paths by name are one set of a mixture
+        is_single = not all(isinstance(given, dict) for given in val.values())
+    return {"": val} if is_single else dict(val)
+
+
+def split_of(name: str) -> str:
+    """Return the split of the validation set ``name``: ``val``, or ``val.NAME``."""
+    return f"val.{name}" if name else "val"
 
 
 def data_name(given: Any) -> str:
@@ -128,7 +152,8 @@ def is_allowed(name: str, allowed: Sequence[str]) -> bool:
     Of our own code only parts may be called. Another function, such as one that starts processes,
     would do so for anybody who names it.
     """
-    return name.startswith((*TORCH, *allowed)) or _PART.fullmatch(name) is not None
+    is_known = is_foreign(name) or _PART.fullmatch(name) or METRIC.fullmatch(name)
+    return name.startswith((*TORCH, *allowed)) or bool(is_known)
 
 
 def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:

@@ -16,8 +16,11 @@ from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
 from framework.config.build_schedule import build_schedule
+from framework.config.foreign_models import LOADS, is_from_folder
 from framework.config.graph_choice import fused, fuses_by_default
-from framework.config.preflight import check_fit, fits, try_augment
+from framework.config.init_weights import DIGEST, folder_note, start_from_weights
+from framework.config.preflight import ModelTrial, check_fit, fits, try_augment
+from framework.config.run_watchers import make_goal, make_metrics, make_watching, try_metrics
 from framework.config.targets import Config
 from framework.config.teacher_weights import load_teacher
 from framework.contracts.batch import Batch, move, taken, tensors
@@ -56,7 +59,8 @@ def training_parts(
 
     Args:
         assembly: Data, loaders and ranks.
-        run_dir: Where states are saved; None to write nothing, as when measuring.
+        run_dir: Where states are saved; None to write nothing, as when measuring. Then nothing
+            watches the run, either.
         stop: Asked after every step whether to stop.
 
     Raises:
@@ -66,7 +70,10 @@ def training_parts(
     objective: Objective = assembly.build("objective")
     load_teacher(objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
-    model, thaws = _model(assembly, objective, precision)
+    model, thaws, trial = _model(assembly, objective, precision)
+    metrics = make_metrics(config, assembly.allowed, parallel, assembly.say)
+    if metrics is not None:
+        trial = try_metrics(metrics, trial)
     _warm_up(assembly, model, objective, precision)
     optimizer = _optimizer(assembly, model)
     schedule, setter = build_schedule(
@@ -76,9 +83,13 @@ def training_parts(
         assembly.effective.get("warmup_steps"),
     )
     _check_follows(assembly, schedule)
-    checkpoints = recorder = None
+    checkpoints = recorder = best = watching = None
     if run_dir is not None:
         checkpoints = _checkpoints(assembly, run_dir)
+        best, stop_goal = (
+            make_goal(key, assembly, objective, trial, metrics) for key in ("best", "stop")
+        )
+        watching = make_watching(assembly, run_dir, stop_goal)
     if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
     return Parts(
@@ -98,6 +109,9 @@ def training_parts(
         checkpoints=checkpoints,
         average=_average(config, parallel.unwrap(model)),
         stop=stop,
+        metrics=metrics,
+        best=best,
+        watching=watching,
         recorder=recorder,
         say=assembly.say,
     )
@@ -120,20 +134,23 @@ def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: 
 
 def _model(
     assembly: Assembly, objective: Objective, precision: Precision
-) -> tuple[nn.Module, Thaws]:
+) -> tuple[nn.Module, Thaws, ModelTrial]:
     """Build the model, try it on a few records, freeze layers, and wrap it for its ranks.
 
-    Return when the frozen parameters thaw, too.
+    Returns:
+        The wrapped model, when its frozen parameters thaw, and what the validation of these records
+        gives.
     """
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
-    model: nn.Module = assembly.build("model").to(parallel.home)
+    model = _built(assembly).to(parallel.home)
     if config["channels_last"]:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
     with kept_generators(assembly.device):
         try_augment(config, assembly.augment, sample, assembly.allowed)
     try:
         with precision.autocast():
-            check_fit(model, objective, _at_home(assembly, sample), config, assembly.allowed)
+            records = _at_home(assembly, sample)
+            trial = check_fit(model, objective, records, config, assembly.allowed)
     except ConfigError as error:
         why = wrong_channels(config, assembly.train_source, last_line(error.__cause__ or error))
         raise why or error from error.__cause__
@@ -143,11 +160,15 @@ def _model(
         assembly.train_source.sample,
         lambda records: _at_home(assembly, records),
     )
+    if assembly.starts_from is not None:
+        num_classes = len(assembly.train_source.manifest.classes)
+        path = assembly.starts_from.path
+        assembly.notes.append(start_from_weights(model, path, config, num_classes))
     thaws = freeze_layers(model, config["freeze"])
     model = parallel.wrap(model)
     if config["compile"]:
         _compile(model, assembly.device)
-    return model, thaws
+    return model, thaws, trial
 
 
 def _freeze(
@@ -179,6 +200,17 @@ def _check_follows(assembly: Assembly, schedule: Schedule) -> None:
         where = f"schedule = {assembly.config['schedule']['_target_']}"
         what = "follows a metric of validation, and there is no validation data"
         raise ConfigError(314, where, what, "give data.val, or choose another schedule")
+
+
+def _built(assembly: Assembly) -> nn.Module:
+    """Build the model, and note what it was loaded from."""
+    assembly.notes.clear()
+    config = assembly.config
+    if not is_from_folder(config["model"].get("_target_")):
+        return assembly.build("model")
+    model, info = assembly.build("model", **{LOADS: True})
+    assembly.notes.append(folder_note(model, info, config))
+    return model
 
 
 def _at_home(assembly: Assembly, records: Batch) -> Batch:
@@ -282,7 +314,9 @@ def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
     facts = {
         "learned": assembly.learns,
         "validation": assembly.validates,
+        "ends": assembly.ends,
         "world_size": assembly.parallel.world_size,
+        "init": assembly.config.get("init", {}).get(DIGEST),
         "versions": {"torch": str(torch.__version__)},
     }
     chosen = assembly.config["checkpoint"]

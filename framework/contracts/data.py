@@ -357,3 +357,16 @@ class Source(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class FindsRecords(Protocol):
+    """A capability of a Source: it reads single records, as in evaluation, and knows their keys."""
+
+    def records(self, indices: Tensor) -> Batch:
+        """Return the records at ``indices`` (int64 [B]), in that order, read in this thread."""
+        ...
+
+    def key(self, index: int) -> str:
+        """Return the name under which a record was packed, or ""."""
+        ...

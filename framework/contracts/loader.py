@@ -62,6 +62,12 @@ class LoaderStats(NamedTuple):
     )  # shares of what the batches held, as in ``KnowsContent.content``
 
 
+class Epochs(Protocol):
+    """The one thing of a Loader that evaluation needs."""
+
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches: ...
+
+
 class Loader(Protocol):
     """Device batches in the source's order, safe on the current stream.
 

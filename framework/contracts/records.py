@@ -326,6 +326,21 @@ def item_files_of(source: RecordInput, index: int) -> Sequence[str]:
 
 
 @runtime_checkable
+class FilePerRecord(Protocol):
+    """A capability of an input: each item is one record, read from files of its own.
+
+    Several threads may read items at the same time.
+    """
+
+    @property
+    def file_per_record(self) -> bool: ...
+
+    def key(self, index: int) -> str:
+        """Return the key of the record of an item, without reading it."""
+        ...
+
+
+@runtime_checkable
 class ReadsArrays(Protocol):
     """A capability of an input: each item is a record, and a range is read at once.
 

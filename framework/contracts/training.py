@@ -16,7 +16,9 @@ class Outcome:
     """The result of an objective. Tensors of another form raise ConfigError C220.
 
     ``sums`` are metrics by name, as tensors whose elements add up over the records: 0-d, or [count]
-    with one value per record, which saves a sum in every step.
+    with one value per record, which saves a sum in every step. An array of two or more dimensions,
+    such as a confusion matrix, stays one: it adds up over batches and ranks, and is reported in
+    ``Report.arrays``.
 
     ``totals`` are for metrics that are no means over records, such as a mean IoU: tensors of any
     shape on the device of ``loss``, which add up over batches and ranks. ``MakesMetrics`` makes
@@ -24,6 +26,12 @@ class Outcome:
 
     ``losses`` are the parts of the loss by name, logged beside it: 0-d, each the mean over the
     records.
+
+
+    ``predictions`` are what ``metrics=...`` compares: what the model says and what is right, both
+    with the records first. A classification gives probabilities [B, classes, ...] or classes
+    [B, ...], and the right classes, int64 [B, ...]. An objective may leave them out in training,
+    where nobody reads them.
     """
 
     loss: Tensor  # 0-d: the mean over the records
@@ -31,6 +39,7 @@ class Outcome:
     count: int  # the number of records
     totals: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     losses: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    predictions: tuple[Tensor, Tensor] | None = None
 
 
 class Objective(Protocol):
@@ -147,7 +156,7 @@ class SetsRates(Protocol):
 class Report:
     """One line of the log. What was not measured is empty or None."""
 
-    split: str  # ``train`` or ``val``
+    split: str  # ``train``, ``val``, or ``val.NAME`` of one of several validation sets
     step: int  # optimizer steps of the run so far
     epoch: int  # counted from 1
     means: Mapping[str, float]  # loss and metrics, averaged over records
@@ -162,6 +171,71 @@ class Report:
     usage: Mapping[str, float] = field(default_factory=dict[str, float])  # of the machine
     # Shares (0 to 1) of what this rank's batches held, such as ``padding``.
     content: Mapping[str, float] = field(default_factory=dict[str, float])
+    # Metrics that are arrays, such as a confusion matrix: host tensors.
+    arrays: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+class PredictionMetrics(Protocol):
+    """Metrics of a validation that are made of ``Outcome.predictions``, over all records."""
+
+    def add(self, predictions: tuple[Tensor, Tensor]) -> None:
+        """Take the predictions of records that count."""
+        ...
+
+    def results(self) -> Mapping[str, Tensor]:
+        """Return each metric over the records of all ranks, on the host, and start again.
+
+        All ranks call it together.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a Watcher sees. What does not belong to the call is empty or None."""
+
+    step: int  # optimizer steps of the run so far
+    epoch: int  # counted from 1
+    train_s: float  # seconds of training, over all parts of a resumed run
+    run_dir: Path | None = None  # None if nothing is saved
+    report: Report | None = None  # of ``after_report``
+    # Of ``after_validation``: every metric by name, as in ``accuracy``. With several validation
+    # sets the name begins with the set's, as in ``clean.accuracy``.
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    is_best: bool = False  # of ``after_validation``: whether it is the best so far
+    path: Path | None = None  # of ``after_save``: the state; None if the disk refused it
+    # Of ``at_end``: ``finished``, or ``interrupted`` by a signal; and why the run ends early.
+    status: str = ""
+    reason: str = ""
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Looks at a run, and may end it. Inherit from it, and write the methods that you need.
+
+    Only rank 0 calls its watchers. The first three methods may return a reason to stop, a text:
+    all ranks then end the run as finished, after the same step. A reason after a validation counts
+    at once, any other within 16 steps. An exception ends the run with an error.
+    """
+
+    def after_report(self, moment: Moment) -> str | None:
+        """Called after each report of training, every ``report_every`` steps."""
+
+    def after_validation(self, moment: Moment) -> str | None:
+        """Called after each validation, before the state is saved."""
+
+    def after_save(self, moment: Moment) -> str | None:
+        """Called after each saved state."""
+
+    def at_end(self, moment: Moment) -> None:
+        """Called at the end of a run that did not fail."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs: tensors and plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +279,8 @@ class Checkpoints(Protocol):
         weights: dict[str, Any] | None,
         best: bool,
         final: bool,
-    ) -> None:
-        """Publish a state to resume from, and weights to use.
+    ) -> Path | None:
+        """Publish a state to resume from, and weights to use. Return the file of the state.
 
         Args:
             step: Optimizer steps so far.
@@ -214,5 +288,8 @@ class Checkpoints(Protocol):
             weights: A plain ``state_dict``, published as the last weights; None keeps the old ones.
             best: Whether to publish ``weights`` as the best, too.
             final: Whether this is the last save of the run, which must succeed (ResourceError).
+
+        Returns:
+            The path of the state; None if it could not be saved.
         """
         ...

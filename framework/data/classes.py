@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import MicroBatch, MicroBatches, Source
+from framework.contracts.data import FindsRecords, MicroBatch, MicroBatches, Source
 from framework.contracts.records import Manifest, notes_of
 from framework.errors import ConfigError, DataError, listed
 from framework.order.batches import Order
@@ -20,12 +20,12 @@ LABEL = "label"  # the field whose numbers stand for the classes
 NO_RECORD = -1  # the number of a class that training lacks and validation has no record of
 
 
-def agree_on_classes(train: Manifest, val: Manifest) -> list[int] | None:
+def agree_on_classes(train: Manifest, val: Manifest, where: str = "data.val") -> list[int] | None:
     """Return the training data's number of each validation class, or None if labels already agree.
 
     Classes are matched by name. A store that names no classes is taken as it is, and so are
-    stores whose labels are plain numbers: class "7" is label 7 in both. DataError D190 if
-    validation has records of a class that training lacks.
+    stores whose labels are plain numbers: class "7" is label 7 in both. DataError D190, which
+    names ``where``, if validation has records of a class that training lacks.
     """
     names = list(val.classes)
     known = {name: number for number, name in enumerate(train.classes)}
@@ -45,7 +45,7 @@ def agree_on_classes(train: Manifest, val: Manifest) -> list[int] | None:
             f"training's classes: {listed(train.classes)}; validation's: {listed(names)}"
         )
         fix = "give both the same folders, or pack both with the same input.classes=[...]"
-        raise DataError(190, "data.val", what, fix)
+        raise DataError(190, where, what, fix)
     numbers = [known.get(name, NO_RECORD) for name in names]
     agree = all(new in (old, NO_RECORD) for old, new in enumerate(numbers))
     return None if agree else numbers
@@ -62,21 +62,23 @@ def _counted(names: Sequence[str]) -> str:
     return f"{len(names)} classes ({listed(names)})"
 
 
-def with_agreed_classes(train: Source, val: Source, select: str | None = None) -> Source:
-    """Return ``val``, with labels numbered as in ``train``.
+def with_agreed_classes(
+    train: Source, val: Source, select: str | None = None, where: str = "data.val"
+) -> Source:
+    """Return ``val``, which messages call ``where``, with labels numbered as in ``train``.
 
     Raises:
         DataError: D190 if ``val`` has a class that ``train`` lacks.
         ConfigError: C204 if ``select`` names labels, whose numbers differ.
     """
-    numbers = agree_on_classes(train.manifest, val.manifest)
+    numbers = agree_on_classes(train.manifest, val.manifest, where)
     if numbers is None:
         return val
     if select is not None and "label" in names_of(select):
-        what = "names labels, which data.train and data.val number otherwise"
+        what = f"names labels, which data.train and {where} number otherwise"
         fix = "pack both with the same input.classes"
         raise ConfigError(204, f"select = {select[:200]}", what, fix)
-    return MappedSource(val, numbers, train.manifest.classes)
+    return MappedSource(val, numbers, train.manifest.classes, where)
 
 
 @final
@@ -84,10 +86,18 @@ class MappedSource:
     """A Source whose labels are renumbered. Labels that are no class stay.
 
     ``numbers`` holds the new number of each of its classes, ``classes`` the names of these numbers.
+    ``where`` is the key that names it.
     """
 
-    def __init__(self, source: Source, numbers: Sequence[int], classes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        numbers: Sequence[int],
+        classes: Sequence[str],
+        where: str = "data.val",
+    ) -> None:
         self.source = source
+        self.where = where
         self.numbers = list(numbers)
         self.classes = list(classes)
 
@@ -119,7 +129,7 @@ class MappedSource:
             for old, (name, new) in enumerate(zip(names, self.numbers, strict=True))
             if new not in (old, NO_RECORD)
         ]
-        note = "data.val numbers its classes otherwise; its labels are mapped by name: "
+        note = f"{self.where} numbers its classes otherwise; its labels are mapped by name: "
         note += listed(moved)
         if absent := [name for name in self.classes if name not in set(names)]:
             note += f"; without a validation record: {listed(absent)}"
@@ -132,6 +142,13 @@ class MappedSource:
 
     def sample(self, count: int) -> Batch:
         return self._mapped(self.source.sample(count))
+
+    def records(self, indices: Tensor) -> Batch:
+        assert isinstance(self.source, FindsRecords)
+        return self._mapped(self.source.records(indices))
+
+    def key(self, index: int) -> str:
+        return self.source.key(index) if isinstance(self.source, FindsRecords) else ""
 
     def stages(self) -> dict[str, float]:
         return self.source.stages()

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import tee
 from typing import Generic, Protocol, TypeVar, final
 
+from torch import Tensor
+
 from framework.contracts.batch import Batch
 from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest, RecordStore, notes_of
@@ -100,7 +102,9 @@ class WorkerSource(Generic[R]):
         return AHEAD * min(1, self.workers.num)
 
     def sample(self, count: int) -> Batch:
-        indices = self.order.sample(count)
+        return self.records(self.order.sample(count))
+
+    def records(self, indices: Tensor) -> Batch:
         return self._finished(self.read(Request(0, indices, training=False)))
 
     def content(self) -> Content:
@@ -152,6 +156,9 @@ class StoreSource(WorkerSource[BatchReader]):
     @property
     def notes(self) -> tuple[str, ...]:
         return notes_of(self.store)
+
+    def key(self, index: int) -> str:
+        return self.store.key(index)
 
     def close(self) -> None:
         super().close()

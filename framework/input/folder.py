@@ -29,7 +29,8 @@ class FolderInput(RowInput):
 
     The first file decides which of the two it is.
 
-    A file's class is its first subfolder, with images or without, or what ``label_pattern`` finds
+    With ``labeled=False`` there is no label, and files may lie anywhere in the folder. Otherwise, a
+    file's class is its first subfolder, with images or without, or what ``label_pattern`` finds
     in its relative path. With ``classes`` a validation folder that lacks a class still has the
     training folder's numbers. ``conf/input/folder.yaml`` describes the options.
     """
@@ -38,8 +39,10 @@ class FolderInput(RowInput):
     classes: Sequence[str] | None
     label_pattern: str | None
     follow_links: str | None = None
+    labeled: bool | None = None
 
     # Without annotations, so that they are no options.
+    file_per_record = True
     suffixes = (*SUFFIXES, *SOUNDS)
     noun = "image"  # what a file is, for messages
 
@@ -59,6 +62,12 @@ class FolderInput(RowInput):
         """The images with their labels. DataError D110, D191 if there is no image."""
         classes = self.classes
         what = f"no {self.noun} here"
+        if self.labeled is False:
+            names = self.walked.names
+            if not names:
+                fix = f"give a folder of files {' '.join(self.suffixes)}"
+                raise self.walked.nothing(what, fix, "input.follow_links")
+            return _Labeled(names, np.zeros(0, np.int64), check_classes((), classes, self.path))
         if self.pattern is None:
             pairs = images_of(self.walked)
             folders = list(filter(is_class, self.walked.folders))
@@ -87,7 +96,10 @@ class FolderInput(RowInput):
 
     def row(self, index: int) -> Row:
         field = "audio" if self.items.names[0].lower().endswith(SOUNDS) else "image"
-        return {field: read_file(self.name(index)), "label": np.array(self.items.labels[index])}
+        row: Row = {field: read_file(self.name(index))}
+        if self.labeled is not False:
+            row["label"] = np.array(self.items.labels[index])
+        return row
 
     def key(self, index: int) -> str:
         return self.items.names[index]

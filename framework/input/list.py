@@ -76,6 +76,8 @@ class ListInput(RowInput):
     classes: Sequence[str] | None
     label_pattern: str | None
 
+    file_per_record = True
+
     def __post_init__(self) -> None:
         self.is_scp = self.path.lower().endswith(".scp")
         self.has_names = self.header and not self.is_scp

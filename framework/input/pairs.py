@@ -43,6 +43,8 @@ class PairsInput(RowInput):
     unmatched: str
     follow_links: str | None = None
 
+    file_per_record = True
+
     def __post_init__(self) -> None:
         self.fields = text_by_field("fields", self.fields, "{blurry: DIR, sharp: DIR}")
         if self.unmatched not in ("fail", "skip"):

@@ -26,9 +26,13 @@ class VideoInput(FolderInput):
     @cached_property
     def manifest(self) -> Manifest:
         video = Field("uint8", (None, None, None, 3), "frames")
-        fields = {"video": video, "label": Field("int64", ())}
+        fields = {"video": video}
+        if self.labeled is not False:
+            fields["label"] = Field("int64", ())
         return replace(self.manifest_without_fields(), fields=fields)
 
     def row(self, index: int) -> Row:
-        label = np.array(self.items.labels[index])
-        return {"video": read_file(self.name(index)), "label": label}
+        row: Row = {"video": read_file(self.name(index))}
+        if self.labeled is not False:
+            row["label"] = np.array(self.items.labels[index])
+        return row

@@ -7,6 +7,12 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from framework.contracts.prediction import (
+    ClassProbabilities,
+    PredictedMaps,
+    Predictions,
+    class_numbers,
+)
 from framework.errors import ConfigError
 
 
@@ -56,6 +62,13 @@ def _is_weight(value: object) -> bool:
     return 0 <= value < math.inf
 
 
+def predicted_classes(logits: Tensor) -> Predictions:
+    """Return a probability of each class, or of logits [B, classes, H, W] a class per pixel."""
+    if logits.dim() > 2:
+        return PredictedMaps(class_numbers(logits))
+    return ClassProbabilities(logits.float().softmax(1))
+
+
 def correct_guesses(logits: Tensor, target: Tensor) -> Tensor:
     """Return whether each guess is right: bool [B], or of label maps the share of pixels [B].
 
@@ -68,3 +81,12 @@ def correct_guesses(logits: Tensor, target: Tensor) -> Tensor:
     if correct.dim() > 1:
         correct = correct.float().flatten(1).mean(1)
     return correct
+
+
+def compared_classes(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``Outcome.predictions``.
+
+    They are the probabilities [B, classes, ...] and the right classes, int64 [B, ...].
+    """
+    classes = target.argmax(1) if target.is_floating_point() else target
+    return logits.float().softmax(1), classes

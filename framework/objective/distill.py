@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import correct_guesses
-from framework.objective.model_inputs import model_inputs
+from framework.objective.class_scores import compared_classes, correct_guesses, predicted_classes
+from framework.objective.model_inputs import input_names, model_inputs, prediction
 
 
 @final
@@ -61,12 +62,12 @@ class Distill:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         inputs = model_inputs(batch, self.input)
         target = batch[self.target]
-        logits = model(*inputs).float()
+        logits = prediction(model(*inputs)).float()
         if self._device != logits.device:
             self._device = logits.device
             self.teacher.to(logits.device)
         with torch.no_grad():
-            taught = self.teacher(*inputs).float()
+            taught = prediction(self.teacher(*inputs)).float()
         if taught.shape != logits.shape:
             what = f"the model gives {tuple(logits.shape)}"
             raise ValueError(f"{what}, the teacher {tuple(taught.shape)}")
@@ -78,12 +79,22 @@ class Distill:
             log_target=True,
         )
         loss = (1 - self.share) * of_labels + self.share * of_teacher
-        return Outcome(
+        outcome = Outcome(
             loss,
             {"accuracy": correct_guesses(logits, target)},
             len(target),
             losses={"labels": of_labels, "teacher": of_teacher},
         )
+        if not model.training:
+            outcome.predictions = compared_classes(logits, target)
+        return outcome
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return input_names(self.input)
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return predicted_classes(prediction(model(*model_inputs(batch, self.input))))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

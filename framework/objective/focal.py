@@ -9,10 +9,16 @@ from typing import final
 from torch import nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import ClassWeights, correct_guesses
-from framework.objective.model_inputs import model_inputs
+from framework.objective.class_scores import (
+    ClassWeights,
+    compared_classes,
+    correct_guesses,
+    predicted_classes,
+)
+from framework.objective.model_inputs import input_names, model_inputs, prediction
 
 LEAST = 1e-6  # what is missing to a probability of 1, so that its power has a gradient
 
@@ -45,7 +51,7 @@ class Focal:
         self._weights = ClassWeights(class_weights)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = model(*model_inputs(batch, self.input))
+        logits = prediction(model(*model_inputs(batch, self.input)))
         target = batch[self.target]
         losses = nn.functional.cross_entropy(logits.float(), target, reduction="none")
         losses = losses * (1 - (-losses).exp()).clamp(min=LEAST) ** self.gamma
@@ -53,7 +59,18 @@ class Focal:
         if weights is not None:
             of_records = target @ weights if target.is_floating_point() else weights[target]
             losses = losses * of_records
-        return Outcome(losses.mean(), {"accuracy": correct_guesses(logits, target)}, len(target))
+        correct = correct_guesses(logits, target)
+        outcome = Outcome(losses.mean(), {"accuracy": correct}, len(target))
+        if not model.training:
+            outcome.predictions = compared_classes(logits, target)
+        return outcome
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return input_names(self.input)
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return predicted_classes(prediction(model(*model_inputs(batch, self.input))))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

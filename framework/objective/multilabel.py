@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import ClassProbabilities, Predictions
 from framework.contracts.training import Outcome
 from framework.objective.class_scores import ClassWeights
-from framework.objective.model_inputs import model_inputs
+from framework.objective.model_inputs import input_names, model_inputs, prediction
 from framework.objective.regress import check_shapes
 
 
@@ -37,7 +38,7 @@ class Multilabel:
         self._weights = ClassWeights(class_weights)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = model(*model_inputs(batch, self.input)).float()
+        logits = prediction(model(*model_inputs(batch, self.input))).float()
         target = batch[self.target].float()
         check_shapes(logits, target, self.target)
         loss = nn.functional.binary_cross_entropy_with_logits(
@@ -48,7 +49,18 @@ class Multilabel:
         right = (guess == truth).float().flatten(1).mean(1)
         counts = {"both": guess & truth, "guessed": guess, "wanted": truth}
         totals = {name: own.sum() for name, own in counts.items()}
-        return Outcome(loss, {"accuracy": right}, len(target), totals)
+        outcome = Outcome(loss, {"accuracy": right}, len(target), totals)
+        if not model.training:
+            outcome.predictions = (logits.sigmoid(), truth.long())
+        return outcome
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return input_names(self.input)
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        logits = prediction(model(*model_inputs(batch, self.input)))
+        return ClassProbabilities(logits.float().sigmoid())
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         either = totals["guessed"] + totals["wanted"]

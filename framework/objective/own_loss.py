@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.model_inputs import model_inputs
+from framework.objective.model_inputs import model_inputs, prediction
 
 
 @final
@@ -48,7 +48,7 @@ class OwnLoss:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         inputs = model_inputs(batch, self.input)
         targets = model_inputs(batch, self.target)
-        output = model(*inputs)
+        output = prediction(model(*inputs))
         device = targets[0].device
         if device != self._device:
             self._device = device
@@ -58,7 +58,10 @@ class OwnLoss:
         means = {name: _mean(name, loss(output, *targets)) for name, loss in self.losses.items()}
         total = torch.stack([self.weights[name] * mean for name, mean in means.items()]).sum()
         parts = means if len(means) > 1 else {}
-        return Outcome(total, {}, len(targets[0]), losses=parts)
+        outcome = Outcome(total, {}, len(targets[0]), losses=parts)
+        if not model.training and len(targets) == 1:
+            outcome.predictions = _compared(output, targets[0])
+        return outcome
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return new["loss"] < old["loss"]
@@ -95,6 +98,19 @@ def _checked_weights(weights: Any, losses: Mapping[str, Any]) -> dict[str, float
         if not math.isfinite(weight):
             raise ConfigError(390, where, "must be finite", "correct it")
     return {str(name): float(weight) for name, weight in weights.items()}
+
+
+def _compared(output: Any, target: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return ``Outcome.predictions``: of whole numbers as targets, probabilities and classes."""
+    if not isinstance(output, Tensor):
+        return None
+    if target.is_floating_point():
+        return output.float(), target
+    if target.dim() == output.dim() and target.shape[1] == 1:  # label maps [B, 1, H, W]
+        target = target.squeeze(1)
+    if target.dim() != output.dim() - 1:
+        return None
+    return output.float().softmax(1), target.long()
 
 
 def _mean(name: str, value: Any) -> Tensor:

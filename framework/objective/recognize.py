@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedTexts, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.model_inputs import model_inputs
+from framework.objective.model_inputs import input_names, model_inputs
 
 BLANK = 0  # the symbol for no character; number i of the alphabet is symbol i + 1
 
@@ -65,6 +66,14 @@ class Recognize:
         counts = {"errors": errors, "characters": sum(lengths)}
         totals = {name: torch.tensor(count, device=loss.device) for name, count in counts.items()}
         return Outcome(loss, {}, len(texts), totals)
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return input_names(self.input)
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        logits, steps = model(*model_inputs(batch, self.input))
+        return PredictedTexts(self.read(logits, steps))
 
     def read(self, logits: Tensor, steps: Tensor) -> list[str]:
         """Return the text of each record: the best symbol of each step, without its repeats."""

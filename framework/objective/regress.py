@@ -1,14 +1,16 @@
 """Numbers or images from numbers or images: mean squared or mean absolute error to learn."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedNumbers, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
+from framework.objective.model_inputs import prediction
 
 LOSSES = {"mse": nn.functional.mse_loss, "l1": nn.functional.l1_loss}
 
@@ -42,13 +44,20 @@ class Regress:
         self.loss = loss_of(loss)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        guess = model(batch[self.input]).float()
+        guess = prediction(model(batch[self.input])).float()
         target = batch[self.target].float()
         check_shapes(guess, target, self.target)
         loss = self.loss(guess, target)
         with torch.no_grad():
             absolute = (guess - target).abs().reshape(len(target), -1).mean(1).sum()
-        return Outcome(loss, {"mae": absolute}, len(target))
+        return Outcome(loss, {"mae": absolute}, len(target), predictions=(guess, target))
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return [self.input]
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return PredictedNumbers(model(batch[self.input]).float())
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return new["loss"] < old["loss"]

@@ -1,13 +1,15 @@
 """Images from damaged images: the error to learn, the peak signal-to-noise ratio to look at."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.training import Outcome
+from framework.objective.model_inputs import prediction
 from framework.objective.regress import check_shapes, loss_of
 
 LEAST = 1e-10  # mean squared error, as a part of the peak's square, that counts as 100 dB
@@ -31,7 +33,7 @@ class Restore:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         damaged = _floats(batch[self.input])
         target = _floats(batch[self.target])
-        guess = model(damaged)
+        guess = prediction(model(damaged))
         check_shapes(guess, target, self.target)
         guess = guess.float()
         loss = self.loss(guess, target)
@@ -39,7 +41,15 @@ class Restore:
             sums = {"psnr": self._psnr(guess.clamp(0, self.peak), target)}
             if damaged.shape == target.shape:
                 sums["input_psnr"] = self._psnr(damaged, target)
-        return Outcome(loss, sums, len(target))
+        return Outcome(loss, sums, len(target), predictions=(guess, target))
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return [self.input]
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        guess = model(_floats(batch[self.input])).float()
+        return PredictedImages(guess.clamp(0, self.peak) / self.peak)
 
     def _psnr(self, image: Tensor, target: Tensor) -> Tensor:
         """Return the ratio of each image in dB: float32 [B]."""

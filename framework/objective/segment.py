@@ -3,7 +3,7 @@
 Source of the Dice loss: Milletari et al., "V-Net", 2016.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedMaps, Predictions, class_numbers
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
+from framework.objective.model_inputs import prediction
 
 
 @final
@@ -47,7 +49,7 @@ class Segment:
             raise ConfigError(318, where, "must be 0 or more", "correct it")
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = model(batch[self.input])
+        logits = prediction(model(batch[self.input]))
         target = batch[self.target].long()
         if target.dim() == 4:
             target = target.squeeze(1)
@@ -58,14 +60,24 @@ class Segment:
             target = torch.where(target == self.ignore, IGNORE, target)
         # Not the mean over pixels with a class: then batches would not weigh what they hold.
         losses = nn.functional.cross_entropy(logits, target, ignore_index=IGNORE, reduction="none")
-        confusion = confusion_of(logits.detach().argmax(1), target, logits.shape[1])
-        totals = {"confusion": confusion}
-        crossed = losses.mean()
-        if not self.dice:
-            return Outcome(crossed, {}, len(target), totals)
-        dice = dice_loss(logits, target)
-        parts = {"cross_entropy": crossed, "dice": dice}
-        return Outcome(crossed + self.dice * dice, {}, len(target), totals, parts)
+        guess = logits.detach().argmax(1)
+        totals = {"confusion": confusion_of(guess, target, logits.shape[1])}
+        outcome = Outcome(losses.mean(), {}, len(target), totals)
+        if self.dice:
+            dice = dice_loss(logits, target)
+            outcome.losses = {"cross_entropy": outcome.loss, "dice": dice}
+            outcome.loss = outcome.loss + self.dice * dice
+        if not model.training:
+            counted = target != IGNORE
+            outcome.predictions = (guess[counted], target[counted])
+        return outcome
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return [self.input]
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return PredictedMaps(class_numbers(prediction(model(batch[self.input]))))
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         confusion = totals["confusion"]

@@ -9,6 +9,8 @@ Source: Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", 2024.
 
 from torch import Tensor, nn
 
+from framework.objective.model_inputs import prediction
+
 CHOICES = ("none", "mirror", "mirror_translate")
 
 
@@ -36,7 +38,7 @@ def mean_logits(model: nn.Module, image: Tensor, tta: str) -> Tensor:
 
 
 def _mirrored(model: nn.Module, image: Tensor, tta: str) -> Tensor:
-    logits = model(image)
+    logits = prediction(model(image))
     if logits.dim() != 2:
         raise ValueError(f"tta = {tta} averages one prediction per image, not one per pixel")
-    return (logits + model(image.flip(-1))) / 2
+    return (logits + prediction(model(image.flip(-1)))) / 2

@@ -40,8 +40,9 @@ class ConsoleSink:
 
     def write(self, report: Report) -> None:
         epoch = f"{report.epoch}/{self._run.epochs}"
-        if report.split == "val":
-            metrics = "  ".join(f"val {name} {value:.4f}" for name, value in report.means.items())
+        if report.split != "train":
+            means = report.means.items()
+            metrics = "  ".join(f"{report.split} {name} {value:.4f}" for name, value in means)
             self._console.print(f"epoch {epoch}  step {report.step}  {metrics}")
         elif time.monotonic() - self._drawn_at > REFRESH_S:
             self._drawn_at = time.monotonic()

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any, final
 
+from torch import Tensor
+
 from framework.contracts.training import Report, RunContext
 
 
@@ -46,6 +48,8 @@ class JsonlSink:
             line["skipped"] = report.skipped
         if report.ready is not None:
             line["ready"] = report.ready
+        if report.arrays:
+            line["arrays"] = {name: _nested(array) for name, array in report.arrays.items()}
         self._file.write(json.dumps(line) + "\n")
 
     def flush(self) -> None:
@@ -53,6 +57,14 @@ class JsonlSink:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _nested(array: Tensor) -> list[Any]:
+    """Return an array as nested lists; counts are whole numbers."""
+    whole = array.long()
+    if bool((whole == array).all()):
+        array = whole
+    return array.tolist()
 
 
 def _truncate(path: Path, last_step: int) -> None:

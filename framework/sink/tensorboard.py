@@ -12,6 +12,8 @@ from torch.utils.tensorboard import SummaryWriter
 from framework.contracts.batch import tensors
 from framework.contracts.training import Report, RunContext
 
+CELLS = 256  # pixels of the longer side of an array's picture
+
 
 @final
 class TensorBoardSink:
@@ -42,12 +44,29 @@ class TensorBoardSink:
         assert self._writer.file_writer is not None
         # One event for all values: add_scalar takes 30 us for each.
         self._writer.file_writer.add_summary(Summary(value=values), report.step)
+        for name, array in report.arrays.items():
+            if 1 <= array.dim() <= 2 and array.numel():
+                picture = _picture(array)
+                self._writer.add_image(f"{name}/{report.split}", picture, report.step)
 
     def flush(self) -> None:
         self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _picture(array: Tensor) -> Tensor:
+    """Return an array of one or two dimensions as a picture, uint8 [1, H, W].
+
+    Zero and less are white, and the largest value of each row is black. So a confusion matrix is
+    dark on its diagonal, however many records each class has.
+    """
+    rows = array.nan_to_num(0.0, 0.0, 0.0).double().clamp(min=0).reshape(-1, array.shape[-1])
+    shares = rows / rows.amax(1, keepdim=True).clamp(min=1e-300)
+    cell = max(1, CELLS // max(rows.shape))
+    shades = (255 * (1 - shares)).to(torch.uint8)
+    return shades.repeat_interleave(cell, 0).repeat_interleave(cell, 1).unsqueeze(0)
 
 
 def _measurements(report: Report) -> dict[str, float]:

@@ -82,9 +82,10 @@ class CheckpointFolder:
         weights: dict[str, Any] | None,
         best: bool,
         final: bool,
-    ) -> None:
+    ) -> Path | None:
         """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
         names = ["last.pt"]
+        saved: Path | None = None
         if best:
             names.append("best.pt")
         try:
@@ -96,12 +97,14 @@ class CheckpointFolder:
             self._sequence += 1
             path = self.folder / f"step-{step:08}.pt"
             save_state(path, {**state, **self.facts}, step, self._sequence)
+            saved = path
             self._remove_old()
         except ResourceError as error:
             if final:
                 raise
             self.warn(f"warning: step {step} is not saved, the newest checkpoint stands; {error}")
         self._saved_at = time.monotonic()
+        return saved
 
     def _remove_old(self) -> None:
         for _, path in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk by now
@@ -258,7 +261,7 @@ def newest_state(run_dir: Path) -> RecoveredState:
         )
         raise CheckpointError(101, where, f"no {FOLDER}/step-*.pt there", fix)
     what = f"no checkpoint can be read: {', '.join(damaged)}"
-    fix = "start again, or use checkpoints/last.pt for the weights"
+    fix = f"start again, or from its last weights: init={run_dir / FOLDER / 'last.pt'}"
     raise CheckpointError(102, where, what, fix)
 
 

@@ -43,6 +43,11 @@ class Progress:
     scheduled: int = 0  # steps that changed the weights
     missed: int = 0  # the latest steps in a row that did not
 
+    @property
+    def epoch_number(self) -> int:
+        """The epoch of the latest step, counted from 1."""
+        return self.epoch + (self.epoch_step > 0)
+
 
 class Pass(NamedTuple):
     """What one forward pass returned."""
@@ -72,8 +77,19 @@ class Columns(NamedTuple):
     sums: dict[str, Tensor]  # by name, values that add up over the records
 
 
-def check_outcome(outcome: Any) -> None:
-    """Raise ConfigError C220 unless values can be added up. Numbers in ``sums`` become tensors."""
+class Results(NamedTuple):
+    """What the records since the last report, or of a validation set, come to."""
+
+    means: dict[str, float]  # loss and metrics
+    num_records: float  # over all ranks
+    arrays: dict[str, Tensor]  # metrics that are arrays, on the host
+
+
+def check_outcome(outcome: Any) -> list[str]:
+    """Return the names of the arrays in ``sums``. Numbers in ``sums`` become tensors.
+
+    ConfigError C220 if values cannot be added up.
+    """
     if not isinstance(outcome, Outcome):
         what = f"a {type(outcome).__name__}, not an Outcome"
         fix = "return framework.contracts.training.Outcome(loss, sums, count)"
@@ -86,21 +102,27 @@ def check_outcome(outcome: Any) -> None:
     if not isinstance(sums, dict):
         what = f"{_form(sums)}, not a dict"
         raise ConfigError(220, "Outcome.sums", what, "return tensors by name")
+    arrays: list[str] = []
     for name, value in sums.items():
         if isinstance(value, Tensor):
             if not value.dim() or value.shape == (outcome.count,) or value.numel() == 1:
+                continue
+            # [count, 1] is most likely meant to be a value for each record
+            if value.dim() > 1 and value.shape != (outcome.count, 1):
+                arrays.append(name)
                 continue
         elif isinstance(value, int | float):
             sums[name] = torch.tensor(value, dtype=torch.float64)
             continue
         what = f"{_form(value)}, neither a sum over the records nor a value for each of them"
         fix = (
-            "return a tensor without dimensions; "
-            "of a matrix, such as a confusion, an entry per element"
+            "return a tensor without dimensions, [records], or an array of two or more dimensions; "
+            "a row of numbers is one as [1, n]"
         )
         raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
     _check_totals(outcome.totals, loss)
     _add_losses(outcome)
+    return arrays
 
 
 def _add_losses(outcome: Outcome) -> None:
@@ -116,9 +138,10 @@ def _add_losses(outcome: Outcome) -> None:
             raise ConfigError(220, where, what, "return the mean over the records")
         if name == "loss" or name in outcome.sums:
             raise ConfigError(220, where, "another value has this name", "give it another name")
-    means = {name: value.detach().double() * outcome.count for name, value in losses.items()}
-    outcome.sums = {**outcome.sums, **means}
-    outcome.losses = {}
+    if losses:
+        means = {name: value.detach().double() * outcome.count for name, value in losses.items()}
+        outcome.sums = {**outcome.sums, **means}
+        outcome.losses = {}
 
 
 def _check_totals(totals: Any, loss: Tensor) -> None:
@@ -166,6 +189,7 @@ class Tally:
         self._drops_bad = drops_bad
         self._passes: list[Pass] = []
         self._totals: dict[str, Tensor] = {}  # float64, on the device
+        self._arrays: set[str] = set()  # the totals that are reported as they are
         # Taken over from the run that this one continues:
         self._before: list[Columns] = []
         self._totals_before: dict[str, Tensor] = {}
@@ -176,7 +200,9 @@ class Tally:
 
         ConfigError C220 for a result of another form than the one before.
         """
-        check_outcome(outcome)
+        if arrays := check_outcome(outcome):
+            self._take_arrays(outcome, arrays)
+        outcome.predictions = None  # nothing else needs them, and they may be large
         if self._passes and outcome.sums.keys() != self._passes[0].outcome.sums.keys():
             had = ", ".join(self._passes[0].outcome.sums) or "nothing"
             has = ", ".join(outcome.sums) or "nothing"
@@ -187,6 +213,17 @@ class Tally:
             outcome = _nothing(outcome)
         self._add_totals(outcome)
         self._passes.append(Pass(outcome, step, index))
+
+    def _take_arrays(self, outcome: Outcome, names: Sequence[str]) -> None:
+        """Move the arrays in ``sums`` to the totals."""
+        for name in names:
+            if name in outcome.totals:
+                what = "is an array in Outcome.sums and in Outcome.totals"
+                raise ConfigError(220, f"Outcome.sums['{name}']", what, "rename one of them")
+        arrays = {name: outcome.sums[name] for name in names}
+        outcome.sums = {name: v for name, v in outcome.sums.items() if name not in arrays}
+        outcome.totals = {**outcome.totals, **{name: v.detach() for name, v in arrays.items()}}
+        self._arrays.update(names)
 
     def _add_totals(self, outcome: Outcome) -> None:
         """Move the totals of a pass into those of all passes. Does not wait for the device."""
@@ -205,7 +242,11 @@ class Tally:
         outcome.totals = {}
 
     def means(self, total: Callable[[Tensor], Tensor]) -> tuple[dict[str, float], float]:
-        """Return loss and metrics, and the number of records, over all ranks.
+        """Return loss and metrics, and the number of records, over all ranks."""
+        return self.results(total)[:2]
+
+    def results(self, total: Callable[[Tensor], Tensor]) -> Results:
+        """Return what the passes of all ranks come to.
 
         Reads the device once per name. ``total`` adds up over the ranks.
         """
@@ -221,8 +262,10 @@ class Tally:
         of_all_ranks = {
             name: value.view(totals[name].shape) for name, value in zip(totals, rest, strict=True)
         }
+        arrays = {name: of_all_ranks.pop(name) for name in sorted(self._arrays & totals.keys())}
         metrics = metrics_of(self._objective, of_all_ranks)
-        return {**dict(zip(["loss", *names], per_record, strict=True)), **metrics}, count
+        means = {**dict(zip(["loss", *names], per_record, strict=True)), **metrics}
+        return Results(means, count, arrays)
 
     def _all_totals(self) -> dict[str, Tensor]:
         """Return this rank's totals in the order of their names, on the host.
@@ -276,13 +319,19 @@ class Tally:
         for name, value in self._all_totals().items():
             ranks = torch.stack(gather(value.flatten()))
             totals[name] = ranks.sum(0).view(value.shape)
-        return {"ranks": gather(_flat(columns)), "sums": sorted(columns.sums), "totals": totals}
+        return {
+            "ranks": gather(_flat(columns)),
+            "sums": sorted(columns.sums),
+            "totals": totals,
+            "arrays": sorted(self._arrays & totals.keys()),
+        }
 
     def load_state_dict(self, state: dict[str, Any], rank: int, world_size: int) -> None:
         """Take over saved results: with another number of ranks, those of several or of none."""
         ranks = [_unflat(values, state["sums"]) for values in state["ranks"]]
         self._passes = []
         self._totals = {}
+        self._arrays = set(state.get("arrays", ()))
         # States of older versions have no totals. Those of all ranks are counted by the first one.
         self._totals_before = {
             name: value.clone() if rank == 0 else torch.zeros_like(value)

@@ -35,7 +35,7 @@ def normalization_parameters(model: nn.Module) -> set[str]:
 
 
 @final
-class Blocks:
+class ModelBlocks:
     """The blocks of a model in the order in which it names them.
 
     The model itself is opened. So is a Sequential or a list with modules that have parts, and a

@@ -22,7 +22,7 @@ from framework.train.name_patterns import matching, what_model_has
 if TYPE_CHECKING:  # configurations are checked before torch is loaded
     from torch import nn, optim
 
-    from framework.train.model_layers import Blocks
+    from framework.train.model_layers import ModelBlocks
 
 GROUPS = "groups"
 NO_DECAY = "no_decay"
@@ -39,7 +39,7 @@ ALL = -1  # in place of the number of a block
 Group = dict[str, Any]
 
 
-class Share(NamedTuple):
+class GroupShare(NamedTuple):
     """What the parameters of one of the optimizer's groups have in common.
 
     Attributes:
@@ -90,13 +90,13 @@ def parameter_groups(model: "nn.Module", block: Mapping[str, Any]) -> list[Group
     free = _without_decay(model, block.get(NO_DECAY) or [], names)
     blocks = _blocks(model, block)
     typed = {number for number, options in enumerate(groups.values(), 1) if "lr" in options}
-    members: dict[Share, list[Any]] = {}
+    members: dict[GroupShare, list[Any]] = {}
     for name, parameter in model.named_parameters():
         number = numbers.get(name, 0)
         place = ALL
         if blocks is not None and number not in typed:
             place = blocks.number_of[name]
-        members.setdefault(Share(number, place, name in free), []).append(parameter)
+        members.setdefault(GroupShare(number, place, name in free), []).append(parameter)
     result: list[Group] = []
     for share in sorted(members):
         group: Group = {"params": members[share], NAME: _label(share, groups)}
@@ -158,7 +158,7 @@ def _has(names: Sequence[str]) -> str:
     return what_model_has("", names)
 
 
-def _blocks(model: "nn.Module", block: Mapping[str, Any]) -> "Blocks | None":
+def _blocks(model: "nn.Module", block: Mapping[str, Any]) -> "ModelBlocks | None":
     """Return the blocks of the model if ``optim.layer_decay`` is set."""
     decay = block.get(LAYER_DECAY)
     if decay is None:
@@ -166,9 +166,9 @@ def _blocks(model: "nn.Module", block: Mapping[str, Any]) -> "Blocks | None":
     if block.get("lr") is None:
         where = f"optim.layer_decay = {decay}"
         raise ConfigError(311, where, "is a factor on optim.lr, which is not set", "set optim.lr")
-    from framework.train.model_layers import Blocks  # noqa: PLC0415  # loads torch
+    from framework.train.model_layers import ModelBlocks  # noqa: PLC0415  # loads torch
 
-    return Blocks(model)
+    return ModelBlocks(model)
 
 
 def _options(name: str, options: Group, block: Mapping[str, Any]) -> Group:
@@ -183,7 +183,7 @@ def _options(name: str, options: Group, block: Mapping[str, Any]) -> Group:
     return own
 
 
-def _label(share: Share, groups: Mapping[str, Group]) -> str:
+def _label(share: GroupShare, groups: Mapping[str, Group]) -> str:
     words = ["others" if groups else "all"]
     if share.number:
         name, options = list(groups.items())[share.number - 1]

@@ -1,6 +1,6 @@
 """The parts that a Trainer runs with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -9,11 +9,19 @@ from torch import nn
 
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.training import Checkpoints, Objective, Schedule, SetsRates
+from framework.contracts.training import (
+    Checkpoints,
+    Objective,
+    PredictionMetrics,
+    Schedule,
+    SetsRates,
+)
 from framework.train.cuda_graph import Recorder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze
+from framework.train.goal import Goal
 from framework.train.metrics import TrainPlan
+from framework.train.watching import Watching
 
 
 def never() -> bool:
@@ -32,7 +40,7 @@ class Parts:
     optimizer: torch.optim.Optimizer  # over the parameters of ``model``
     schedule: Schedule
     train: Loader
-    val: Loader | None  # None: no validation
+    val: Loader | Mapping[str, Loader] | None  # or several by name; None: no validation
     parallel: Parallel
     precision: Precision
     clock: Clock
@@ -42,6 +50,9 @@ class Parts:
     freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
     average: Average | None = None  # None: the weights themselves are evaluated and kept
     stop: Callable[[], bool] = never  # called after every step; the ranks agree on the answer
+    metrics: PredictionMetrics | None = None  # further metrics of the validation
+    best: Goal | None = None  # what the best validation has most of; None: the objective decides
+    watching: Watching | None = None  # watchers, which may end the run
     recorder: Recorder | None = None  # captures steps as CUDA graphs
     say: Callable[[str], None] = print  # prints a note or a warning
 

@@ -40,13 +40,17 @@ class StepSlots:
         self._memory: dict[str, Tensor] = {}  # the slots of each sum, and of the loss
         self._slots: list[Outcome] = []
         self._given: list[tuple[int, Outcome]] = []  # somebody may still read these
-        # Totals have no slots: they are added up before the next step, in the order of the stream.
+        # Totals and arrays, which may be large, have no slots: they are added up before the next
+        # step, in the order of the stream.
         self._totals: dict[str, Tensor] = {}
+        self._arrays: dict[str, Tensor] = {}
 
     def make_slots(self, outcome: Outcome) -> None:
         """Make slots for outcomes like this one. Sums on the host are constants of a graph."""
+        arrays = {name: value for name, value in outcome.sums.items() if value.dim() > 1}
+        self._arrays = {name: torch.zeros_like(value) for name, value in arrays.items()}
         for name, value in {LOSS: outcome.loss, **outcome.sums}.items():
-            if value.device == self._place.device:
+            if name not in arrays and value.device == self._place.device:
                 shape = (NUM_SLOTS, *value.shape)
                 self._memory[name] = torch.zeros(shape, dtype=value.dtype, device=value.device)
         self._slots = _outcomes(self._memory, outcome)
@@ -65,7 +69,8 @@ class StepSlots:
             self._place.fill_(place)
         self._next_place = place + 1
         slot = self._slots[place]
-        outcome = Outcome(slot.loss, dict(slot.sums), slot.count, dict(self._totals))
+        sums = {**slot.sums, **self._arrays}
+        outcome = Outcome(slot.loss, sums, slot.count, dict(self._totals))
         self._given.append((place, outcome))
         return outcome
 
@@ -85,6 +90,8 @@ class StepSlots:
             memory.index_copy_(0, self._place, values[name].detach().unsqueeze(0))
         for name, total in self._totals.items():
             total.copy_(outcome.totals[name].detach())
+        for name, array in self._arrays.items():
+            array.copy_(outcome.sums[name].detach())
         self._place.add_(1)
 
     def _fill(self, step: int, last_step: int) -> None:
@@ -109,7 +116,8 @@ class StepSlots:
         kept = _outcomes(memory, self._given[0][1])
         for place, outcome in self._given:
             outcome.loss = kept[place].loss
-            outcome.sums.update(kept[place].sums)
+            own = kept[place].sums
+            outcome.sums.update({name: own[name] for name in own if name in outcome.sums})
         self._given = []
 
 

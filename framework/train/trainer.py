@@ -6,17 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, final
 
-from framework.contracts.loader import Loader
 from framework.contracts.span import Span, merged
-from framework.contracts.training import Report, Sink
+from framework.contracts.training import Moment, Report, Sink
 from framework.errors import PacelineError
-from framework.system.rng import generator_state, kept_generators, set_generator_state
-from framework.train.evaluate import evaluate
+from framework.system.rng import generator_state, set_generator_state
 from framework.train.make_passes import make_passes
 from framework.train.metrics import Progress, Tally
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
+from framework.train.pace import TrainPace
 from framework.train.parts import Parts
+from framework.train.reporter import Reporter, SplitResults
 from framework.train.step import Stepper
+from framework.train.validate import is_better, means_of_sets, splits_of, validated
+from framework.train.watching import Watching
 
 
 @final
@@ -41,17 +43,16 @@ class Trainer:
         self._passes = make_passes(parts, self.stepper, self._position)
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
-        self.val_means: dict[str, float] = {}  # means of the latest validation
+        self.val_means: dict[str, float] = {}  # of the latest validation, as ``means_of_sets``
         self.spans: dict[str, Span] = {}  # over all steps of this run
-        self.train_s = 0.0
+        self.pace = TrainPace()
         self.validate_s = 0.0
-        self.num_records = 0.0  # records that this run trained on, over all ranks
         self.stopped = False  # whether ``parts.stop`` ended the run before its last step
-        self._sinks: Sequence[Sink] = ()
+        self.ended = ""  # why a watcher ended the run before its last step
+        self._splits = splits_of(parts.val)
+        self._watching = parts.watching or Watching({}, parts.parallel)
+        self._reporter = Reporter(parts.train.identity, parts.parallel.device)
         self._tally = Tally(parts.objective)
-        self._reported_at = time.perf_counter()
-        self._began_at = self._reported_at
-        self._first_step = 0
         self._last_step = 0
 
     @property
@@ -74,28 +75,29 @@ class Trainer:
 
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
         """Train one epoch per iteration, and yield the latest validation means after each."""
-        self._sinks = sinks
-        self._began_at = time.perf_counter()
-        self._first_step = self.progress.step
-        while self.progress.step < self.total_steps and not self.stopped:
+        self._reporter.begin(sinks, self.progress.step)
+        while self.progress.step < self.total_steps and not self.stopped and not self.ended:
             self._epoch()
             yield self.val_means
         if self.stopped:  # only the resumed run will report these records
-            self._pace(self._tally.means(self.parts.parallel.total)[1])
+            self.pace.lap(self._fresh(self._tally.means(self.parts.parallel.total)[1]))
+        self.pace.pause()
         self._lap()  # adds the time since the last report to ``spans``
+        status = "interrupted" if self.stopped else "finished"
+        self._watching.at_end(self._moment(status=status, reason=self.ended))
 
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
         """Validate the current weights and save them. Do nothing without validation data."""
-        if self.parts.val is not None:
-            self._sinks = sinks
+        if self._splits:
+            self._reporter.begin(sinks, self.progress.step)
             self._last_step = self.total_steps
-            self._save(self._validate(self.parts.val), weights=True)
+            self._save(self._validate(), weights=True)
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
         self.parts.switch_to_training()
         self.parts.clock.skip()
-        self._reported_at = time.perf_counter()
+        self.pace.start()
         tally, progress = self._tally, self.progress
         micro_batches = self.parts.train.epoch(progress.epoch, progress.epoch_step)
         try:
@@ -121,7 +123,10 @@ class Trainer:
         late = False
         if parts.checkpoints is not None and parts.parallel.rank == 0:
             late = parts.checkpoints.is_late()
-        stopped, late = parts.parallel.agree(parts.stop(), late)
+        stopped, late, ends = parts.parallel.agree(parts.stop(), late, self._watching.asks)
+        if ends and not finished:
+            self.ended = self._watching.agreed()
+            finished = True
         self.stopped = stopped and not finished
         if progress.step % plan.report_every == 0 or ends_epoch or finished:
             self._report()
@@ -140,15 +145,17 @@ class Trainer:
             self._pause(validate, weights)
         if parts.freeze is not None and parts.freeze.is_due(progress.step):
             self._begin_passes()
-        return ends_epoch or finished or self.stopped
+        return ends_epoch or finished or self.stopped or bool(self.ended)
 
     def _pause(self, validate: bool, weights: bool) -> None:
         """Save, and first validate if ``validate``. The time does not count as training."""
-        paused_at = time.perf_counter()
-        val = self.parts.val
-        best = validate and val is not None and self._validate(val)
+        self.pace.pause()
+        best = False
+        if validate and self._splits:
+            best = self._validate()
+            self._watch_validation(best)
         self._save(best, weights)
-        self._reported_at += time.perf_counter() - paused_at
+        self.pace.go_on()
         self.parts.clock.skip()
 
     def _begin_passes(self) -> None:
@@ -158,30 +165,39 @@ class Trainer:
         self.parts.switch_to_training()
         self.parts.clock.skip()
 
+    def _watch_validation(self, best: bool) -> None:
+        """Let the watchers see a validation. If one wants to stop, the run ends after this step."""
+        watching = self._watching
+        if not watching.is_on:
+            return
+        watching.after_validation(self._moment(metrics=self.val_means, is_best=best))
+        reason = watching.agreed()
+        if reason and not self.ended and self.progress.step < self._last_step:
+            self.ended = reason
+            self.stopped = False
+
+    def _moment(self, **facts: Any) -> Moment:
+        step, epoch = self.progress.step, self.progress.epoch_number
+        return Moment(step, epoch, self.pace.total_s, self._watching.run_dir, **facts)
+
+    def _fresh(self, count: float) -> float:
+        """Leave out the records that were trained on before this run was resumed."""
+        return count - self._tally.carried
+
     def _report(self) -> None:
         if self.parts.plan.skip_bad:
             self._tally.drop_bad()
-        means, count = self._tally.means(self.parts.parallel.total)
+        means, count, arrays = self._tally.results(self.parts.parallel.total)
         if not math.isfinite(means["loss"]):
             raise self._gone_wrong(f"the loss is {means['loss']}")
-        records_per_s = self._pace(count)
+        # the next report includes the time of writing this one
+        records_per_s = self.pace.lap(self._fresh(count))
         self._tally.clear()
         if count:
-            self._write("train", means, records_per_s, self._lap())
-
-    def _pace(self, count: float) -> float:
-        """Return the records per second since the last report, and update the run's totals.
-
-        Of the ``count`` records, those that were trained on before this run was resumed are left
-        out.
-        """
-        now = time.perf_counter()
-        wall_s = now - self._reported_at
-        self._reported_at = now  # the next report includes the time of writing this one
-        fresh = count - self._tally.carried
-        self.train_s += wall_s
-        self.num_records += fresh
-        return fresh / wall_s
+            results = SplitResults("train", means, arrays, records_per_s, self._lap())
+            report = self._write(results)
+            if self._watching.is_on:
+                self._watching.after_report(self._moment(report=report))
 
     def _gone_wrong(self, what: str) -> PacelineError:
         what = f"{what} at learning rate {self.stepper.rate:g}"
@@ -192,55 +208,23 @@ class Trainer:
         self.spans = merged(self.spans, spans)
         return spans
 
-    def _write(
-        self, split: str, means: dict[str, float], records_per_s: float, spans: dict[str, Span]
-    ) -> None:
-        if not self._sinks:
-            return
-        progress, identity = self.progress, self.parts.train.identity
-        epoch_left = 0  # between two epochs
-        if progress.epoch_step:
-            done = progress.epoch_step * identity["batch_size"]
-            if "steps" in identity:  # batches of several sizes, which come in any order
-                done = identity["records"] * progress.epoch_step // identity["steps"]
-            epoch_left = max(0, identity["records"] - done)
-        elapsed_s = time.perf_counter() - self._began_at
-        step_s = elapsed_s / max(1, progress.step - self._first_step)
-        report = Report(
-            split,
-            progress.step,
-            epoch=progress.epoch + (progress.epoch_step > 0),  # the step's, counted from 1
-            means=means,
-            records_per_s=records_per_s,
-            spans=spans,
-            learning_rate=self.stepper.rate,
-            epoch_left=epoch_left,
-            left_s=step_s * (self._last_step - progress.step),
-            skipped=progress.step - progress.scheduled,
-        )
-        # Only rank 0 has sinks. A sink may draw random numbers, to choose an image for example.
-        # That must not change the numbers that rank 0 trains with.
-        with kept_generators(self.parts.parallel.device):
-            for sink in self._sinks:
-                sink.write(report)
+    def _write(self, results: SplitResults) -> Report | None:
+        """Write a report to the sinks, and return it. None if nobody reads it."""
+        if not self._reporter.sinks and not self._watching.is_on:
+            return None
+        return self._reporter.write(results, self.progress, self._last_step, self.stepper.rate)
 
-    def _validate(self, val: Loader) -> bool:
+    def _validate(self) -> bool:
         """Validate the model, and return whether the result is the best so far."""
         parts, start = self.parts, time.perf_counter()
         with self.stepper.averaged():
-            self.val_means, count = evaluate(
-                self.stepper.model,
-                val,
-                parts.objective,
-                parts.precision,
-                parts.val_clock,
-                parts.parallel,
-            )
-        self.parts.switch_to_training()
-        wall_s = time.perf_counter() - start
-        self._write("val", self.val_means, count / wall_s, parts.val_clock.spans())
+            results = validated(parts, self._splits, self.stepper.model)
+        parts.switch_to_training()
+        for result in results:
+            self._write(result)
+        self.val_means = means_of_sets(results)
         self.stepper.follow(self.val_means, parts.parallel)
-        best = not self.best or parts.objective.better(self.val_means, self.best)
+        best = is_better(parts, self._splits, self.val_means, self.best)
         if best:
             self.best = {**self.val_means, "step": self.progress.step}
         self.validate_s += time.perf_counter() - start
@@ -259,10 +243,11 @@ class Trainer:
         state = self.state_dict()
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
         if parts.parallel.rank == 0:
-            for sink in self._sinks:
-                sink.flush()
-            ends = self.stopped or self.progress.step == self._last_step
-            parts.checkpoints.save(self.progress.step, state, kept, best, ends)
+            self._reporter.flush()
+            ends = self.stopped or bool(self.ended) or self.progress.step == self._last_step
+            path = parts.checkpoints.save(self.progress.step, state, kept, best, ends)
+            if self._watching.is_on:
+                self._watching.after_save(self._moment(path=path))
         # Without this, the other ranks would wait for rank 0 in their next step, and a slow save
         # would end the run after ``parallel.timeout_s``.
         parts.parallel.wait()
@@ -280,6 +265,9 @@ class Trainer:
             "val": self.val_means,
             "pending": self._tally.state_dict(parallel.gather),
             "generators": parallel.gather(generator_state(parallel.device)),
+            "trained_s": self.pace.total_s,
+            "ended": self.ended,
+            "watching": self._watching.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -293,6 +281,10 @@ class Trainer:
         self.best = dict(state["best"])
         self.val_means = dict(state["val"])
         self._tally.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
+        # States of older versions have none of these.
+        self.pace.before_s = float(state.get("trained_s", 0.0))
+        self.ended = str(state.get("ended", ""))
+        self._watching.load_state_dict(state.get("watching", {}))
         generators = state["generators"]
         set_generator_state(generators[parallel.rank % len(generators)], parallel.device)
         self._begin_passes()

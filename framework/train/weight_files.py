@@ -8,7 +8,6 @@ import os
 import zipfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from framework.train.checkpoint import (
     newest_path,
     read_state,
 )
+from framework.train.weight_place import check_place
 
 # The keys under which programs save averaged weights and plain ones: Paceline, timm, torchvision,
 # Lightning, DeepSpeed and many training scripts.
@@ -70,17 +70,8 @@ def weights_path(path: str | os.PathLike[str], average: bool = True) -> Path:
     given = Path(path)
     if given.is_dir():
         return _file_in(given, average)
-    if given.is_file():
-        return given
-    if given.exists():
-        raise CheckpointError(110, str(given), "is no regular file", "give a file of weights")
-    close: list[str] = []
-    if given.parent.is_dir():
-        close = get_close_matches(given.name, os.listdir(given.parent), n=1)
-    fix = "give the path of a file of weights, or of a run's directory"
-    if close:
-        fix = f"did you mean '{given.parent / close[0]}'?"
-    raise CheckpointError(110, str(given), "is not there", fix)
+    check_place(given)
+    return given
 
 
 def _file_in(folder: Path, average: bool) -> Path:

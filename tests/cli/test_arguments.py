@@ -55,6 +55,14 @@ def test_what_hydra_can_read_and_lists_are_left_as_they_are():
     assert literal("a=ä") == 'a="ä"'
 
 
+def test_the_name_of_a_block_stands_for_its_first_key():
+    Path("a,b").mkdir()
+    assert literal("init=x.pt") == "init.weights=x.pt"
+    assert literal("init=x.pt,y.pt") == "init.weights=x.pt,y.pt"
+    assert literal("init=a,b") == 'init.weights="a,b"'
+    assert literal("init={weights: x.pt}") == "init={weights: x.pt}"
+
+
 WORDS = {
     "long": "source=" + "x" * 100_000,
     "list": "source=[" + "1," * 20_000 + "1]",
@@ -78,6 +86,12 @@ def test_thousands_of_overrides_are_refused_but_not_of_files():
     check_words([f"x{number}.h5" for number in range(5000)])
     Path("a=[[").touch()
     check_words(["a=[["])
+
+
+@pytest.mark.parametrize("key", ["metrics", "metrics.x", "watchers", "watchers.x"])
+def test_blocks_of_the_users_need_no_plus(key):
+    assert literal(f"{key}={{_target_: mine.Thing}}") == f"++{key}={{_target_: mine.Thing}}"
+    assert literal(f"{key}=[a,b]") == f"{key}=[a,b]"
 
 
 def test_a_plain_word_does_not_hide_its_key():

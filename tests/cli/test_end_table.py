@@ -185,3 +185,8 @@ def test_brackets_are_text(tmp_path, capsys):
 
 def test_shares_of_what_the_batches_held_are_printed(printed):
     assert "in the batches: padding 3.9 %" in printed(content={"padding": 0.039})
+
+
+def test_a_run_that_ended_early_says_why(printed):
+    assert "ended early" not in printed(reason="")
+    assert "ended early: no better f1\n" in printed(reason="no better f1")

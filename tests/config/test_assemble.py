@@ -7,7 +7,7 @@ import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.config.assemble import _device, assemble, fuses, numbered
+from framework.config.assemble import assemble, find_device, fuses, numbered
 from framework.config.choice_notes import choice_notes
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
@@ -92,5 +92,5 @@ def test_where_there_is_no_compiler_one_line_says_so():
 def test_ranks_do_not_touch_the_first_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     # in a build without CUDA, touching it raises
-    assert _device("cuda") == torch.device("cuda", 0)
-    assert _device("auto") == torch.device("cuda", 0)
+    assert find_device("cuda") == torch.device("cuda", 0)
+    assert find_device("auto") == torch.device("cuda", 0)

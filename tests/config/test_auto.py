@@ -2,6 +2,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from sklearn.utils.class_weight import compute_class_weight
 
 from framework.config.auto import is_wanted, resolve, wrong_channels
 from framework.contracts.records import ChannelStatistics, Field, Manifest
@@ -183,3 +184,46 @@ def test_synthetic_data_tells_its_own_facts():
 def test_only_facts_that_are_left_to_the_data_are_wanted():
     assert is_wanted({"pipeline": [{"params": {"mean": "auto"}}]})
     assert not is_wanted({"pipeline": [{"params": {"mean": [0.5], "size": "auto"}}]})
+
+
+# ---- weights of classes
+
+
+def weights_of(path, order=None, **changes):
+    objective = {"input": "image", "target": "label", "class_weights": "balanced", **changes}
+    with closing(StoreSource(open_store(path), make_context(**(order or {})))) as source:
+        return numbers(config(objective=objective), source)["objective.class_weights"]
+
+
+def test_balanced_weights_are_those_of_scikit_learn(tmp_path):
+    records = make_records(40)
+    records["label"] = np.sort(np.arange(40) ** 2 % 7)
+    path = write_store(str(tmp_path / "x.h5"), records)
+    labels = records["label"]
+    expected = compute_class_weight("balanced", classes=np.unique(labels), y=labels)
+    found = weights_of(path)
+    assert [found[label] for label in np.unique(labels)] == pytest.approx(expected, abs=1e-6)
+    absent = set(range(len(found))) - set(labels.tolist())
+    assert {found[label] for label in absent} <= {1.0}
+
+
+def test_balanced_weights_count_the_records_in_use(tmp_path):
+    records = make_records(40)
+    records["label"] = (np.arange(40) >= 30).astype(np.int64)
+    path = write_store(str(tmp_path / "x.h5"), records)
+    assert weights_of(path)[:2] == [pytest.approx(40 / 60, abs=1e-6), 2.0]
+    assert weights_of(path, {"select": "label == 1"})[:2] == [1.0, 1.0]
+
+
+def test_labels_that_cannot_be_counted_are_refused():
+    objective = {"input": "image", "target": "label", "class_weights": "balanced"}
+    with pytest.raises(ConfigError, match=r"C316.*class_weights = balanced: the labels of x.h5"):
+        numbers(config(objective=objective))
+
+
+def test_too_few_weights_are_refused():
+    objective = {"input": "image", "target": "label", "class_weights": [1.0, 2.0]}
+    with pytest.raises(
+        ConfigError, match=r"C316.*class_weights = \[1.0, 2.0\]: x.h5 has 7 classes"
+    ):
+        numbers(config(objective=objective))

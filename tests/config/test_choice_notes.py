@@ -1,6 +1,7 @@
 """Notes on what choices mean together."""
 
 from contextlib import closing
+from dataclasses import replace
 
 from framework.config.assemble import assemble
 from framework.config.choice_notes import choice_notes
@@ -29,3 +30,11 @@ def test_a_graph_that_cannot_be_captured_has_its_reason():
 
 def test_facts_of_the_data_are_told_as_they_would_be_typed():
     assert "from the data: " in notes("model.num_classes=auto")
+
+
+def test_a_long_fact_of_the_data_is_cut():
+    with closing(assemble(config_of(*SYNTHETIC), ())) as assembly:
+        facts = {"objective.class_weights": [0.123456] * 1000}
+        [note, *_] = choice_notes(replace(assembly, from_data=facts))
+    assert note.endswith("...")
+    assert len(note) < 250

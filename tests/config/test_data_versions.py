@@ -18,10 +18,10 @@ CONFIG = {**OLDER, "select": None, "fold": None, "folds": None}
 def state_of(train, val=None):
     """The part of a state that tells which data it is of."""
     config = {**CONFIG, "data": {"train": train, "val": val}}
-    manifest = open_store(val).manifest if val else None
+    manifests = {"": open_store(val).manifest} if val else {}
     return {
         "learned": learned(config, 4, open_store(train).manifest),
-        "validation": validation_data(manifest, config),
+        "validation": validation_data(manifests, config),
     }
 
 
@@ -111,3 +111,18 @@ def test_a_resumed_run_takes_the_newest_version_if_asked():
 
 def version_in(run_dir):
     return json.loads((run_dir / "run.json").read_text())["data"]["train"]["version"]
+
+
+def test_each_validation_set_is_read_in_its_own_version(store):
+    source = {"_target_": "framework.data.hdf5.hdf5_source"}
+    val = {"a": "d.h5@1", "b": "d.h5@2"}
+    data = {"train": store, "val": val, "source": source}
+    manifests = {name: open_store(path).manifest for name, path in val.items()}
+    state = {
+        "learned": learned({**CONFIG, "data": data}, 4, open_store(store).manifest),
+        "validation": validation_data(manifests, {**CONFIG, "data": data}),
+    }
+    given = {"data": {**data, "val": {"a": store, "b": store}}, "resume": {"allow": []}}
+    config, notes = with_saved_versions(given, state)
+    assert config["data"] == data
+    assert "d.h5@1, d.h5@2" in notes[0]

@@ -4,7 +4,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from framework.config.make_trainer import make_trainer
+from framework.contracts.training import Watcher
 from framework.objective.classify import Classify
+from framework.train.goal import Goal
 from tests.data.own_items import make_loader, pairs
 
 
@@ -55,3 +57,30 @@ def test_one_note_says_what_is_not_promised():
 def test_tuples_without_names_are_refused():
     with pytest.raises(Exception, match=r"data\.fields"):
         trained(make_loader(), fields=None)
+
+
+class Counts(Watcher):
+    """Ends a run after its second validation."""
+
+    num_seen = 0
+
+    def after_validation(self, moment):
+        self.num_seen += 1
+        return "enough" if self.num_seen == 2 else None
+
+
+def test_several_validation_sets_a_goal_and_watchers():
+    val = {name: DataLoader(pairs(6), batch_size=4) for name in ("a", "b")}
+    watchers = {"counts": Counts()}
+    trainer = trained(
+        make_loader(), val=val, epochs=5, watchers=watchers, best=Goal("b.loss", False)
+    )
+    assert {"a.loss", "b.loss"} <= set(trainer.val_means)
+    assert (trainer.progress.epoch, trainer.ended) == (2, "enough")
+
+
+def test_metrics_of_a_library():
+    classification = pytest.importorskip("torchmetrics.classification")
+    metrics = {"f1": classification.MulticlassF1Score(2)}
+    trainer = trained(make_loader(), val=DataLoader(pairs(6), batch_size=4), metrics=metrics)
+    assert 0 <= trainer.val_means["f1"] <= 1

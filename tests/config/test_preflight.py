@@ -74,3 +74,11 @@ class _NoUser:
 
     num_draws = 1
     __call__ = staticmethod(torch.Tensor.expand)
+
+
+def test_a_trial_gives_the_names_and_the_predictions_of_a_validation():
+    batch = {"image": torch.rand(4, 1, 8, 8), "label": torch.arange(4)}
+    model = DigitsCNN(in_channels=1, num_classes=10, width=8)
+    trial = check_fit(model, Classify("image", "label", 0.0), batch, {})
+    assert list(trial.means) == ["loss", "accuracy"]
+    assert trial.predictions[0].shape == (4, 10)

@@ -215,3 +215,35 @@ def test_who_waits_for_a_packer_tells_once_for_whom(tmp_path):
     assert order == []
     assert len(told) == 1
     assert told[0].endswith(f"is packing {path}; waiting for it")
+
+
+def sets(tmp_path, **blocks):
+    """A configuration with two validation sets, and these blocks of ``prepare.val``."""
+    config = splits(tmp_path)
+    val = {name: str(tmp_path / f"{name}.store") for name in ("clean", "noisy")}
+    source = {"_target_": "framework.data.hdf5.hdf5_source"}
+    return {
+        **config,
+        "data": {**config["data"], "val": val, "source": source},
+        "prepare": {**config["prepare"], "val": blocks},
+    }
+
+
+BLOCK = {"input": {**DIGITS, "split": "val"}}
+
+
+def test_each_validation_set_is_packed_from_a_block_of_its_own(tmp_path):
+    config = sets(tmp_path, clean=BLOCK, noisy=BLOCK)
+    val = config["data"]["val"]
+    expected = [("train", config["data"]["train"]), ("val", val["clean"]), ("val", val["noisy"])]
+    assert packed(config) == expected
+
+
+def test_a_recipe_s_block_for_one_set_is_left_out_for_several(tmp_path):
+    config = sets(tmp_path, **BLOCK)
+    assert packed(config) == [("train", config["data"]["train"])]
+
+
+def test_a_block_for_a_set_that_is_not_named_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"C339\]: prepare\.val\.dirty: .*clean, noisy"):
+        packed(sets(tmp_path, dirty=BLOCK))

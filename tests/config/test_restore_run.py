@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from framework.config.assemble import assemble
-from framework.config.restore_run import restore
+from framework.config.restore_run import _without_patience, restore
+from framework.config.resume import ending
 from framework.config.training_parts import training_parts
 from framework.errors import CheckpointError
 from framework.train.trainer import Trainer
 from tests.commands.tune.test_candidate import config_of
 
+NO_STOP = {"metric": None, "mode": "auto", "patience": None, "after": None}
 SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0", "max_steps=2")
 
 
@@ -57,5 +59,22 @@ def test_a_run_that_learns_something_else_is_refused(state):
 
 
 def test_a_state_of_another_form_is_refused(state):
-    with pytest.raises(CheckpointError, match="K103"):
+    with pytest.raises(CheckpointError, match=r"K103.*from its weights: init=RUN$"):
         restored({**state, "progress": {"step": "two"}})
+
+
+WATCHED = {
+    "ended": "enough",
+    "watching": {"reason": "late", "watchers": {"stop.patience": {"n": 1}, "watchers.a": {}}},
+}
+
+
+def test_a_run_that_has_ended_goes_on_only_if_what_ends_it_has_changed(state):
+    same = {**state, **WATCHED, "ends": ending({"stop": NO_STOP})}
+    assert restored(same)[1].ended == "enough"
+    assert restored(same, "stop.after=2h")[1].ended == ""
+
+
+def test_patience_begins_anew_on_other_validation_data(state):
+    kept = _without_patience({**state, **WATCHED})
+    assert kept == {"reason": "late", "watchers": {"watchers.a": {}}}

@@ -3,7 +3,15 @@ import copy
 import pytest
 import torch
 
-from framework.config.resume import check_form, check_same, learned, validation_data
+from framework.config.resume import (
+    FOLLOWS,
+    check_form,
+    check_same,
+    ending,
+    followed,
+    learned,
+    validation_data,
+)
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
 
@@ -19,6 +27,8 @@ CONFIG = {
     "ema_every": 1,
     "ema_ramp": 0.0,
     "ema_lookahead": False,
+    "freeze": None,
+    "validate_every": None,
     "select": None,
     "fold": None,
     "folds": None,
@@ -33,7 +43,7 @@ MANIFEST = Manifest(10, {"x": Field("uint8", (3,))}, ["cat", "dog"], digest="ab"
 def of(manifest=MANIFEST, batch_size=8, **changes):
     config = copy.deepcopy(CONFIG)
     for key, value in changes.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and config.get(key) is not None:
             config[key] |= value
         else:
             config[key] = value
@@ -69,10 +79,16 @@ def test_what_changes_what_is_learned_is_refused_by_its_key(changed, word):
         ({"parallel": {"virtual_ranks": 4}}, r"parallel.virtual_ranks \(nothing, now 4\)"),
         ({"ema_lookahead": True}, r"ema_lookahead \(nothing, now True\)"),
         ({"optim": {"groups": {"a": {"match": "x", "until": 0.5}}}}, "optim.groups.a.match"),
+        ({"optim": {"groups": [{"match": "x"}]}}, "optim.groups.0.match"),
+        ({"optim": {"no_decay": ["bias"]}}, "optim.no_decay.0"),
+        ({"optim": {"layer_decay": 0.5}}, r"optim.layer_decay \(nothing, now 0.5\)"),
+        ({"freeze": ["stem"]}, "freeze.stem"),
+        ({"freeze": {"stem": 3}}, r"freeze.stem \(nothing, now 3\)"),
     ],
 )
 def test_later_keys_count_where_they_change_something(changed, word):
-    plain = of(optim={"scaling": "none", "reference_batch_size": 8, "groups": {}})
+    nothing = {"groups": None, "no_decay": [], "layer_decay": None}
+    plain = of(optim={"scaling": "none", "reference_batch_size": 8, **nothing})
     assert plain == of()
     with pytest.raises(CheckpointError, match=word):
         check_same("run", plain, of(**changed), [])
@@ -87,6 +103,11 @@ FLIP = "framework.augment.flip.Flip"
         ("augment", FLIP, "alternate", False, True),
         ("augment", "framework.augment.normalize.Normalize", "dtype", "float32", "float16"),
         ("objective", "framework.objective.classify.Classify", "tta", "none", "mirror"),
+        ("objective", "framework.objective.classify.Classify", "class_weights", None, 2),
+        ("objective", "framework.objective.segment.Segment", "dice", 0.0, 0.5),
+        ("objective", "framework.objective.segment.Segment", "ignore", 255, 0),
+        ("schedule", "framework.schedule.constant.Constant", "warmup_steps", 0, 5),
+        ("schedule", "framework.schedule.cosine.Cosine", "warmup_epochs", None, 5),
         ("schedule", "framework.schedule.one_cycle.OneCycle", "final", 0.0, 0.1),
     ],
 )
@@ -95,6 +116,17 @@ def test_later_keys_of_a_part_count_where_they_change_something(part, target, ke
     assert of(**{part: {"_target_": target, key: value}}) == older
     with pytest.raises(CheckpointError, match=rf"{part}.{key}"):
         check_same("run", older, of(**{part: {"_target_": target, key: other}}), [])
+
+
+def test_layers_that_never_thaw_are_the_same_in_a_list_and_by_name():
+    assert of(freeze=["stem"]) == of(freeze={"stem": None}) != of(freeze={"stem": 3})
+
+
+def test_validations_decide_what_is_learned_if_the_rate_follows_them():
+    config = {**CONFIG, "schedule": {"_target_": "framework.schedule.constant.Constant"}}
+    assert followed(config, {"path": "a"}) == {}
+    config["schedule"] = {"_target_": FOLLOWS}
+    assert followed(config, {"path": "a"}) == {"validate_every": None, "validation.path": "a"}
 
 
 def test_later_keys_of_a_part_inside_another_are_seen():
@@ -177,7 +209,7 @@ def test_validation_data_is_identified_by_its_path_or_by_how_it_is_made():
 
     def of_val(val):
         config = {"data": {"val": val}, "limit": None, "select": None, "fold": None, "folds": None}
-        return validation_data(manifest, config)
+        return validation_data({"": manifest}, config)
 
     assert of_val("a.h5") == of_val("./a.h5") != of_val("b.h5")
     assert of_val(CLIPS) == of_val(dict(CLIPS)) != of_val({**CLIPS, "split": "val"})
@@ -202,4 +234,47 @@ def test_the_form_of_a_state_passes():
 )
 def test_a_state_of_a_form_that_no_run_saves_is_refused(changes):
     with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
+        check_form({**STATE, **changes})
+
+
+def test_a_state_that_does_not_load_points_to_a_new_run_from_its_weights():
+    with pytest.raises(CheckpointError, match=r"K105.*a new run from its weights: init=RUN$"):
+        check_same("RUN", of(), of(model={"width": 8}), [], lambda: False)
+
+
+def test_a_resumed_run_does_not_offer_to_ignore_other_weights():
+    init = {"weights": "x.pt", "digest": "ab"}
+    assert "init.digest" in of(init=init)
+    with pytest.raises(CheckpointError, match=r"K105.*begin a new run, since a resumed one has"):
+        check_same("RUN", of(), of(init=init), [])
+
+
+def test_several_validation_sets_are_told_apart_by_their_names():
+    def of(**val):
+        data = {"val": val, "source": {"_target_": "framework.data.hdf5.hdf5_source"}}
+        config = {"data": data, "limit": None, "select": None, "fold": None, "folds": None}
+        return validation_data({name: Manifest(10, {}, []) for name in val}, config)
+
+    assert of(a="a.h5", b="b.h5") == of(b="b.h5", a="a.h5") != of(a="b.h5", b="a.h5")
+    assert of(a="a.h5") != of(b="a.h5")
+
+
+def test_what_may_end_a_run_is_told_apart():
+    stop = {"metric": None, "patience": None, "after": "2h"}
+    assert ending({"stop": stop}) == ending({"stop": dict(stop), "watchers": {}})
+    assert ending({"stop": stop}) != ending({"stop": {**stop, "after": "3h"}})
+    assert ending({"stop": stop}) != ending({"stop": stop, "watchers": {"a": {"_target_": "x"}}})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ended": 3},
+        {"trained_s": -1.0},
+        {"trained_s": float("nan")},
+        {"watching": {"watchers": {"stop.patience": 3}}},
+    ],
+)
+def test_what_watchers_left_has_a_form(changes):
+    with pytest.raises((TypeError, ValueError)):
         check_form({**STATE, **changes})

@@ -2,9 +2,18 @@ import pytest
 from omegaconf import OmegaConf
 
 from framework.cli.paths import CONF
-from framework.config.schema import CHOICE_RULES, COLLATE, GROUPS, RULES, RULES_BY_BLOCK, check
+from framework.config.schema import (
+    CHOICE_RULES,
+    COLLATE,
+    GROUPS,
+    NAMED,
+    RULES,
+    RULES_BY_BLOCK,
+    check,
+    seconds_of,
+)
 from framework.data.collate import WAYS
-from framework.errors import ConfigError
+from framework.errors import CheckpointError, ConfigError
 
 VALUES = {
     **dict.fromkeys(RULES),
@@ -34,7 +43,18 @@ WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
 ORDER = {"block_records": None, "window_blocks": 1}
 CHECKPOINT = {"every_steps": None, "every_epochs": 1, "every_s": 600, "keep": 2}
 RESUME = {"run": None, "auto": False, "allow": []}
-BLOCKS = {"workers": WORKERS, "order": ORDER, "checkpoint": CHECKPOINT, "resume": RESUME}
+INIT = {"weights": None, "average": True, "skip": [], "rename": None}
+BEST = {"metric": None, "mode": "auto"}
+STOP = {**BEST, "patience": None, "after": None}
+BLOCKS = {
+    "workers": WORKERS,
+    "order": ORDER,
+    "checkpoint": CHECKPOINT,
+    "resume": RESUME,
+    "init": INIT,
+    "best": BEST,
+    "stop": STOP,
+}
 PARTS = {group: {"_target_": f"framework.{group}.some.Thing"} for group in GROUPS}
 DATA = {
     "source": {"_target_": "framework.data.some.Source"},
@@ -42,14 +62,16 @@ DATA = {
     "val": None,
     "writer": None,
 }
-CONFIG = {**VALUES, **PARTS, **BLOCKS, "data": DATA, "sink": {}}
+CONFIG = {**VALUES, **PARTS, **BLOCKS, "data": DATA, "sink": {}, "metrics": {}, "watchers": {}}
 
 
 def test_every_option_of_train_has_a_rule():
     options = OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
     blocks = RULES_BY_BLOCK | CHOICE_RULES
     for key in options.keys() - {"defaults", "hydra"}:
-        if isinstance(options[key], dict):
+        if key in NAMED:
+            assert options[key] == {}
+        elif isinstance(options[key], dict):
             assert set(options[key]) <= set(blocks[key])
         else:
             assert key in RULES
@@ -121,7 +143,7 @@ def test_the_least_value_is_said():
         check({**CONFIG, "batch_size": 0})
 
 
-@pytest.mark.parametrize("group", [group for group in GROUPS if group != "sink"])
+@pytest.mark.parametrize("group", [group for group in GROUPS if group not in NAMED])
 def test_a_group_without_a_choice_is_named(group):
     with pytest.raises(ConfigError, match=rf"C101.*{group} = null"):
         check({**CONFIG, group: None})
@@ -431,3 +453,93 @@ def test_only_processes_have_a_start_method(kind, data, is_right):
 
 def test_the_ways_to_collate_are_those_of_the_reader():
     assert COLLATE == WAYS
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("average", False), ("skip", ["head"]), ("rename", {"fc": "head"})]
+)
+def test_an_option_of_weights_that_are_not_read_is_refused(key, value):
+    with pytest.raises(ConfigError, match=rf"C301\]: init.{key} = .*no weights are read"):
+        check({**CONFIG, "init": {**INIT, key: value}})
+
+
+@pytest.mark.parametrize("init", ["x.pt", {**INIT, "weights": ""}])
+def test_init_must_name_a_file(init):
+    with pytest.raises(ConfigError, match="C301"):
+        check({**CONFIG, "init": init})
+
+
+def test_a_new_name_of_weights_is_a_text():
+    with pytest.raises(ConfigError, match=r"C301\]: init.rename = \{fc: 3\}: is no name"):
+        check({**CONFIG, "init": {**INIT, "weights": ".", "rename": {"fc": 3}}})
+
+
+def test_missing_weights_are_refused_unless_the_run_is_resumed():
+    init = {**INIT, "weights": "nowhere.pt"}
+    check({**CONFIG, "init": init, "resume": {**RESUME, "run": "RUN"}})
+    with pytest.raises(CheckpointError, match="K110"):
+        check({**CONFIG, "init": init})
+
+
+def _with(**changes):
+    blocks = {"best": BEST, "stop": STOP, "data": {**DATA, "val": "val.h5"}}
+    for name, block in changes.items():
+        blocks[name] = {**blocks.get(name, {}), **block}
+    check({**CONFIG, **blocks})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90m", 5400), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("0.5s", 0.5)],
+)
+def test_a_time_has_units(text, seconds):
+    assert seconds_of("stop.after", text) == seconds
+    _with(stop={"after": text})
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "2x", "0h", "-1h", "1h 30m", "2hours", "1e3s"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(ConfigError, match=r"C337\]: stop\.after = "):
+        _with(stop={"after": text})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stop": {"metric": "loss"}}, r"C336\]: stop\.metric = loss: .*stop\.patience"),
+        ({"stop": {"mode": "min"}}, r"C336\]: stop\.mode = min"),
+        ({"best": {"mode": "max"}}, r"C336\]: best\.mode = max"),
+        ({"best": {"mode": "most"}}, r"C101\]: best\.mode = most"),
+        ({"stop": {"patience": 0}}, r"C101\]: stop\.patience = 0"),
+        ({"metrics": {"a.b": {"_target_": "x.Y"}}}, r"C330\]: metrics\.a\.b"),
+    ],
+)
+def test_what_looks_at_the_validation_is_checked(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        _with(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metrics": {"f1": {"_target_": "x.Y"}}},
+        {"best": {"metric": "loss"}},
+        {"stop": {"patience": 2}},
+    ],
+)
+def test_what_looks_at_the_validation_needs_one(changes):
+    _with(**changes)
+    with pytest.raises(ConfigError, match="C335"):
+        _with(**changes, data={"val": None})
+
+
+@pytest.mark.parametrize("name", ["a.b", "a b", "1", ""])
+def test_a_validation_set_has_a_plain_name(name):
+    with pytest.raises(ConfigError, match=r"C330\]: data\.val"):
+        _with(data={"val": {name: "a.h5"}})
+
+
+def test_each_validation_set_is_what_one_may_be():
+    _with(data={"val": {"a": "a.h5", "b": "b.h5"}})
+    with pytest.raises(ConfigError, match=r"C233\]: data\.val\.b"):
+        _with(data={"val": {"a": "a.h5", "b": {"_target_": "mine.Clips"}}})

@@ -12,6 +12,7 @@ from framework.config.targets import (
     did_you_mean,
     is_allowed,
     targets,
+    val_sets,
     walk,
     with_functions,
 )
@@ -182,3 +183,26 @@ def test_a_collate_of_a_store_stays_a_word():
 def test_data_is_called_by_its_path_or_its_class():
     assert data_name("x.h5") == "x.h5"
     assert data_name({"_target_": "mine.Clips", "split": "train"}) == "mine.Clips"
+
+
+HDF5 = {"source": {"_target_": "framework.data.hdf5.hdf5_source"}}
+MIXTURE = {"source": {"_target_": "framework.data.mixture.mixture_source", "weights": None}}
+CLIPS = {"_target_": "mine.Clips"}
+
+
+@pytest.mark.parametrize(
+    ("data", "val", "names"),
+    [
+        (HDF5, None, []),
+        (HDF5, "a.h5", [""]),
+        (HDF5, {"a": "a.h5", "b": "b.h5"}, ["a", "b"]),
+        (HDF5, {"a": "a.h5"}, ["a"]),
+        (HDF5, CLIPS, [""]),
+        (HDF5, {"a": CLIPS, "b": CLIPS}, ["a", "b"]),
+        (MIXTURE, "a.h5", [""]),
+        (MIXTURE, {"web": "a.h5", "books": "b.h5"}, [""]),
+        (MIXTURE, {"a": {"web": "a.h5"}, "b": {"web": "b.h5", "books": "c.h5"}}, ["a", "b"]),
+    ],
+)
+def test_a_mapping_names_validation_sets_except_the_stores_of_a_mixture(data, val, names):
+    assert list(val_sets({**data, "val": val})) == names

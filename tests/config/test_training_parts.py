@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from framework.config.assemble import Assembly, assemble
+from framework.config.preflight import ModelTrial
 from framework.config.training_parts import training_parts
 from framework.errors import ConfigError
 from framework.model.whitening import Whitening
@@ -15,6 +16,7 @@ from framework.train.trainer import Trainer
 from tests.commands.tune.test_candidate import config_of
 from tests.fakes import FakeSink
 
+TRIAL = ModelTrial({"loss": 1.0}, None)
 SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0")
 
 
@@ -55,7 +57,8 @@ class ComplexModel(nn.Module):
 
 def test_an_optimizer_that_cannot_be_fused_runs_kernel_by_kernel_with_a_note(monkeypatch):
     monkeypatch.setattr(Assembly, "captures", True)
-    monkeypatch.setattr("framework.config.training_parts._model", lambda *_: ComplexModel())
+    built = (ComplexModel(), {}, TRIAL)
+    monkeypatch.setattr("framework.config.training_parts._model", lambda *_: built)
     notes = []
     with assembled("optim=adam") as assembly:
         parts = training_parts(replace(assembly, say=notes.append))
@@ -91,6 +94,41 @@ def test_a_group_without_parameters_is_refused():
     group = "+optim.groups.norms={match: bn.bias}"
     with assembled(*SMALL_NET, group) as assembly, pytest.raises(ConfigError, match="C147"):
         training_parts(assembly)
+
+
+def test_layers_freeze_before_the_first_step_and_rates_fall_with_the_depth():
+    words = ("optim.layer_decay=0.5", "optim.no_decay=[norm]", "freeze={features.0: 3}")
+    with assembled("optim.lr=0.1", *words) as assembly:
+        parts = training_parts(assembly)
+    names = [group["name"] for group in parts.optimizer.param_groups]
+    assert names[:2] == ["all, block 0", "all, block 0, no decay"]
+    assert [group["lr"] for group in parts.optimizer.param_groups[::2]] == [
+        pytest.approx(0.1 * 0.5**number) for number in (3, 2, 1, 0)
+    ]
+    frozen = [name for name, own in parts.model.named_parameters() if not own.requires_grad]
+    assert frozen
+    assert all(name.startswith("features.0.") for name in frozen)
+    assert parts.freeze.is_due(3)
+
+
+def test_a_warm_up_in_epochs_has_as_many_steps():
+    words = ("schedule=cosine", "schedule.warmup_epochs=1.5")
+    with assembled(*words) as assembly:
+        num_steps = assembly.train.num_steps
+        assert training_parts(assembly).schedule.warmup_steps == round(1.5 * num_steps)
+        assert assembly.effective["warmup_steps"] == round(1.5 * num_steps)
+
+
+def test_a_schedule_that_follows_validation_needs_some():
+    with assembled("schedule=plateau") as assembly, pytest.raises(ConfigError, match="C314"):
+        training_parts(assembly)
+
+
+def test_a_teacher_is_built_with_the_facts_of_the_data():
+    teacher = "{_target_: paceline_examples.digits_net.DigitsCNN, in_channels: auto, "
+    words = ("objective=distill", f"objective.teacher={teacher}num_classes: auto, width: 4}}")
+    with assembled(*words) as assembly:
+        assert training_parts(assembly).objective.teacher.head.out_features == 10
 
 
 def test_an_average_is_kept_as_it_is_asked_for():

@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from framework.objective.classify import Classify
+from framework.objective.distill import Distill
+from framework.objective.focal import Focal
+from framework.objective.multilabel import Multilabel
 from framework.objective.recognize import Recognize
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
@@ -19,6 +22,7 @@ CLASSES = {
     "image": torch.randn(8, 3, generator=torch.Generator().manual_seed(0)),
     "label": torch.arange(8) % 3,
 }
+LABELS = {"image": CLASSES["image"], "labels": torch.arange(8 * 3).view(8, 3) % 2}
 NUMBERS = {"image": CLASSES["image"], "target": CLASSES["image"].flip(0)}
 LINES = {
     "image": torch.randn(8, 9, 3, generator=torch.Generator().manual_seed(0)),
@@ -33,11 +37,16 @@ KINDS = {
     "classify": (Classify("image", "label", 0.0), CLASSES),
     "classify, smoothed": (Classify("image", "label", 0.1), CLASSES),
     "classify, smoothed, several views": (Classify("image", "label", 0.1, "mirror"), CLASSES),
+    "classify, weighted": (Classify("image", "label", 0.1, "none", [1, 2, 0.5]), CLASSES),
+    "focal": (Focal("image", "label", 2.0, [1, 2, 0.5]), CLASSES),
+    "multilabel": (Multilabel("image", "labels"), LABELS),
+    "distill": (Distill("image", "label", nn.Linear(3, 3), None, 0.5, 2.0), CLASSES),
     "regress, squared": (Regress("image", "target", "mse"), NUMBERS),
     "regress, absolute": (Regress("image", "target", "l1"), NUMBERS),
     "restore": (Restore("image", "target", "l1", 1.0), NUMBERS),
     "recognize": (Recognize(["image", "image_length"], "text", "ab"), LINES),
     "segment": (Segment("image", "mask"), MAPS),
+    "segment, Dice": (Segment("image", "mask", dice=0.5, ignore=2), MAPS),
 }
 every = pytest.mark.parametrize(("objective", "batch"), KINDS.values(), ids=KINDS)
 
@@ -87,6 +96,9 @@ def test_a_batch_is_worth_its_parts(objective, batch, cut):
         assert value.sum().item() == pytest.approx(
             sum(result.sums[name].sum().item() for result in parts), rel=1e-5
         )
+    for name, value in whole.losses.items():
+        parted = sum(result.losses[name].item() * result.count for result in parts) / 8
+        assert value.item() == pytest.approx(parted, rel=1e-5)
     for name, value in whole.totals.items():
         assert torch.equal(value, sum(result.totals[name] for result in parts))
 

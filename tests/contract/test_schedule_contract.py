@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from framework.schedule.constant import Constant
 from framework.schedule.cosine import Cosine
 from framework.schedule.one_cycle import OneCycle
+from framework.schedule.plateau import Plateau
 
 KINDS = {
     "constant": Constant(),
+    "constant, warmed up": Constant(warmup_steps=7),
+    "plateau": Plateau("loss", "min", 0.5, 3, 0.0),
+    "plateau, warmed up": Plateau("loss", "min", 0.5, 3, 0.0, warmup_steps=7),
     "cosine": Cosine(warmup_steps=0, final=0.0),
     "cosine, warmed up": Cosine(warmup_steps=7, final=0.1),
     "one cycle": OneCycle(peak=0.3, start=0.1),

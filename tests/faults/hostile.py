@@ -231,6 +231,92 @@ def checkpoints() -> list[Payload]:
     ]
 
 
+# ---------------------------------------------------------------------------- files of weights
+
+
+def start_from(name: str, make: Callable[[], bytes]) -> list[str]:
+    """A file that ``init`` reads, beside real data."""
+    a_run()
+    evil_files()
+    Path(name).write_bytes(make())
+    return ["train", "recipes=digits", "dataset=data", "limit=64", "max_steps=1", f"init={name}"]
+
+
+def weights_with(place: str, make: Callable[[], Any]) -> bytes:
+    """A real ``state_dict`` with something else in one place; ``""``: it is all there is."""
+    state = torch.load("run/checkpoints/last.pt", weights_only=True)
+    file = io.BytesIO()
+    torch.save({**state, place: make()} if place else make(), file)
+    return file.getvalue()
+
+
+def bomb() -> bytes:
+    """An archive that unpacks to far more than it is long."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x/data.pkl", bytes(1 << 24))
+    return file.getvalue()
+
+
+def safetensors(header: bytes, length: int | None = None) -> bytes:
+    size = len(header) if length is None else length
+    return size.to_bytes(8, "little") + header + bytes(8)
+
+
+STRANGE_WEIGHTS: dict[str, Callable[[], Any]] = {
+    "a shape without numbers": lambda: torch.zeros(1).expand(1 << 40),
+    "a meta tensor": lambda: torch.empty(1 << 50, device="meta"),
+    "a sparse tensor": lambda: torch.zeros(3).to_sparse(),
+    "another shape": lambda: torch.zeros(3, 3, 3, 3, 3),
+    "a text": lambda: "../../x",
+}
+HEADERS = {
+    "beyond the end": b'{"head.bias":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}',
+    "terabytes": b'{"head.bias":{"dtype":"F32","shape":[4000000000000],"data_offsets":[0,8]}}',
+    "a negative shape": b'{"head.bias":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}',
+    "another shape": b'{"head.bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
+    "nested deep": b'{"x":' * 5000,
+}
+
+
+def weight_files() -> list[Payload]:
+    found = [
+        Payload(
+            f"init {name} at {place!r}",
+            partial(start_from, "x.pth", partial(weights_with, place, make)),
+            (4,),
+        )
+        for name, make in CALLS.items()
+        for place in ("", "head.bias", "state_dict")
+    ]
+    found += [
+        Payload(
+            f"init head.bias is {name}",
+            partial(start_from, "x.pth", partial(weights_with, "head.bias", make)),
+            (4,),
+        )
+        for name, make in STRANGE_WEIGHTS.items()
+    ]
+    found += [
+        Payload(f"init file is {name}", partial(start_from, "x.pth", make), (4,))
+        for name, make in BYTES.items()
+    ]
+    found += [
+        Payload(
+            f"init header of {name}",
+            partial(start_from, "x.safetensors", partial(safetensors, header)),
+            (4,),
+        )
+        for name, header in HEADERS.items()
+    ]
+    header = partial(safetensors, b"{}", 1 << 60)
+    return [
+        *found,
+        Payload("init header without end", partial(start_from, "x.safetensors", header), (4,)),
+        Payload("init zip bomb", partial(start_from, "x.pth", bomb), (4,)),
+    ]
+
+
 # ------------------------------------------------------------------------------------------------------------------ configurations
 
 TARGETS: dict[str, dict[str, Any]] = {
@@ -276,6 +362,25 @@ TARGETS: dict[str, dict[str, Any]] = {
     "torch.nn.parallel.distributed.os.system": {"_args_": [TOUCH]},
     "torch.optim.optimizer.torch.load": {"_args_": ["evil.pt"]},
     "torch.nn.Sequential": {"_args_": [{"_target_": "os.system", "_args_": [TOUCH]}]},
+    "transformers.AutoModel.from_pretrained": {
+        "pretrained_model_name_or_path": ".",
+        "trust_remote_code": True,
+    },
+    "transformers.AutoModelForImageClassification.from_pretrained": {
+        "pretrained_model_name_or_path": ".",
+        "weights_only": False,
+    },
+    "transformers.ViTModel.from_pretrained": {
+        "_args_": [".", {"_target_": "os.system", "_args_": [TOUCH]}]
+    },
+    "transformers.ViTForImageClassification.from_pretrained": {"_args_": ["someone/model"]},
+    "transformers.AutoConfig.from_pretrained": {"_args_": ["."], "trust_remote_code": True},
+    "transformers.pipeline": {"_args_": ["image-classification", "."]},
+    "transformers.utils.import_utils.os.system": {"_args_": [TOUCH]},
+    "timm.create_model": {"model_name": "resnet18", "checkpoint_path": "evil.pt"},
+    "timm.models.load_checkpoint": {"_args_": ["evil.pt"]},
+    "torchvision.models.resnet18": {"weights": "DEFAULT"},
+    "torchvision.models.get_model": {"_args_": ["fcn_resnet50"]},
     "torch.nn.Linear": {
         "in_features": {"_target_": "posix.system", "_args_": [TOUCH], "_partial_": False},
         "out_features": 1,
@@ -635,6 +740,7 @@ CALLS_PICKLED = PICKLED["pickle"]
 
 KINDS: dict[str, Callable[[], list[Payload]]] = {
     "checkpoints": checkpoints,
+    "files of weights": weight_files,
     "configurations": configurations,
     "stores": stores,
     "archives": archives,

@@ -18,10 +18,16 @@ from tests.faults.hostile import CALLS, CANARY, TARGETS, attempt, attempts
 from tests.store import test_hdf5_store as plants
 
 DRAW = random.Random(20)
-KINDS = [hostile.checkpoints(), hostile.configurations(), hostile.stores(), hostile.archives()]
+KINDS = [
+    hostile.checkpoints(),
+    hostile.weight_files(),
+    hostile.configurations(),
+    hostile.stores(),
+    hostile.archives(),
+]
 SAMPLE = [
     payload.name
-    for kind, count in zip(KINDS, (6, 11, 5, 3), strict=True)
+    for kind, count in zip(KINDS, (6, 6, 11, 5, 3), strict=True)
     for payload in DRAW.sample(kind, count)
 ]
 
@@ -49,9 +55,9 @@ def test_a_hostile_payload_is_refused_in_one_line(name):
 
 
 def test_there_are_as_many_as_promised():
-    assert [len(kind) >= least for kind, least in zip(KINDS, (30, 40, 20, 10), strict=True)] == [
-        True
-    ] * 4
+    assert [
+        len(kind) >= least for kind, least in zip(KINDS, (30, 40, 40, 20, 10), strict=True)
+    ] == [True] * 5
     assert len({payload.name for payload in attempts()}) == len(attempts())
 
 

@@ -94,3 +94,12 @@ def test_a_model_may_take_several_fields():
 def test_of_several_fields_there_is_no_view():
     with pytest.raises(ConfigError, match=r"C277.*several fields"):
         Classify(["image", "scale"], "label", 0.0, tta="mirror")
+
+
+def test_predictions_are_probabilities_and_classes_and_only_of_evaluation():
+    model = nn.Linear(2, 3)
+    batch = {"x": torch.randn(4, 2), "y": torch.tensor([0, 1, 2, 1])}
+    assert Classify("x", "y", 0.0)(model, batch).predictions is None
+    guess, target = Classify("x", "y", 0.0)(model.eval(), batch).predictions
+    assert torch.allclose(guess, model(batch["x"]).softmax(1))
+    assert target.tolist() == [0, 1, 2, 1]

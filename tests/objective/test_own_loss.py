@@ -45,6 +45,23 @@ def test_a_loss_may_take_several_fields():
     )
 
 
+def test_label_maps_are_compared_with_probabilities_in_validation():
+    batch = {"x": torch.randn(3, 2, 4, 4), "mask": torch.randint(2, (3, 1, 4, 4)).byte()}
+    objective = OwnLoss("x", "mask", {"own": lambda output, mask: output.mean()})
+    model = nn.Identity()
+    assert objective(model, batch).predictions is None
+    guess, target = objective(model.eval(), batch).predictions
+    assert torch.equal(guess, batch["x"].softmax(1))
+    assert torch.equal(target, batch["mask"].squeeze(1).long())
+
+
+def test_numbers_are_compared_as_they_are_in_validation():
+    output, target = OwnLoss("x", "y", {"l1": nn.L1Loss()})(MODEL.eval(), BATCH).predictions
+    MODEL.train()
+    assert torch.equal(output, MODEL(BATCH["x"]))
+    assert torch.equal(target, BATCH["y"])
+
+
 def test_a_lower_loss_is_better():
     objective = OwnLoss("x", "y", {"l1": nn.L1Loss()})
     assert objective.better({"loss": 1.0}, {"loss": 2.0})

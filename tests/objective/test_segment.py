@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import nn
 
+from framework.errors import ConfigError
 from framework.objective.segment import Segment, confusion_of
 
 IGNORED = 255
@@ -96,3 +97,50 @@ def test_logits_of_another_size_are_refused(shape):
 def test_better_is_a_larger_iou_and_then_a_lower_loss(new, old, better):
     entries = [{"iou": iou, "loss": loss} for iou, loss in (new, old)]
     assert Segment("image", "mask").better(*entries) is better
+
+
+def expected_dice(batch):
+    """1 minus the Dice coefficient of each class of each record, pixel by pixel."""
+    guess, target = batch["image"].softmax(1), batch["mask"].squeeze(1)
+    scores = []
+    for record in range(len(guess)):
+        counted = target[record] != IGNORED
+        for number in range(guess.shape[1]):
+            inside = guess[record, number][counted]
+            wanted = (target[record][counted] == number).float()
+            scores.append(1 - (2 * (inside * wanted).sum() + 1) / (inside.sum() + wanted.sum() + 1))
+    return torch.stack(scores).mean()
+
+
+def test_dice_is_added_by_its_weight_and_both_losses_are_named():
+    plain = Segment("image", "mask")(nn.Identity(), maps())
+    both = Segment("image", "mask", dice=0.5)(nn.Identity(), maps())
+    assert not plain.losses
+    assert torch.equal(both.losses["cross_entropy"], plain.loss)
+    torch.testing.assert_close(both.losses["dice"], expected_dice(maps()))
+    torch.testing.assert_close(both.loss, plain.loss + 0.5 * expected_dice(maps()))
+    assert torch.equal(both.totals["confusion"], plain.totals["confusion"])
+
+
+def test_another_class_may_be_ignored_too():
+    batch = maps()
+    without = {**batch, "mask": torch.where(batch["mask"] == 2, IGNORED, batch["mask"])}
+    expected = Segment("image", "mask", dice=1.0)(nn.Identity(), without)
+    outcome = Segment("image", "mask", dice=1.0, ignore=2)(nn.Identity(), batch)
+    assert torch.equal(outcome.loss, expected.loss)
+    assert torch.equal(outcome.totals["confusion"], expected.totals["confusion"])
+
+
+def test_a_negative_weight_is_refused():
+    with pytest.raises(ConfigError, match=r"C318.*objective.dice = -1"):
+        Segment("image", "mask", dice=-1)
+
+
+def test_predictions_leave_out_pixels_without_a_class():
+    model = nn.Identity()
+    batch = {"image": torch.randn(2, 3, 4, 4), "mask": torch.randint(3, (2, 1, 4, 4))}
+    batch["mask"][0, 0, 0] = 255
+    assert Segment("image", "mask")(model, batch).predictions is None
+    guess, target = Segment("image", "mask")(model.eval(), batch).predictions
+    assert guess.shape == target.shape == (28,)
+    assert target.max() < 3

@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def launched(program, folder):
-    """What rank 0 and rank 1 found, as two dictionaries."""
-    ended = launch(2, "tests.parallel.rank_program", [program, str(folder)], ENVIRONMENT)
+def launched(program, folder, count=2):
+    """What each rank found, as dictionaries."""
+    ended = launch(count, "tests.parallel.rank_program", [program, str(folder)], ENVIRONMENT)
     assert ended == 0
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]

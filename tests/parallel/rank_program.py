@@ -18,13 +18,22 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from framework.config.agreement import check_agreement, code_digest
+from framework.contracts.training import Watcher
 from framework.errors import ConfigError, DistributedError
+from framework.objective.classify import Classify
+from framework.objective.segment import confusion_of
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.launch.ranks import share_text, under_launcher
 from framework.parallel.virtual import VirtualParallel
+from framework.precision.fp32 import FP32
 from framework.system.stopping import leave, set_all
+from framework.train.goal import Goal
+from framework.train.stop_watchers import EarlyStop
+from framework.train.validate import evaluate
+from framework.train.watching import Idle, Watching
 from tests.contract.parallel_facts import facts_of
+from tests.fakes import FakeClock, FakeLoader, make_data, make_model, make_trainer
 
 CPU = torch.device("cpu")
 KINDS = ("2d", "1d", "cumulative", "plain", "untracked")
@@ -97,6 +106,30 @@ def options(_):
         facts[name] = gradients(model)
     ranks.close()
     return facts
+
+
+def thaw(_):
+    """The gradients of two steps, before and after the first layer thaws."""
+    ranks, facts = parallel(), []
+    torch.manual_seed(0)
+    inside = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    inside[0].requires_grad_(False)
+    model = ranks.wrap(inside)
+    inputs = torch.randn(2, 5, 3)  # rank
+    for _ in range(2):
+        model(inputs[RANK]).square().mean().backward()
+        facts.append(
+            [None if item.grad is None else flat([item.grad]) for item in inside.parameters()]
+        )
+        model.zero_grad(set_to_none=True)
+        inside[0].requires_grad_(True)
+        model = ranks.rewrap(model)
+    plain = copy.deepcopy(inside)
+    plain(inputs.flatten(0, 1)).square().mean().backward()
+    expected = [flat([item.grad]) for item in plain.parameters()]
+    facts_of_rank = {"seen": facts, "expected": expected, "inside": ranks.unwrap(model) is inside}
+    ranks.close()
+    return facts_of_rank
 
 
 def replicate(ranks):
@@ -468,6 +501,75 @@ def hang_in_a_save(folder):
     return {"fault": None}
 
 
+def logits_and_classes():
+    """What a model says of ten records of three classes."""
+    generator = torch.Generator().manual_seed(4)
+    logits = torch.randn(10, 3, generator=generator)
+    return {"x": logits, "y": torch.randint(3, (10,), generator=generator)}
+
+
+def watch(_):
+    """Metrics over all ranks, and the end of runs that rank 0 wants to end."""
+    ranks = parallel()
+    facts = {
+        "metrics": metrics_of_ranks(ranks),
+        "after_validation": ended(ranks, EarlyStop(1, Goal("loss", False))),
+        "after_report": ended(ranks, Impatient()),
+    }
+    ranks.close()
+    return facts
+
+
+def metrics_of_ranks(ranks):
+    """The last of three batches of four has two records, too few for three ranks."""
+    from torchmetrics.classification import (
+        MulticlassAUROC,
+        MulticlassConfusionMatrix,
+        MulticlassF1Score,
+    )
+
+    from framework.train.torch_metrics import TorchMetrics
+
+    share = {"rank": RANK, "world_size": ranks.world_size}
+    loader = FakeLoader(logits_and_classes(), 4, **share)
+    named = {
+        "macro_f1": MulticlassF1Score(3, average="macro"),
+        "auroc": MulticlassAUROC(3),
+        "confusion": MulticlassConfusionMatrix(3),
+    }
+    parts = FP32(False, device=CPU), FakeClock(), ranks, TorchMetrics(named, ranks)
+    results = evaluate(nn.Identity(), loader, with_confusion, *parts)
+    arrays = {name: array.tolist() for name, array in results.arrays.items()}
+    return {**results.means, **arrays, "count": results.num_records}
+
+
+def with_confusion(model, batch):
+    """Classify, with a confusion matrix of its own."""
+    outcome = Classify("x", "y", 0.0)(model, batch)
+    outcome.sums["own"] = confusion_of(batch["x"].argmax(1), batch["y"], 3)
+    return outcome
+
+
+class Impatient(Watcher):
+    """Ends a run after its first report."""
+
+    def after_report(self, moment):
+        return f"step {moment.step} is enough"
+
+
+def ended(ranks, watcher):
+    """The step after which a run ends on this rank, and why."""
+    share = {"order": {"rank": RANK, "world_size": ranks.world_size}, "parallel": ranks}
+    watching = Watching({"it": watcher if RANK == 0 else Idle()}, ranks)
+    val = FakeLoader(make_data(5), 4, rank=RANK, world_size=ranks.world_size)
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    given = {"model": ranks.wrap(model), "optimizer": optimizer, "val": val, **share}
+    trainer = make_trainer(make_data(60), 3, watching=watching, report_every=2, epochs=4, **given)
+    trainer.fit()
+    return [trainer.progress.step, trainer.ended]
+
+
 def contract(_):
     return facts_of(parallel())
 
@@ -485,7 +587,9 @@ def main(program, folder):
         "disagree": disagree,
         "sharded": sharded,
         "options": options,
+        "thaw": thaw,
         "virtual": virtual,
+        "watch": watch,
     }
     facts = programs[program](Path(folder))
     (Path(folder) / f"{RANK}.json").write_text(json.dumps(facts))

@@ -127,3 +127,13 @@ def test_another_way_of_sending_is_refused(monkeypatch):
         DistributedParallel(
             2, sync_batch_norm=True, timeout_s=1.0, compress="zip", device=torch.device("cpu")
         )
+
+
+def test_ranks_exchange_no_gradient_of_a_frozen_layer_and_all_after_it_thaws(tmp_path):
+    for facts in launched("thaw", tmp_path):
+        frozen, thawed = facts["seen"]
+        assert frozen[:2] == [None, None]
+        for found, expected in zip(thawed, facts["expected"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-5)
+        assert frozen[2:] == thawed[2:]
+        assert facts["inside"]

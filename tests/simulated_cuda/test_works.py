@@ -52,6 +52,13 @@ def test_captured_steps_learn_what_the_cpu_learns(path, kind):
     assert not list(failing(work, path, SCHEDULES))
 
 
+@pytest.mark.parametrize("kind", ["plain", "stream"])
+@pytest.mark.parametrize("step", [1, 3, 7])
+def test_steps_that_are_captured_anew_learn_what_the_cpu_learns(path, kind, step):
+    work = lambda path, _: works.trains(path, kind, step)  # noqa: E731
+    assert not list(failing(work, path, SCHEDULES))
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
 def test_without_a_guard_some_schedule_goes_wrong(path, mutant):
     assert next(failing(mutant.work, path, MUTANT_SCHEDULES, mutant.broken), None) is not None

@@ -73,7 +73,7 @@ class Update:
 
     def share_rates(self) -> list[Tensor]:
         for group in self.optimizer.param_groups:
-            group["lr"] = torch.tensor(group["lr"]).to(self.device)
+            group["lr"] = torch.tensor(float(group["lr"])).to(self.device)
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def rates_of(self, step: int, last_step: int) -> list[float]:
@@ -95,21 +95,29 @@ def train(
     objective: Square | None = None,
     say: Callable[[str], None] = print,
     mark: Callable[[str], None] = lambda _: None,
+    anew_at: int | None = None,
 ) -> list[float]:
-    """Train on a loader's batches. Return the loss and the error of every step, and the weights."""
+    """Train on a loader's batches. Return the loss and the error of every step, and the weights.
+
+    ``anew_at`` is the step at which steps are captured anew, as if a layer had thawed.
+    """
     model = Linear(device)
     objective = objective or Square()
     manual = Manual(model, objective)
     update = Update(model, device)
     passes = Passes(model, objective, manual, manual, mark)
+    kernels = passes
+    recorder = CudaRecorder(device) if graphed else None
+    position = lambda: (update.num_steps, LAST_STEP)  # noqa: E731
     if graphed:
-        position = lambda: (update.num_steps, LAST_STEP)  # noqa: E731
-        passes = GraphedPasses(passes, update, CudaRecorder(device), position, say)
+        passes = GraphedPasses(kernels, update, recorder, position, say)
     else:
         update.share_rates()
     outcomes: list[Outcome] = []
     for epoch in range(epochs):
         for micro in loader.epoch(epoch):
+            if graphed and update.num_steps == anew_at:
+                passes = GraphedPasses(kernels, update, recorder, position, say)
             batch = {name: micro.batch[name] for name in ("image", "label")}
             outcomes.append(passes(batch, 1.0, True))
             if not update.updated:

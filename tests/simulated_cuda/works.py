@@ -76,10 +76,13 @@ def leaves_early(path: str, kind: str, stage: str = "none") -> bool:
     return _is_same(early, _expected(path, 0)[:2]) and _is_same(whole, _expected(path, 1))
 
 
-def trains(path: str, kind: str) -> bool:
-    """Train three epochs with captured steps; the last batch of each is short."""
+def trains(path: str, kind: str, anew_at: int | None = None) -> bool:
+    """Train three epochs with captured steps; the last batch of each is short.
+
+    At step ``anew_at`` steps are captured anew.
+    """
     loader = make_loader(kind, path)
     with mock.patch.object(step_slots, "NUM_SLOTS", 4):  # so that slots are used again
-        numbers = train(loader, 3, CUDA, graphed=True)
+        numbers = train(loader, 3, CUDA, graphed=True, anew_at=anew_at)
     loader.close()
     return numbers == _trained(path)

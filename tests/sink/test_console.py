@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 from rich.console import Console
 
 import framework.sink.console
@@ -108,3 +109,10 @@ def test_with_the_clock_off_nothing_is_said_of_waiting(drawn):
 )
 def test_durations_are_read_as_a_clock_is(seconds, words):
     assert framework.sink.console._duration(seconds) == words
+
+
+def test_a_line_of_a_validation_set_names_it_and_leaves_arrays_out(write):
+    arrays = {"confusion": torch.ones(2, 2)}
+    text = "".join(write(replace(VAL, split="val.clean", arrays=arrays)))
+    assert "val.clean accuracy 0.7500" in text
+    assert "confusion" not in text

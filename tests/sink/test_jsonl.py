@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -125,3 +126,12 @@ def test_lines_before_the_start_stay_as_they_are_byte_by_byte(tmp_path):
     first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
     write(tmp_path, start_step=3)
     assert (tmp_path / "metrics.jsonl").read_text() == first + "\n"
+
+
+def test_arrays_are_nested_lists_and_counts_are_whole_numbers(tmp_path):
+    arrays = {"confusion": torch.tensor([[3.0, 1.0], [0.0, 2.0]]), "recall": torch.tensor([0.5, 1])}
+    write(tmp_path, report(1, split="val.clean", arrays=arrays))
+    line = lines(tmp_path)[0]
+    assert line["arrays"] == {"confusion": [[3, 1], [0, 2]], "recall": [0.5, 1.0]}
+    assert isinstance(line["arrays"]["confusion"][0][0], int)
+    assert line["split"] == "val.clean"

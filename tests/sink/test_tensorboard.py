@@ -6,7 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.tensorboard import TensorBoardSink
+from framework.sink.tensorboard import TensorBoardSink, _picture
 from tests.fakes import span
 
 SPANS = {"wait": span(0.125, 0.25), "copy": span(0.25), "forward": span(0.5), "idle": span(2.0)}
@@ -142,3 +142,16 @@ def test_a_resumed_run_does_not_show_the_images_again(tmp_path, start_step):
     write(tmp_path, train(1), train(4))
     write(tmp_path, train(6), start_step=start_step)
     assert len(read(tmp_path).Images("sample/image")) == 1
+
+
+def test_an_array_is_a_picture(tmp_path):
+    arrays = {"confusion": torch.tensor([[90.0, 10.0], [0.0, 1.0]]), "cube": torch.ones(2, 2, 2)}
+    write(tmp_path, replace(val(3), split="val.clean", arrays=arrays))
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    tags = [tag for tag in events.Tags()["images"] if "sample" not in tag]
+    assert tags == ["confusion/val.clean"]
+    assert "loss/val.clean" in events.Tags()["scalars"]
+    shades = _picture(arrays["confusion"])
+    assert shades.shape == (1, 256, 256)
+    corners = shades[0, ::255, ::255].tolist()
+    assert (corners[0][0], corners[1], corners[0][1] > 200) == (0, [255, 0], True)

@@ -208,7 +208,7 @@ def test_if_none_is_whole_all_are_named(tmp_path):
         state_file(tmp_path, step).write_bytes(b"x" * step)
     with pytest.raises(
         CheckpointError,
-        match=r"^error\[K102\]: resume = .*step-00000002.pt \(only 2 bytes.*step-00000001.pt \(only 1",
+        match=r"^error\[K102\]: resume = .*step-00000002.pt \(only 2 bytes.*step-00000001.pt \(only 1.*init=.*last.pt",
     ):
         newest_state(tmp_path)
 

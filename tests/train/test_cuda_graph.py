@@ -8,6 +8,7 @@ from framework.measure.clock import make_clock
 from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
+from framework.schedule.plateau import Plateau
 from framework.train.cuda_graph import WARM_UPS, CudaRecorder
 from framework.train.ema import Average
 from tests.fakes import FakeClock, FakeLoader, make_data, make_trainer
@@ -343,3 +344,20 @@ def test_captured_steps_that_resume_follow_the_schedule():
     again.fit()
     pairs = zip(again.parts.model.parameters(), whole.parts.model.parameters(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_captured_steps_follow_a_validation_that_lowers_the_rate():
+    def run(recorder):
+        plateau = Plateau("loss", "min", 0.5, patience=0, threshold=0.5)
+        data, model, seen = make_data(16, torch.float32), small_model(), Seen()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
+        words = {"model": model, "optimizer": optimizer, "schedule": plateau, "sinks": [seen]}
+        val = FakeLoader(data, 4)
+        plan = {"epochs": 4, "report_every": 1, "validate_every": 2}
+        torch.manual_seed(1)
+        make_trainer(data, 4, val=val, recorder=recorder, **words, **plan).fit()
+        return seen.losses, seen.rates
+
+    losses, rates = run(Again())
+    assert (losses, rates) == run(None)
+    assert len(set(rates)) > 4

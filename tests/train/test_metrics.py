@@ -161,7 +161,7 @@ def test_a_pass_with_other_sums_than_the_one_before_is_refused():
         tally.add(Outcome(first.loss, {**first.sums, "late": first.loss}, 1), True, 2, None)
 
 
-@pytest.mark.parametrize("value", [torch.ones(2, 2), torch.ones(3), "1", None])
+@pytest.mark.parametrize("value", [torch.ones(2, 1), torch.ones(3), "1", None])
 def test_what_is_neither_a_sum_nor_a_value_per_record_is_refused(value):
     (found, _) = outcome([1.0, 2.0])
     found.sums["x"] = value
@@ -279,3 +279,111 @@ def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
         metrics_of(
             type("Silent", (), {"metrics": lambda self, totals: None})(), {"x": torch.ones(2)}
         )
+
+
+# ---- losses by name
+
+
+def with_losses(values, **more):
+    """Records with these losses, half of each in a part of its own."""
+    found, _ = outcome(values)
+    found.losses = {"half": found.loss / 2, **more}
+    return found
+
+
+def test_losses_by_name_are_means_over_batches_of_any_size_and_ranks():
+    parts = [(with_losses([1.0, 1.0, 1.0]), True), (with_losses([5.0]), True)]
+    assert means(parts, one_rank)[0]["half"] == 1.0
+    parts = [(with_losses([1.0, 1.0, 1.0]), True), (with_losses([5.0]), True)]
+    # the loss, "half", "hits" and the count of another rank: one record
+    other = torch.tensor([6.0, 3.0, 1.0, 1.0], dtype=torch.float64)
+    found, count = means(parts, lambda sums: sums + other)
+    assert (found["half"], found["loss"], count) == (1.4, 2.8, 5.0)
+
+
+def test_losses_by_name_are_saved_with_the_means():
+    first, second = ([(with_losses([1.0, 2.0]), True)], [(with_losses([7.0]), True)])
+    state = tallied(first).state_dict(lambda values: [values])
+    again = tallied(second)
+    again.load_state_dict(state, 0, 1)
+    again.add(with_losses([7.0]), True, 1, None)
+    assert again.means(one_rank)[0]["half"] == pytest.approx(10 / 6)
+
+
+def test_a_loss_by_name_holds_no_graph_and_a_filler_counts_as_nothing():
+    filler, own = with_losses([9.0]), with_losses([1.0])
+    assert means([(own, True), (filler, False)], one_rank)[0]["half"] == 0.5
+    assert not own.sums["half"].requires_grad
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        {"loss": torch.ones(())},
+        {"hits": torch.ones(())},
+        {"a": torch.ones(2)},
+        {"a": 1.0},
+        [torch.ones(())],
+    ],
+)
+def test_what_cannot_be_a_loss_by_name_is_refused(losses):
+    found, _ = outcome([1.0])
+    found.losses = losses
+    with pytest.raises(ConfigError, match=r"C220.*Outcome.losses"):
+        check_outcome(found)
+
+
+# --------------------------------------------------------------------------------------------- arrays
+
+
+def with_array(*rows, loss=1.0, count=1):
+    return Outcome(torch.tensor(loss), {"confusion": torch.tensor(rows)}, count)
+
+
+def test_an_array_in_sums_stays_one_and_adds_up_over_passes_and_ranks():
+    tally = Tally()
+    for step, rows in enumerate(([[1, 0], [0, 2]], [[0, 3], [0, 1]]), 1):
+        tally.add(with_array(*rows), True, step, None)
+    means, count, arrays = tally.results(lambda sums: 2 * sums)
+    assert (means, count) == ({"loss": 1.0}, 4.0)
+    assert arrays["confusion"].tolist() == [[2, 6], [0, 6]]
+
+
+def test_arrays_of_fillers_and_of_bad_losses_are_left_out():
+    tally = Tally()
+    tally.add(with_array([1, 1]), True, 1, None)
+    tally.add(with_array([5, 5], loss=float("nan")), True, 2, None)
+    tally.add(with_array([7, 7]), False, 3, None)
+    assert tally.results(one_rank).arrays["confusion"].tolist() == [[1, 1]]
+
+
+def test_an_array_stands_beside_sums_and_totals():
+    outcome = Outcome(torch.tensor(1.0), {"n": torch.tensor(2.0), "x": torch.ones(2, 2)}, 1)
+    outcome.totals = {"hits": torch.tensor([1, 0])}
+    tally = Tally(Shares())
+    tally.add(outcome, True, 1, None)
+    means, _, arrays = tally.results(one_rank)
+    assert means == {"loss": 1.0, "n": 2.0, "share": 1.0}
+    assert list(arrays) == ["x"]
+
+
+def test_an_array_is_in_sums_or_in_totals():
+    outcome = with_array([1, 1])
+    outcome.totals = {"confusion": torch.ones(2)}
+    with pytest.raises(ConfigError, match=r"C220.*in Outcome\.sums and in Outcome\.totals"):
+        Tally().add(outcome, True, 1, None)
+
+
+def test_saved_arrays_go_on():
+    first, second = Tally(), Tally()
+    first.add(with_array([1, 2]), True, 1, None)
+    second.load_state_dict(first.state_dict(lambda values: [values]), 0, 1)
+    second.add(with_array([10, 20]), True, 2, None)
+    assert second.results(one_rank).arrays["confusion"].tolist() == [[11, 22]]
+
+
+def test_predictions_are_not_kept():
+    outcome = with_array([1, 1])
+    outcome.predictions = (torch.ones(3), torch.ones(3))
+    Tally().add(outcome, True, 1, None)
+    assert outcome.predictions is None

@@ -5,7 +5,7 @@ from torch import nn
 from framework.model.resnet18 import ResNet18
 from framework.parallel.batch_norm import HostSyncBatchNorm
 from framework.train.model_layers import (
-    Blocks,
+    ModelBlocks,
     is_normalization,
     keeps_statistics,
     normalization_parameters,
@@ -73,17 +73,17 @@ class Inverted(nn.Module):
     ],
 )
 def test_blocks_come_in_the_order_of_the_model(model, names):
-    assert Blocks(model).names == names
+    assert ModelBlocks(model).names == names
 
 
 def test_every_parameter_has_a_block():
     for model in (Transformer(), ResNet18(3, 10, "small"), nn.Linear(2, 2)):
-        blocks = Blocks(model)
+        blocks = ModelBlocks(model)
         assert blocks.number_of.keys() == dict(model.named_parameters()).keys()
         assert set(blocks.number_of.values()) == set(range(blocks.depth))
 
 
 def test_a_norm_belongs_to_the_block_before_and_a_token_to_the_one_after():
-    numbers = Blocks(Transformer()).number_of
+    numbers = ModelBlocks(Transformer()).number_of
     assert numbers["token"] == numbers["patches.weight"] == 0
     assert numbers["encoder.norm.weight"] == numbers["encoder.layers.2.norm1.weight"] == 3

@@ -140,7 +140,10 @@ def test_a_rate_that_was_typed_does_not_fall_but_a_factor_does():
 @pytest.mark.parametrize(
     ("block", "words"),
     [
-        ({"no_decay": ["bais"]}, r"C310.*no_decay = \[bais\]: 'bais' matches no parameter; .* 0, 1"),
+        (
+            {"no_decay": ["bais"]},
+            r"C310.*no_decay = \[bais\]: 'bais' matches no parameter; .* 0, 1",
+        ),
         ({"no_decay": ["norm"], "model": nn.Linear(2, 2)}, "C310.*normalization.*has weight, bias"),
         ({"no_decay": ["bias"], "model": nn.Linear(2, 2, bias=False)}, "C310.*ends in bias"),
         ({"layer_decay": 0.5, "lr": None}, "C311.*optim.lr, which is not set"),

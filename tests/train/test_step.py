@@ -9,6 +9,8 @@ from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.cosine import Cosine
+from framework.schedule.plateau import Plateau
+from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.step import Passes, Stepper
@@ -173,3 +175,42 @@ def test_gradients_of_passes_add_up_by_their_weights():
     for parameter, gradient in zip(model.parameters(), whole, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
     assert clock.marks == ["forward", "backward"] * 2
+
+
+class OfRankZero:
+    """Ranks of which the first one has found something else."""
+
+    def gather(self, values):
+        return [torch.full_like(values, 7.0), values]
+
+
+def test_a_schedule_follows_what_rank_0_has_found():
+    stepper = make()
+    plateau = Plateau("loss", "min", 0.5, 0, 0.0)
+    stepper = replace(stepper, schedule=plateau)
+    stepper.follow({"loss": 1.0}, OfRankZero())
+    assert plateau.state_dict()["best"] == 7.0
+    assert stepper.rate_changes == 0
+    stepper.follow({"loss": 1.0}, OfRankZero())
+    assert stepper.rate_changes == 1
+    assert stepper.state_dict()["schedule"] == plateau.state_dict()
+    stepper.forget_best()
+    assert plateau.state_dict()["best"] == float("inf")
+
+
+def test_a_scheduler_of_torch_sets_rates_by_step_or_by_epoch():
+    for per, expected in (("step", [0.1, 0.05, 0.025]), ("epoch", [0.1, 0.1, 0.05])):
+        stepper = make()
+        setter = TorchSchedule(
+            lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
+            stepper.optimizer,
+            per,
+            "StepLR",
+        )
+        stepper, progress, rates = replace(stepper, setter=setter), Progress(), []
+        for number in range(3):
+            progress.epoch = number // 2
+            learn(stepper, progress)
+            rates.append(stepper.rate)
+        assert rates == expected
+        assert stepper.state_dict()["schedule"] == setter.state_dict()

@@ -94,3 +94,36 @@ def test_totals_are_those_of_the_newest_step():
         slots.end(Outcome(torch.zeros(()), {}, 1, {"hits": torch.tensor([1.0, number])}))
         assert outcome.totals["hits"].tolist() == [1, number]
         outcome.totals = {}  # as the tally does
+
+
+def test_rates_are_asked_for_anew_when_the_schedule_has_changed():
+    rates, factor = [torch.zeros(())], [1.0]
+    slots = StepSlots(rates, lambda step, last: [factor[0] * step])
+    slots.make_slots(Outcome(torch.zeros(()), {}, 1))
+
+    def read(number):
+        slots.next_step(number, 100)
+        slots.begin()
+        slots.end(Outcome(torch.zeros(()), {}, 1))
+        return rates[0].item()
+
+    assert read(1) == 1
+    factor[0] = 10.0
+    assert read(2) == 2
+    slots.forget_rates()
+    assert read(3) == 30
+
+
+def test_arrays_have_no_slots_and_are_those_of_the_newest_step():
+    slots = StepSlots([torch.zeros(())], lambda step, last: [0.0])
+    slots.make_slots(Outcome(torch.zeros(()), {"n": torch.zeros(3), "x": torch.zeros(2, 2)}, 3))
+    assert "x" not in slots._memory
+    for number in range(9):
+        outcome = slots.next_step(number, 100)
+        slots.begin()
+        array = torch.full((2, 2), float(number))
+        slots.end(Outcome(torch.zeros(()), {"n": torch.zeros(3), "x": array}, 3))
+        assert outcome.sums.pop("x").tolist() == array.tolist()  # as the tally takes it
+        assert list(outcome.sums) == ["n"]
+    slots.next_step(50, 100)  # which moves those that were given
+    assert list(outcome.sums) == ["n"]

@@ -11,13 +11,18 @@ from torch import nn
 
 import framework.train.trainer
 from framework.contracts.data import MicroBatch
-from framework.errors import NumericError
+from framework.contracts.training import Watcher
+from framework.errors import ConfigError, NumericError
 from framework.measure.clock import HostClock, NoClock, make_clock
 from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
 from framework.precision.amp import AMP
 from framework.schedule.cosine import Cosine
 from framework.schedule.one_cycle import OneCycle
+from framework.train.goal import Goal
+from framework.train.parts import never
+from framework.train.stop_watchers import EarlyStop, TimeBudget
+from framework.train.watching import Watching
 from tests.fakes import (
     CPU,
     FakeCheckpoints,
@@ -293,7 +298,7 @@ def test_a_stop_saves_and_stops():
         sink.reports == []
     )  # they come at their steps only, so that a resumed run's are those of an undisturbed one
     assert (sink.flushed, checkpoints.finals) == ([0], [True])
-    assert trainer.num_records == 12
+    assert trainer.pace.num_records == 12
 
 
 def test_a_stop_at_the_very_last_step_is_a_run_that_is_finished():
@@ -448,7 +453,7 @@ def test_a_filler_counts_nothing():
         data, 2, objective=MeanValue(), sinks=[sink], report_every=99, order=order
     )
     trainer.fit()
-    assert (trainer.parts.train.yielded, trainer.num_records) == (2, 1)
+    assert (trainer.parts.train.yielded, trainer.pace.num_records) == (2, 1)
     assert sink.reports[0].means == {"loss": 8.0, "total": 8.0}
 
 
@@ -485,7 +490,7 @@ def test_the_spans_of_a_window_fit_into_the_time_its_records_took():
         window_s = 5 * 4 / report.records_per_s
         in_steps_s = sum(span.total_s for name, span in report.spans.items() if name != "report")
         assert in_steps_s <= window_s * (1 + 1e-9)
-    assert trainer.train_s == pytest.approx(
+    assert trainer.pace.train_s == pytest.approx(
         sum(5 * 4 / report.records_per_s for report in sink.reports)
     )
 
@@ -542,8 +547,8 @@ def test_with_the_clock_off_a_run_still_knows_its_speed():
     sink = FakeSink()
     trainer = make_trainer(make_data(18), 4, clock=NoClock(), sinks=[sink])
     trainer.fit()
-    assert (trainer.spans, sink.reports[0].spans, trainer.num_records) == ({}, {}, 18)
-    assert trainer.train_s > 0
+    assert (trainer.spans, sink.reports[0].spans, trainer.pace.num_records) == ({}, {}, 18)
+    assert trainer.pace.train_s > 0
 
 
 def test_validation_is_in_evaluation_mode_and_training_goes_on_in_training_mode():
@@ -598,7 +603,9 @@ def long_run(state=None, **parts):
 
 
 def last_state(trainer):
-    return trainer.parts.checkpoints.saved[-1][0]
+    """Without the time that training took."""
+    state = trainer.parts.checkpoints.saved[-1][0]
+    return {name: state[name] for name in state if name != "trained_s"}
 
 
 @pytest.mark.parametrize("steps", [1, 4, 7, 13])
@@ -879,6 +886,224 @@ def test_cuda_is_synchronized_in_reports_only_and_as_often_as_they_come():
 
 
 # ----------------------------------------------------------------------------------------------------------------- size
+
+
+# --------------------------------------------------------------------------------------------------- several sets and what is best
+
+
+def sets(**values):
+    """A validation set of each name, whose loss is the given value."""
+    return {name: FakeLoader({"value": torch.tensor([value])}, 1) for name, value in values.items()}
+
+
+def test_each_validation_set_is_reported_as_a_split_of_its_own():
+    sink = FakeSink()
+    trainer = make_trainer(
+        {"value": torch.ones(2)}, 1, objective=MeanValue(), val=sets(a=2.0, b=5.0), sinks=[sink]
+    )
+    trainer.fit()
+    assert [report.means["loss"] for report in sink.of("val.a")] == [2.0]
+    assert [report.means["loss"] for report in sink.of("val.b")] == [5.0]
+    assert trainer.val_means == {"a.loss": 2.0, "a.total": 2.0, "b.loss": 5.0, "b.total": 5.0}
+    assert trainer.best == {**trainer.val_means, "step": 2}
+
+
+@pytest.mark.parametrize(
+    ("best", "step"), [(None, 1), (Goal("b.loss", False), 2), (Goal("total", True), 3)]
+)
+def test_the_first_set_or_a_metric_decides_what_is_best(best, step):
+    val = sets(a=1.0, b=9.0)
+    values = iter([(2.0, 3.0), (4.0, 1.0), (6.0, 7.0)])  # after each step
+
+    def stop():
+        for name, value in zip(val, next(values), strict=True):
+            val[name].data["value"].fill_(value)
+        return False
+
+    parts = {"objective": MeanValue(), "val": val, "best": best, "stop": stop}
+    trainer = make_trainer({"value": torch.ones(3)}, 1, validate_every=1, **parts)
+    trainer.fit()
+    assert trainer.best["step"] == step
+
+
+def test_a_best_metric_that_no_validation_has_ends_the_run_with_the_names():
+    val = FakeLoader(make_data(6), 4)
+    trainer = make_trainer(val=val, best=Goal("f1", True))
+    with pytest.raises(ConfigError, match=r"C331.*best\.metric = f1.*use loss, accuracy"):
+        trainer.fit()
+
+
+def test_an_array_of_the_objective_is_reported():
+    def objective(model, batch):
+        outcome = Classify("x", "y", 0.0)(model, batch)
+        outcome.sums["ones"] = torch.ones(2, 2) * outcome.count
+        return outcome
+
+    objective.better = lambda new, old: True
+    sink = FakeSink()
+    make_trainer(make_data(10), 4, objective=objective, sinks=[sink], report_every=2).fit()
+    assert [report.arrays["ones"].sum() for report in sink.of("train")] == [32, 8]
+
+
+# ------------------------------------------------------------------------------------------------------------------- watchers
+
+
+class Looks(Watcher):
+    """Remembers the calls, and wants to stop at the call ``at``."""
+
+    def __init__(self, at=None):
+        self.at = at
+        self.calls = []
+
+    def _called(self, name, moment):
+        self.calls.append((name, moment.step))
+        self.newest = moment
+        return "enough" if (name, moment.step) == self.at else None
+
+    def after_report(self, moment):
+        assert moment.report.step == moment.step
+        return self._called("report", moment)
+
+    def after_validation(self, moment):
+        assert "accuracy" in moment.metrics
+        return self._called("validation", moment)
+
+    def after_save(self, moment):
+        return self._called("save", moment)
+
+    def at_end(self, moment):
+        self._called("end", moment)
+
+
+def watched(*watchers, epochs=2, **parts):
+    """A Trainer over epochs of five steps that the watchers see."""
+    named = {f"watchers.{number}": watcher for number, watcher in enumerate(watchers)}
+    watching = Watching(named, NoParallel(device=CPU))
+    checkpoints = parts.pop("checkpoints", FakeCheckpoints())
+    data, val = make_data(20), FakeLoader(make_data(6), 4)
+    given = {"checkpoints": checkpoints, "watching": watching, **parts}
+    return make_trainer(data, 4, epochs=epochs, val=val, report_every=2, **given)
+
+
+def test_a_watcher_sees_reports_validations_saves_and_the_end():
+    looks = Looks()
+    watched(looks, epochs=1).fit()
+    assert looks.calls == [
+        ("report", 2),
+        ("report", 4),
+        ("report", 5),
+        ("validation", 5),
+        ("save", 5),
+        ("end", 5),
+    ]
+    assert (looks.newest.status, looks.newest.reason, looks.newest.epoch) == ("finished", "", 1)
+
+
+def test_a_reason_after_a_report_ends_the_run_with_the_next_step_validated_and_saved():
+    looks = Looks(at=("report", 2))
+    trainer = watched(looks)
+    trainer.fit()
+    assert (trainer.progress.step, trainer.ended, trainer.stopped) == (3, "enough", False)
+    assert looks.calls[1:] == [("report", 3), ("validation", 3), ("save", 3), ("end", 3)]
+    state, kept, best = trainer.parts.checkpoints.saved[-1]
+    assert (state["ended"], kept is not None, best) == ("enough", True, True)
+    assert trainer.parts.checkpoints.finals == [True]
+    assert (looks.newest.status, looks.newest.reason) == ("finished", "enough")
+
+
+def test_a_reason_after_a_validation_ends_the_run_at_once():
+    trainer = watched(Looks(at=("validation", 5)), epochs=3)
+    trainer.fit()
+    assert (trainer.progress.step, trainer.ended) == (5, "enough")
+    assert len(trainer.parts.checkpoints.saved) == 1
+
+
+def test_a_reason_at_the_very_last_step_ends_nothing_early():
+    trainer = watched(Looks(at=("validation", 10)))
+    trainer.fit()
+    assert (trainer.progress.step, trainer.ended) == (10, "")
+
+
+def test_a_signal_beside_a_reason_leaves_the_run_finished():
+    trainer = watched(Looks(at=("validation", 5)), stop=stop_after(5), validate_every=5)
+    trainer.fit()
+    assert (trainer.ended, trainer.stopped) == ("enough", False)
+
+
+def test_an_interrupted_run_says_so_at_its_end():
+    looks = Looks()
+    watched(looks, stop=stop_after(3)).fit()
+    assert (looks.newest.status, looks.calls[-1]) == ("interrupted", ("end", 3))
+
+
+def test_a_run_that_has_ended_early_takes_no_step_when_it_is_resumed():
+    first = watched(Looks(at=("validation", 5)))
+    first.fit()
+    second = watched(Looks())
+    second.load_state_dict(first.parts.checkpoints.saved[-1][0])
+    second.fit()
+    assert (second.parts.train.started, second.ended) == ([], "enough")
+
+
+def resumed_after(steps, make):
+    """A run that is stopped after so many steps, and the one that continues it."""
+    first = make(stop=stop_after(steps))
+    first.fit()
+    second = make()
+    second.load_state_dict(first.parts.checkpoints.saved[-1][0])
+    second.fit()
+    return second
+
+
+@pytest.mark.parametrize("steps", [2, 5, 7, 10, 14])
+def test_patience_goes_on_in_a_resumed_run(steps):
+    def make(**parts):
+        stop = EarlyStop(2, Goal("loss", False, "stop.metric"))
+        return watched(stop, epochs=9, lr=0.0, **parts)
+
+    whole = make()
+    whole.fit()
+    second = resumed_after(steps, make)
+    assert (whole.progress.step, second.progress.step) == (15, 15)
+    assert second.ended == whole.ended
+    assert "after step 5" in whole.ended
+
+
+class Clock:
+    """A clock that a test moves, and that never stands still."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        self.now += 1e-9
+        return self.now
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 6, 8])
+def test_the_time_budget_goes_on_in_a_resumed_run(steps, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("framework.train.pace.time", clock)
+
+    def make(stop=never):
+        def tick():
+            clock.now += 1  # a step takes a second
+            return stop()
+
+        return watched(TimeBudget(7.0), stop=tick)
+
+    second = resumed_after(steps, make)
+    assert (second.progress.step, second.ended) == (9, "it has trained for 8 s (at most 7 s)")
+
+
+def test_a_state_without_watchers_is_continued():
+    first = watched()
+    first.fit()
+    state = first.parts.checkpoints.saved[0][0]
+    older = {name: state[name] for name in state if name not in ("ended", "trained_s", "watching")}
+    second = watched(EarlyStop(1))
+    second.load_state_dict(older)
+    second.fit()
+    assert second.progress.step == 10
 
 
 def test_the_trainer_is_a_page_to_read():

@@ -1,7 +1,8 @@
 """Facts that the diagnosis rules use: machine, store, settings, and the rate of each part."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 # With a smaller headroom data is not the problem. Measurements cannot resolve less.
 DATA_GAIN = 1.03
@@ -43,8 +44,10 @@ class Storage:
     even: bool = False  # whether all sampled images have the same size
     chunk_records: int | None = None  # records per compressed chunk
     target: str = ""  # a free path, without ending, for a store packed from this one
-    val: str | None = None  # path of the validation store
-    val_target: str = ""  # a free path, without ending, for a packed validation store
+    # Paths of the validation stores, and free paths, without ending, for packed ones, by split:
+    # ``val``, or ``val.NAME`` of several.
+    val: Mapping[str, str] = field(default_factory=dict[str, str])
+    val_targets: Mapping[str, str] = field(default_factory=dict[str, str])
     follow_links: str | None = None  # of a folder: where symbolic links are followed
     pack_words: str = ""  # of a Dataset: the command that packs it; empty if its items do not fit
     draws: bool = False  # of a Dataset: whether its items draw random numbers

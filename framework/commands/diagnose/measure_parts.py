@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from framework.cli.arguments import block_words
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
 from framework.commands.probe import Config, Probe, Rate
-from framework.config.targets import data_name
+from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.data import Source
 from framework.contracts.records import Field, RecordStore
@@ -304,7 +304,7 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
     """Describe the store by a sample. Reading it before would change what is cached."""
     path = str(config["data"]["train"])
     place = split_version(path).path
-    val = config["data"].get("val")
+    val = {split_of(name): str(given) for name, given in val_sets(config["data"]).items()}
     num_records = store.manifest.num_records
     first = store.base if isinstance(store, LayeredStore) else store
     if isinstance(first, ShardedStore):
@@ -325,8 +325,8 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         cached=cached,
         chunk_records=first.chunk_records if isinstance(first, HDF5Store) else None,
         target=free_target(path),
-        val=val and str(val),
-        val_target=free_target(str(val)) if val else "",
+        val=val,
+        val_targets={split: free_target(given) for split, given in val.items()},
         follow_links=config["data"].get("follow_links"),
         **_pixels(store.manifest.fields, records),
     )

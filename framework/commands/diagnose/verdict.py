@@ -19,8 +19,10 @@ class Repack:
     target: str  # the new training store, without its ending
     output: str = "hdf5"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of ``pack``
-    val: str | None = None  # the validation set to pack
-    val_target: str = ""  # the new validation store, without its ending
+    # The validation sets to pack, and their new stores without ending, by split: ``val``, or
+    # ``val.NAME`` of several.
+    val: Mapping[str, str] = field(default_factory=dict[str, str])
+    val_targets: Mapping[str, str] = field(default_factory=dict[str, str])
     follow_links: str | None = None  # of the folder: where symbolic links are followed
 
     @property
@@ -28,9 +30,9 @@ class Repack:
         """By split: (what is packed, the new store)."""
         ending = ENDINGS[self.output]
         paths = {"train": (self.path, self.target + ending)}
-        if self.val is not None:
-            paths["val"] = (self.val, self.val_target + ending)
-        return paths
+        return paths | {
+            split: (path, self.val_targets[split] + ending) for split, path in self.val.items()
+        }
 
     def commands(self) -> list[list[str]]:
         """Return the words after ``paceline`` that pack each split."""
@@ -48,9 +50,15 @@ class Repack:
     def overrides(self) -> list[str]:
         """Return the overrides that make training read the new stores."""
         words = [f"data={self.output}"]
-        words += [f"data.{split}={_literal(target)}" for split, (_, target) in self.paths.items()]
-        if self.val is None:
+        targets = {split: _literal(target) for split, (_, target) in self.paths.items()}
+        words.append(f"data.train={targets.pop('train')}")
+        if not targets:
             words.append("data.val=null")
+        elif "val" in targets:
+            words.append(f"data.val={targets['val']}")
+        else:
+            sets = (f"{split.removeprefix('val.')}:{path}" for split, path in targets.items())
+            words.append(f"data.val={{{','.join(sets)}}}")
         return words
 
 

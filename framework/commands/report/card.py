@@ -94,8 +94,14 @@ def _learned(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card
     if len(groups) < num_runs:
         different = f"{num_runs} runs have {len(groups)} different sequences of training losses"
         yield Card("Learned", f"{len(groups)} ways", different)
-    losses = [(run.val.get("loss", math.nan), name) for run, name in zip(runs, names, strict=True)]
+    losses = [(_loss(run), name) for run, name in zip(runs, names, strict=True)]
     losses = [(loss, name) for loss, name in losses if math.isfinite(loss)]
     if losses:
         loss, name = min(losses, key=itemgetter(0))
         yield Card("Lowest validation loss", plain(loss), name)
+
+
+def _loss(run: RecordedRun) -> float:
+    """Return the loss of a run's first validation set."""
+    means = (mean for name, mean in run.val.items() if name.rpartition(".")[2] == "loss")
+    return next(means, math.nan)

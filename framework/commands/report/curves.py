@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 from framework.commands.report.chart import DASHES, Chart, finished, fitted, legend, panel
 from framework.commands.report.compare_runs import Look, looks
 from framework.commands.report.palette import MUTED, OF_RUN, of_run
-from framework.commands.report.recorded_run import RecordedRun
+from framework.commands.report.recorded_run import RecordedRun, is_validation
 from framework.commands.report.run_metrics import MOST, Drawn, columns_of, thinned
 from framework.commands.report.units import time_unit
 
@@ -27,7 +27,6 @@ MARKED = 60  # points: a curve with fewer has a dot for each
 STRIPE = 6.0  # units: of each of the runs that share a line
 GREATEST = 1e30  # an axis cannot show more
 SPLITS = {"train": "training", "val": "validation"}
-OF_SPLIT = {"train": Look(0), "val": Look(1)}  # if a chart shows one run
 
 
 class _Line(NamedTuple):
@@ -88,17 +87,32 @@ def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, ove
     keys = [(split, x.tobytes(), y.tobytes()) for _, split, x, y in curves]
     counts = Counter(keys)
     seen: Counter[tuple[str, bytes, bytes]] = Counter()
+    of_split = _of_split([split for _, split, _, _ in curves])
     lines: list[_Line] = []
     for key, (number, split, x, y) in zip(keys, curves, strict=True):
         look = each[number]
         if len(runs) == 1:
-            look = OF_SPLIT.get(split, look)
+            look = of_split[split]
         line = _Line(names[number], split, look, thinned(x, y, most))
         if counts[key] <= len(OF_RUN):  # more lines than colors are drawn over each other
             line = line._replace(place=seen[key], num_alike=counts[key])
         seen[key] += 1
         lines.append(line)
     return _Lines(lines, labels, most, num_left_out, len(runs))
+
+
+def _of_split(splits: Sequence[str]) -> dict[str, Look]:
+    """Return the look of each split of one run: training first, then the validation sets."""
+    val = sorted({split for split in splits if is_validation(split)})
+    looks = {split: Look(1 + number % (len(OF_RUN) - 1)) for number, split in enumerate(val)}
+    return {**dict.fromkeys(splits, Look(0)), **looks}
+
+
+def _words_of(split: str) -> str:
+    """Return what a chart calls a split, as in ``validation`` and ``validation, clean``."""
+    kind, _, name = split.partition(".")
+    words = SPLITS.get(kind, kind)
+    return f"{words}, {name}" if name else words
 
 
 def _draw(chart: _Lines, metric: str, over: str) -> tuple[Figure, dict[str, str]]:
@@ -110,22 +124,22 @@ def _draw(chart: _Lines, metric: str, over: str) -> tuple[Figure, dict[str, str]
         for split in splits:
             look = Look(-1)
             if chart.num_runs == 1:
-                look = OF_SPLIT.get(split, Look(0))
+                look = _of_split(splits)[split]
             handles.append(_handle(look, split))
-            texts.append(SPLITS.get(split, split))
+            texts.append(_words_of(split))
     columns = 2 if max(map(len, texts), default=0) <= 28 else 1
     legend_height = 15.0 * math.ceil(len(texts) / columns)
     figure, axes = panel(inner=196.0, top=8.0, left=56.0, bottom=38.0 + legend_height)
     axes.tick_params(length=0)
     unit = _scale_x(axes, chart.lines, over)
     _draw_bands(axes, chart.lines, unit)
-    thin = "train" if "val" in splits and chart.num_runs > 1 else ""
+    thin = "train" if any(map(is_validation, splits)) and chart.num_runs > 1 else ""
     tips: dict[str, str] = {}
     for number, line in enumerate(chart.lines):
         (artist,) = axes.plot(line.drawn.x / unit, line.drawn.y, **_style(line, thin))
         key = f"curve-{number}"
         artist.set_gid(key)
-        tips[key] = f"{line.name}, {SPLITS.get(line.split, line.split)}"
+        tips[key] = f"{line.name}, {_words_of(line.split)}"
     _scale_y(axes, chart.lines, metric)
     if texts:
         place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.1, 0.0)}
@@ -140,7 +154,7 @@ def _handle(look: Look, split: str = "") -> Line2D:
         style["color"] = of_run(look.color)
     if split == "train":
         style["linewidth"] = 1.0
-    if split == "val":
+    if is_validation(split):
         style |= {"marker": "o", "markersize": 3.5}
     return Line2D([], [], **style)
 
@@ -171,7 +185,7 @@ def _style(line: _Line, thin: str) -> dict[str, Any]:
     style: dict[str, Any] = {"color": of_run(line.look.color), "linestyle": dash, "linewidth": 1.9}
     if line.split == thin:
         style["linewidth"] = 1.0
-    if line.split == "val" and len(line.drawn.x) <= MARKED:
+    if is_validation(line.split) and len(line.drawn.x) <= MARKED:
         style |= {"marker": "o", "markersize": 3.4}
     return style
 

@@ -19,7 +19,13 @@ from framework.commands.report.json_values import (
     shown,
     words,
 )
-from framework.commands.report.recorded_run import RecordedRun, RecordedSpan, stacked
+from framework.commands.report.recorded_run import (
+    RecordedRun,
+    RecordedSpan,
+    is_validation,
+    named_by_set,
+    stacked,
+)
 from framework.commands.report.run_metrics import Metrics, read_metrics
 from framework.config.schema import FACTS
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
@@ -98,7 +104,7 @@ def _status(
         return "unfinished", "no end is recorded since it was resumed: it is running, or was killed"
     if summary.get("status") == "interrupted":
         return "interrupted", ""
-    return "finished", ""
+    return "finished", shown(summary.get("reason", ""))
 
 
 def _spans(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, RecordedSpan]:
@@ -133,8 +139,8 @@ def _validation(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, float
     values.pop("step", None)
     if values:
         return values
-    curves = [(name, c.values) for (split, name), c in metrics.curves.items() if split == "val"]
-    return {name: float(points[-1]) for name, points in curves}
+    curves = [(key, c.values) for key, c in metrics.curves.items() if is_validation(key[0])]
+    return {named_by_set(*key): float(points[-1]) for key, points in curves}
 
 
 def _notes(

@@ -51,7 +51,8 @@ class RecordedRun:
     spans: Mapping[str, RecordedSpan] = field(default_factory=dict)
     beside: Mapping[str, RecordedSpan] = field(default_factory=dict)
     curves: Mapping[tuple[str, str], MetricCurve] = field(default_factory=dict)  # (split, metric)
-    val: Mapping[str, float] = field(default_factory=dict)  # means of the last validation
+    # Means of the last validation; of several sets, their names begin with the set's and a dot.
+    val: Mapping[str, float] = field(default_factory=dict)
     best: Mapping[str, float] = field(default_factory=dict)  # means of the best validation
     figures: Mapping[str, float] = field(default_factory=dict)  # names end with the unit
     resources: Mapping[str, float] = field(default_factory=dict)  # stages, use of the machine
@@ -93,6 +94,17 @@ class RecordedRun:
         if best is None or best == self.val.get(metric):
             return ""
         return f"best {plain(best)}"
+
+
+def is_validation(split: str) -> bool:
+    """Return whether a split is the validation, or one of several validation sets."""
+    return split.partition(".")[0] == "val"
+
+
+def named_by_set(split: str, metric: str) -> str:
+    """Return a metric's name in ``RecordedRun.val``, as in ``loss`` and ``clean.loss``."""
+    _, dot, name = split.partition(".")
+    return f"{name}{dot}{metric}"
 
 
 def stacked(

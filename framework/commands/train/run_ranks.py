@@ -89,7 +89,7 @@ def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = Fa
     pack_missing(job.config, job.allowed)
     apart = in_sweep and job.config["data"]["source"]["_target_"] == DALI
     if ("num_processes" in job.config["parallel"] or apart) and "RANK" not in os.environ:
-        return _launch(job, meeting)
+        return launch_ranks(job, meeting)
     return _run(job, StopSignals(of_rank=False))
 
 
@@ -98,7 +98,7 @@ def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
 
     ``allowed`` was typed on this host: the leader cannot extend it.
     """
-    job = _read_job(meeting.share(None))._replace(allowed=allowed)
+    job = read_job(meeting.share(None))._replace(allowed=allowed)
     check_targets(job.config, allowed)
     return told_code(job.outcome(run_here, meeting))
 
@@ -108,7 +108,8 @@ def _run(job: RankedJob, signals: StopSignals) -> RunOutcome:
         summary = run(job.config, Path(job.run_dir), job.allowed, signals.stopped, _say)
     step = summary["steps"]
     if summary["status"] != "interrupted":
-        return RunOutcome(0, "finished", step)
+        reason = summary.get("reason")
+        return RunOutcome(0, f"finished early: {reason}" if reason else "finished", step)
     command = f"paceline train {shlex.quote(f'resume={job.run_dir}')}"
     reason = f"stopped after step {step}, state saved; continue with: {command}"
     return RunOutcome(signals.exit_code, reason, step)
@@ -118,8 +119,12 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _launch(job: RankedJob, meeting: Meeting | None) -> RunOutcome:
-    """Start the ranks and wait for them.
+def launch_ranks(
+    job: RankedJob,
+    meeting: Meeting | None = None,
+    module: str = "framework.commands.train.start_rank",
+) -> RunOutcome:
+    """Start the ranks, each of which runs ``module`` on the job, and wait for them.
 
     They write their outcomes to files: a launcher sees only exit codes.
     """
@@ -141,7 +146,7 @@ def _launch(job: RankedJob, meeting: Meeting | None) -> RunOutcome:
         try:
             signal_number = launch(
                 num_processes,
-                "framework.commands.train.start_rank",
+                module,
                 [path],
                 _environment(num_processes, meeting),
                 parallel.get("max_restarts", 0),
@@ -227,14 +232,14 @@ def run_shared(composed: RankedJob | None) -> int:
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
-    job = composed or _read_job(share_text(None))
+    job = composed or read_job(share_text(None))
     outcome = job.outcome(_run_shared, composed is not None)
     if composed is not None:
         return conclude(outcome, Path(job.run_dir), short=False)
     return told_code(outcome)
 
 
-def _read_job(text: str) -> RankedJob:
+def read_job(text: str) -> RankedJob:
     values = json.loads(text)
     return RankedJob(values["config"], values["run_dir"], tuple(values["allowed"]))
 
@@ -249,8 +254,13 @@ def _run_shared(job: RankedJob, leads: bool) -> RunOutcome:
     return _run(job, StopSignals(of_rank=True))
 
 
+def outcome_path(job: RankedJob, launcher: str) -> Path:
+    """Return the file to which this rank writes how it ended."""
+    return Path(job.run_dir, f"exit.rank{os.environ['RANK']}.{launcher}.json")
+
+
 def main(path: str) -> NoReturn:
-    """Run one rank that ``_launch`` has started, and end the process."""
+    """Run one rank that ``launch_ranks`` has started, and end the process."""
     leave(_rank(path))
 
 
@@ -261,11 +271,11 @@ def _rank(path: str) -> int:
     returns 0, and only its file says so.
     """
     text = Path(path).read_text(encoding="utf-8")
-    job = _read_job(text)
+    job = read_job(text)
     config = job.config
     find_packages(job.allowed)
     launcher = json.loads(text)["launcher"]
-    result = Path(job.run_dir, f"exit.rank{os.environ['RANK']}.{launcher}.json")
+    result = outcome_path(job, launcher)
     if result.exists():
         code = json.loads(result.read_text(encoding="utf-8"))["code"]
         if code in LASTING:

@@ -122,9 +122,15 @@ def _search_value(cfg: DictConfig) -> float | None:
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     try:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-        return float(summary["best"][cfg.search_metric])
+        return _of_first_set(summary["best"], cfg.search_metric)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _of_first_set(best: dict[str, float], metric: str) -> float | None:
+    """Return a metric; without a validation set's name, it is the first set's."""
+    names = [name for name in best if name == metric or name.endswith(f".{metric}")]
+    return float(best[names[0]]) if names else None
 
 
 def _jobs_elsewhere(arguments: list[str]) -> list[Path]:

@@ -18,8 +18,8 @@ STORE = Storage(
     False,
     None,
     "photos-packed",
-    "val",
-    "val-packed",
+    {"val": "val"},
+    {"val": "val-packed"},
 )
 RATES = Rates(
     compute=1000.0,

@@ -30,7 +30,8 @@ def test_a_sample_ends_with_its_time(tmp_path):
 
 def test_all_is_packed_to_where_the_advice_says(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(20))
-    pack_all(Repack("store", path, str(tmp_path / "t"), "lmdb", {}, path, str(tmp_path / "v")))
+    val = {"val": path}, {"val": str(tmp_path / "v")}
+    pack_all(Repack("store", path, str(tmp_path / "t"), "lmdb", {}, *val))
     assert [
         open_store(str(tmp_path / name)).manifest.num_records for name in ("t.lmdb", "v.lmdb")
     ] == [20, 20]

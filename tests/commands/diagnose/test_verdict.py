@@ -6,8 +6,8 @@ REPACK = Repack(
     "packed",
     "hdf5",
     {"encode": "raw", "size": [64, 64]},
-    "val",
-    "val-packed",
+    {"val": "val"},
+    {"val": "val-packed"},
 )
 
 
@@ -45,3 +45,13 @@ def test_links_are_followed_as_in_training():
     repack = Repack("folder", "photos", "packed", follow_links="/my data")
     assert 'input.follow_links="/my data"' in repack.commands()[0]
     assert not any("follow_links" in word for word in REPACK.commands()[0])
+
+
+def test_several_validation_sets_are_packed_one_by_one():
+    val = {"val.a": "a", "val.b": "b"}, {"val.a": "a-packed", "val.b": "b-packed"}
+    repack = Repack("folder", "photos", "packed", "hdf5", {}, *val)
+    assert len(repack.commands()) == 3
+    assert repack.overrides()[1:] == [
+        "data.train=packed.h5",
+        "data.val={a:a-packed.h5,b:b-packed.h5}",
+    ]

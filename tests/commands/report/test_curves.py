@@ -81,3 +81,16 @@ def test_many_runs_without_a_telling_choice_are_named_by_pointing(tmp_path):
     )["loss-over-steps"]
     assert "Point at a line for its name." in found.caption
     assert "<title>seed=11, training</title>" in found.svg
+
+
+def test_each_validation_set_has_a_line_of_its_own(tmp_path):
+    lines = [
+        {"step": step, "split": split, "loss": 1.0 / step + len(split), "lr": 1, "wait_s": 0.1}
+        for step in (1, 2, 3)
+        for split in ("train", "val.clean", "val.noisy")
+    ]
+    folder = make_run(tmp_path / "a", lines=lines, code=None)
+    chart = drawn([folder])["loss-over-steps"]
+    assert "validation, clean" in chart.svg
+    assert "validation, noisy" in chart.svg
+    assert read_run(folder).val == {"clean.loss": 1 / 3 + 9, "noisy.loss": 1 / 3 + 9}

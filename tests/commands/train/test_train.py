@@ -12,13 +12,14 @@ import pytest
 import torch
 from paceline_examples.digits_net import DigitsCNN
 
-from framework.commands.train.train import _jobs_elsewhere
+from framework.commands.train.train import _jobs_elsewhere, _of_first_set
 from framework.system import durable
 from framework.system.stopping import command_of
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.faults import forked
 
 SUMMARY = {
+    "reason",
     *(
         "status",
         "steps",
@@ -365,3 +366,10 @@ def test_jobs_that_ran_elsewhere_are_found_in_their_order(tmp_path):
         "10-lr=0.1",
     ]
     assert _jobs_elsewhere(["-m"]) == []
+
+
+def test_a_search_finds_the_metric_of_the_first_set():
+    best = {"clean.loss": 0.5, "noisy.loss": 0.7, "step": 3}
+    assert _of_first_set(best, "loss") == 0.5
+    assert _of_first_set(best, "noisy.loss") == 0.7
+    assert _of_first_set(best, "f1") is None

@@ -5,7 +5,8 @@ from torch import nn
 
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
-from framework.train.evaluate import evaluate
+from framework.train.reporter import SplitResults
+from framework.train.validate import evaluate, means_of_sets, splits_of
 from tests.fakes import CPU, FakeClock, FakeLoader, MeanValue
 
 
@@ -24,7 +25,7 @@ def evaluated(model, count=5):
 
 
 def test_means_are_over_all_records_the_short_batch_included():
-    assert evaluated(nn.Linear(1, 1))[0] == ({"loss": 3.0, "total": 3.0}, 5.0)
+    assert evaluated(nn.Linear(1, 1))[0][:2] == ({"loss": 3.0, "total": 3.0}, 5.0)
 
 
 def test_nothing_is_learned_and_no_graph_is_kept():
@@ -85,3 +86,47 @@ def test_what_is_drawn_in_it_does_not_move_the_generators():
         NoParallel(device=CPU),
     )
     assert (torch.rand(3).tolist(), random.random()) == expected
+
+
+class CountsPredictions:
+    """Metrics that count the predictions they see."""
+
+    def __init__(self):
+        self.seen = []
+
+    def add(self, predictions):
+        self.seen += predictions[0].tolist()
+
+    def results(self):
+        seen, self.seen = self.seen, []
+        return {"most": torch.tensor(max(seen)), "seen": torch.tensor(seen)}
+
+
+class Predicts(MeanValue):
+    def __call__(self, model, batch):
+        outcome = super().__call__(model, batch)
+        outcome.predictions = (batch["value"], batch["value"])
+        return outcome
+
+
+def test_metrics_see_every_record_that_counts_and_no_filler():
+    data = {"value": torch.arange(1.0, 6.0)}
+    for rank, expected in enumerate(([1, 3, 5], [2, 4])):
+        loader = FakeLoader(data, 4, rank=rank, world_size=2)
+        parts = FP32(False, device=CPU), FakeClock(), NoParallel(device=CPU)
+        results = evaluate(nn.Linear(1, 1), loader, Predicts(), *parts, CountsPredictions())
+        assert results.arrays["seen"].tolist() == expected
+        assert results.means["most"] == max(expected)
+
+
+def test_means_of_several_sets_begin_with_the_name_of_the_set():
+    results = [SplitResults(f"val.{name}", {"loss": 1.0}, {}, 1.0, {}) for name in ("a", "b")]
+    assert means_of_sets(results) == {"a.loss": 1.0, "b.loss": 1.0}
+    assert means_of_sets([results[0]._replace(split="val")]) == {"loss": 1.0}
+
+
+def test_splits_are_named_by_their_sets():
+    loader = FakeLoader({"value": torch.ones(1)}, 1)
+    assert splits_of(None) == {}
+    assert splits_of(loader) == {"val": loader}
+    assert splits_of({"a": loader, "b": loader}).keys() == {"val.a", "val.b"}

@@ -1,0 +1,171 @@
+"""A page of the records with the highest loss, with their pictures and keys."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from time import strftime
+from typing import Any, NamedTuple
+
+import jinja2
+import numpy as np
+import torch
+from markupsafe import Markup
+from torch import Tensor
+
+from framework import __version__
+from framework.commands.evaluate.evaluation import SetResult
+from framework.commands.report.palette import COLORS
+from framework.config.predict_images import as_pixels, class_name
+from framework.config.saved_run import SavedRun
+from framework.contracts.batch import Batch, move
+from framework.contracts.data import FindsRecords
+from framework.contracts.prediction import (
+    ClassProbabilities,
+    PredictedBoxes,
+    PredictedImages,
+    PredictedMaps,
+    PredictedTexts,
+    Predictions,
+    Predicts,
+)
+from framework.errors import printable
+from framework.image.decode import encode_jpeg, encode_png
+from framework.image.label_map import colored, label_colors
+
+TEMPLATES = Path(__file__).parent / "templates"
+STYLE = Path(__file__).parents[1] / "report" / "templates" / "style.css"
+SHARP = 128  # pixels of the longer side up to which a picture is kept without loss
+
+
+class Picture(NamedTuple):
+    """A picture on the page: the name of its field, and a data URI."""
+
+    name: str
+    source: str
+
+
+class ShownRecord(NamedTuple):
+    """A record on the page: its pictures, and what is known of it."""
+
+    pictures: list[Picture]
+    facts: list[tuple[str, str]]
+
+
+class ShownSet(NamedTuple):
+    """The worst records of one set of data."""
+
+    name: str
+    data: str
+    records: int
+    means: list[tuple[str, str]]
+    worst: list[ShownRecord]
+
+
+def shown_set(run: SavedRun, name: str, result: SetResult) -> ShownSet:
+    """Read the worst records of a set again, predict them, and draw them."""
+    summary = result.summary
+    means = [(key, f"{value:.4f}") for key, value in summary["means"].items()]
+    worst = _shown_records(run, result)
+    return ShownSet(name, printable(str(summary["data"])), summary["records"], means, worst)
+
+
+def _shown_records(run: SavedRun, result: SetResult) -> list[ShownRecord]:
+    facts = [
+        [
+            ("loss", f"{record['loss']:.4f}"),
+            *([("key", printable(record["key"]))] if record["key"] else []),
+            ("record", str(record["index"])),
+        ]
+        for record in result.summary["worst"]
+    ]
+    if not isinstance(result.source, FindsRecords):
+        return [ShownRecord([], own) for own in facts]
+    batch = result.source.records(torch.tensor([record.index for record in result.worst]))
+    pictures = _pictures(colored(batch, _maps(batch, result)))
+    shown = [ShownRecord([p[n] for p in pictures], own) for n, own in enumerate(facts)]
+    if isinstance(run.objective, Predicts):
+        target = batch.get(run.objective.target)
+        predictions = run.predicted(run.finish(move(batch, run.device), 0))
+        for number, record in enumerate(shown):
+            record.facts.extend(_words(run.classes, predictions, target, number))
+            record.pictures.extend(_predicted_pictures(predictions, number))
+    return shown
+
+
+def _maps(batch: Batch, result: SetResult) -> list[str]:
+    return [name for name in result.source.manifest.label_maps if isinstance(batch[name], Tensor)]
+
+
+def _pictures(batch: Batch) -> list[list[Picture]]:
+    """Return the pictures of each field that has any, record by record."""
+    fields: list[list[Picture]] = []
+    for name, values in batch.items():
+        if not isinstance(values, Tensor | list) or not len(values):
+            continue
+        if all(_is_picture(value) for value in values):
+            fields.append([Picture(name, data_uri(value.cpu().numpy())) for value in values])
+    return fields
+
+
+def _is_picture(value: Any) -> bool:
+    is_pixels = isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 3
+    return is_pixels and value.shape[0] in (1, 3)
+
+
+def data_uri(pixels: np.ndarray) -> str:
+    """Return uint8 [C, H, W] as the address of a picture inside a page."""
+    pixels = np.ascontiguousarray(pixels)
+    if max(pixels.shape[1:]) <= SHARP:
+        return f"data:image/png;base64,{b64encode(encode_png(pixels)).decode()}"
+    return f"data:image/jpeg;base64,{b64encode(encode_jpeg(pixels, 85)).decode()}"
+
+
+def _words(
+    classes: Sequence[str], predictions: Predictions, target: Any, number: int
+) -> list[tuple[str, str]]:
+    """Return what is right for a record, and what is predicted."""
+    words: list[tuple[str, str]] = []
+    if isinstance(predictions, ClassProbabilities):
+        if isinstance(target, Tensor) and not target[number].dim():
+            words.append(("label", printable(class_name(classes, int(target[number])))))
+        probability, best = predictions.values[number].max(0)
+        name = printable(class_name(classes, int(best)))
+        words.append(("predicted", f"{name} ({float(probability):.3f})"))
+    elif isinstance(predictions, PredictedTexts):
+        if isinstance(target, list):
+            words.append(("text", printable(str(target[number]))))
+        words.append(("predicted", printable(predictions.values[number])))
+    elif isinstance(predictions, PredictedBoxes):
+        words.append(("boxes", str(len(predictions.values[number].boxes))))
+    return words
+
+
+def _predicted_pictures(predictions: Predictions, number: int) -> list[Picture]:
+    if isinstance(predictions, PredictedMaps):
+        pixels = label_colors()[predictions.values[number].cpu().numpy().clip(0, 255)]
+    elif isinstance(predictions, PredictedImages):
+        one = PredictedImages(predictions.values[number : number + 1])
+        pixels = as_pixels(one)[0]
+    else:
+        return []
+    return [Picture("predicted", data_uri(pixels.transpose(2, 0, 1)))]
+
+
+def worst_page(parts: Sequence[ShownSet], run: str, weights: str) -> str:
+    """Return the HTML."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("worst.html").render(
+        parts=parts,
+        run=printable(run),
+        weights=printable(weights),
+        written=strftime("%Y-%m-%d %H:%M"),
+        version=__version__,
+        colors=COLORS,
+        style=Markup(STYLE.read_text(encoding="utf-8")),  # noqa: S704  # our own file
+    )

@@ -1,0 +1,122 @@
+"""Put the predictions of all parts into one file, or a folder of pictures beside a table."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from framework.commands.predict.prediction_columns import BoxRow, Columns
+from framework.config.predict_images import class_name
+from framework.errors import ConfigError
+from framework.system.durable import move, open_durable, sync
+from framework.system.extras import needed
+
+Parts = Callable[[], Iterator[Columns]]  # yields the columns of each part, in order
+
+TABLE_NAME = "predictions.csv"  # of a folder of pictures
+JSON_PAIRS = (",", ":")
+
+
+def write_csv(path: Path, parts: Parts) -> None:
+    """Write a table as CSV with a header, UTF-8."""
+    with open_durable(path) as file:
+        _write_rows(file, parts)
+
+
+def _write_rows(file: IO[bytes], parts: Parts) -> None:
+    # Keys may be names of files, which may be any bytes.
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    names: list[str] = []
+    for columns in parts():
+        if not names:
+            names = list(columns)
+            writer.writerow(names)
+        writer.writerows(zip(*(columns[name] for name in names), strict=True))
+    text.flush()
+    text.detach()
+
+
+def write_parquet(path: Path, parts: Parts) -> None:
+    """Write a table as Parquet, a group of rows per part. ResourceError R112 without pyarrow."""
+    needed("pyarrow", "parquet")
+    from framework.store.table_file import write_row_groups  # noqa: PLC0415  # needs pyarrow
+
+    with open_durable(path) as file:
+        write_row_groups(file, parts())
+
+
+def write_coco(path: Path, parts: Parts, classes: Sequence[str]) -> None:
+    """Write boxes as COCO has them, with a ``score``. Ids begin with 1."""
+    labels = sorted({box[5] for part in parts() for boxes in part["boxes"] for box in boxes})
+    numbers = range(max(len(classes), max(labels, default=-1) + 1))
+    categories = [{"id": n + 1, "name": class_name(classes, n)} for n in numbers]
+    with open_durable(path) as file:
+        file.write(b'{"categories":' + _json(categories) + b',\n"images":[')
+        _write_items(file, _images(parts))
+        file.write(b'],\n"annotations":[')
+        _write_items(file, _annotations(parts))
+        file.write(b"]}\n")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=JSON_PAIRS).encode("ascii")
+
+
+def _write_items(file: IO[bytes], items: Iterator[dict[str, Any]]) -> None:
+    for number, item in enumerate(items):
+        file.write((b",\n" if number else b"\n") + _json(item))
+
+
+def _images(parts: Parts) -> Iterator[dict[str, Any]]:
+    number = 0
+    for part in parts():
+        for key, width, height in zip(part["key"], part["width"], part["height"], strict=True):
+            number += 1
+            yield {"id": number, "file_name": key, "width": width, "height": height}
+
+
+def _annotations(parts: Parts) -> Iterator[dict[str, Any]]:
+    image = number = 0
+    for part in parts():
+        for boxes in part["boxes"]:
+            image += 1
+            for box in (BoxRow(*row) for row in boxes):
+                number += 1
+                yield {
+                    "id": number,
+                    "image_id": image,
+                    "category_id": box.label + 1,
+                    "bbox": [box.left, box.top, box.width, box.height],
+                    "area": round(box.width * box.height, 2),
+                    "iscrowd": 0,
+                    "score": box.score,
+                }
+
+
+def write_folder(path: Path, parts: Parts, pictures: Path) -> None:
+    """Move the folder of pictures to its place, with a table of their keys.
+
+    Args:
+        path: Where the folder goes.
+        parts: Have the columns key and file.
+        pictures: The folder, on the same file system.
+    """
+    if path.is_dir() and not pictures.is_dir():  # it was moved before this process began
+        return
+    write_csv(pictures / TABLE_NAME, parts)
+    sync(pictures)
+    move(pictures, path)
+
+
+def check_folder(path: Path) -> None:
+    """Raise ConfigError C356 for a folder that is not one of ours, and must not be replaced."""
+    if not os.path.lexists(path):
+        return
+    if path.is_dir() and (not os.listdir(path) or (path / TABLE_NAME).is_file()):
+        return
+    what = "is there already, and holds something else"
+    raise ConfigError(356, f"output.path = {path}", what, "choose another folder")

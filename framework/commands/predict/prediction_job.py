@@ -1,0 +1,446 @@
+"""Predict the records of an input part by part, so that a killed command continues.
+
+The folder ``OUTPUT.parts`` holds the finished parts. The same command continues with the others, and
+gives the same bytes: the parts and their batches do not depend on what was finished.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework import __version__
+from framework.commands.predict.prediction_columns import (
+    BOXES,
+    IMAGES,
+    MASKS,
+    TABLE,
+    Columns,
+    box_rows,
+    check_form,
+    check_top_k,
+    table_columns,
+)
+from framework.commands.predict.prediction_files import (
+    check_folder,
+    write_coco,
+    write_csv,
+    write_folder,
+    write_parquet,
+)
+from framework.config.image_places import ImagePlace, image_places, in_images
+from framework.config.input_source import PART, InputSource, ItemRange, ReadPart
+from framework.config.predict_images import as_pixels, class_name
+from framework.config.saved_config import USED_PARTS
+from framework.config.saved_run import SavedRun, chosen_file
+from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedImages, Predictions
+from framework.contracts.records import Field, RecordInput
+from framework.data.reader import BatchReader
+from framework.errors import ConfigError, DataError, PacelineError, ResourceError
+from framework.image.decode import encode_png
+from framework.pack.engine import publish
+from framework.pack.engine.jobs import file_sha256, hash_of, make_plan, stamps
+from framework.pack.engine.journal import BadItem, Journal
+from framework.store.folder_store import LONGEST_NAME
+from framework.system.durable import reach, remove_leftovers, sync, tidied, write_text
+from framework.system.lock import locked
+
+LABEL = "label"  # the field with the number of a record's class
+FORMAT = 1  # of the parts
+MOST_IN_MASK = 255
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What to predict, and into what.
+
+    Attributes:
+        run: The run, whose model predicts.
+        source: Gives the records.
+        configured: The keys of the input. Finished parts are kept only if all are the same.
+        path: The file or folder that is made.
+        form: What it holds: ``table``, ``boxes``, ``mask`` or ``image``.
+        top_k: How many classes of each record a table has.
+        skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
+    """
+
+    run: SavedRun
+    source: RecordInput
+    configured: dict[str, Any]
+    path: Path
+    form: str
+    top_k: int
+    skip_bad: bool
+
+
+class Predicted(NamedTuple):
+    """The result: how many records, how many of them were predicted before, and what is bad."""
+
+    num_records: int
+    num_resumed: int
+    bad: list[BadItem]
+
+
+OnRecords = Callable[[int, int], None]  # (records since the last call, items since the last call)
+
+
+def predict(prediction: Prediction, on_progress: OnRecords) -> Predicted:
+    """Predict what is missing, and make the output once all parts are there.
+
+    Raises:
+        ConfigError: C351, C352, C354 to C356: the model, the data or the output do not fit.
+        DataError: For a bad item, or if all are bad (D150).
+        ResourceError: R101: the disk is full. R150: another process makes the same output.
+    """
+    path = prediction.path
+    if prediction.form in (MASKS, IMAGES):
+        check_folder(path)
+    with _locked(path):
+        return _PredictionRun(prediction, on_progress).predict()
+
+
+def _locked(path: Path) -> AbstractContextManager[None]:
+    lock = path.with_name(f"{path.name}.lock")
+    fix = "wait until it ends, stop it, or choose another output"
+
+    def busy(holder: str) -> ResourceError:
+        return ResourceError(150, str(lock), f"{holder} is predicting into the same output", fix)
+
+    return locked(lock, busy)
+
+
+@final
+class _PredictionRun:
+    """One call of ``predict``, under its lock."""
+
+    def __init__(self, prediction: Prediction, on_progress: OnRecords) -> None:
+        self.prediction = prediction
+        self.on_progress = on_progress
+        self.run = prediction.run
+        self.path = prediction.path
+        self.journal = Journal(str(self.path), ".json")
+        self.pictures = self.journal.folder / "pictures"
+        for place in (self.path, self.journal.folder, self.journal.files):
+            remove_leftovers(place)
+            tidied(place)
+        tidied(self.path.parent)
+        inputs = prediction.source.manifest
+        self.fields = self.run.input_fields(inputs)
+        self.has_labels = _is_label(inputs.fields.get(LABEL))
+        self.ranges = self._begin()
+        self._named: list[ItemRange] = []  # parts whose names of pictures are taken
+        self._taken: set[str] = set()
+
+    def _begin(self) -> list[ItemRange]:
+        """Return the parts of the journal if the same command has begun; else begin a new one."""
+        facts = self._facts()
+        begun = self.journal.begun() or {}
+        if begun.get("facts") == facts:
+            per_part = int(begun["items_per_part"])
+        else:
+            self.journal.remove()
+            plan = make_plan(self.prediction.source, None)
+            size = self.run.batch_size
+            per_part = -(-plan.items_per_job // size) * size  # whole batches
+            self.journal.begin({"facts": facts, "items_per_part": per_part})
+        num_items = self.prediction.source.manifest.num_records
+        return [
+            ItemRange(number, start, min(start + per_part, num_items))
+            for number, start in enumerate(range(0, num_items, per_part))
+        ]
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what decides the bytes of the parts, besides the items, as JSON gives it back."""
+        run = self.run
+        inputs = self.prediction.source.manifest
+        used = {name: run.config[name] for name in (*USED_PARTS, "collate", "channels_last")}
+        used["transform"] = run.config["data"].get("val_transform") or used["transform"]
+        facts = {
+            "paceline": __version__,
+            "format": FORMAT,
+            "torch": str(torch.__version__),
+            "device": run.device.type,
+            "config": used,
+            "weights": file_sha256(chosen_file(run.run_dir, run.weights)),
+            "classes": list(run.classes),
+            "batch_size": run.batch_size,
+            "input": self.prediction.configured,
+            "source": inputs.source,
+            "num_items": inputs.num_records,
+            "input_classes": list(inputs.classes),
+            "form": self.prediction.form,
+            "top_k": self.prediction.top_k,
+        }
+        text = json.dumps(facts, sort_keys=True, default=str)
+        return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "run": str(run.run_dir)}
+
+    def predict(self) -> Predicted:
+        missing: list[ItemRange] = []
+        resumed = 0
+        for items in self.ranges:
+            note = self._finished(items)
+            if note is None:
+                missing.append(items)
+                continue
+            resumed += _num_records(note)
+            self.on_progress(_num_records(note), items.stop - items.start)
+        if missing:
+            self._predict_or_tidy(missing)
+        num_records = 0
+        bad: list[BadItem] = []
+        for items in self.ranges:
+            note = self._read(items)
+            num_records += _num_records(note)
+            bad += [BadItem(*item) for item in note["bad"]]
+        listing = publish.list_bad(self.path, bad)
+        if not num_records:
+            self.journal.remove()
+            what = f"all {len(bad)} items are bad, as {listing} says"
+            if not bad:
+                what = "its items hold no record"
+            source = self.prediction.source.manifest.source
+            raise DataError(150, source, what, "give something to predict")
+        self._put()
+        reach("predict.put")
+        self.journal.remove()
+        return Predicted(num_records, resumed, bad)
+
+    def _finished(self, items: ItemRange) -> dict[str, Any] | None:
+        """Return a part's note if its items are unchanged, and none is bad that must not be."""
+        try:
+            note = self._read(items)
+        except (OSError, ValueError):
+            return None
+        if note["bad"] and not self.prediction.skip_bad:
+            return None
+        return note if note["stamp"] == self._stamp(items) else None
+
+    def _stamp(self, items: ItemRange) -> str:
+        return hash_of(stamps(self.prediction.source, items.start, items.stop))
+
+    def _read(self, items: ItemRange) -> dict[str, Any]:
+        return json.loads(self.journal.file(items.number).read_text(encoding="ascii"))
+
+    def _predict_or_tidy(self, missing: Sequence[ItemRange]) -> None:
+        """Predict the missing parts. An error of the first one leaves no folder of parts."""
+        try:
+            self._predict(missing)
+        except PacelineError:
+            if len(missing) == len(self.ranges) and not self.journal.files.exists():
+                self.journal.remove()
+            raise
+
+    def _predict(self, missing: Sequence[ItemRange]) -> None:
+        """Predict the missing parts, in order, and write a note for each."""
+        stamps_before = {items.number: self._stamp(items) for items in missing}
+        source = InputSource(
+            self.prediction.source,
+            self._batch_fields(),
+            missing,
+            self.run.context,
+            self.prediction.skip_bad,
+        )
+        finish = self.run.finish_of(self.fields)
+        waiting = list(missing)
+        part = self._part(waiting[0])
+        with closing(self.run.loader(source, finish=finish)) as loader:
+            with closing(loader.epoch(0)) as batches:
+                for batch, _, _ in batches:
+                    while waiting[0].number != batch[PART]:
+                        self._note(source, waiting.pop(0), part, stamps_before)
+                        part = self._part(waiting[0])
+                    self._add(part, batch, source.parts[batch[PART]], source)
+            for items in waiting:
+                self._note(source, items, part, stamps_before)
+                part = self._part(items)
+
+    def _batch_fields(self) -> dict[str, Field]:
+        """Return the fields that are read: what the model takes, and the labels if there are."""
+        if not self.has_labels:
+            return self.fields
+        return {**self.fields, LABEL: self.prediction.source.manifest.fields[LABEL]}
+
+    def _note(
+        self, source: InputSource, items: ItemRange, part: "_Part", stamps_before: dict[int, str]
+    ) -> None:
+        """Write down a part that is complete."""
+        read = source.parts.pop(items.number)
+        part.sync()
+        reach("predict.part")
+        note = {
+            "stamp": stamps_before[items.number],
+            "columns": part.columns,
+            "bad": [list(item) for item in sorted(read.bad)],
+        }
+        write_text(self.journal.file(items.number), json.dumps(note))
+        reach("predict.noted")
+        self.on_progress(0, items.stop - items.start - part.num_items)
+
+    def _part(self, items: ItemRange) -> "_Part":
+        """Return an empty part. It knows which names of pictures the parts before it have."""
+        for before in self.ranges[len(self._named) : items.number]:
+            names = []
+            if self.prediction.form in (MASKS, IMAGES):
+                names = self._read(before)["columns"].get("file", [])
+            self._named.append(before)
+            self._taken.update(names)
+        return _Part(self.pictures, self._taken)
+
+    def _add(self, part: "_Part", batch: Batch, read: ReadPart, source: InputSource) -> None:
+        """Predict a batch, and add its rows to the part."""
+        form = self.prediction.form
+        predictions = self.run.predicted(batch)
+        check_form(predictions, form, str(self.path))
+        check_top_k(predictions, self.prediction.top_k)
+        indices: Tensor = batch["index"].cpu()
+        columns: Columns = {"key": [read.store.key(index) for index in indices.tolist()]}
+        if self.has_labels:
+            names = self.prediction.source.manifest.classes
+            columns[LABEL] = [class_name(names, number) for number in batch[LABEL].tolist()]
+        if form == TABLE:
+            columns |= table_columns(predictions, self.run.classes, self.prediction.top_k)
+        elif form == BOXES:
+            places = self._places(read, source, indices)
+            columns |= self._box_columns(predictions, places, batch)
+        elif isinstance(predictions, PredictedImages):
+            numbers = self._numbers(read, indices)
+            columns["file"] = part.write(as_pixels(predictions), columns["key"], numbers)
+        else:
+            maps = in_images(predictions, self._places(read, source, indices))
+            pixels = [_as_mask(numbers) for numbers in maps]
+            columns["file"] = part.write(pixels, columns["key"], self._numbers(read, indices))
+        part.add(columns)
+        part.num_items += len(indices)
+        self.on_progress(len(indices), len(indices))
+        reach("predict.batch")
+
+    def _numbers(self, read: ReadPart, indices: Tensor) -> list[int]:
+        return [read.item_numbers[index] for index in indices.tolist()]
+
+    def _places(
+        self, read: ReadPart, source: InputSource, indices: Tensor
+    ) -> list[ImagePlace] | None:
+        """Return where the model has looked in the images of some records."""
+        name = self.run.predicts.inputs[0]
+        reader = BatchReader(read.store, source.context)
+        return image_places(reader, name, read.store.read(indices)[name], indices)
+
+    def _box_columns(
+        self, predictions: Predictions, places: list[ImagePlace] | None, batch: Batch
+    ) -> Columns:
+        boxes = in_images(predictions, places)
+        if places is None:
+            height, width = batch[self.run.predicts.inputs[0]].shape[-2:]
+            sizes = [(height, width)] * len(boxes)
+        else:
+            sizes = [place.size for place in places]
+        return {
+            "width": [size[1] for size in sizes],
+            "height": [size[0] for size in sizes],
+            "boxes": [[list(row) for row in box_rows(scored)] for scored in boxes],
+        }
+
+    def _columns(self) -> Iterator[Columns]:
+        """Yield the columns of each part that has records, in order."""
+        for items in self.ranges:
+            columns = self._read(items)["columns"]
+            if columns:
+                yield columns
+
+    def _put(self) -> None:
+        """Make the output of all parts."""
+        form = self.prediction.form
+        if form == BOXES:
+            write_coco(self.path, self._columns, self.run.classes)
+        elif form in (MASKS, IMAGES):
+            write_folder(self.path, self._columns, self.pictures)
+        elif self.path.suffix == ".parquet":
+            write_parquet(self.path, self._columns)
+        else:
+            write_csv(self.path, self._columns)
+
+
+def _num_records(note: dict[str, Any]) -> int:
+    return len(note["columns"].get("key", ()))
+
+
+def _is_label(field: Field | None) -> bool:
+    """Return whether a field is the number of a record's class."""
+    return field is not None and not field.shape and np.dtype(field.dtype).kind in "iu"
+
+
+def _as_mask(numbers: np.ndarray) -> np.ndarray:
+    """Return class numbers as uint8 [H, W, 1]. ConfigError C357 if one needs more than a byte."""
+    if numbers.size and numbers.max() > MOST_IN_MASK:
+        what = f"class {numbers.max()} does not fit into a mask of one byte per pixel"
+        raise ConfigError(357, "as = mask", what, "use a model of at most 256 classes")
+    return numbers[:, :, None].astype(np.uint8)
+
+
+@final
+class _Part:
+    """The rows of a part that is being predicted.
+
+    Attributes:
+        columns: The columns so far.
+        num_items: Items whose records were predicted.
+    """
+
+    def __init__(self, pictures: Path, taken: set[str]) -> None:
+        self.columns: Columns = {}
+        self.num_items = 0
+        self._pictures = pictures
+        self._taken = set(taken)
+        self._written: list[Path] = []
+
+    def add(self, columns: Columns) -> None:
+        for name, values in columns.items():
+            self.columns.setdefault(name, []).extend(values)
+
+    def write(
+        self, pictures: Sequence[np.ndarray], keys: Sequence[str], numbers: Sequence[int]
+    ) -> list[str]:
+        """Write pictures (uint8 [H, W, C]) as PNGs, and return their names in the folder."""
+        names: list[str] = []
+        for pixels, key, number in zip(pictures, keys, numbers, strict=True):
+            name = picture_name(key, number, self._taken)
+            self._taken.add(name)
+            path = self._pictures / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode_png(np.ascontiguousarray(pixels.transpose(2, 0, 1))))
+            self._written.append(path)
+            names.append(name)
+        return names
+
+    def sync(self) -> None:
+        """Put the pictures on the disk, before the part counts as finished."""
+        for path in (*self._written, *{path.parent for path in self._written}):
+            sync(path)
+
+
+def picture_name(key: str, number: int, taken: Container[str]) -> str:
+    """Return the name of a record's picture: its key with another ending, or its number.
+
+    A name that is taken gets the record's number. A key must not lead out of the folder.
+
+    Args:
+        key: Of the record.
+        number: Of its item.
+        taken: The names of the pictures before it.
+    """
+    path = Path(key)
+    is_plain = key and not path.is_absolute() and ".." not in path.parts and "\0" not in key
+    if not is_plain or len(path.name.encode(errors="surrogateescape")) > LONGEST_NAME:
+        return f"{number:09d}.png"
+    name = str(path.with_suffix(".png"))
+    while name in taken:
+        name = f"{name.removesuffix('.png')}-{number}.png"
+    return name

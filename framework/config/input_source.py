@@ -1,0 +1,232 @@
+"""A Source over an input: its records are read once, in order, and never packed."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.records import (
+    Chunk,
+    Field,
+    FilePerRecord,
+    Manifest,
+    RecordInput,
+    item_files_of,
+)
+from framework.data.reader import Request
+from framework.data.source import StoreSource
+from framework.errors import DataError
+from framework.measure.stopwatch import Stages
+from framework.order.batches import Order
+from framework.pack.engine.jobs import joined, prepared
+from framework.pack.engine.journal import BadItem
+from framework.pack.images import Preparation
+from framework.pack.marked import MarkedInput
+from framework.store.chunk_store import ChunkStore, ItemStore
+
+PART = "part"  # the field of a batch with the number of its part
+
+
+class ItemRange(NamedTuple):
+    """Items of an input that are read together, and become one part."""
+
+    number: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class ReadPart:
+    """The records of a part.
+
+    Attributes:
+        items: The items.
+        store: The records, with the fields that batches have.
+        item_numbers: The item of each record.
+        bad: What was left out so far.
+    """
+
+    items: ItemRange
+    store: ChunkStore | ItemStore
+    item_numbers: Sequence[int]
+    bad: list[BadItem]
+
+
+@final
+class InputSource:
+    """Batches of the records of an input, in order. The last batch of a part may be short.
+
+    Every batch has ``part``, the number of its part, and ``index``, the numbers of its records
+    within the part. ``parts`` holds what was read: the consumer removes what it is done with. A
+    part without records has no batch, but is there before any batch of the next one.
+
+    Args:
+        source: The input.
+        fields: The fields that batches have, by name. The input may have others.
+        ranges: The parts to read.
+        context: The transform, the workers and the other settings.
+        skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
+    """
+
+    graph_refusal = "its records are read once"
+
+    def __init__(
+        self,
+        source: RecordInput,
+        fields: Mapping[str, Field],
+        ranges: Sequence[ItemRange],
+        context: SourceContext,
+        skip_bad: bool,
+    ) -> None:
+        self.source = source
+        self.ranges = list(ranges)
+        self.context = replace(context, order_choice=None, verify="off")
+        self.skip_bad = skip_bad
+        self.manifest: Manifest = replace(source.manifest, fields=dict(fields))
+        self.order: Order = self.context.order(max(1, self.manifest.num_records))
+        self.parts: dict[int, ReadPart] = {}
+        self._stages = Stages()
+        self._key = _key_function(source)
+
+    def batches(self, epoch: int, start: int = 0) -> MicroBatches:
+        with ThreadPoolExecutor(1, "paceline-input") as reader:
+            ahead = [reader.submit(self._read, items) for items in self.ranges[:1]]
+            for following in [*self.ranges[1:], None]:
+                if not ahead:
+                    return
+                part = ahead.pop().result()
+                if following is not None:
+                    ahead.append(reader.submit(self._read, following))
+                self.parts[part.items.number] = part
+                if part.store.keys:
+                    yield from self._batches_of(part)
+
+    def _batches_of(self, part: ReadPart) -> Generator[MicroBatch]:
+        source = StoreSource(part.store, self.context)
+        order = source.order
+        step = 0
+        while step < order.num_steps:
+            try:
+                with closing(source.batches(0, step)) as batches:
+                    for batch, weight, last in batches:
+                        step += 1
+                        yield MicroBatch({**batch, PART: part.items.number}, weight, last)
+            except DataError:
+                if not self.skip_bad:
+                    raise
+                first = step * order.batch_size
+                stop = min(first + order.batch_size, order.num_in_batches)
+                good = self._readable(source, part, order.records(0, first, stop))
+                step += 1
+                if len(good):
+                    batch = source.read(Request(0, good, training=False))
+                    yield MicroBatch({**batch, PART: part.items.number}, 1.0, True)
+            self._stages.add_slices([source.stages()])
+
+    def _readable(self, source: StoreSource, part: ReadPart, indices: Tensor) -> Tensor:
+        """Return the records that can be read one by one, and note the others as bad."""
+        good: list[int] = []
+        for index in indices.tolist():
+            try:
+                source.read(Request(0, torch.tensor([index]), training=False))
+                good.append(index)
+            except DataError as error:
+                part.bad.append(_bad(part.item_numbers[index], part.store.name(index), error))
+        return torch.tensor(good, dtype=torch.int64)
+
+    def _read(self, items: ItemRange) -> ReadPart:
+        """Read the items of a part: all at once, or one by one if one of them is bad."""
+        bad: list[BadItem] = []
+        if self._key is not None:  # the workers read the files
+            numbers = list(range(items.start, items.stop))
+            keys = [self._key(number) for number in numbers]
+            lazy = ItemStore(self.source, items.start, keys, self.manifest)
+            return ReadPart(items, lazy, numbers, bad)
+        try:
+            chunk = self.source.read(items.start, items.stop)
+            numbers = [items.start] * len(chunk.keys)
+            if len(chunk.keys) == items.stop - items.start:
+                numbers = list(range(items.start, items.stop))
+        except DataError:
+            if not self.skip_bad:
+                raise
+            chunk, numbers = self._read_one_by_one(items, bad)
+        names = _Names(self.source, chunk.keys, numbers)
+        store = ChunkStore(chunk, self.manifest, names)
+        return ReadPart(items, store, numbers, bad)
+
+    def _read_one_by_one(self, items: ItemRange, bad: list[BadItem]) -> tuple[Chunk, list[int]]:
+        chunks: list[Chunk] = []
+        numbers: list[int] = []
+        for item in range(items.start, items.stop):
+            try:
+                chunk = self.source.read(item, item + 1)
+            except DataError as error:
+                bad.append(_bad(item, self.source.name(item), error))
+                continue
+            chunks.append(chunk)
+            numbers += [item] * len(chunk.keys)
+        good = [chunk for chunk in chunks if chunk.keys]
+        return joined(good, self.source.manifest.fields), numbers
+
+    def sample(self, count: int) -> dict[str, Tensor]:
+        raise NotImplementedError("an input that is read once has no sample")
+
+    def stages(self) -> dict[str, float]:
+        return self._stages.take()
+
+    def close(self) -> None:
+        self.parts.clear()
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Returns what errors call a record: the name of its item, and its key if that says more."""
+
+    source: RecordInput
+    keys: Sequence[str]
+    numbers: Sequence[int]
+
+    def __call__(self, index: int) -> str:
+        name = self.source.name(self.numbers[index])
+        key = self.keys[index]
+        return name if key in name else f"{name}: {key}"
+
+
+def _key_function(source: RecordInput) -> Callable[[int], str] | None:
+    """Return the function that gives an item's key; None if its records must be read first."""
+    inner = source
+    while isinstance(inner, MarkedInput | PreparedInput):
+        inner = inner.source
+    if isinstance(inner, FilePerRecord) and inner.file_per_record:
+        return inner.key
+    return None
+
+
+@final
+class PreparedInput:
+    """An input whose videos are decoded as packing does."""
+
+    def __init__(self, source: RecordInput) -> None:
+        self.source = source
+        self._prepare = Preparation()
+        self.manifest = replace(source.manifest, fields=self._prepare.fields(source))
+
+    def read(self, start: int, stop: int) -> Chunk:
+        return prepared(self.source, self._prepare, start, stop)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def item_files(self, index: int) -> Sequence[str]:
+        return item_files_of(self.source, index)
+
+
+def _bad(item: int, name: str, error: DataError) -> BadItem:
+    reason = " ".join(str(error.args[2]).split())
+    return BadItem(item, name, f"{error.letter}{error.args[0]}", reason)

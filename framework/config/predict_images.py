@@ -1,0 +1,124 @@
+"""Predict images that are in memory or named by their paths, for notebooks and scripts."""
+
+import os
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.contracts.prediction import (
+    ClassProbabilities,
+    PredictedBoxes,
+    PredictedImages,
+    PredictedMaps,
+    PredictedNumbers,
+    PredictedTexts,
+    Predictions,
+)
+from framework.contracts.records import Chunk
+from framework.errors import ConfigError
+from framework.image.decode import encode_png
+from framework.input.file_items import read_file
+
+FORMS = "a list of paths, PIL images or arrays [H, W, C], or a tensor [B, C, H, W]"
+
+
+def image_chunk(images: Any, name: str) -> Chunk:
+    """Return images as records with one field.
+
+    Args:
+        images: Paths, PIL images, arrays uint8 [H, W] or [H, W, 1 or 3], or a tensor uint8
+            [B, C, H, W].
+        name: The field.
+
+    Raises:
+        ConfigError: C360 for anything else.
+    """
+    if isinstance(images, Tensor):
+        return Chunk({name: images.cpu().numpy()}, _numbered(images))
+    if isinstance(images, str | bytes | os.PathLike):
+        what = f"is one image, and not {FORMS}"
+        raise ConfigError(360, "images", what, "put it into a list")
+    return Chunk(
+        {name: [_file_bytes(image, n) for n, image in enumerate(images)]}, _numbered(images)
+    )
+
+
+def _numbered(images: Any) -> list[str]:
+    return [str(number) for number in range(len(images))]
+
+
+def _file_bytes(image: Any, number: int) -> bytes:
+    """Return an image as the bytes of an image file, without loss."""
+    if isinstance(image, str | os.PathLike):
+        return read_file(os.fspath(image))
+    if hasattr(image, "convert") and hasattr(image, "save"):  # PIL's, without importing it
+        if image.mode not in ("L", "RGB"):
+            image = image.convert("RGB")
+        file = BytesIO()
+        image.save(file, "PNG")
+        return file.getvalue()
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3):
+        planes = np.atleast_3d(image).transpose(2, 0, 1)
+        if planes.shape[0] in (1, 3):
+            return encode_png(np.ascontiguousarray(planes))
+    what = f"is {_form(image)}, and images must be {FORMS}, with 1 or 3 channels of uint8"
+    raise ConfigError(360, f"images[{number}]", what, "convert it")
+
+
+def _form(image: Any) -> str:
+    if isinstance(image, np.ndarray | Tensor):
+        return f"{image.dtype} {list(image.shape)}"
+    return f"of the type {type(image).__name__}"
+
+
+def as_dicts(
+    predictions: Predictions, placed: Sequence[Any], classes: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield what is predicted for each record, with names of classes.
+
+    Args:
+        predictions: Of a batch.
+        placed: Its label maps or boxes in the pixels of the images; empty for other kinds.
+        classes: The names of the classes by number.
+    """
+    if isinstance(predictions, ClassProbabilities):
+        for row in predictions.values.cpu().tolist():
+            best = max(range(len(row)), key=row.__getitem__)
+            names = [class_name(classes, number) for number in range(len(row))]
+            yield {
+                "class": names[best],
+                "probability": row[best],
+                "probabilities": dict(zip(names, row, strict=True)),
+            }
+    elif isinstance(predictions, PredictedMaps):
+        yield from ({"map": numbers} for numbers in placed)
+    elif isinstance(predictions, PredictedBoxes):
+        for scored in placed:
+            yield {
+                "boxes": scored.boxes.numpy(),
+                "scores": scored.scores.numpy(),
+                "classes": [class_name(classes, number) for number in scored.labels.tolist()],
+            }
+    elif isinstance(predictions, PredictedTexts):
+        yield from ({"text": text} for text in predictions.values)
+    elif isinstance(predictions, PredictedNumbers):
+        yield from ({"numbers": numbers} for numbers in predictions.values.cpu().numpy())
+    else:
+        yield from ({"image": image} for image in as_pixels(predictions))
+
+
+def as_pixels(predictions: PredictedImages) -> list[np.ndarray]:
+    """Return pictures as uint8 [H, W, C]."""
+    pixels = (predictions.values * 255).round().clamp(0, 255).to(torch.uint8)
+    return list(pixels.permute(0, 2, 3, 1).cpu().numpy())
+
+
+def class_name(classes: Sequence[str], number: int) -> str:
+    """Return the name of a class, or its number if it has none."""
+    if 0 <= number < len(classes):
+        return classes[number]
+    return str(number)

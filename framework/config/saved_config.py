@@ -1,0 +1,113 @@
+"""The configuration of a run as it was resolved, read from its directory."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from framework.config.build import last_line
+from framework.config.rule import check_values
+from framework.config.schema import FACTS, RULES, RULES_BY_BLOCK
+from framework.config.targets import Config
+from framework.contracts.records import Field, Manifest
+from framework.errors import CheckpointError, ConfigError
+
+RESOLVED = re.compile(r"resolved(\.\d+)?\.json")
+# The keys and parts of a configuration that use needs; training alone reads the others.
+KEYS = (
+    *("seed", "batch_size", "val_batch_size", "rank_batch_size", "accumulate", "shuffle", "last"),
+    *("limit", "select", "fold", "folds", "channels_last", "compile", "device", "collate"),
+    *("verify", "clock"),
+)
+USED_PARTS = ("model", "objective", "transform", "augment", "precision", "parallel", "loader")
+_REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
+
+
+def read_config(run_dir: Path) -> tuple[Config, Manifest]:
+    """Return the resolved configuration of a run, and what it knows of its training data.
+
+    Nothing that the configuration names is imported. CheckpointError K120.
+    """
+    where = f"run = {run_dir}"
+    fix = "give the directory that a run printed"
+    try:
+        paths = [path for path in run_dir.iterdir() if RESOLVED.fullmatch(path.name)]
+        newest = max(paths, key=lambda path: (len(path.name), path.name), default=None)
+        if newest is None:
+            raise FileNotFoundError
+        config = _resolved(json.loads(newest.read_text(encoding="utf-8")))
+        facts = json.loads((run_dir / FACTS).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = f"not the directory of a run (no resolved.json and {FACTS})"
+        raise CheckpointError(120, where, what, fix) from error
+    except (OSError, ValueError, RecursionError) as error:
+        what = f"its files cannot be read ({last_line(error)})"
+        raise CheckpointError(120, where, what, fix) from error
+    if not isinstance(facts, dict) or "data" not in facts:
+        what = "the run never began: it has read no data"
+        raise CheckpointError(120, where, what, "wait for it, or give the directory of another run")
+    try:
+        for name, value in facts.get("auto", {}).items():
+            _put(config, name, value)
+        _check(config)
+        return config, _manifest(facts["data"]["train"])
+    except ConfigError as error:
+        what = f"its configuration cannot be used: {error}"
+        raise CheckpointError(120, where, what, fix) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        what = f"its configuration or its {FACTS} is damaged ({last_line(error)})"
+        raise CheckpointError(120, where, what, fix) from error
+
+
+def _resolved(node: Any) -> Any:
+    """Return a copy with the values of the environment, which run directories only name."""
+    if isinstance(node, dict):
+        return {str(key): _resolved(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_resolved(value) for value in node]
+    if isinstance(node, str):
+        return _REFERENCE.sub(_from_environment, node)
+    return node
+
+
+def _from_environment(match: re.Match[str]) -> str:
+    value = os.environ.get(match[1])
+    if value is None:
+        raise ValueError(f"the environment variable {match[1]} is not set")
+    return value
+
+
+def _put(config: Config, name: str, value: Any) -> None:
+    """Set the value at a dotted name that holds ``auto``. A name without a place is left out."""
+    *parents, key = name.split(".")
+    block: Any = config
+    for parent in parents:
+        block = block[int(parent)] if isinstance(block, list) else block.get(parent)
+    if isinstance(block, dict) and key in block:
+        block[key] = value
+
+
+def _check(config: Config) -> None:
+    """Check what this module uses of a configuration, which a hostile file may hold."""
+    check_values(config, {key: RULES[key] for key in KEYS})
+    check_values(config["workers"], RULES_BY_BLOCK["workers"], "workers.")
+    for name, block in [(name, config[name]) for name in USED_PARTS] + [
+        ("data.source", config["data"]["source"])
+    ]:
+        if not isinstance(block, dict) or not isinstance(block.get("_target_"), str):
+            raise TypeError(f"{name} describes no part")
+    if not isinstance(config["order"], dict):
+        raise TypeError("order is no block")
+
+
+def _manifest(block: Mapping[str, Any]) -> Manifest:
+    known = {field.name for field in fields(Manifest)} - {"shards", "statistics", "fields"}
+    described = {
+        name: Field(field["dtype"], tuple(field["shape"]), field["encoding"], field["kind"])
+        for name, field in block["fields"].items()
+    }
+    others = {name: value for name, value in block.items() if name in known}
+    return Manifest(fields=described, **others)

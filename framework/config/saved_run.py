@@ -1,0 +1,543 @@
+"""Open the directory of a run to use its model: to evaluate, to predict, to export it.
+
+The configuration is the run's own, as it was resolved. The data that it was trained on need not
+exist any more: ``run.json`` knows its fields and classes.
+"""
+
+import os
+import re
+from collections.abc import Callable, Collection, Container, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import nn
+
+from framework.config.assemble import (
+    Finish,
+    find_device,
+    make_augment,
+    make_augmenter,
+    open_source,
+    source_context,
+)
+from framework.config.build import build, last_line
+from framework.config.image_places import image_places, in_images
+from framework.config.predict_images import as_dicts, image_chunk
+from framework.config.preflight import MISFITS
+from framework.config.saved_config import USED_PARTS, read_config
+from framework.config.targets import (
+    Config,
+    as_prefixes,
+    check_targets,
+    makes_data,
+    split_of,
+    val_sets,
+    with_folds,
+    with_functions,
+)
+from framework.contracts.batch import Batch
+from framework.contracts.data import Augment, Source, SourceContext
+from framework.contracts.loader import Clock, Loader, LoaderContext
+from framework.contracts.parallel import Parallel, Precision
+from framework.contracts.prediction import (
+    PredictedBoxes,
+    PredictedMaps,
+    Predictions,
+    Predicts,
+)
+from framework.contracts.records import Field, Manifest
+from framework.contracts.training import Objective
+from framework.data.classes import MappedSource, agree_on_classes
+from framework.data.collate import length_name
+from framework.data.source import StoreSource
+from framework.errors import CheckpointError, ConfigError, listed
+from framework.measure.clock import NoClock
+from framework.measure.numa import stay_beside
+from framework.store.chunk_store import ChunkStore
+from framework.store.file_format import format_of
+from framework.system.malloc import keep_freed_memory
+from framework.system.page_locked import use
+from framework.system.rng import seed_generators
+from framework.train.checkpoint import FOLDER, newest_path, newest_state
+from framework.train.weight_files import read_weights, weights_path
+
+BEST, LAST, AVERAGE = "best", "last", "average"
+NOTHING = {"_target_": "framework.augment.none.NoAugment"}
+ALONE = {"_target_": "framework.parallel.none.NoParallel"}
+OPENS_FILES = re.compile(r"framework\.data\.(hdf5|lmdb|folder|tar|parquet|mixture)\.\w+")
+SOURCES = {
+    name: {"_target_": f"framework.data.{name}.{name}_source"}
+    for name in ("hdf5", "lmdb", "folder", "tar", "parquet")
+}
+
+
+class ValidationSet(NamedTuple):
+    """One set of data to validate on.
+
+    Attributes:
+        split: ``val``, or ``val.NAME`` of several.
+        given: What names the data, as ``data.val`` does.
+        config: The configuration with which it is read.
+    """
+
+    split: str
+    given: Any
+    config: Config
+
+
+@final
+class SavedRun:
+    """A run whose model can be used. ``load`` and ``open_run`` make one.
+
+    Parts are built when they are first used.
+
+    Attributes:
+        run_dir: The directory of the run.
+        config: The configuration as plain values, without ``auto``.
+        allowed: Prefixes of the user's packages, whose classes the configuration may name.
+        weights: Which weights the model has: ``best``, ``last``, ``average``, or a file's path.
+        train: What is known of the training data, such as its fields and classes.
+        say: Prints a note.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Config,
+        allowed: Sequence[str],
+        weights: str,
+        train: Manifest,
+        say: Callable[[str], None],
+    ) -> None:
+        self.run_dir = run_dir
+        self.config = config
+        self.allowed = tuple(allowed)
+        self.weights = weights
+        self.train = train
+        self.say = say
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of the classes, by number; empty if the training data names none."""
+        return self.train.classes
+
+    @cached_property
+    def parallel(self) -> Parallel:
+        """The ranks that share the work."""
+        keep_freed_memory()
+        seed_generators(self.config["seed"])
+        device = find_device(self.config["device"])
+        parallel: Parallel = build("parallel", self.config["parallel"], self.allowed, device=device)
+        use(parallel.device, pinned=False)
+        stay_beside(parallel.device)
+        if parallel.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
+        return parallel
+
+    @property
+    def device(self) -> torch.device:
+        return self.parallel.device
+
+    @cached_property
+    def precision(self) -> Precision:
+        precision: Precision = self.build("precision", device=self.device)
+        return precision
+
+    @cached_property
+    def objective(self) -> Objective:
+        objective: Objective = self.build("objective")
+        return objective
+
+    @cached_property
+    def augment(self) -> Augment:
+        return make_augment(self.config, self.allowed, self.train)
+
+    @cached_property
+    def finish(self) -> Finish:
+        """Normalizes a batch on the device, as in validation. The second argument is 0."""
+        return make_augmenter(self.config, self.augment, self.device, training=False, say=self.say)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model with the chosen weights, on the device and in evaluation mode.
+
+        Raises:
+            CheckpointError: K121, K122, K124 or those of ``read_weights`` if the weights are missing,
+                damaged, or do not fit.
+        """
+        parallel = self.parallel
+        model: nn.Module = self.build("model").to(parallel.home)
+        if self.config["channels_last"]:
+            model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
+        self._load_weights(model)
+        wrapped = parallel.wrap(model)
+        if self.config["compile"]:
+            wrapped.compile(dynamic=False)
+        return parallel.unwrap(wrapped).eval()  # what training validates
+
+    def _load_weights(self, model: nn.Module) -> None:
+        names = model.state_dict().keys()
+        state = _read_chosen(self.run_dir, self.weights, names)
+        try:
+            model.load_state_dict(state)
+        except MISFITS as error:
+            where = f"weights = {chosen_file(self.run_dir, self.weights)}"
+            what = f"does not fit the run's model ({last_line(error)})"
+            fix = "give weights of this run, or of one with the same model"
+            raise CheckpointError(122, where, what, fix) from error
+
+    def build(self, name: str, **runtime: Any) -> Any:
+        """Build the part that the block ``name`` of the configuration describes."""
+        return build(name, self.config[name], self.allowed, **runtime)
+
+    def sets(
+        self, given: Any = None, select: str | None = None, limit: int | None = None
+    ) -> dict[str, ValidationSet]:
+        """Return each validation set by the name of its split: ``val``, or ``val.NAME`` of several.
+
+        Args:
+            given: A path or an object that ``data.val`` can be, or a dict of several by name; None:
+                the run's own validation data, cut as it was (``limit``, ``select``, ``fold``).
+            select: What the records of ``given`` must fulfil; None: all are used.
+            limit: How many records of ``given`` are used; None: all.
+
+        Raises:
+            ConfigError: C350 if the run has no validation data.
+        """
+        config = self.config
+        own = given is None
+        data = config["data"] if own else {**config["data"], "val": given}
+        named = val_sets(data)
+        if not named:
+            fix = "give the path of a store: data.val=..."
+            raise ConfigError(350, f"run = {self.run_dir}", "has no validation data", fix)
+        if not own:
+            config = {**config, "select": select, "limit": limit, "fold": None, "folds": None}
+        return {
+            split_of(name): ValidationSet(split_of(name), part, _reading(config, part, own))
+            for name, part in named.items()
+        }
+
+    def open_set(self, part: ValidationSet) -> Source:
+        """Open a validation set. The caller closes it.
+
+        Raises:
+            DataError: D190 if the data has records of a class that the training data lacks.
+        """
+        source = open_source(part.split, part.given, part.config, self.allowed, self.parallel)
+        try:
+            return self.with_own_classes(source)
+        except BaseException:
+            source.close()
+            raise
+
+    def source(self, path: Any = None) -> Source:
+        """Open data as the run's validation data is opened. The caller closes it.
+
+        Args:
+            path: What ``data.val`` can be, such as the path of a store; None: the run's own
+                validation data, the first set of several.
+        """
+        return self.open_set(next(iter(self.sets(path).values())))
+
+    def with_own_classes(self, source: Source) -> Source:
+        """Return ``source`` with labels numbered as the training data numbers them."""
+        numbers = agree_on_classes(self.train, source.manifest)
+        if numbers is None:
+            return source
+        return MappedSource(source, numbers, self.classes)
+
+    def loader(
+        self, source: Source, clock: Clock | None = None, finish: Finish | None = None
+    ) -> Loader:
+        """Return the run's loader over ``source``, which delivers batches as in validation.
+
+        Closing the loader closes the source.
+
+        Args:
+            source: The data.
+            clock: Measures the batches, if any.
+            finish: Normalizes a batch; None: as in validation.
+        """
+        context = LoaderContext(source, self.device, finish or self.finish, clock or NoClock())
+        loader: Loader = self.build("loader", context=context)
+        return loader
+
+    def batches(self, path: Any = None) -> Generator[Batch]:
+        """Yield the batches of ``path`` as the model gets them in validation, on the device.
+
+        ``path`` is what ``data.val`` can be, such as ``new.h5``; None: the run's own validation
+        data. Every record comes once, in order. ``index`` holds the numbers of the records.
+        """
+        loader = self.loader(self.source(path))
+        try:
+            with closing(loader.epoch(0)) as micro_batches:
+                for batch, weight, _ in micro_batches:
+                    if weight > 0:
+                        yield batch
+        finally:
+            loader.close()
+
+    @property
+    def predicts(self) -> Predicts:
+        """The objective, which knows what its model predicts. ConfigError C351 if it does not."""
+        if not isinstance(self.objective, Predicts):
+            name = self.config["objective"]["_target_"]
+            what = "does not say what its model predicts"
+            fix = "give it inputs, target and predict, as framework.contracts.prediction has them"
+            raise ConfigError(351, f"objective = {name}", what, fix)
+        return self.objective
+
+    @property
+    def context(self) -> SourceContext:
+        """What a source of data for this run is given."""
+        uncut = {"limit": None, "select": None, "fold": None, "folds": None}
+        config = {**self.config, **uncut}
+        return source_context(config, self.allowed, self.parallel, training=False)
+
+    @property
+    def batch_size(self) -> int:
+        """The number of records of a validation batch."""
+        return self.context.order(1).batch_size
+
+    def input_fields(self, given: Manifest) -> dict[str, Field]:
+        """Return the fields of the data that the model takes, as its batches need them.
+
+        An image gets the channels that it had in training.
+
+        Raises:
+            ConfigError: C352 if the data lacks one.
+        """
+        fields: dict[str, Field] = {}
+        derived: set[str | None] = set()
+        for name, field in given.fields.items():
+            if name in self.predicts.inputs:
+                fields[name] = _as_trained(field, self.train.fields.get(name))
+                derived.add(length_name(name, field, self.config["collate"]))
+        for name in self.predicts.inputs:
+            if name not in fields and name not in derived:
+                what = f"has no field {name!r}, which the model takes; it has {listed([*given.fields])}"
+                fix = "name its fields as the training data has them, with the keys of input"
+                raise ConfigError(352, given.source or "the data", what, fix)
+        return fields
+
+    def finish_of(self, fields: Mapping[str, Field]) -> Finish:
+        """Return ``finish`` for batches that have only these fields."""
+        block = only_fields(self.config["augment"], fields) or NOTHING
+        config = {**self.config, "augment": block}
+        augment = make_augment(config, self.allowed, replace(self.train, fields=dict(fields)))
+        return make_augmenter(config, augment, self.device, training=False, say=self.say)
+
+    def predicted(self, batch: Batch) -> Predictions:
+        """Return what the model predicts for a batch as it gets it."""
+        with torch.no_grad(), self.precision.autocast():
+            return self.predicts.predict(self.model, batch)
+
+    def predict(self, images: Any) -> list[dict[str, Any]]:
+        """Predict images. Each gets what the run's validation does with its own.
+
+        Args:
+            images: A list of paths, PIL images or arrays uint8 [H, W, C]; or a tensor [B, C, H, W]:
+                uint8 pixels, or floats as the model gets them, which are not changed.
+
+        Returns:
+            A dict for each image, by the objective: ``class``, ``probability`` and
+            ``probabilities``; ``map`` (class numbers [H, W]); ``boxes``, ``scores`` and
+            ``classes``; ``text``; ``numbers``; or ``image`` (uint8 [H, W, C]). Maps and boxes are
+            in the pixels of the given image.
+
+        Raises:
+            ConfigError: C351 or C352 if the model does not predict, or takes no images; C360 for what
+                is no image.
+            DataError: D106 for a damaged file.
+        """
+        if len(images) == 0:
+            return []
+        name = self.predicts.inputs[0]
+        if isinstance(images, torch.Tensor) and images.is_floating_point():
+            parts = [{name: part.to(self.device)} for part in images.split(self.batch_size)]
+            return [record for part in parts for record in self._records(self.predicted(part))]
+        chunk = image_chunk(images, name)
+        field = Field("uint8", (3, None, None), "image")
+        if isinstance(images, torch.Tensor):
+            field = Field("uint8", tuple(images.shape[1:]))
+        given = Manifest(len(images), {name: field}, source="images")
+        manifest = replace(given, fields=self.input_fields(given))
+        store = ChunkStore(chunk, manifest, lambda index: _image_name(images, index))
+        source = StoreSource(store, self.context)
+        records: list[dict[str, Any]] = []
+        finish = self.finish_of(manifest.fields)
+        with (
+            closing(self.loader(source, finish=finish)) as loader,
+            closing(loader.epoch(0)) as batches,
+        ):
+            for batch, _, _ in batches:
+                records += self._records(self.predicted(batch), source, name, batch["index"].cpu())
+        return records
+
+    def _records(
+        self,
+        predictions: Predictions,
+        source: StoreSource | None = None,
+        name: str = "",
+        indices: torch.Tensor | None = None,
+    ) -> list[dict[str, Any]]:
+        placed: list[Any] = []
+        if isinstance(predictions, PredictedMaps | PredictedBoxes):
+            places = None
+            if source is not None and indices is not None:
+                values = source.store.read(indices)[name]
+                places = image_places(source.read, name, values, indices)
+            placed = in_images(predictions, places)
+        return list(as_dicts(predictions, placed, self.classes))
+
+    def close(self) -> None:
+        """Leave the process group, if there is one."""
+        if "parallel" in self.__dict__:
+            self.parallel.close()
+
+
+def only_fields(block: Any, names: Container[str]) -> Any:
+    """Return an augment's block without what changes other fields; None if nothing is left.
+
+    ``field`` of a block is the name of what it changes, or a list of names.
+    """
+    if isinstance(block, list):
+        return [part for item in block if (part := only_fields(item, names)) is not None]
+    if not isinstance(block, dict):
+        return block
+    kept = {key: only_fields(value, names) for key, value in block.items()}
+    if "field" in block:
+        given = block["field"]
+        is_list = isinstance(given, list)
+        kept["field"] = [name for name in given if name in names] if is_list else given
+        if not kept["field"] or (not is_list and given not in names):
+            return None
+    return kept
+
+
+def _as_trained(field: Field, trained: Field | None) -> Field:
+    """Return an image's field with the channels that it had in training."""
+    if trained is None or field.encoding != "image" or trained.channels is None:
+        return field
+    return replace(field, shape=(trained.channels, None, None))
+
+
+def _image_name(images: Any, index: int) -> str:
+    """Return what errors call an image: its path or its number."""
+    if isinstance(images, torch.Tensor) or not isinstance(images[index], str | os.PathLike):
+        return f"images[{index}]"
+    return os.fspath(images[index])
+
+
+def load(
+    run: str | os.PathLike[str],
+    weights: str | os.PathLike[str] = BEST,
+    *,
+    device: str = "auto",
+    allow_targets: Sequence[str] = (),
+) -> SavedRun:
+    """Open the directory of a run, in this process alone.
+
+    Args:
+        run: The directory, as ``paceline train`` printed it.
+        weights: ``best`` (the last without validation), ``last``, ``average``, or a file.
+        device: Where the model computes: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+        allow_targets: Packages of your own that the run's configuration may call.
+
+    Raises:
+        CheckpointError: K120 if there is no run.
+        ConfigError: C105 for a class of a package that is not allowed.
+    """
+    changes: Config = {"parallel": ALONE, "device": device}
+    return open_run(Path(run), as_prefixes(allow_targets), str(weights), changes)
+
+
+def open_run(
+    run_dir: Path,
+    allowed: Sequence[str],
+    weights: str = BEST,
+    changes: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = print,
+) -> SavedRun:
+    """Open the directory of a run.
+
+    Args:
+        run_dir: The directory.
+        allowed: Prefixes of the user's packages, whose classes the configuration may name.
+        weights: ``best`` (the last without validation), ``last``, ``average``, or a file.
+        changes: Keys and blocks of the configuration that replace the run's.
+        say: Prints a note.
+
+    Raises:
+        CheckpointError: K120 if there is no run, or its files are damaged.
+        ConfigError: C105 or C106 for a configuration that may not be called.
+    """
+    config, train = read_config(run_dir)
+    config = with_folds(with_functions({**config, **(changes or {})}))
+    used = (*USED_PARTS, "data", "order", "metrics")
+    check_targets({name: config.get(name) for name in used}, allowed)
+    return SavedRun(run_dir, config, allowed, weights, train, say)
+
+
+def _reading(config: Config, given: Any, own: bool) -> Config:
+    """Return the configuration with a source that can read ``given``, in whatever format it is."""
+    data = config["data"]
+    if own or not isinstance(given, str) or makes_data(data):
+        return config
+    return {**config, "data": {**data, "source": _source_of(data["source"], given)}}
+
+
+def _source_of(block: Config, path: str) -> Config:
+    """Return the block of a source that reads ``path``: the run's own unless the format differs."""
+    present = format_of(path)
+    if present is None:
+        is_folder = os.path.isdir(path) and "manifest.json" not in os.listdir(path)
+        choice = "folder" if is_folder else None
+    else:
+        choice = present.choice
+    opens = OPENS_FILES.fullmatch(block["_target_"])
+    if choice is None or opens is None or opens[1] in (choice, "mixture"):
+        return block
+    return SOURCES[choice]
+
+
+def chosen_file(run_dir: Path, weights: str) -> Path:
+    """Return the file of the chosen weights; of the average, that of the newest state.
+
+    CheckpointError K121 if it is missing.
+    """
+    folder = run_dir / FOLDER
+    path = Path(weights)
+    if weights == AVERAGE:
+        path = newest_path(run_dir) or folder / "step-*.pt"
+    elif weights == BEST and not (folder / "best.pt").exists():
+        path = folder / "last.pt"  # a run without validation has no best weights
+    elif weights in (BEST, LAST):
+        path = folder / f"{weights}.pt"
+    if not path.exists():
+        fix = "wait for the run's first save, or give weights=best, last, average or a file"
+        raise CheckpointError(121, f"weights = {path}", "no such file", fix)
+    return weights_path(path)
+
+
+def _read_chosen(run_dir: Path, weights: str, names: Collection[str]) -> dict[str, Any]:
+    """Return the chosen weights by their names in the model, which has ``names``.
+
+    Raises:
+        CheckpointError: K121 if the file is missing, K124 if the run keeps no average; others as
+            ``read_weights``.
+    """
+    path = chosen_file(run_dir, weights)
+    if weights != AVERAGE:
+        return read_weights(path, names=names)
+    state = newest_state(run_dir).state
+    if not state.get("average"):
+        what = f"{run_dir} keeps no average of the weights"
+        fix = "train with ema_decay, or give weights=last"
+        raise CheckpointError(124, f"weights = {weights}", what, fix)
+    return state["average"]

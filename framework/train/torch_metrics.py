@@ -1,0 +1,166 @@
+"""Metrics of TorchMetrics over the records of all ranks."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from framework.contracts.parallel import Parallel
+from framework.errors import ConfigError, words_of
+from framework.system.user_code import raise_if_user_error
+
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32),
+    *(torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128),
+)
+FEW = 8  # dimensions of a state at most
+
+
+@final
+class TorchMetrics:
+    """Metrics by name, which see the predictions of this rank.
+
+    Their states are exchanged as they are when a validation ends, so that results are those of one
+    rank that has seen all records.
+
+    Args:
+        metrics: What TorchMetrics calls a Metric, by name.
+        parallel: The ranks.
+        say: Prints what a metric warns of, once.
+    """
+
+    def __init__(
+        self, metrics: Mapping[str, Any], parallel: Parallel, say: Callable[[str], None] = print
+    ) -> None:
+        self._metrics: dict[str, Metric] = {}
+        self._parallel = parallel
+        self._say = say
+        self._said: set[str] = set()
+        for name, metric in metrics.items():
+            _check(name, metric, parallel.world_size)
+            metric.dist_sync_fn = self._gathered
+            metric.distributed_available_fn = lambda: parallel.world_size > 1
+            self._metrics[name] = metric.to(parallel.device)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._metrics)
+
+    def add(self, predictions: tuple[Tensor, Tensor]) -> None:
+        for name, metric in self._metrics.items():
+            self._called(name, lambda metric=metric: metric.update(*predictions))
+
+    def results(self) -> dict[str, Tensor]:
+        results: dict[str, Tensor] = {}
+        for name, metric in self._metrics.items():
+            results |= _named(name, self._called(name, metric.compute))
+            metric.reset()
+        return {name: value.detach().cpu() for name, value in results.items()}
+
+    def tried(self, predictions: tuple[Tensor, Tensor] | None) -> dict[str, float]:
+        """Return each number that a few records give, on this rank alone.
+
+        ConfigError C332 if the metrics do not fit what the objective predicts.
+        """
+        if predictions is None:
+            what = "the objective predicts nothing that metrics could compare"
+            fix = "return Outcome(..., predictions=(what the model says, what is right))"
+            raise ConfigError(332, f"metrics = {', '.join(self._metrics)}", what, fix)
+        device = next(iter(self._metrics.values())).device
+        results: dict[str, Tensor] = {}
+        for name, metric in self._metrics.items():
+            metric.sync_on_compute, syncs = False, metric.sync_on_compute
+            own = [part.to(device) for part in predictions]
+            self._called(name, lambda metric=metric, own=own: metric.update(*own), quiet=True)
+            results |= _named(name, self._called(name, metric.compute, quiet=True))
+            metric.sync_on_compute = syncs
+            metric.reset()
+        return {name: float(value) for name, value in results.items() if not value.dim()}
+
+    def higher_is_better(self, name: str) -> bool | None:
+        """Return the direction of a metric; None if it does not say any, or is none of these."""
+        if name not in self._metrics:
+            return None
+        return self._metrics[name].higher_is_better
+
+    def _gathered(self, state: Tensor, group: Any = None) -> list[Tensor]:
+        return gathered(state, self._parallel)
+
+    def _called(self, name: str, action: Callable[[], Any], quiet: bool = False) -> Any:
+        """Do something with a metric. ConfigError C332 for its errors, a note for its warnings."""
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                result = action()
+        except Exception as error:
+            raise_if_user_error(error, about=f"metrics.{name}")
+            if not isinstance(error, RuntimeError | ValueError | TypeError | IndexError):
+                raise
+            what = f"does not fit what the objective predicts ({words_of(error)})"
+            raise ConfigError(332, f"metrics.{name}", what, "correct its arguments") from error
+        for warning in caught:
+            words = " ".join(str(warning.message).split())
+            is_new = not quiet and "before the ``update``" not in words and words not in self._said
+            if is_new:
+                self._said.add(words)
+                self._say(f"note: metrics.{name}: {words}")
+        return result
+
+
+def _check(name: str, metric: Any, num_ranks: int) -> None:
+    where = f"metrics.{name}"
+    if not isinstance(metric, Metric):
+        what = f"makes a {type(metric).__name__}, not a torchmetrics.Metric"
+        raise ConfigError(332, where, what, "name a class of TorchMetrics, or inherit from Metric")
+    # a rank gathers once for each state, and lists that stay lists differ in length
+    of_ours = type(metric)._sync_dist is Metric._sync_dist  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    for state, reduction in metric._reductions.items():  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        is_list = isinstance(metric._defaults[state], list)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        if num_ranks > 1 and of_ours and is_list and reduction != dim_zero_cat:
+            what = f"keeps {state} in a way that cannot be joined over ranks"
+            raise ConfigError(332, where, what, "leave it out, or train on one rank")
+
+
+def _named(name: str, value: Any) -> dict[str, Tensor]:
+    """Return the result of a metric by name; several with names of their own."""
+    if isinstance(value, Mapping):
+        named: dict[str, Tensor] = {}
+        for key, item in value.items():
+            named |= _named(f"{name}_{key}", item)
+        return named
+    if isinstance(value, int | float):
+        value = torch.tensor(value, dtype=torch.float64)
+    if not isinstance(value, Tensor):
+        what = f"is a {type(value).__name__}, neither a number nor an array"
+        raise ConfigError(332, f"metrics.{name}", what, "choose another")
+    return {name: value}
+
+
+def gathered(state: Tensor, parallel: Parallel) -> list[Tensor]:
+    """Return a tensor of each rank, on the device of this rank's. Sizes may differ.
+
+    A rank without records has an empty tensor of any type, and takes the others' type.
+    """
+    header = torch.zeros(2 + FEW, dtype=torch.int64)
+    header[0] = DTYPES.index(state.dtype)
+    header[1] = state.dim()
+    header[2 : 2 + state.dim()] = torch.tensor(state.shape, dtype=torch.int64)
+    headers = [values.tolist() for values in parallel.gather(header)]
+    data = state.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    # a byte more, since ranks cannot gather nothing
+    parts = parallel.gather(torch.cat([data, torch.zeros(1, dtype=torch.uint8)]))
+    filled = [values for values in headers if values[1] == 0 or all(values[2 : 2 + values[1]])]
+    tensors: list[Tensor] = []
+    for values, part in zip(headers, parts, strict=True):
+        kind, dim, *shape = values
+        shape = shape[:dim]
+        if dim and not all(shape) and filled:
+            kind, dim, *shape = filled[0]
+            shape = [0, *shape[1:dim]]
+        own = part[:-1].clone().view(DTYPES[kind]).reshape(shape)
+        tensors.append(own.to(state.device))
+    return tensors

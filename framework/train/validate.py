@@ -1,0 +1,120 @@
+"""Evaluate a model: one pass over the validation data that does not change the weights."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+import torch
+from torch import Tensor, nn
+
+from framework.contracts.loader import Clock, Epochs, Loader
+from framework.contracts.parallel import Parallel, Precision
+from framework.contracts.training import Objective, PredictionMetrics
+from framework.system.rng import kept_generators
+from framework.train.metrics import Results, Tally
+from framework.train.parts import Parts
+from framework.train.reporter import SplitResults
+
+VAL = "val"
+
+
+def splits_of(val: Loader | Mapping[str, Loader] | None) -> dict[str, Loader]:
+    """Return the loader of each validation set by the name of its split."""
+    if val is None:
+        return {}
+    if isinstance(val, Mapping):
+        return {f"{VAL}.{name}": loader for name, loader in val.items()}
+    return {VAL: val}
+
+
+def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> list[SplitResults]:
+    """Evaluate ``model`` on every validation set."""
+    results: list[SplitResults] = []
+    for split, loader in splits.items():
+        start = time.perf_counter()
+        means, count, arrays = evaluate(
+            model,
+            loader,
+            parts.objective,
+            parts.precision,
+            parts.val_clock,
+            parts.parallel,
+            parts.metrics,
+        )
+        records_per_s = count / (time.perf_counter() - start)
+        spans = parts.val_clock.spans()
+        results.append(SplitResults(split, means, arrays, records_per_s, spans))
+    return results
+
+
+def means_of_sets(results: Sequence[SplitResults]) -> dict[str, float]:
+    """Return all means by name; of several sets, each begins with the set's name and a dot."""
+    means: dict[str, float] = {}
+    for result in results:
+        prefix = prefix_of(result.split)
+        means |= {f"{prefix}{name}": mean for name, mean in result.means.items()}
+    return means
+
+
+def is_better(
+    parts: Parts, splits: Mapping[str, Loader], new: Mapping[str, float], old: Mapping[str, float]
+) -> bool:
+    """Return whether a validation is better than the best so far, which is empty at first.
+
+    A metric decides, or the objective by the means of the first set.
+    """
+    if parts.best is not None:
+        return parts.best.better(new, old) or not old
+    prefix = prefix_of(next(iter(splits)))
+    first, before = (
+        {name.removeprefix(prefix): means[name] for name in means if name.startswith(prefix)}
+        for means in (new, old)
+    )
+    return not old or parts.objective.better(first, before)
+
+
+def prefix_of(split: str) -> str:
+    """Return what the names of a split's means begin with."""
+    _, dot, name = split.partition(".")
+    return f"{name}{dot}"
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    loader: Epochs,
+    objective: Objective,
+    precision: Precision,
+    clock: Clock,
+    parallel: Parallel,
+    metrics: PredictionMetrics | None = None,
+) -> Results:
+    """Return the mean loss and the metrics of the records of all ranks, and their number.
+
+    The model is left in evaluation mode; the caller switches it back. The random generators are
+    restored afterwards, so that learning does not depend on how often a run validates.
+    """
+    model.eval()
+    tally = Tally(objective, drops_bad=False)
+    clock.skip()  # The time since the last validation does not count.
+    with kept_generators(parallel.device), closing(loader.epoch(0)) as batches:
+        for batch, weight, _ in batches:
+            with precision.autocast():
+                outcome = objective(model, batch)
+            clock.mark("forward")
+            # A weight of 0 marks a filler: its records do not count.
+            if metrics is not None and weight > 0 and outcome.predictions is not None:
+                metrics.add(outcome.predictions)
+            tally.add(outcome, counts=weight > 0, step=0, index=None)
+            clock.mark("report")
+    results = tally.results(parallel.total)
+    if metrics is None:
+        return results
+    return _with_metrics(results, metrics.results())
+
+
+def _with_metrics(results: Results, metrics: Mapping[str, Tensor]) -> Results:
+    numbers = {name: float(value) for name, value in metrics.items() if not value.dim()}
+    arrays = {name: value for name, value in metrics.items() if value.dim()}
+    means = {**results.means, **numbers}
+    return results._replace(means=means, arrays={**results.arrays, **arrays})

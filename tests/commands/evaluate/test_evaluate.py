@@ -1,0 +1,110 @@
+"""``paceline evaluate`` as its users meet it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import is_one_error_line, paceline
+from tests.saved_runs import digits_run, summary_of
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate")
+    digits_run(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(made, monkeypatch):
+    monkeypatch.chdir(made)
+    yield made
+    for path in ("out", "outputs/evaluate"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def result(path="out"):
+    return json.loads((Path(path) / "evaluation.json").read_text())
+
+
+def evaluated(*words):
+    done = paceline("evaluate", "run", *words, "output=out")
+    assert done.code == 0, done.err
+    return done
+
+
+def test_its_means_are_those_of_training_to_the_bit(folder):
+    done = evaluated("weights=last")
+    assert result()["sets"]["val"]["means"] == summary_of(folder / "run")["val"]
+    assert "where the step time went" in done.out
+    assert "val loss" in done.out
+
+
+def test_two_ranks_give_the_same_to_rounding(folder):
+    evaluated("parallel=ddp", "parallel.num_processes=2", "workers=0")
+    found = result()
+    assert found["ranks"] == 2
+    best = summary_of(folder / "run")["best"]
+    means = found["sets"]["val"]["means"]
+    assert means == pytest.approx({name: best[name] for name in means}, rel=1e-5)
+    assert sum(row["count"] for row in found["sets"]["val"]["classes"]) == 360
+    assert len(found["sets"]["val"]["worst"]) == 24
+
+
+def test_another_store_is_evaluated_whole_and_the_run_stays_as_it_was(folder):
+    before = sorted(path.name for path in Path("run").rglob("*"))
+    evaluated("data.val=digits/train.h5", "worst=0")
+    assert result()["sets"]["val"]["records"] == 1437
+    assert sorted(path.name for path in Path("run").rglob("*")) == before
+
+
+def test_a_store_of_another_format_gives_the_same(folder):
+    packed = paceline("pack", "input=store", "input.path=digits/val.h5", "output=lmdb", "output.path=v.lmdb")  # fmt: skip
+    assert packed.code == 0
+    evaluated("data.val=v.lmdb", "worst=0", "weights=last")
+    assert result()["sets"]["val"]["means"] == summary_of(folder / "run")["val"]
+
+
+def test_several_sets_are_evaluated_by_name(folder):
+    evaluated("data.val={clean: digits/val.h5, seen: digits/train.h5}", "limit=100", "worst=2")
+    found = result()["sets"]
+    assert {name: part["records"] for name, part in found.items()} == {
+        "val.clean": 100,
+        "val.seen": 100,
+    }
+
+
+def test_a_selection_cuts_other_data(folder):
+    evaluated("data.val=digits/val.h5", "select=label in [3, 5]", "worst=0")
+    counts = {row["name"]: row["count"] for row in result()["sets"]["val"]["classes"]}
+    assert {name for name, count in counts.items() if count} == {"3", "5"}
+
+
+def test_pictures_and_the_page_are_beside_the_figures(folder):
+    done = evaluated("worst=3")
+    names = sorted(path.name for path in Path("out").iterdir())
+    assert names == ["confusion.png", "evaluation.json", "worst.html"]
+    assert "results: out (evaluation.json, confusion.png, worst.html)" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ([], "C103"),
+        (["nowhere"], "K120"),
+        (["run", "wrost=3"], "C102"),
+        (["run", "weights=none.pt"], "K121"),
+        (["run", "weights=average"], "K124"),
+        (["run", "limit=3"], "C353"),
+        (["run", "data.val=3"], "C101"),
+        (["run", "data.val=none.h5"], "D101"),
+        (["run", "worst=-1"], "C101"),
+        (["run", "device=moon"], "C119"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said_in_one_line(folder, words, number):
+    done = paceline("evaluate", *words)
+    assert is_one_error_line(done, number)
+    assert not Path("outputs/evaluate").exists()

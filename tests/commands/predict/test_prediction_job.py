@@ -1,0 +1,18 @@
+"""Names of pictures; ``test_predict`` has the rest of the job."""
+
+from framework.commands.predict.prediction_job import picture_name
+
+
+def test_a_picture_has_the_name_of_its_record():
+    assert picture_name("sub/a.jpg", 3, set()) == "sub/a.png"
+    assert picture_name("17", 3, set()) == "17.png"
+
+
+def test_a_name_that_is_taken_gets_a_number():
+    taken = {"a.png", "a-3.png"}
+    assert picture_name("a.jpg", 3, taken) == "a-3-3.png"
+
+
+def test_a_key_does_not_lead_out_of_the_folder():
+    for key in ("../a.jpg", "/etc/a.jpg", "", "x/../../a.png", "a\0.png", "x" * 300):
+        assert picture_name(key, 7, set()) == "000000007.png"

@@ -1,0 +1,109 @@
+"""Predictions from Python."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import framework
+from framework.config.predict_images import as_dicts, as_pixels, class_name, image_chunk
+from framework.config.saved_run import only_fields
+from framework.contracts.prediction import (
+    PredictedBoxes,
+    PredictedImages,
+    PredictedNumbers,
+    PredictedTexts,
+    ScoredBoxes,
+)
+from framework.errors import ConfigError, DataError
+from framework.image.decode import encode_png
+from tests.saved_runs import digits_run
+
+PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predict_images")
+    return framework.load(digits_run(folder, "max_steps=2"))
+
+
+def test_images_of_every_form_are_predicted_alike(run):
+    image = pytest.importorskip("PIL.Image")
+    Path("a.png").write_bytes(encode_png(PIXELS[None]))
+    forms = [["a.png"], [Path("a.png")], [PIXELS], [PIXELS[:, :, None]], [image.fromarray(PIXELS)]]
+    forms.append(torch.from_numpy(PIXELS[None, None]))
+    first, *others = [run.predict(images) for images in forms]
+    assert all(other == first for other in others)
+    assert first[0]["class"] in run.classes
+    assert sum(first[0]["probabilities"].values()) == pytest.approx(1)
+
+
+def test_floats_are_taken_as_the_model_gets_them(run):
+    prepared = run.finish(
+        {"image": torch.from_numpy(PIXELS[None, None]), "index": torch.zeros(1)}, 0
+    )
+    same = run.predict(prepared["image"])
+    assert same == run.predict(torch.from_numpy(PIXELS[None, None]))
+
+
+def test_nothing_is_predicted_of_nothing(run):
+    assert run.predict([]) == []
+
+
+@pytest.mark.parametrize(
+    "images", ["a.png", [3], [np.zeros((2, 2))], [np.zeros((2, 2, 4), np.uint8)]]
+)
+def test_what_is_no_image_is_named(run, images):
+    with pytest.raises(ConfigError, match="C360"):
+        run.predict(images)
+
+
+def test_a_damaged_file_is_named(run):
+    Path("bad.png").write_text("x")
+    with pytest.raises(DataError, match=r"D106\]: bad.png"):
+        run.predict(["bad.png"])
+
+
+def test_an_objective_that_does_not_predict_is_named(run):
+    class Other:
+        def __call__(self, model, batch):
+            raise NotImplementedError
+
+    other = framework.load(run.run_dir)
+    other.__dict__["objective"] = Other()
+    with pytest.raises(ConfigError, match=r"C351.*does not say what its model predicts"):
+        other.predict([PIXELS])
+
+
+def test_a_model_of_other_fields_says_which_it_takes(run):
+    chunk = image_chunk([PIXELS], "x")
+    assert list(chunk.records) == ["x"]
+    manifest = framework.Manifest(1, {"x": framework.Field("uint8", (1, 8, 8))}, source="x.npz")
+    with pytest.raises(ConfigError, match=r"C352\]: x.npz: has no field 'image'.*it has x"):
+        run.input_fields(manifest)
+
+
+def test_other_kinds_come_as_dicts():
+    scored = ScoredBoxes(torch.ones(1, 4), torch.tensor([0.5]), torch.tensor([1]))
+    (boxes,) = as_dicts(PredictedBoxes([scored]), [scored], ["a", "b"])
+    assert boxes["classes"] == ["b"]
+    assert next(as_dicts(PredictedTexts(["x"]), [], [])) == {"text": "x"}
+    assert next(as_dicts(PredictedNumbers(torch.ones(1, 2)), [], []))["numbers"].tolist() == [1, 1]
+    pixels = as_pixels(PredictedImages(torch.tensor([[[[0.0, 1.0]]]])))[0]
+    assert pixels.tolist() == [[[0], [255]]]
+
+
+def test_a_class_without_a_name_is_its_number():
+    assert [class_name(["a"], number) for number in (0, 1, -1)] == ["a", "1", "-1"]
+
+
+def test_an_augment_of_absent_fields_is_left_out():
+    part = {"_target_": "N", "field": ["blurry", "sharp"]}
+    other = {"_target_": "N", "field": "sharp"}
+    assert only_fields({"_target_": "C", "parts": [part, other]}, {"blurry"}) == {
+        "_target_": "C",
+        "parts": [{"_target_": "N", "field": ["blurry"]}],
+    }
+    assert only_fields(other, {"blurry"}) is None

@@ -1,0 +1,134 @@
+"""A run directory opened for use: its own configuration, weights, classes and batches."""
+
+import json
+import shutil
+from contextlib import closing
+
+import pytest
+import torch
+
+import framework
+from framework.config.saved_run import open_run
+from framework.errors import CheckpointError, ConfigError
+from framework.measure.clock import NoClock
+from framework.train.checkpoint import newest_state, save_state
+from framework.train.validate import evaluate
+from tests.saved_runs import digits_run, summary_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    digits_run(folder, "ema_decay=0.9")
+    return folder
+
+
+@pytest.fixture
+def run_dir(folder, monkeypatch):
+    monkeypatch.chdir(folder)  # the paths of the data are relative
+    return folder / "run"
+
+
+def means(run, path=None):
+    with closing(run.loader(run.source(path))) as loader:
+        parts = (run.model, loader, run.objective, run.precision, NoClock(), run.parallel)
+        return evaluate(*parts)[:2]
+
+
+def test_its_validation_is_that_of_training_to_the_bit(run_dir):
+    run = framework.load(run_dir, weights="last")
+    assert means(run) == (summary_of(run_dir)["val"], 360.0)
+
+
+def test_the_best_weights_are_the_default(run_dir):
+    best = dict(summary_of(run_dir)["best"])
+    best.pop("step")
+    assert means(framework.load(run_dir))[0] == best
+
+
+def test_the_average_is_what_a_run_with_one_keeps(run_dir):
+    average = framework.load(run_dir, weights="average").model.state_dict()
+    last = torch.load(run_dir / "checkpoints" / "last.pt")
+    assert all(torch.equal(average[name], last[name]) for name in last)
+
+
+def test_weights_may_be_a_file_or_a_state(run_dir):
+    for path in (run_dir / "checkpoints").iterdir():
+        assert means(framework.load(run_dir, weights=path))[1] == 360.0
+
+
+def test_the_classes_are_those_of_the_training_data(run_dir):
+    assert list(framework.load(run_dir).classes) == [str(digit) for digit in range(10)]
+
+
+def test_batches_of_a_store_hold_every_record_once_as_the_model_gets_it(run_dir):
+    batches = list(framework.load(run_dir).batches("digits/train.h5"))
+    indices = torch.cat([batch["index"] for batch in batches])
+    assert torch.equal(indices, torch.arange(1437))
+    assert batches[0]["image"].dtype == torch.float32
+
+
+def test_the_training_data_need_not_exist(run_dir, tmp_path):
+    kept = tmp_path / "moved"
+    shutil.copytree(run_dir, kept)
+    shutil.copy(run_dir.parent / "digits" / "val.h5", tmp_path / "val.h5")
+    run = framework.load(kept)
+    assert means(run, str(tmp_path / "val.h5")) == means(framework.load(run_dir))
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"K120.*not the directory of a run"):
+        framework.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", '{"data": 3}', '{"model": "${oc.env:NO_SUCH}"}'])
+def test_a_damaged_configuration_is_refused(run_dir, tmp_path, text):
+    broken = tmp_path / "broken"
+    shutil.copytree(run_dir, broken)
+    (broken / "resolved.json").write_text(text)
+    with pytest.raises(CheckpointError, match="K120"):
+        framework.load(broken)
+
+
+def test_a_class_that_nobody_allowed_is_not_called(run_dir, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run_dir, other)
+    config = json.loads((other / "resolved.json").read_text())
+    config["model"] = {"_target_": "mypkg.Net"}
+    config["allow_targets"] = ["mypkg"]  # a file must not allow itself anything
+    (other / "resolved.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"C105.*model._target_ = mypkg.Net"):
+        framework.load(other)
+
+
+def test_missing_weights_are_named(run_dir):
+    with pytest.raises(CheckpointError, match=r"K121.*nowhere.pt"):
+        _ = framework.load(run_dir, weights="nowhere.pt").model
+
+
+def test_a_file_that_holds_no_weights_is_refused(run_dir, tmp_path):
+    (tmp_path / "text.pt").write_text("hello")
+    with pytest.raises(CheckpointError, match="K111"):
+        _ = framework.load(run_dir, weights=tmp_path / "text.pt").model
+
+
+def test_weights_of_another_model_do_not_fit(run_dir, tmp_path):
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(CheckpointError, match="K122"):
+        _ = framework.load(run_dir, weights=tmp_path / "other.pt").model
+
+
+def test_a_run_without_an_average_says_so(run_dir, tmp_path):
+    newest = newest_state(run_dir)
+    state = {**newest.state, "average": None}
+    shutil.copytree(run_dir, tmp_path / "plain")
+    save_state(tmp_path / "plain" / "checkpoints" / "step-00000099.pt", state, 99, 99)
+    with pytest.raises(CheckpointError, match=r"K124.*keeps no average"):
+        _ = framework.load(tmp_path / "plain", weights="average").model
+
+
+def test_a_run_without_validation_data_needs_a_path(run_dir):
+    changes = {"data": {**framework.load(run_dir).config["data"], "val": None}}
+    run = open_run(run_dir, (), changes=changes)
+    with pytest.raises(ConfigError, match="C350"):
+        run.source()

@@ -1,0 +1,49 @@
+"""Small runs for the tests of what uses them."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from framework.image.decode import encode_png
+from framework.store.open_store import open_store
+from tests.cli.command import paceline
+
+
+def digits_run(folder: Path, *words: str, name: str = "run") -> Path:
+    """Train the digits for two epochs in ``folder/name``, from stores in ``folder/digits``."""
+    place = (
+        "recipes=digits",
+        f"hydra.run.dir={name}",
+        "dataset=digits",
+        "epochs=2",
+        "workers.num=0",
+    )
+    done = paceline("train", *place, *words, cwd=folder)
+    assert done.code == 0, done.err
+    return folder / name
+
+
+def summary_of(run: Path) -> dict:
+    return json.loads((run / "summary.json").read_text())
+
+
+def digit_files(folder: Path, count: int) -> None:
+    """Write the first validation digits as PNGs, every third in a folder of its own."""
+    store = open_store(str(folder / "digits" / "val.h5"))
+    images = store.read(torch.arange(count))["image"].numpy()
+    store.close()
+    for number, image in enumerate(images):
+        path = folder / "photos" / ("sub" if number % 3 == 0 else "") / f"{number:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_png(image))
+
+
+def scenes_run(folder: Path, recipe: str) -> Path:
+    """Train ``segment`` or ``detect`` for two steps on a few drawn scenes."""
+    words = [f"recipes={recipe}", "max_steps=2", "workers.num=0", f"dataset={recipe}"]
+    words += [f"hydra.run.dir={recipe}_run", "batch_size=4"]
+    few = ("prepare.train.input.items=8", "prepare.val.input.items=10")
+    done = paceline("train", *words, *few, cwd=folder)
+    assert done.code == 0, done.err
+    return folder / f"{recipe}_run"

@@ -1,0 +1,84 @@
+import pickle
+
+import pytest
+
+from framework.errors import ConfigError
+from framework.schedule.plateau import Plateau
+
+
+def plateau(**changes):
+    words = {"metric": "loss", "mode": "min", "factor": 0.5, "patience": 1, "threshold": 0.0}
+    return Plateau(**{**words, **changes})
+
+
+def factors(schedule, *values):
+    """The factor after each validation."""
+    result = []
+    for value in values:
+        schedule.follow(value)
+        result.append(schedule(10, 100))
+    return result
+
+
+def test_the_rate_falls_after_more_bad_validations_than_the_patience():
+    assert factors(plateau(), 1.0, 2.0, 2.0, 2.0, 2.0, 0.5) == [1, 1, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_a_greater_metric_may_be_the_better_one():
+    assert factors(plateau(mode="max", patience=0), 1.0, 2.0, 1.5) == [1, 1, 0.5]
+
+
+def test_a_small_improvement_is_none():
+    assert factors(plateau(patience=0, threshold=0.1), 1.0, 0.95, 0.8) == [1, 0.5, 0.5]
+
+
+def test_the_rate_has_a_least_factor():
+    assert factors(plateau(patience=0, final=0.4), 1.0, 1.0, 1.0) == [1, 0.5, 0.4]
+
+
+def test_after_a_fall_some_validations_do_not_count():
+    assert factors(plateau(patience=0, cooldown=1), 1.0, 1.0, 1.0, 1.0) == [1, 0.5, 0.5, 0.25]
+
+
+def test_it_says_whether_the_rate_has_changed():
+    schedule = plateau(patience=0)
+    assert [schedule.follow(1.0), schedule.follow(1.0)] == [False, True]
+
+
+def test_it_warms_up_to_the_present_rate():
+    schedule = plateau(warmup_steps=4)
+    assert [schedule(step, 100) for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+
+
+@pytest.mark.parametrize("count", range(7))
+def test_a_state_continues_at_any_validation(count):
+    values = [1.0, 2.0, 2.0, 0.9, 2.0, 2.0, 2.0]
+    whole, half, again = (plateau(cooldown=1) for _ in range(3))
+    factors(half, *values[:count])
+    again.load_state_dict(pickle.loads(pickle.dumps(half.state_dict())))
+    assert factors(again, *values[count:]) == factors(whole, *values)[count:]
+    assert again.state_dict() == whole.state_dict()
+
+
+def test_with_other_data_the_best_is_forgotten_and_the_rate_stays():
+    schedule = plateau(patience=0)
+    factors(schedule, 1.0, 1.0)
+    schedule.forget_best()
+    assert factors(schedule, 7.0, 8.0) == [0.5, 0.25]
+
+
+def test_of_several_sets_the_first_has_the_metric():
+    assert plateau().value_of({"accuracy": 1.0, "loss": 2.0}) == 2.0
+    assert plateau().value_of({"a.loss": 3.0, "b.loss": 4.0}) == 3.0
+    assert plateau(metric="b.loss").value_of({"a.loss": 3.0, "b.loss": 4.0}) == 4.0
+
+
+def test_a_metric_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match=r"C314.*metric = f1: validation has loss, accuracy"):
+        plateau(metric="f1").value_of({"loss": 1.0, "accuracy": 1.0})
+
+
+@pytest.mark.parametrize("changes", [{"mode": "up"}, {"factor": 1.0}, {"patience": -1}])
+def test_what_cannot_be_is_refused(changes):
+    with pytest.raises(ConfigError, match=f"C314.*schedule.{next(iter(changes))}"):
+        plateau(**changes)

@@ -1,0 +1,140 @@
+"""Metrics of TorchMetrics: exact over batches, and what does not fit is refused."""
+
+import pytest
+import torch
+
+pytest.importorskip("torchmetrics")
+
+from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
+from torchmetrics import MeanMetric, Metric
+from torchmetrics.classification import (
+    MulticlassAUROC,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+    MulticlassROC,
+)
+
+from framework.errors import ConfigError
+from framework.parallel.none import NoParallel
+from framework.train.torch_metrics import TorchMetrics, gathered
+from tests.fakes import CPU
+
+ONE = NoParallel(device=CPU)
+
+
+def predictions(count=23):
+    generator = torch.Generator().manual_seed(2)
+    return (
+        torch.randn(count, 3, generator=generator).softmax(1),
+        torch.randint(3, (count,), generator=generator),
+    )
+
+
+def made(**metrics):
+    return TorchMetrics(metrics, ONE, say=print)
+
+
+def test_results_are_those_of_scikit_learn_over_uneven_batches():
+    metrics = made(
+        f1=MulticlassF1Score(3), auroc=MulticlassAUROC(3), confusion=MulticlassConfusionMatrix(3)
+    )
+    guess, target = predictions()
+    for _ in range(2):  # the second validation begins anew
+        for start in range(0, 23, 8):
+            metrics.add((guess[start : start + 8], target[start : start + 8]))
+        results = metrics.results()
+    assert results["f1"].item() == pytest.approx(f1_score(target, guess.argmax(1), average="macro"))
+    assert results["auroc"].item() == pytest.approx(roc_auc_score(target, guess, multi_class="ovr"))
+    assert results["confusion"].tolist() == confusion_matrix(target, guess.argmax(1)).tolist()
+
+
+def test_a_trial_gives_the_numbers_and_leaves_nothing_behind():
+    metrics = made(f1=MulticlassF1Score(3), confusion=MulticlassConfusionMatrix(3))
+    assert metrics.tried(predictions(5)).keys() == {"f1"}
+    metrics.add(predictions(4))
+    assert metrics.results()["confusion"].sum() == 4
+
+
+def test_predictions_that_do_not_fit_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"C332\]: metrics\.f1: does not fit"):
+        made(f1=MulticlassF1Score(5)).tried((torch.rand(4, 3), torch.zeros(4, dtype=torch.long)))
+
+
+def test_an_objective_that_predicts_nothing_is_refused():
+    with pytest.raises(ConfigError, match=r"C332\]: metrics = f1: the objective predicts nothing"):
+        made(f1=MulticlassF1Score(3)).tried(None)
+
+
+def test_a_result_that_is_neither_number_nor_array_is_refused():
+    with pytest.raises(ConfigError, match=r"C332\]: metrics\.roc: is a tuple"):
+        made(roc=MulticlassROC(3)).tried(predictions())
+
+
+def test_only_metrics_are_metrics():
+    with pytest.raises(ConfigError, match=r"C332\]: metrics\.x: makes a Linear"):
+        made(x=torch.nn.Linear(1, 1))
+
+
+class Lists(Metric):
+    """Keeps a list that stays one."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("seen", default=[], dist_reduce_fx=None)
+
+    def update(self, guess, target):
+        self.seen.append(guess)
+
+    def compute(self):
+        return {"count": torch.tensor(len(self.seen)), "mean": 0.5}
+
+
+def test_several_numbers_have_names_of_their_own():
+    assert made(x=Lists()).tried(predictions()) == {"x_count": 1.0, "x_mean": 0.5}
+
+
+def test_lists_that_no_ranks_can_join_are_refused():
+    two = NoParallel(device=CPU)
+    two.world_size = 2
+    with pytest.raises(ConfigError, match=r"C332\]: metrics\.x: keeps seen in a way"):
+        TorchMetrics({"x": Lists()}, two)
+
+
+def test_a_warning_is_said_once():
+    said = []
+    metrics = TorchMetrics({"auroc": MulticlassAUROC(3)}, ONE, said.append)
+    for _ in range(2):
+        metrics.add((torch.rand(4, 3).softmax(1), torch.zeros(4, dtype=torch.long)))
+        metrics.results()
+    assert len(said) == len(set(said)) > 0
+    assert all(line.startswith("note: metrics.auroc: ") for line in said)
+
+
+def test_a_metric_says_its_direction_if_it_has_one():
+    metrics = made(f1=MulticlassF1Score(3), mean=MeanMetric())
+    assert metrics.higher_is_better("f1") is True
+    assert metrics.higher_is_better("mean") is None
+    assert metrics.higher_is_better("other") is None
+
+
+@pytest.mark.parametrize(
+    "state", [torch.tensor(3), torch.ones(2, 3, dtype=torch.bfloat16), torch.zeros(0, 4)]
+)
+def test_a_tensor_is_gathered_as_it_is(state):
+    (alone,) = gathered(state, ONE)
+    assert (alone.dtype, alone.shape) == (state.dtype, state.shape)
+    assert torch.equal(alone, state)
+
+
+def test_an_empty_tensor_takes_the_type_of_the_others():
+    class Two:
+        """A rank without records beside one with int64 [3]."""
+
+        def gather(self, values):
+            empty = torch.zeros_like(values) if len(values) == 10 else values[-1:]
+            if len(values) == 10:
+                empty[1] = 1  # float32 [0]
+            return [empty, values]
+
+    empty, filled = gathered(torch.arange(3), Two())
+    assert (empty.dtype, list(empty.shape), filled.tolist()) == (torch.int64, [0], [0, 1, 2])
