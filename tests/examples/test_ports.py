@@ -16,7 +16,7 @@ from tests.cli.command import paceline
 
 ROOT = Path(__file__).parents[2]
 PORTS = ROOT / "examples" / "ports"
-FLOWERS = {"aster": 40, "iris": 20, "lily": 12, "rose": 8}
+FLOWERS = {"aster": 80, "iris": 40, "lily": 24, "rose": 16}
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,9 @@ def test_an_audio_dataset_trains_as_it_is_and_then_packed():
     train = ("--config-dir", ".", "recipes=keywords", allowed)
     run("train", *train, "hydra.run.dir=own")
     for split in ("train", "val"):
-        dataset = f"input.dataset={{_target_: keywords.KeywordDataset, root: words, split: {split}}}"
+        dataset = (
+            f"input.dataset={{_target_: keywords.KeywordDataset, root: words, split: {split}}}"
+        )
         fields = ("input.fields=[wave,label]", "input.kinds={wave: ragged}")
         run("pack", "input=dataset", dataset, *fields, f"output.path=words-{split}.h5", allowed)
     stores = ("data=hdf5", "data.train=words-train.h5", "data.val=words-val.h5")
