@@ -53,6 +53,7 @@ def write_weights() -> None:
     torch.save({"epoch": 3, "state_dict": state}, "rosettes.pth")
 
 
+@pytest.mark.slow
 def test_a_classifier_is_tuned_evaluated_used_and_exported():
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     write_flowers()
@@ -107,10 +108,11 @@ def write_cells() -> None:
         csv.writer(file).writerows(rows)
 
 
+@pytest.mark.slow
 def test_a_segmentation_trains_with_its_own_loss():
     pytest.importorskip("torchmetrics", reason="needs the extra metrics")
     write_cells()
-    columns = "input.columns={image: image, mask: mask}"
+    columns = "input.columns={image: 'path:image', mask: 'path:mask'}"
     pack = ("input=list", "input.path=cells.csv", columns, "input.labels=[mask]")
     run("pack", *pack, "output.path=cells.h5", "pack.split={train: 0.8, val: 0.2}")
     words = ("recipes=cells", "allow_targets=[cells]", "hydra.run.dir=run")
