@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from framework.config.assemble import Assembly
 from framework.config.build import build
@@ -24,35 +24,21 @@ PATIENCE = "stop.patience"
 BUDGET = "stop.after"
 
 
-class Configured(Protocol):
-    """What has a configuration and ranks: an Assembly, or a saved run."""
-
-    @property
-    def config(self) -> Config: ...
-
-    @property
-    def allowed(self) -> Sequence[str]: ...
-
-    @property
-    def parallel(self) -> Parallel: ...
-
-    @property
-    def say(self) -> Callable[[str], None]: ...
-
-
-def make_metrics(assembly: Configured) -> "TorchMetrics | None":
+def make_metrics(
+    config: Config, allowed: Sequence[str], parallel: Parallel, say: Callable[[str], None]
+) -> "TorchMetrics | None":
     """Build the metrics that the configuration names; None without any.
 
     ResourceError R112 without TorchMetrics, ConfigError C332 for what is no metric.
     """
-    blocks = assembly.config.get("metrics") or {}
+    blocks = config.get("metrics") or {}
     if not blocks:
         return None
     needed("torchmetrics", "metrics")
     from framework.train.torch_metrics import TorchMetrics  # noqa: PLC0415  # an extra
 
-    built = {name: build(f"metrics.{name}", blocks[name], assembly.allowed) for name in blocks}
-    return TorchMetrics(built, assembly.parallel, assembly.say)
+    built = {name: build(f"metrics.{name}", blocks[name], allowed) for name in blocks}
+    return TorchMetrics(built, parallel, say)
 
 
 def try_metrics(metrics: "TorchMetrics", trial: ModelTrial) -> ModelTrial:

@@ -166,7 +166,7 @@ class SavedRun:
         """The model with the chosen weights, on the device and in evaluation mode.
 
         Raises:
-            CheckpointError: K121, K122, K124 or those of ``read_weights`` if the weights are missing,
+            CheckpointError: K121, K122, K124 or one of ``read_weights`` if the weights are missing,
                 damaged, or do not fit.
         """
         parallel = self.parallel
@@ -320,7 +320,8 @@ class SavedRun:
                 derived.add(length_name(name, field, self.config["collate"]))
         for name in self.predicts.inputs:
             if name not in fields and name not in derived:
-                what = f"has no field {name!r}, which the model takes; it has {listed([*given.fields])}"
+                names = listed(list(given.fields))
+                what = f"has no field {name!r}, which the model takes; it has {names}"
                 fix = "name its fields as the training data has them, with the keys of input"
                 raise ConfigError(352, given.source or "the data", what, fix)
         return fields
@@ -351,8 +352,8 @@ class SavedRun:
             in the pixels of the given image.
 
         Raises:
-            ConfigError: C351 or C352 if the model does not predict, or takes no images; C360 for what
-                is no image.
+            ConfigError: C351 or C352 if the model does not predict, or takes no images; C360 for
+                what is no image.
             DataError: D106 for a damaged file.
         """
         if len(images) == 0:

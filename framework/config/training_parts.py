@@ -71,7 +71,7 @@ def training_parts(
     load_teacher(objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
     model, thaws, trial = _model(assembly, objective, precision)
-    metrics = make_metrics(assembly)
+    metrics = make_metrics(config, assembly.allowed, parallel, assembly.say)
     if metrics is not None:
         trial = try_metrics(metrics, trial)
     _warm_up(assembly, model, objective, precision)

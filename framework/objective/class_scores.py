@@ -84,6 +84,6 @@ def correct_guesses(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def class_predictions(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``Outcome.predictions``: probabilities [B, classes, ...], and classes, int64 [B, ...]."""
+    """Return ``Outcome.predictions``: probabilities [B, classes, ...], and classes [B, ...]."""
     classes = target.argmax(1) if target.is_floating_point() else target
     return logits.float().softmax(1), classes

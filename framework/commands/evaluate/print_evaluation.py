@@ -18,15 +18,15 @@ def print_evaluation(output: Path) -> None:
     """Print the results in a folder: where the time went, the classes, the means, the files."""
     summary: dict[str, Any] = json.loads((output / RESULT).read_text(encoding="utf-8"))
     console = Console(highlight=False, markup=False, emoji=False)
-    for name, found in summary["sets"].items():
-        if found["spans"]:
-            console.print(spans_table(found["spans"]))
-        if "classes" in found:
-            console.print(_classes_table(found["classes"]))
-        speed = f"{found['wall_s']:.1f} s, {found['records_per_s']:,.0f} records/s"
-        data = printable(str(found["data"]))
-        console.print(f"evaluated: {found['records']} records of {data} in {speed}", soft_wrap=True)
-        means = "  ".join(f"{key} {value:.4f}" for key, value in found["means"].items())
+    for name, part in summary["sets"].items():
+        if part["spans"]:
+            console.print(spans_table(part["spans"]))
+        if "classes" in part:
+            console.print(_classes_table(part["classes"]))
+        speed = f"{part['wall_s']:.1f} s, {part['records_per_s']:,.0f} records/s"
+        data = printable(str(part["data"]))
+        console.print(f"evaluated: {part['records']} records of {data} in {speed}", soft_wrap=True)
+        means = "  ".join(f"{key} {value:.4f}" for key, value in part["means"].items())
         console.print(f"{name} {means}", soft_wrap=True)
     files = ", ".join([RESULT, *summary["files"]])
     console.print(f"weights: {printable(summary['weights_file'])}", soft_wrap=True)
