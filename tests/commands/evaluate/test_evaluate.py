@@ -76,6 +76,23 @@ def test_several_sets_are_evaluated_by_name(folder):
     }
 
 
+def test_metrics_and_several_sets_are_those_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sets = "data.val={clean: digits/val.h5, seen: digits/train.h5}"
+    digits_run(tmp_path)  # packs
+    digits_run(tmp_path, sets, "metrics=[macro_f1,top5]", "limit=200", name="several")
+    done = paceline("evaluate", "several", "weights=last", "worst=0", "output=out")
+    assert done.code == 0, done.err
+    trained = summary_of(Path("several"))["val"]
+    means = {
+        f"{split.removeprefix('val.')}.{name}": mean
+        for split, part in result()["sets"].items()
+        for name, mean in part["means"].items()
+    }
+    assert means == trained
+    assert "clean.macro_f1" in means
+
+
 def test_a_selection_cuts_other_data(folder):
     evaluated("data.val=digits/val.h5", "select=label in [3, 5]", "worst=0")
     counts = {row["name"]: row["count"] for row in result()["sets"]["val"]["classes"]}

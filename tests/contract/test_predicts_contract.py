@@ -1,0 +1,107 @@
+"""What every objective that predicts promises."""
+
+import pytest
+import torch
+from paceline_examples.detect_objective import Detect
+from torch import nn
+
+from framework.contracts.prediction import (
+    ClassProbabilities,
+    PredictedBoxes,
+    PredictedImages,
+    PredictedMaps,
+    PredictedNumbers,
+    PredictedTexts,
+    Predicts,
+)
+from framework.objective.classify import Classify
+from framework.objective.distill import Distill
+from framework.objective.focal import Focal
+from framework.objective.multilabel import Multilabel
+from framework.objective.recognize import Recognize
+from framework.objective.regress import Regress
+from framework.objective.restore import Restore
+from framework.objective.segment import Segment
+
+
+class Given(nn.Module):
+    """A model with a fixed output."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.output = output
+
+    def forward(self, *inputs):
+        return self.output
+
+
+LOGITS = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]])
+MAPS = LOGITS[:, :, None, None].expand(2, 3, 4, 4)
+STEPS = torch.tensor([3, 2])
+SPELLED = nn.functional.one_hot(torch.tensor([[1, 1, 2], [2, 0, 1]]), 3).float()
+CASES = {
+    "classify": (Classify("image", "label", 0.0), LOGITS, ClassProbabilities),
+    "tta": (Classify("image", "label", 0.0, "mirror"), LOGITS, ClassProbabilities),
+    "pixels": (Classify("image", "label", 0.0), MAPS, PredictedMaps),
+    "focal": (Focal("image", "label", 2.0), LOGITS, ClassProbabilities),
+    "multilabel": (Multilabel("image", "label"), LOGITS, ClassProbabilities),
+    "distill": (
+        Distill("image", "label", nn.Identity(), None, 0.5, 1.0),
+        LOGITS,
+        ClassProbabilities,
+    ),
+    "segment": (Segment("image", "mask"), MAPS, PredictedMaps),
+    "recognize": (Recognize("image", "text", "ab"), (SPELLED, STEPS), PredictedTexts),
+    "regress": (Regress("image", "y", "mse"), LOGITS, PredictedNumbers),
+    "restore": (Restore("image", "y", "l1", 2.0), MAPS, PredictedImages),
+    "detect": (Detect("image", "boxes", "label"), torch.zeros(2, 6, 4, 4), PredictedBoxes),
+}
+
+
+def predicted(name):
+    objective, output, _ = CASES[name]
+    batch = {"image": torch.rand(2, 3, 4, 4), "index": torch.arange(2)}  # without a target
+    return objective.predict(Given(output).eval(), batch)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_predicts_each_record_without_the_target(name):
+    objective, _, kind = CASES[name]
+    assert isinstance(objective, Predicts)
+    assert list(objective.inputs) == ["image"]
+    predictions = predicted(name)
+    assert type(predictions) is kind
+    assert len(predictions.values) == 2
+
+
+@pytest.mark.parametrize("name", ["classify", "tta", "focal", "distill"])
+def test_probabilities_of_classes_add_up_to_one(name):
+    values = predicted(name).values
+    assert torch.allclose(values.sum(1), torch.ones(2))
+    assert values.argmax(1).tolist() == [1, 0]
+
+
+def test_several_labels_stand_alone():
+    assert predicted("multilabel").values[0, 0] == 0.5
+
+
+def test_maps_are_bytes_as_long_as_classes_fit():
+    assert predicted("segment").values.dtype == torch.uint8
+    assert predicted("segment").values[:, 0, 0].tolist() == [1, 0]
+
+
+def test_texts_have_no_repeats_and_no_blanks():
+    assert list(predicted("recognize").values) == ["ab", "b"]
+
+
+def test_images_are_from_0_to_1():
+    values = predicted("restore").values
+    assert values.min() >= 0
+    assert values.max() == 1
+    assert values[0, 2, 0, 0] == 0.5  # the peak is 2
+
+
+def test_boxes_come_with_scores_and_classes():
+    scored = predicted("detect").values[0]
+    assert scored.boxes.shape == (len(scored.scores), 4)
+    assert scored.labels.shape == scored.scores.shape
