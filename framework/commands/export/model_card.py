@@ -13,7 +13,7 @@ import yaml
 from framework import __version__
 from framework.commands.export.exportable import Exportable, form_of_tensor
 from framework.commands.report.json_values import flat, load, mapping, numbers, shown, words
-from framework.config.saved_run import SavedRun, weights_path
+from framework.config.saved_run import SavedRun, chosen_file
 from framework.config.schema import FACTS
 from framework.sink.config_files import newest_config
 
@@ -79,7 +79,7 @@ class CardFacts:
         summary = load(run.run_dir / "summary.json")
         best = numbers(flat(summary.get("best") or summary.get("val")))
         data = {split: mapping(known) for split, known in mapping(facts.get("data")).items()}
-        path = weights_path(run.run_dir, run.weights)
+        path = chosen_file(run.run_dir, run.weights)
         return cls(
             name=shown(run.run_dir.resolve().name),
             weights=f"{run.weights} (sha256 {digest_of(path)})",
