@@ -3,7 +3,7 @@
     python benchmarks/predict.py [--rounds 9] [--photos FOLDER]
 
 Three data sets: digits of 8 x 8 pixels in a store, photographs in a store (the JPEGs as they are), and the same photographs as files.
-An evaluation is one pass of ``framework.train.evaluate``, as training validates; a prediction is all that ``paceline predict`` does
+An evaluation is one pass of ``framework.train.validate``, as training validates; a prediction is all that ``paceline predict`` does
 after the model is loaded, from the first file to the finished table. Both have the same readers, threads, loader and batches.
 Without ``--photos``, photographs are drawn noise of 500 x 375 pixels.
 """
@@ -27,7 +27,7 @@ from framework.commands.predict.prediction_job import Prediction, predict
 from framework.config.saved_run import SavedRun
 from framework.measure.clock import NoClock
 from framework.measure.statistics import median, quartiles
-from framework.train.evaluate import evaluate
+from framework.train.validate import evaluate
 
 CLASSES = 4
 STORE = "framework.input.store.StoreInput"
@@ -87,7 +87,7 @@ def prepare(photos: str | None) -> None:
 def evaluated(run: SavedRun, store: str) -> float:
     loader = run.loader(run.source(store))
     start = time.perf_counter()
-    _, count = evaluate(run.model, loader, run.objective, run.precision, NoClock(), run.parallel)
+    _, count, _ = evaluate(run.model, loader, run.objective, run.precision, NoClock(), run.parallel)
     seconds = time.perf_counter() - start
     loader.close()
     return count / seconds

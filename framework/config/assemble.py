@@ -332,7 +332,7 @@ def open_source(
 ) -> Source:
     """Open one data set. ``given`` says which, as ``data.SPLIT`` does.
 
-    ``transform`` replaces the configured one.
+    Its transform is ``transform``, or the configured one.
     """
     context = source_context(config, allowed, parallel, split == "train", transform)
     data = config["data"]

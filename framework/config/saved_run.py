@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
@@ -34,6 +34,8 @@ from framework.config.targets import (
     as_prefixes,
     check_targets,
     makes_data,
+    split_of,
+    val_sets,
     with_folds,
     with_functions,
 )
@@ -71,6 +73,20 @@ SOURCES = {
     name: {"_target_": f"framework.data.{name}.{name}_source"}
     for name in ("hdf5", "lmdb", "folder", "tar", "parquet")
 }
+
+
+class ValidationSet(NamedTuple):
+    """One set of data to validate on.
+
+    Attributes:
+        split: ``val``, or ``val.NAME`` of several.
+        given: What names the data, as ``data.val`` does.
+        config: The configuration with which it is read.
+    """
+
+    split: str
+    given: Any
+    config: Config
 
 
 @final
@@ -150,8 +166,8 @@ class SavedRun:
         """The model with the chosen weights, on the device and in evaluation mode.
 
         Raises:
-            CheckpointError: K121, K122, K124 or those of ``read_weights`` if the weights are missing,
-                damaged, or do not fit.
+            CheckpointError: K121, K122, K124 or those of ``read_weights`` if the weights are
+                missing, damaged, or do not fit.
         """
         parallel = self.parallel
         model: nn.Module = self.build("model").to(parallel.home)
@@ -180,8 +196,8 @@ class SavedRun:
 
     def sets(
         self, given: Any = None, select: str | None = None, limit: int | None = None
-    ) -> dict[str, Config]:
-        """Return the configuration of each validation set by name. One set is called ``val``.
+    ) -> dict[str, ValidationSet]:
+        """Return each validation set by the name of its split: ``val``, or ``val.NAME`` of several.
 
         Args:
             given: A path or an object that ``data.val`` can be, or a dict of several by name; None:
@@ -194,27 +210,25 @@ class SavedRun:
         """
         config = self.config
         own = given is None
-        if own:
-            given = config["data"].get("val")
-        if given is None:
+        data = config["data"] if own else {**config["data"], "val": given}
+        named = val_sets(data)
+        if not named:
             fix = "give the path of a store: data.val=..."
             raise ConfigError(350, f"run = {self.run_dir}", "has no validation data", fix)
-        named = {"val": given}
-        if isinstance(given, dict) and "_target_" not in given and not _mixes(config):
-            named = given
-        if own:
-            data = config["data"]
-            return {name: {**config, "data": {**data, "val": val}} for name, val in named.items()}
-        cut = {"select": select, "limit": limit, "fold": None, "folds": None}
-        return {name: {**_with_data(config, val), **cut} for name, val in named.items()}
+        if not own:
+            config = {**config, "select": select, "limit": limit, "fold": None, "folds": None}
+        return {
+            split_of(name): ValidationSet(split_of(name), part, _reading(config, part, own))
+            for name, part in named.items()
+        }
 
-    def open_set(self, config: Config) -> Source:
-        """Open a validation set, one of ``sets``. The caller closes it.
+    def open_set(self, part: ValidationSet) -> Source:
+        """Open a validation set. The caller closes it.
 
         Raises:
             DataError: D190 if the data has records of a class that the training data lacks.
         """
-        source = open_source("val", config["data"]["val"], config, self.allowed, self.parallel)
+        source = open_source(part.split, part.given, part.config, self.allowed, self.parallel)
         try:
             return self.with_own_classes(source)
         except BaseException:
@@ -306,7 +320,8 @@ class SavedRun:
                 derived.add(length_name(name, field, self.config["collate"]))
         for name in self.predicts.inputs:
             if name not in fields and name not in derived:
-                what = f"has no field {name!r}, which the model takes; it has {listed([*given.fields])}"
+                has = listed([*given.fields])
+                what = f"has no field {name!r}, which the model takes; it has {has}"
                 fix = "name its fields as the training data has them, with the keys of input"
                 raise ConfigError(352, given.source or "the data", what, fix)
         return fields
@@ -337,8 +352,8 @@ class SavedRun:
             in the pixels of the given image.
 
         Raises:
-            ConfigError: C351 or C352 if the model does not predict, or takes no images; C360 for what
-                is no image.
+            ConfigError: C351 or C352 if the model does not predict, or takes no images; C360 for
+                what is no image.
             DataError: D106 for a damaged file.
         """
         if len(images) == 0:
@@ -465,21 +480,17 @@ def open_run(
     """
     config, train = read_config(run_dir)
     config = with_folds(with_functions({**config, **(changes or {})}))
-    check_targets({name: config[name] for name in (*USED_PARTS, "data", "order")}, allowed)
+    used = (*USED_PARTS, "data", "order", "metrics")
+    check_targets({name: config.get(name) for name in used}, allowed)
     return SavedRun(run_dir, config, allowed, weights, train, say)
 
 
-def _mixes(config: Config) -> bool:
-    """Return whether several stores by name are one set of data."""
-    return "weights" in config["data"]["source"]
-
-
-def _with_data(config: Config, path: Any) -> Config:
-    """Return the configuration with other validation data, and a source that can read it."""
-    data = {**config["data"], "val": path}
-    if isinstance(path, str) and not makes_data(data):
-        data["source"] = _source_of(data["source"], path)
-    return {**config, "data": data}
+def _reading(config: Config, given: Any, own: bool) -> Config:
+    """Return the configuration with a source that can read ``given``, in whatever format it is."""
+    data = config["data"]
+    if own or not isinstance(given, str) or makes_data(data):
+        return config
+    return {**config, "data": {**data, "source": _source_of(data["source"], given)}}
 
 
 def _source_of(block: Config, path: str) -> Config:

@@ -62,7 +62,7 @@ def _is_weight(value: object) -> bool:
     return 0 <= value < math.inf
 
 
-def class_predictions(logits: Tensor) -> Predictions:
+def predicted_classes(logits: Tensor) -> Predictions:
     """Return a probability of each class, or of logits [B, classes, H, W] a class per pixel."""
     if logits.dim() > 2:
         return PredictedMaps(class_numbers(logits))
@@ -84,6 +84,9 @@ def correct_guesses(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def compared_classes(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``Outcome.predictions``: probabilities [B, classes, ...], and classes, int64 [B, ...]."""
+    """Return ``Outcome.predictions``.
+
+    They are the probabilities [B, classes, ...] and the right classes, int64 [B, ...].
+    """
     classes = target.argmax(1) if target.is_floating_point() else target
     return logits.float().softmax(1), classes

@@ -12,9 +12,9 @@ from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.class_scores import (
     ClassWeights,
-    class_predictions,
     compared_classes,
     correct_guesses,
+    predicted_classes,
 )
 from framework.objective.model_inputs import input_names, model_inputs, prediction
 from framework.objective.tta import check_tta, mean_logits
@@ -68,7 +68,7 @@ class Classify:
         return mean_logits(model, inputs[0], self.tta)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return class_predictions(self._logits(model, batch))
+        return predicted_classes(self._logits(model, batch))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

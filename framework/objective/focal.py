@@ -14,9 +14,9 @@ from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.class_scores import (
     ClassWeights,
-    class_predictions,
     compared_classes,
     correct_guesses,
+    predicted_classes,
 )
 from framework.objective.model_inputs import input_names, model_inputs, prediction
 
@@ -70,7 +70,7 @@ class Focal:
         return input_names(self.input)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return class_predictions(prediction(model(*model_inputs(batch, self.input))))
+        return predicted_classes(prediction(model(*model_inputs(batch, self.input))))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

@@ -10,7 +10,6 @@ from framework.contracts.span import Span, merged
 from framework.contracts.training import Moment, Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, set_generator_state
-from framework.train.evaluate import is_better, means_of_sets, splits_of, validated
 from framework.train.make_passes import make_passes
 from framework.train.metrics import Progress, Tally
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
@@ -18,6 +17,7 @@ from framework.train.pace import TrainPace
 from framework.train.parts import Parts
 from framework.train.reporter import Reporter, SplitResults
 from framework.train.step import Stepper
+from framework.train.validate import is_better, means_of_sets, splits_of, validated
 from framework.train.watching import Watching
 
 

@@ -28,9 +28,9 @@ from framework.parallel.launch.ranks import share_text, under_launcher
 from framework.parallel.virtual import VirtualParallel
 from framework.precision.fp32 import FP32
 from framework.system.stopping import leave, set_all
-from framework.train.evaluate import evaluate
 from framework.train.goal import Goal
 from framework.train.stop_watchers import EarlyStop
+from framework.train.validate import evaluate
 from framework.train.watching import Idle, Watching
 from tests.contract.parallel_facts import facts_of
 from tests.fakes import FakeClock, FakeLoader, make_data, make_model, make_trainer

@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from framework.commands.evaluate.confusion import class_figures, counted, trimmed
-from framework.commands.evaluate.replay import Recorder, Replay, record_losses
+from framework.commands.evaluate.replay import OutputRecorder, Replay, record_losses
 from framework.config.run_watchers import make_metrics
 from framework.config.saved_run import SavedRun, chosen_file, open_run
 from framework.config.teacher_weights import load_teacher
 from framework.contracts.data import FindsRecords, MicroBatch, MicroBatches, Source
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import Predicts
+from framework.contracts.training import PredictionMetrics
 from framework.errors import words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
 from framework.run import span_figures
-from framework.train.evaluate import evaluate
+from framework.train.validate import evaluate
 
 Summary = dict[str, Any]
 
@@ -91,12 +92,13 @@ def evaluate_run(
     run = open_run(Path(job.run), allowed, job.weights, job.changes, say)
     try:
         load_teacher(run.objective)
+        metrics = make_metrics(run.config, run.allowed, run.parallel, say)
         sets = run.sets(job.data, job.select, job.limit)
         results: dict[str, Summary] = {}
-        for name, config in sets.items():
-            with closing(run.open_set(config)) as source:
-                result = _evaluate_set(run, source, job.worst, say)
-                result.summary["data"] = config["data"]["val"]
+        for name, part in sets.items():
+            with closing(run.open_set(part)) as source:
+                result = _evaluate_set(run, source, metrics, job.worst, say)
+                result.summary["data"] = part.given
                 results[name] = result.summary
                 if run.parallel.rank == 0:
                     show(run, name, result)
@@ -116,13 +118,16 @@ def evaluate_run(
 
 
 def _evaluate_set(
-    run: SavedRun, source: Source, num_worst: int, say: Callable[[str], None]
+    run: SavedRun,
+    source: Source,
+    metrics: PredictionMetrics | None,
+    num_worst: int,
+    say: Callable[[str], None],
 ) -> SetResult:
     clock: Clock = make_clock(run.device, run.config["clock"])
-    model = Recorder(run.model)
+    model = OutputRecorder(run.model)
     watched = _Watched(run, run.loader(source, clock), model, clock, num_worst)
     start = time.perf_counter()
-    metrics = make_metrics(run.config, run.allowed, run.parallel, say)
     means, count, arrays = evaluate(
         model, watched, run.objective, run.precision, clock, run.parallel, metrics
     )
@@ -133,7 +138,7 @@ def _evaluate_set(
         "records": int(count),
         "digest": source.manifest.digest,
         "means": means,
-        "arrays": {name: values.tolist() for name, values in arrays.items()},
+        "arrays": {name: value.tolist() for name, value in arrays.items()},
         "records_per_s": count / wall_s,
         "wall_s": wall_s,
         "spans": span_figures(clock.spans()),
@@ -160,7 +165,7 @@ class _Watched:
     """
 
     def __init__(
-        self, run: SavedRun, loader: Loader, model: Recorder, clock: Clock, num_worst: int
+        self, run: SavedRun, loader: Loader, model: OutputRecorder, clock: Clock, num_worst: int
     ) -> None:
         self.run = run
         self.loader = loader

@@ -14,7 +14,7 @@ from framework.contracts.training import Objective
 
 
 @final
-class Recorder(nn.Module):
+class OutputRecorder(nn.Module):
     """A model that keeps its outputs. In all else it is the model inside."""
 
     def __init__(self, inner: nn.Module) -> None:

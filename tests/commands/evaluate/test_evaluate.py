@@ -70,7 +70,10 @@ def test_a_store_of_another_format_gives_the_same(folder):
 def test_several_sets_are_evaluated_by_name(folder):
     evaluated("data.val={clean: digits/val.h5, seen: digits/train.h5}", "limit=100", "worst=2")
     found = result()["sets"]
-    assert {name: part["records"] for name, part in found.items()} == {"clean": 100, "seen": 100}
+    assert {name: part["records"] for name, part in found.items()} == {
+        "val.clean": 100,
+        "val.seen": 100,
+    }
 
 
 def test_a_selection_cuts_other_data(folder):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from framework.commands.evaluate.replay import Recorder, Replay, record_losses
+from framework.commands.evaluate.replay import OutputRecorder, Replay, record_losses
 from framework.objective.classify import Classify
 
 
@@ -27,7 +27,7 @@ def batch_of(count):
 
 def test_the_losses_of_records_have_the_mean_of_the_batch():
     net, batch = Net().eval(), batch_of(5)
-    recorder = Recorder(net).eval()
+    recorder = OutputRecorder(net).eval()
     objective = Classify("image", "label", 0.0, tta="mirror_translate")
     loss = objective(recorder, batch).loss
     calls = net.calls
@@ -37,7 +37,7 @@ def test_the_losses_of_records_have_the_mean_of_the_batch():
 
 
 def test_a_recorder_is_the_model_inside_for_all_else():
-    recorder = Recorder(Net())
+    recorder = OutputRecorder(Net())
     assert recorder.name == "net"
     assert not recorder.eval().inner.training
 

@@ -5,8 +5,8 @@ from torch import nn
 
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
-from framework.train.evaluate import evaluate, means_of_sets, splits_of
 from framework.train.reporter import SplitResults
+from framework.train.validate import evaluate, means_of_sets, splits_of
 from tests.fakes import CPU, FakeClock, FakeLoader, MeanValue
 
 
