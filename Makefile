@@ -14,7 +14,7 @@ setup: $(READY)  ## make .venv and install everything, pinned by constraints.txt
 $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard framework/system/native/*.c)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[albumentations,audio,dali,dev,digits,docs,huggingface,kornia,metrics,parquet,report,safetensors,stats,tfrecord,turbo,video]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[albumentations,audio,dali,dev,digits,docs,huggingface,kornia,metrics,mlflow,onnx,parquet,report,safetensors,server,stats,tfrecord,turbo,video,wandb]'
 	@touch $@
 
 train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them

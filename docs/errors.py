@@ -17,10 +17,12 @@ from framework.commands.bench import bench
 from framework.commands.diagnose import diagnose
 from framework.commands.edit import edit
 from framework.commands.evaluate import evaluate
+from framework.commands.export import export
 from framework.commands.inspect import inspect
 from framework.commands.pack import pack
 from framework.commands.predict import predict
 from framework.commands.report import report
+from framework.commands.runs import runs
 from framework.commands.tune import tune
 from framework.commands.verify import verify
 from framework.config import schema
@@ -112,12 +114,13 @@ def all_rows() -> dict[str, list[Row]]:
 def rows_of_options() -> Iterator[Row]:
     """Yield a row for the rule of every option."""
     commands = (
-        *(bench, diagnose, edit, evaluate, inspect, pack, predict, report, tune, verify, schema),
+        *(bench, diagnose, edit, evaluate, export, inspect, pack, predict, report, runs, tune),
+        *(verify, schema),
     )
     tables = [("", command.RULES) for command in commands]
     tables += [("pack.", progress.RULES)]
     groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]
-    groups += [("optim.groups.NAME", schema.GROUP_RULES)]
+    groups += [("optim.groups.NAME", schema.GROUP_RULES), ("sink.NAME", schema.SINK_RULES)]
     tables += [(f"{group}.", rules) for group, rules in groups]
     for prefix, rules in tables:
         for key, rule in rules.items():

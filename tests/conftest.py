@@ -49,7 +49,7 @@ def _threads() -> set[threading.Thread]:
     return {
         thread
         for thread in threading.enumerate()
-        if not thread.name.startswith(("pytest", "TMonitor"))
+        if not thread.name.startswith(("pytest", "TMonitor", "tqdm_monitor"))
     }
 
 

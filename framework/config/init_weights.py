@@ -236,11 +236,14 @@ class _Fit:
         for there, here in pairs:
             if self.weights[there].shape[1:] == self.own[here].shape[1:]:
                 rename = _change(there, here)
-                if rename[0] or rename[1]:
+                # a prefix for all names would change those that fit
+                if rename[0] or (rename[1] and not self.common):
                     votes[rename] += 1
         if not votes:
             return None
-        old, new = votes.most_common(1)[0][0]
+        (old, new), count = votes.most_common(1)[0]
+        if 2 * count < min(MOST_COMPARED, max(len(missing), len(unexpected))):
+            return None  # most names would still differ
         return old or ALL, new or "''"
 
     @torch.no_grad()

@@ -166,8 +166,8 @@ class SavedRun:
         """The model with the chosen weights, on the device and in evaluation mode.
 
         Raises:
-            CheckpointError: K121, K122, K124 or one of ``read_weights`` if the weights are missing,
-                damaged, or do not fit.
+            CheckpointError: K121, K122, K124 or those of ``read_weights`` if the weights are
+                missing, damaged, or do not fit.
         """
         parallel = self.parallel
         model: nn.Module = self.build("model").to(parallel.home)
@@ -320,8 +320,8 @@ class SavedRun:
                 derived.add(length_name(name, field, self.config["collate"]))
         for name in self.predicts.inputs:
             if name not in fields and name not in derived:
-                names = listed(list(given.fields))
-                what = f"has no field {name!r}, which the model takes; it has {names}"
+                has = listed([*given.fields])
+                what = f"has no field {name!r}, which the model takes; it has {has}"
                 fix = "name its fields as the training data has them, with the keys of input"
                 raise ConfigError(352, given.source or "the data", what, fix)
         return fields

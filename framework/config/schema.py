@@ -184,6 +184,13 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
     },
 }
 
+# Keys of our sinks. They are checked if they are there.
+SINK_RULES: dict[str, Rule] = {
+    "num_images": Rule(int, 0, number=126),
+    "every_s": _SIZE,
+    "close_s": Rule(float, 0, number=126),
+}
+
 
 def check(config: dict[str, Any]) -> None:
     """Check every option before anything is opened.
@@ -196,13 +203,7 @@ def check(config: dict[str, Any]) -> None:
     _check_numbers(config)
     check_values(config, RULES)
     check_known(config, (*RULES, *GROUPS))
-    resume = config.get("resume")
-    if isinstance(resume, str):
-        what = "does not name a run"
-        if resume:
-            fix = "give that run's own words"
-            raise ConfigError(196, f"resume = {resume}", what, fix)
-        raise ConfigError(101, "resume = ''", what, "give the directory of a run")
+    _check_short(config)
     for group in GROUPS:
         block = config.get(group)
         if block is None and group in NAMED:  # sink=[]: only the summary is written
@@ -224,6 +225,20 @@ def check(config: dict[str, Any]) -> None:
     _check_choices(config)
     _check_data(config["data"])
     _check_together(config)
+
+
+def _check_short(config: dict[str, Any]) -> None:
+    """Raise ConfigError C101, C196 or C301 for a text where a block is wanted."""
+    resume = config.get("resume")
+    if isinstance(resume, str):
+        what = "does not name a run"
+        if resume:
+            fix = "give that run's own words"
+            raise ConfigError(196, f"resume = {resume}", what, fix)
+        raise ConfigError(101, "resume = ''", what, "give the directory of a run")
+    if isinstance(config.get("init"), str):
+        what = "must be a block of keys"
+        raise ConfigError(301, f"init = {config['init']}"[:200], what, "leave out the +: init=FILE")
 
 
 def _check_numbers(config: dict[str, Any]) -> None:
@@ -260,10 +275,17 @@ def _check_choices(config: dict[str, Any]) -> None:
     blocks = {**config, "data.source": config["data"]["source"]}
     for place, rules in CHOICE_RULES.items():
         block = blocks[place]
-        is_ours = block.get("_target_", "framework.").startswith("framework.")
+        is_ours = _is_ours(block)
         for key, rule in rules.items():
             if key in block and (is_ours or rule is not _SIZE):
                 rule.check(f"{place}.{key}", block[key])
+    for name, block in (config.get("sink") or {}).items():
+        for key in block.keys() & SINK_RULES.keys() if _is_ours(block) else ():
+            SINK_RULES[key].check(f"sink.{name}.{key}", block[key])
+
+
+def _is_ours(block: dict[str, Any]) -> bool:
+    return block.get("_target_", "framework.").startswith("framework.")
 
 
 def _check_data(data: dict[str, Any]) -> None:
@@ -433,6 +455,8 @@ def _check_init(init: dict[str, Any], is_resumed: bool) -> None:
         if not isinstance(old, str) or not isinstance(new, str):
             fix = "give names of modules or tensors, as in 'init.rename={fc: head}'"
             raise ConfigError(301, f"init.rename = {{{old}: {new}}}"[:200], "is no name", fix)
+    if init["weights"] == "":
+        raise ConfigError(301, "init = ''", "names no file", "give one, or leave init out")
     if init["weights"] is not None:
         if not is_resumed:
             check_place(init["weights"])

@@ -1,6 +1,6 @@
 """Contracts for training: objectives, schedules, reports, sinks and checkpoints."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -243,7 +243,8 @@ class RunContext:
     """What a Sink is given at runtime.
 
     A resumed run has ``start_step`` > 0, and replaces what was logged after this step. ``sample``
-    is a batch to look at: its label maps are colored, with one color per class.
+    is a batch to look at: its label maps are colored, with one color per class. ``say`` prints a
+    note or a warning, from any thread.
     """
 
     run_dir: Path
@@ -251,6 +252,7 @@ class RunContext:
     epochs: int
     start_step: int = 0
     sample: Batch = field(default_factory=dict[str, Tensor])
+    say: Callable[[str], None] = print
 
 
 class Sink(Protocol):

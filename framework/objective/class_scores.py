@@ -83,7 +83,10 @@ def correct_guesses(logits: Tensor, target: Tensor) -> Tensor:
     return correct
 
 
-def class_predictions(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``Outcome.predictions``: probabilities [B, classes, ...], and classes [B, ...]."""
+def compared_classes(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``Outcome.predictions``.
+
+    They are the probabilities [B, classes, ...] and the right classes, int64 [B, ...].
+    """
     classes = target.argmax(1) if target.is_floating_point() else target
     return logits.float().softmax(1), classes

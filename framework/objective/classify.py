@@ -12,7 +12,7 @@ from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.class_scores import (
     ClassWeights,
-    class_predictions,
+    compared_classes,
     correct_guesses,
     predicted_classes,
 )
@@ -58,7 +58,7 @@ class Classify:
         loss = self._weights.cross_entropy(logits, target, self.label_smoothing)
         outcome = Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
         if not model.training:
-            outcome.predictions = class_predictions(logits, target)
+            outcome.predictions = compared_classes(logits, target)
         return outcome
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:

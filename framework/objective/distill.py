@@ -13,7 +13,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import class_predictions, correct_guesses, predicted_classes
+from framework.objective.class_scores import compared_classes, correct_guesses, predicted_classes
 from framework.objective.model_inputs import input_names, model_inputs, prediction
 
 
@@ -86,7 +86,7 @@ class Distill:
             losses={"labels": of_labels, "teacher": of_teacher},
         )
         if not model.training:
-            outcome.predictions = class_predictions(logits, target)
+            outcome.predictions = compared_classes(logits, target)
         return outcome
 
     @property

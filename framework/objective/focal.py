@@ -14,7 +14,7 @@ from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.class_scores import (
     ClassWeights,
-    class_predictions,
+    compared_classes,
     correct_guesses,
     predicted_classes,
 )
@@ -62,7 +62,7 @@ class Focal:
         correct = correct_guesses(logits, target)
         outcome = Outcome(losses.mean(), {"accuracy": correct}, len(target))
         if not model.training:
-            outcome.predictions = class_predictions(logits, target)
+            outcome.predictions = compared_classes(logits, target)
         return outcome
 
     @property

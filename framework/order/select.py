@@ -8,17 +8,26 @@ combinations are allowed, so a configuration cannot run code by it.
 import ast
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from framework.errors import ConfigError
+from framework.errors import ConfigError, listed
 from framework.order.batches import RecordFacts
 from framework.order.permutation import permutation
 
-FIX = "compare fields, as in select='label in [3, 5] and width >= 224'"
+
+class ExpressionWords(NamedTuple):
+    """How the errors of an expression call it, and the things that it chooses from."""
+
+    key: str = "select"
+    thing: str = "record"
+    fix: str = "compare fields, as in select='label in [3, 5] and width >= 224'"
+
+
+SELECT = ExpressionWords()
 
 
 def _is_any_of(values: np.ndarray, given: Sequence[Any]) -> np.ndarray:
@@ -42,6 +51,26 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.In: _is_any_of,
     ast.NotIn: lambda values, given: ~_is_any_of(values, given),
 }
+
+
+class AnswersNames(Protocol):
+    """What an expression may ask: ``RecordFacts``, or the facts of other things."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of the values of ``label``, by number."""
+        ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that ``answer`` knows."""
+        ...
+
+    def answer(self, name: str) -> np.ndarray | None:
+        """Return a number or a text of each thing, or None for an unknown name."""
+        ...
+
+
 LISTS = (ast.List, ast.Tuple, ast.Set)
 FOLD_SEED = 0  # not the run's: runs that differ in their seed have the same folds
 
@@ -69,7 +98,7 @@ def chosen(
         return None
     records = torch.arange(num_records)
     if select is not None:
-        records = torch.from_numpy(np.flatnonzero(_Expression(select, facts, num_records).mask))
+        records = torch.from_numpy(np.flatnonzero(truths(select, facts, num_records)))
         if not len(records):
             what = f"no record of {num_records:,} fulfils it"
             raise ConfigError(205, f"select = {select}", what, "select more")
@@ -85,23 +114,32 @@ def chosen(
     return records
 
 
+def truths(
+    text: str, facts: AnswersNames, count: int, words: ExpressionWords = SELECT
+) -> np.ndarray:
+    """Return which of ``count`` things fulfil an expression: bool [count]. ConfigError C204."""
+    return _Expression(text, facts, count, words).mask
+
+
 @final
 class _Expression:
     """An expression, and the records for which it is true."""
 
-    def __init__(self, text: str, facts: RecordFacts, num_records: int) -> None:
+    def __init__(self, text: str, facts: AnswersNames, count: int, words: ExpressionWords) -> None:
         self._text = text
         self._facts = facts
+        self._words = words
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             raise self._error("cannot be read as an expression") from error
         self.mask: np.ndarray = self._truth(tree.body)
-        if self.mask.shape != (num_records,):
-            raise self._error("compares no field of the records")
+        if self.mask.shape != (count,):
+            raise self._error(f"compares no field of the {words.thing}s")
 
-    def _error(self, what: str, fix: str = FIX) -> ConfigError:
-        return ConfigError(204, f"select = {self._text[:200]}", what[:300], fix)
+    def _error(self, what: str, fix: str = "") -> ConfigError:
+        where = f"{self._words.key} = {self._text[:200]}"
+        return ConfigError(204, where, what[:300], fix or self._words.fix)
 
     def _truth(self, node: ast.expr) -> Any:
         """Return whether each record fulfils a condition: bool [num_records]."""
@@ -129,7 +167,9 @@ class _Expression:
             names = [self._field(side) for side in (left, right)]
             pair = [self._side(side, names) for side in (left, right)]
             if names == [None, None]:
-                raise self._error(f"{ast.unparse(node)!r} compares no field of the records")
+                raise self._error(
+                    f"{ast.unparse(node)!r} compares no field of the {self._words.thing}s"
+                )
             kinds = {is_text for value in pair for is_text in _are_texts(value)}
             if len(kinds) > 1 and not is_empty:
                 raise self._error(f"{ast.unparse(node)!r} compares a text with a number")
@@ -140,16 +180,21 @@ class _Expression:
         return np.logical_and.reduce(truths)
 
     def _field(self, node: ast.expr) -> str | None:
+        """Return the name that a side is, such as ``label`` or ``optim.lr``; None if it is none."""
+        if isinstance(node, ast.Attribute):
+            block = self._field(node.value)
+            return None if block is None else f"{block}.{node.attr}"
         return node.id if isinstance(node, ast.Name) else None
 
     def _side(self, node: ast.expr, names: list[str | None]) -> Any:
         """Return the value of one side: of all records, or a constant, or a list of constants."""
-        if isinstance(node, ast.Name):
-            values = self._facts.answer(node.id)
+        name = self._field(node)
+        if name is not None:
+            values = self._facts.answer(name)
             if values is None:
-                known = ", ".join(self._facts.names)
+                known = listed(self._facts.names)
                 fix = f"choose from {known}" if known else "leave it out"
-                raise self._error(f"{node.id!r} is not known of every record", fix)
+                raise self._error(f"{name!r} is not known of every {self._words.thing}", fix)
             return values
         if isinstance(node, LISTS):
             return [self._constant(item, names) for item in node.elts]

@@ -72,8 +72,8 @@ class ItemStore:
             chunk = self._source.read(first, first + len(numbers))
             return self._fields(chunk, torch.arange(len(numbers)))
         parts = [self._source.read(number, number + 1) for number in numbers]
-        first_of = torch.zeros(1, dtype=torch.int64)
-        return _joined([self._fields(chunk, first_of) for chunk in parts])
+        first = torch.zeros(1, dtype=torch.int64)
+        return _joined([self._fields(chunk, first) for chunk in parts])
 
     def _fields(self, chunk: Chunk, indices: Tensor) -> Records:
         return {name: _taken(chunk.records[name], indices) for name in self.manifest.fields}

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from framework.cli.paths import CONF
-from framework.cli.precedence import with_recipe_said
+from framework.cli.precedence import typed_for_train, with_recipe_said
 from tests.cli.command import is_one_error_line
 from tests.conftest import make_records, write_store
 from tests.faults.forked import paceline
@@ -198,3 +198,8 @@ def test_a_file_of_the_user_that_ours_would_hide_is_refused(name):
 def test_our_own_folder_as_that_of_the_user_hides_nothing():
     done = paceline("train", "--config-dir", str(CONF), *SHORT)
     assert done.code == 0, done.err
+
+
+def test_a_validation_set_typed_by_its_name_is_validation_data():
+    assert typed_for_train(["data.train=a.h5", "+data.val.clean=b.h5"]).without_validation is False
+    assert typed_for_train(["data.train=a.h5", "data.val_transform=null"]).without_validation

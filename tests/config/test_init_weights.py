@@ -174,7 +174,7 @@ def test_unexpected_tensors_are_named_with_the_option_that_leaves_them_out():
     [
         (lambda name: name.replace("fc.", "head."), '"init.rename={head: fc}"'),
         (lambda name: f"net.{name}", "\"init.rename={net: ''}\""),
-        (lambda name: name.replace("stem.", ""), '"init.rename={'),
+        (lambda name: name.replace("stem.", ""), "give other names with 'init.rename={old: new}'"),
     ],
 )
 def test_the_rename_that_would_help_is_advised(change, advice):

@@ -75,7 +75,7 @@ def test_metrics_take_the_number_of_classes_from_the_data_and_say_their_directio
     pytest.importorskip("torchmetrics")
     words = ("metrics=[macro_f1,confusion,class_recall]", "best.metric=macro_f1")
     with assembled(*words) as assembly:
-        metrics = make_metrics(assembly.config, (), assembly.parallel, print)
+        metrics = make_metrics(assembly.config, assembly.allowed, assembly.parallel, assembly.say)
         assert assembly.from_data["metrics.macro_f1.num_classes"] == 10
         predictions = torch.rand(8, 10).softmax(1), torch.arange(8)
         trial = try_metrics(metrics, ModelTrial({"loss": 1.0}, predictions))
@@ -88,7 +88,7 @@ def test_a_metric_may_not_have_a_name_of_the_objective_s():
     pytest.importorskip("torchmetrics")
     block = "{_target_: torchmetrics.classification.MulticlassAccuracy, num_classes: 10}"
     with assembled(f"+metrics.accuracy={block}") as assembly:
-        metrics = make_metrics(assembly.config, (), assembly.parallel, print)
+        metrics = make_metrics(assembly.config, assembly.allowed, assembly.parallel, assembly.say)
     predictions = torch.rand(8, 10).softmax(1), torch.arange(8)
     with pytest.raises(ConfigError, match=r"C332\]: metrics\.accuracy: is the name of a metric"):
         try_metrics(metrics, ModelTrial({"loss": 1.0, "accuracy": 0.5}, predictions))

@@ -463,6 +463,12 @@ def test_an_option_of_weights_that_are_not_read_is_refused(key, value):
         check({**CONFIG, "init": {**INIT, key: value}})
 
 
+@pytest.mark.parametrize("init", ["x.pt", {**INIT, "weights": ""}])
+def test_init_must_name_a_file(init):
+    with pytest.raises(ConfigError, match="C301"):
+        check({**CONFIG, "init": init})
+
+
 def test_a_new_name_of_weights_is_a_text():
     with pytest.raises(ConfigError, match=r"C301\]: init.rename = \{fc: 3\}: is no name"):
         check({**CONFIG, "init": {**INIT, "weights": ".", "rename": {"fc": 3}}})

@@ -8,13 +8,18 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from framework.contracts.training import Report, RunContext
 from framework.sink.console import ConsoleSink
+from framework.sink.csv import CsvSink
 from framework.sink.jsonl import JsonlSink
+from framework.sink.mlflow import MLflowSink
 from framework.sink.tensorboard import TensorBoardSink
 from tests.fakes import span
 
 KINDS = {
     "console": lambda run: ConsoleSink(run=run),
+    "csv": lambda run: CsvSink(run=run),
     "jsonl": lambda run: JsonlSink(run=run),
+    # port 9 refuses: the server of this run is lost
+    "mlflow": lambda run: MLflowSink("http://127.0.0.1:9", "x", None, 2, True, 1, 9, run=run),
     "tensorboard": lambda run: TensorBoardSink(2, run=run),
 }
 SPANS = {"wait": span(0.1, 0.2), "forward": span(0.2)}
@@ -104,6 +109,16 @@ def steps_in_jsonl(folder):
     ]
 
 
+def steps_in_csv(folder):
+    lines = (folder / "curves" / "train.csv").read_text().splitlines()
+    return [int(line.split(",")[0]) for line in lines[1:]]
+
+
+def steps_in_outbox(folder):
+    events = map(json.loads, (folder / "outbox" / "mlflow.jsonl").read_text().splitlines())
+    return [event["step"] for event in events if "report" in event]
+
+
 def steps_in_tensorboard(folder):
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
@@ -111,7 +126,13 @@ def steps_in_tensorboard(folder):
 
 
 @pytest.mark.parametrize(
-    ("kind", "steps"), [("jsonl", steps_in_jsonl), ("tensorboard", steps_in_tensorboard)]
+    ("kind", "steps"),
+    [
+        ("csv", steps_in_csv),
+        ("jsonl", steps_in_jsonl),
+        ("mlflow", steps_in_outbox),
+        ("tensorboard", steps_in_tensorboard),
+    ],
 )
 def test_what_was_logged_after_the_start_of_a_resumed_run_is_void(tmp_path, kind, steps):
     for start_step, written in ((0, (1, 2, 3, 4)), (2, (3, 4, 5)), (4, (5, 6))):

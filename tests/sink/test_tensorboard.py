@@ -6,7 +6,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.tensorboard import TensorBoardSink, _picture
+from framework.sink.sample_pictures import array_picture
+from framework.sink.tensorboard import TensorBoardSink
 from tests.fakes import span
 
 SPANS = {"wait": span(0.125, 0.25), "copy": span(0.25), "forward": span(0.5), "idle": span(2.0)}
@@ -151,7 +152,7 @@ def test_an_array_is_a_picture(tmp_path):
     tags = [tag for tag in events.Tags()["images"] if "sample" not in tag]
     assert tags == ["confusion/val.clean"]
     assert "loss/val.clean" in events.Tags()["scalars"]
-    shades = _picture(arrays["confusion"])
+    shades = array_picture(arrays["confusion"])
     assert shades.shape == (1, 256, 256)
     corners = shades[0, ::255, ::255].tolist()
     assert (corners[0][0], corners[1], corners[0][1] > 200) == (0, [255, 0], True)

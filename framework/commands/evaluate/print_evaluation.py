@@ -1,4 +1,4 @@
-"""Print what an evaluation found, as a run prints its end."""
+"""Print what an evaluation result, as a run prints its end."""
 
 import json
 from pathlib import Path
@@ -18,15 +18,16 @@ def print_evaluation(output: Path) -> None:
     """Print the results in a folder: where the time went, the classes, the means, the files."""
     summary: dict[str, Any] = json.loads((output / RESULT).read_text(encoding="utf-8"))
     console = Console(highlight=False, markup=False, emoji=False)
-    for name, part in summary["sets"].items():
-        if part["spans"]:
-            console.print(spans_table(part["spans"]))
-        if "classes" in part:
-            console.print(_classes_table(part["classes"]))
-        speed = f"{part['wall_s']:.1f} s, {part['records_per_s']:,.0f} records/s"
-        data = printable(str(part["data"]))
-        console.print(f"evaluated: {part['records']} records of {data} in {speed}", soft_wrap=True)
-        means = "  ".join(f"{key} {value:.4f}" for key, value in part["means"].items())
+    for name, result in summary["sets"].items():
+        if result["spans"]:
+            console.print(spans_table(result["spans"]))
+        if "classes" in result:
+            console.print(_classes_table(result["classes"]))
+        speed = f"{result['wall_s']:.1f} s, {result['records_per_s']:,.0f} records/s"
+        data = printable(str(result["data"]))
+        evaluated = f"evaluated: {result['records']} records of {data} in {speed}"
+        console.print(evaluated, soft_wrap=True)
+        means = "  ".join(f"{key} {value:.4f}" for key, value in result["means"].items())
         console.print(f"{name} {means}", soft_wrap=True)
     files = ", ".join([RESULT, *summary["files"]])
     console.print(f"weights: {printable(summary['weights_file'])}", soft_wrap=True)

@@ -144,8 +144,8 @@ def _predicted_pictures(predictions: Predictions, number: int) -> list[Picture]:
     if isinstance(predictions, PredictedMaps):
         pixels = label_colors()[predictions.values[number].cpu().numpy().clip(0, 255)]
     elif isinstance(predictions, PredictedImages):
-        own = PredictedImages(predictions.values[number : number + 1])
-        pixels = as_pixels(own)[0]
+        image = PredictedImages(predictions.values[number : number + 1])
+        pixels = as_pixels(image)[0]
     else:
         return []
     return [Picture("predicted", data_uri(pixels.transpose(2, 0, 1)))]

@@ -1,4 +1,4 @@
-"""Write what an evaluation found: ``evaluation.json``, a picture, and a page."""
+"""Write what an evaluation result: ``evaluation.json``, a picture, and a page."""
 
 import os
 import sys
@@ -29,13 +29,13 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
     if summary is None:  # rank 0 writes
         return
     summary["files"] = []
-    for name, part in summary["sets"].items():
-        if draws and "confusion" in part:
+    for name, result in summary["sets"].items():
+        if draws and "confusion" in result:
             from framework.commands.evaluate.confusion_picture import write_confusion  # noqa: PLC0415  # needs matplotlib
 
             picture = output / f"confusion{name.removeprefix('val')}.png"
-            names = [figures["name"] for figures in part["classes"]]
-            write_confusion(picture, part["confusion"], names)
+            names = [figures["name"] for figures in result["classes"]]
+            write_confusion(picture, result["confusion"], names)
             summary["files"].append(picture.name)
     if parts:
         from framework.commands.evaluate.worst_page import worst_page  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """Predict the records of an input part by part, so that a killed command continues.
 
 The folder ``OUTPUT.parts`` holds the finished parts. The same command continues with the others,
-and gives the same bytes: parts and batches do not depend on what was finished.
+and gives the same bytes: the parts and their batches do not depend on what was finished.
 """
 
 import hashlib

@@ -1,6 +1,5 @@
 """Read a run from its directory: finished, failed, killed in the middle of a line, or years old."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median_high
@@ -29,6 +28,7 @@ from framework.commands.report.recorded_run import (
 from framework.commands.report.run_metrics import Metrics, read_metrics
 from framework.config.schema import FACTS
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
+from framework.sink.config_files import newest_config
 
 OF_A_RUN = (FACTS, "metrics.jsonl", "summary.json", "exit.json")
 RESOURCES = ("stages_s", "queue", "usage")
@@ -45,7 +45,7 @@ def read_run(path: Path) -> RecordedRun:
     """Read the directory of a run. Missing and damaged files leave defaults and a note."""
     facts = load(path / FACTS)
     summary = load(path / "summary.json")
-    config = flat(load(_newest_config(path)))
+    config = flat(load(newest_config(path)))
     metrics = read_metrics(path / "metrics.jsonl", positive(config.get("batch_size")))
     status, reason = _status(load(path / "exit.json"), summary, metrics.last_step)
     spans, beside = stacked(_spans(summary, metrics))
@@ -61,7 +61,7 @@ def read_run(path: Path) -> RecordedRun:
         place=shown(str(path)),
         status=status,
         reason=reason,
-        choices=_choices(facts),
+        choices=typed_choices(facts),
         config=config,
         facts=facts_of(facts),
         command=command_of(facts.get("command")),
@@ -77,15 +77,6 @@ def read_run(path: Path) -> RecordedRun:
         resources=resources,
         notes=_notes(path, summary, spans, metrics),
     )
-
-
-def _newest_config(path: Path) -> Path:
-    """Return ``resolved.N.json`` with the greatest N, which the last resume wrote."""
-    numbered = {path / "resolved.json": 0}
-    for file in path.glob("resolved.*.json"):
-        if digits := re.fullmatch(r"resolved\.(\d+)\.json", file.name):
-            numbered[file] = int(digits[1])
-    return max(numbered, key=lambda file: numbered[file])
 
 
 def _status(
@@ -123,7 +114,7 @@ def _spans(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, RecordedSp
     return spans or metrics.spans
 
 
-def _choices(facts: Mapping[str, Any]) -> dict[str, str]:
+def typed_choices(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the overrides as typed, without those that only say where and how the run starts."""
     choices: dict[str, str] = {}
     for word in words(facts.get("overrides")):

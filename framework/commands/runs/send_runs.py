@@ -1,0 +1,121 @@
+"""Send what tracking servers have missed of runs that have ended."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from framework.commands.report.units import plural
+from framework.commands.runs.run_listing import ListedRun, is_file, read_listed
+from framework.commands.runs.run_state import FAILED, FINISHED, LOCK, running_by
+from framework.config.schema import FACTS
+from framework.errors import ConfigError, ResourceError, printable
+from framework.sink.delivery import StartOver, Tracker, reason_of
+from framework.sink.mlflow import NAME as MLFLOW
+from framework.sink.mlflow import MLflowTracker, without_user
+from framework.sink.outbox import Outbox
+from framework.sink.run_events import end_events
+from framework.sink.wandb import NAME as WANDB
+from framework.sink.wandb import WandbTracker
+from framework.system.lock import locked
+
+
+def send(paths: Sequence[Path]) -> None:
+    """Send the events that wait in the run directories.
+
+    Raises:
+        ConfigError: C375 for what is no run directory, C379 for a server that is not on the web.
+        ResourceError: R190 if a run is running, R192 if a server does not take an event.
+    """
+    for path in paths:
+        if not is_file(path / FACTS):
+            fix = "name the directory of a run, as 'paceline runs' lists it"
+            raise ConfigError(375, str(path), f"is no run directory: it has no {FACTS}", fix)
+        owner = running_by(path)
+        if owner:
+            fix = "it sends its events itself; wait until it ends"
+            raise ResourceError(190, str(path), f"{owner} is training there", fix)
+        run = read_listed(path)
+        with locked(path / LOCK, lambda _: None, needed=False):
+            names = [name for name in (MLFLOW, WANDB) if is_file(path / "outbox" / f"{name}.jsonl")]
+            for name in names:
+                _send(run, name)
+        if not names:
+            print(printable(f"{path}: no tracking server was chosen"))
+
+
+def _send(run: ListedRun, name: str) -> None:
+    """Send the events of one outbox, and end those of a run that was killed."""
+    path = run.path
+    outbox = Outbox(path, name)
+    checkpoints = outbox.state.get("checkpoints") is not False
+    if name == MLFLOW:
+        tracker = _mlflow_tracker(path, outbox.state)
+    else:
+        tracker = WandbTracker(_text(outbox, "project"), _text(outbox, "name"), _say)
+        tracker.prepare(outbox, checkpoints)
+    if not _has_ended(outbox):
+        status = {FINISHED: "FINISHED", FAILED: "FAILED"}.get(run.state.status, "KILLED")
+        for event in end_events(status, run.steps or 0, checkpoints):
+            outbox.append(event)
+        outbox.close()
+    count = outbox.num_waiting()
+    try:
+        _send_all(outbox, tracker)
+    except (ConfigError, ResourceError):
+        raise
+    except Exception as error:
+        what = f"could not be sent to {name} ({reason_of(error)})"
+        raise ResourceError(192, str(path), what, "try again when the server is back") from error
+    print(printable(f"{path}: {plural(count, 'event')} sent to {name}"))
+
+
+def _send_all(outbox: Outbox, tracker: Tracker) -> None:
+    while True:
+        batch = outbox.waiting()
+        if not batch.events:
+            break
+        try:
+            tracker.send(outbox, batch.events)
+        except StartOver:
+            outbox.start_over()
+        else:
+            outbox.mark_sent(batch.end)
+    tracker.close()
+
+
+def _mlflow_tracker(path: Path, state: dict[str, Any]) -> MLflowTracker:
+    """Return the tracker of a run's server.
+
+    The address in the environment has the user's name and password, which no file of a run holds.
+    """
+    uri = str(state.get("uri"))
+    own = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if own and without_user(own) == uri:
+        uri = own
+    elif urlsplit(uri).scheme not in ("http", "https"):
+        fix = "if you trust it, set MLFLOW_TRACKING_URI to it"
+        raise ConfigError(379, f"{path}: {uri}"[:200], "is no address of a server", fix)
+    return MLflowTracker(uri, str(state.get("experiment")), str(state.get("name")))
+
+
+def _has_ended(outbox: Outbox) -> bool:
+    """Return whether the last event of a run says how it ended."""
+    last = b""
+    with open(outbox.path, "rb") as file:
+        for line in file:
+            last = line
+    try:
+        return "end" in json.loads(last)
+    except ValueError:
+        return False
+
+
+def _text(outbox: Outbox, key: str) -> str:
+    return str(outbox.state.get(key) or "paceline")
+
+
+def _say(text: str) -> None:
+    print(printable(text))

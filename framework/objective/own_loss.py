@@ -1,0 +1,119 @@
+"""Any loss of a model's output and what is right, or a weighted sum of several."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from framework.contracts.batch import Batch
+from framework.contracts.training import Outcome
+from framework.errors import ConfigError
+from framework.objective.model_inputs import model_inputs, prediction
+
+
+@final
+class OwnLoss:
+    """A loss such as ``torch.nn.HuberLoss`` or a class of the user's, as it is. Better: lower.
+
+    Each loss is called with the model's output and the fields of ``target``. It returns the mean
+    over the records (0-d), or a value for each record ([B]). A loss over a whole batch, such as
+    Dice, depends on which records share a batch.
+
+    Args:
+        input: The field that the model takes, or several.
+        target: The field that is right, or several.
+        losses: The losses by name. The sum of several is minimized, and each is logged.
+        weights: The weight of each loss by name; 1 for a loss without one.
+
+    Raises:
+        ConfigError: C390 if there is no loss, if one cannot be called or has parameters, which no
+            optimizer would train, or if a weight has no loss.
+    """
+
+    def __init__(
+        self,
+        input: str | Sequence[str],  # noqa: A002
+        target: str | Sequence[str],
+        losses: Mapping[str, Callable[..., Tensor]],
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self.input = input
+        self.target = target
+        self.losses = _checked(losses)
+        self.weights = {**dict.fromkeys(self.losses, 1.0), **_checked_weights(weights, losses)}
+        self._device: torch.device | None = None
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
+        inputs = model_inputs(batch, self.input)
+        targets = model_inputs(batch, self.target)
+        output = prediction(model(*inputs))
+        device = targets[0].device
+        if device != self._device:
+            self._device = device
+            for loss in self.losses.values():
+                if isinstance(loss, nn.Module):
+                    loss.to(device)  # its buffers, such as the weights of classes
+        means = {name: _mean(name, loss(output, *targets)) for name, loss in self.losses.items()}
+        total = torch.stack([self.weights[name] * mean for name, mean in means.items()]).sum()
+        parts = means if len(means) > 1 else {}
+        outcome = Outcome(total, {}, len(targets[0]), losses=parts)
+        if not model.training and len(targets) == 1:
+            outcome.predictions = _compared(output, targets[0])
+        return outcome
+
+    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+        return new["loss"] < old["loss"]
+
+
+def _checked(losses: Any) -> dict[str, Callable[..., Tensor]]:
+    fix = "give objective.losses={NAME: {_target_: torch.nn.HuberLoss}}"
+    if not isinstance(losses, Mapping) or not losses:
+        what = "must have one or more losses by name"
+        raise ConfigError(390, f"objective.losses = {losses}"[:100], what, fix)
+    for name, loss in losses.items():
+        where = f"objective.losses.{name}"
+        if not callable(loss):
+            raise ConfigError(390, f"{where} = {loss}"[:100], "cannot be called", fix)
+        if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
+            what = f"{type(loss).__name__} has parameters, which no optimizer would train"
+            raise ConfigError(390, where, what, "make them part of the model")
+    return dict(losses)
+
+
+def _checked_weights(weights: Any, losses: Mapping[str, Any]) -> dict[str, float]:
+    if weights is None:
+        return {}
+    if not isinstance(weights, Mapping):
+        what = "must be numbers by the name of a loss"
+        raise ConfigError(390, f"objective.weights = {weights}"[:100], what, "correct it")
+    for name, weight in weights.items():
+        where = f"objective.weights.{name} = {weight}"[:100]
+        if name not in losses:
+            fix = f"choose from {', '.join(losses)}"
+            raise ConfigError(390, where, "is the weight of no loss", fix)
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise ConfigError(390, where, "must be a number", "correct it")
+        if not math.isfinite(weight):
+            raise ConfigError(390, where, "must be finite", "correct it")
+    return {str(name): float(weight) for name, weight in weights.items()}
+
+
+def _compared(output: Any, target: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return ``Outcome.predictions``: of whole numbers as targets, probabilities and classes."""
+    if not isinstance(output, Tensor):
+        return None
+    if target.is_floating_point():
+        return output.float(), target
+    if target.dim() == output.dim() and target.shape[1] == 1:  # label maps [B, 1, H, W]
+        target = target.squeeze(1)
+    if target.dim() != output.dim() - 1:
+        return None
+    return output.float().softmax(1), target.long()
+
+
+def _mean(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"the loss {name} returned a {type(value).__name__}, not a tensor")  # noqa: TRY004
+    return value.float().mean()

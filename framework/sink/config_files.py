@@ -1,0 +1,54 @@
+"""The files of a run directory that a tracking server gets."""
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def configurations(run_dir: Path) -> list[str]:
+    """Return the names of the files that say how a run was configured, also when it was resumed."""
+    paths = [*run_dir.glob("config*.yaml"), *run_dir.glob("resolved*.json"), run_dir / "run.json"]
+    return sorted(path.name for path in paths if path.is_file())
+
+
+def newest_config(run_dir: Path) -> Path:
+    """Return ``resolved.N.json`` with the greatest N, which the last resume wrote."""
+    numbers = {run_dir / "resolved.json": 0}
+    for path in run_dir.glob("resolved.*.json"):
+        if digits := re.fullmatch(r"resolved\.(\d+)\.json", path.name):
+            numbers[path] = int(digits[1])
+    return max(numbers, key=lambda path: numbers[path])
+
+
+def read_config(path: Path | None) -> dict[str, str]:
+    """Return the leaves of a configuration as texts by dotted names; {} if it cannot be read."""
+    if path is None:
+        return {}
+    with suppress(OSError, ValueError, RecursionError):
+        return _leaves(json.loads(path.read_text(encoding="utf-8")), "")
+    return {}
+
+
+def _leaves(node: Any, name: str) -> dict[str, str]:
+    if isinstance(node, dict) and node:
+        leaves: dict[str, str] = {}
+        for key, value in node.items():
+            leaves |= _leaves(value, f"{name}.{key}".removeprefix("."))
+        return leaves
+    return {name: node if isinstance(node, str) else json.dumps(node)}
+
+
+def inside(run_dir: Path, name: object) -> Path | None:
+    """Return the file ``name`` of a run directory; None if there is none.
+
+    A name that leads out of the directory, also by a link, is none: a run directory may come from
+    somebody else, and its files are sent.
+    """
+    path = run_dir / str(name)
+    with suppress(OSError, ValueError):
+        is_ours = path.resolve().is_relative_to(run_dir.resolve())
+        if is_ours and path.is_file():
+            return path
+    return None

@@ -1,0 +1,111 @@
+"""Curves as CSV files, for spreadsheets and other programs."""
+
+import csv
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import final
+
+from framework.contracts.training import Report, RunContext
+from framework.system.durable import publish
+
+FIRST = ("step", "epoch")
+LAST = ("lr", "records_per_s")
+Row = dict[str, str]
+
+
+@final
+class CsvSink:
+    """Writes ``run_dir/curves/train.csv`` and ``val.csv``, a row per report.
+
+    A resumed run first drops the rows after the step that it starts from.
+    """
+
+    def __init__(self, *, run: RunContext) -> None:
+        self._folder = run.run_dir / "curves"
+        self._curves: dict[str, _Curve] = {}
+        for path in sorted(self._folder.glob("*.csv")):
+            self._curves[path.stem] = _Curve(path, run.start_step)
+
+    def write(self, report: Report) -> None:
+        curve = self._curves.get(report.split)
+        if curve is None:
+            name = report.split.replace(os.sep, "_")
+            curve = _Curve(self._folder / f"{name}.csv", report.step)
+            self._curves[report.split] = curve
+        rate = "" if report.learning_rate is None else repr(report.learning_rate)
+        means = {name: repr(float(value)) for name, value in report.means.items()}
+        where = {"step": str(report.step), "epoch": str(report.epoch)}
+        speed = {"lr": rate, "records_per_s": repr(float(report.records_per_s))}
+        curve.add({**where, **means, **speed})
+
+    def flush(self) -> None:
+        for curve in self._curves.values():
+            curve.flush()
+
+    def close(self) -> None:
+        for curve in self._curves.values():
+            curve.close()
+
+
+class _Curve:
+    """The file of one split. It gets a column for each metric, whenever the metric appears."""
+
+    def __init__(self, path: Path, last_step: int) -> None:
+        self._path = path
+        self._columns: list[str] = []
+        if path.exists():
+            self._columns, rows = _read(path)
+            self._rewrite([row for row in rows if _step(row) <= last_step])
+        self._open()
+
+    def add(self, row: Row) -> None:
+        if not row.keys() <= set(self._columns):
+            self._add_columns(row)
+        self._writer.writerow(row)
+
+    def flush(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Buffered by the line, so that readers see whole lines at once.
+        self._file = open(self._path, "a", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115
+        self._writer = csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
+
+    def _add_columns(self, row: Row) -> None:
+        """Write the file anew with the columns of ``row``. Rows before it get empty cells."""
+        self._file.close()
+        _, rows = _read(self._path)
+        metrics = [name for name in (*self._columns, *row) if name not in (*FIRST, *LAST)]
+        self._columns = [*FIRST, *dict.fromkeys(metrics), *LAST]
+        self._rewrite(rows)
+        self._open()
+
+    def _rewrite(self, rows: Sequence[Row]) -> None:
+        with (
+            publish(self._path) as temporary,
+            open(temporary, "w", encoding="utf-8", newline="") as file,
+        ):
+            writer = csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _read(path: Path) -> tuple[list[str], list[Row]]:
+    """Return the columns and the whole rows of a file; a killed run may leave a part of a row."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        del lines[-1]
+    reader = csv.DictReader(lines)
+    return list(reader.fieldnames or ()), list(reader)
+
+
+def _step(row: Row) -> float:
+    try:
+        return int(row["step"])
+    except (KeyError, TypeError, ValueError):  # written by another program
+        return float("inf")

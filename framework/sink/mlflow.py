@@ -1,0 +1,272 @@
+"""MLflow: configuration, curves, pictures and checkpoints on a tracking server."""
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, final
+from urllib.parse import urlsplit
+
+from framework.contracts.training import Report, RunContext
+from framework.errors import ConfigError
+from framework.sink.config_files import inside, read_config
+from framework.sink.delivery import Delivery, StartOver
+from framework.sink.outbox import Event, Outbox
+from framework.sink.run_events import RunEvents
+from framework.system.extras import needed
+
+NAME = "mlflow"
+# The limits of MLflow's server.
+MOST_METRICS = 1000
+MOST_PARAMS = 100
+LONGEST_KEY = 250
+LONGEST_VALUE = 6000
+# A request that fails is repeated by our thread, which can be told to stop.
+CLIENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+
+
+@final
+class MLflowSink:
+    """Sends a run to an MLflow server, from a thread that the run never waits for.
+
+    What cannot be sent stays in ``run_dir/outbox``, and is sent when the server is back, when the
+    run is resumed, or by ``paceline runs send``. A resumed run continues the same MLflow run.
+
+    Args:
+        uri: The tracking server; None: as ``MLFLOW_TRACKING_URI`` says.
+        experiment: The experiment's name. It is made if there is none.
+        name: The run's name; None: that of its directory.
+        num_images: How many records of the sample batch are drawn.
+        checkpoints: Whether the weights are sent when the run ends.
+        every_s: Seconds between two batches of reports.
+        close_s: Seconds that the end of the run may wait for the server.
+        run: The run.
+    """
+
+    def __init__(
+        self,
+        uri: str | None,
+        experiment: str,
+        name: str | None,
+        num_images: int,
+        checkpoints: bool,
+        every_s: float,
+        close_s: float,
+        *,
+        run: RunContext,
+    ) -> None:
+        tracker = MLflowTracker(uri, experiment, name or run.run_dir.resolve().name)
+        outbox = Outbox(run.run_dir, NAME, run.start_step)
+        tracker.prepare(outbox, checkpoints)
+        delivery = Delivery(
+            outbox, tracker, name=NAME, every_s=every_s, close_s=close_s, say=run.say
+        )
+        self._events = RunEvents(
+            run, outbox, delivery, num_images=num_images, checkpoints=checkpoints
+        )
+
+    def write(self, report: Report) -> None:
+        self._events.write(report)
+
+    def flush(self) -> None:
+        self._events.flush()
+
+    def close(self) -> None:
+        self._events.close()
+
+
+@final
+class MLflowTracker:
+    """Sends events to an MLflow server.
+
+    ConfigError C370 without the address of a server.
+    """
+
+    def __init__(self, uri: str | None, experiment: str, name: str) -> None:
+        needed("mlflow", "mlflow")
+        self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        if not self._uri:
+            what = "names no tracking server"
+            fix = "give sink.mlflow.uri=http://HOST:PORT, or set MLFLOW_TRACKING_URI"
+            raise ConfigError(370, "sink.mlflow.uri = null", what, fix)
+        for variable, value in CLIENT.items():
+            os.environ.setdefault(variable, value)
+        from mlflow import MlflowClient  # noqa: PLC0415  # takes a second, and reads the variables
+
+        self._client = MlflowClient(tracking_uri=self._uri)
+        self._experiment = experiment
+        self._name = name
+
+    def prepare(self, outbox: Outbox, checkpoints: bool) -> None:
+        """Remember in the outbox what sends it again. Another server gets all events."""
+        server = without_user(self._uri)
+        if outbox.state.get("uri") not in (None, server):
+            outbox.state = {}
+            outbox.start_over()
+        outbox.state |= {
+            "uri": server,
+            "experiment": self._experiment,
+            "name": self._name,
+            "checkpoints": checkpoints,
+        }
+        outbox.save()
+
+    def send(self, outbox: Outbox, events: Sequence[Event]) -> None:
+        run_id = self._run_id(outbox)
+        ahead = list(outbox.ahead)
+        metrics: list[Any] = []
+        for event in events:
+            if "report" in event:
+                if not self._is_there(outbox, ahead, event):
+                    metrics += _metrics(event)
+                continue
+            self._log_metrics(run_id, metrics)
+            metrics = []
+            if "begin" in event:
+                self._begin(run_id, read_config(inside(outbox.run_dir, event["begin"])))
+            elif "files" in event:
+                self._upload(run_id, outbox, event["files"])
+            elif "end" in event:
+                self._client.set_terminated(run_id, event["end"], event["time_ms"])
+        self._log_metrics(run_id, metrics)
+        outbox.ahead = ahead
+
+    def close(self) -> None:
+        pass
+
+    def _run_id(self, outbox: Outbox) -> str:
+        """Return the id of the run on the server, which is made if there is none."""
+        state = outbox.state
+        if "run_id" not in state:
+            if "token" not in state:  # saved first: a run whose answer is lost is found by it
+                state["token"] = uuid.uuid4().hex
+                outbox.save()
+            state["run_id"] = self._find_or_create(state["token"])
+            outbox.save()
+        if "replaces" in state:
+            self._delete(state["replaces"])
+            del state["replaces"]
+            outbox.save()
+        return state["run_id"]
+
+    def _find_or_create(self, token: str) -> str:
+        experiment_id = self._experiment_id()
+        same = self._client.search_runs([experiment_id], f"tags.`paceline.run` = '{token}'")
+        if same:
+            return same[0].info.run_id
+        tags = {"paceline.run": token}
+        return self._client.create_run(experiment_id, tags=tags, run_name=self._name).info.run_id
+
+    def _experiment_id(self) -> str:
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415
+
+        known = self._client.get_experiment_by_name(self._experiment)
+        if known is not None:
+            return known.experiment_id
+        try:
+            return self._client.create_experiment(self._experiment)
+        except MlflowException as error:  # another run has made it meanwhile
+            known = self._client.get_experiment_by_name(self._experiment)
+            if known is None:
+                raise error from None
+            return known.experiment_id
+
+    def _delete(self, run_id: str) -> None:
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415
+
+        try:
+            is_active = self._client.get_run(run_id).info.lifecycle_stage == "active"
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return
+        if is_active:
+            self._client.delete_run(run_id)
+
+    def _begin(self, run_id: str, config: dict[str, str]) -> None:
+        """Log the configuration. A value that a resumed run has changed becomes a tag."""
+        from mlflow.entities import Param, RunTag  # noqa: PLC0415
+
+        self._client.update_run(run_id, "RUNNING")
+        known = self._client.get_run(run_id).data.params
+        values = {_key(name): value[:LONGEST_VALUE] for name, value in config.items()}
+        new = [Param(name, value) for name, value in values.items() if name not in known]
+        changed = [
+            RunTag(f"changed.{name}"[:LONGEST_KEY], value)
+            for name, value in values.items()
+            if known.get(name, value) != value
+        ]
+        for start in range(0, len(new), MOST_PARAMS):
+            self._client.log_batch(run_id, params=new[start : start + MOST_PARAMS])
+        for start in range(0, len(changed), MOST_PARAMS):
+            self._client.log_batch(run_id, tags=changed[start : start + MOST_PARAMS])
+
+    def _upload(self, run_id: str, outbox: Outbox, files: Sequence[str]) -> None:
+        """Upload files of the run directory that are there and have changed since."""
+        uploaded = outbox.state.setdefault("files", {})
+        for name in files:
+            path = inside(outbox.run_dir, name)
+            if path is None:
+                continue
+            stat = path.stat()
+            identity = [stat.st_mtime_ns, stat.st_size]
+            if uploaded.get(name) != identity:
+                folder = str(Path(name).parent)
+                self._client.log_artifact(run_id, str(path), None if folder == "." else folder)
+                uploaded[name] = identity
+                outbox.save()
+
+    def _is_there(self, outbox: Outbox, ahead: list[Event], event: Event) -> bool:
+        """Return whether the server has a report from before the run was resumed.
+
+        A server cannot delete values. A resumed run usually learns the same again, and such reports
+        are not sent twice. If it learns something else, the run is replaced by a new one.
+        """
+        split, step = event["report"], event["step"]
+        past = takewhile(lambda report: report["step"] <= step, ahead)
+        old = [report for report in past if report["report"] == split]
+        if not old:
+            return False
+        if len(old) == 1 and old[0]["step"] == step and _same(old[0], event):
+            ahead.remove(old[0])
+            return True
+        outbox.state["replaces"] = outbox.state.pop("run_id")
+        for name in ("token", "files"):
+            outbox.state.pop(name, None)
+        raise StartOver
+
+    def _log_metrics(self, run_id: str, metrics: list[Any]) -> None:
+        for start in range(0, len(metrics), MOST_METRICS):
+            self._client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
+
+
+def _metrics(event: Event) -> list[Any]:
+    from mlflow.entities import Metric  # noqa: PLC0415
+
+    values = {**event["learned"], **event["measured"]}
+    time_ms, step = event["time_ms"], event["step"]
+    return [Metric(_key(name), value, time_ms, step) for name, value in values.items()]
+
+
+def _same(old: Event, new: Event) -> bool:
+    """Return whether two reports say the same was learned; NaN equals NaN."""
+    return json.dumps(old["learned"]) == json.dumps(new["learned"])
+
+
+def _key(name: str) -> str:
+    """Return a name with characters that every MLflow server takes."""
+    return re.sub(r"[^\w. /-]", "_", name, flags=re.ASCII)[:LONGEST_KEY]
+
+
+def without_user(uri: str) -> str:
+    """Return an address without the user's name and password, which no file may hold."""
+    parts = urlsplit(uri)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -1,0 +1,103 @@
+"""What a run tells a tracking server: how it begins, its reports, its files, and how it ends."""
+
+import sys
+import time
+from typing import final
+
+from framework.contracts.training import Report, RunContext
+from framework.sink.config_files import configurations, newest_config
+from framework.sink.delivery import Delivery
+from framework.sink.outbox import Event, Outbox
+from framework.sink.report_values import learned_values, measured_values
+from framework.sink.sample_pictures import write_arrays, write_pictures
+
+CHECKPOINTS = ("checkpoints/best.pt", "checkpoints/last.pt")
+
+
+@final
+class RunEvents:
+    """Writes the events of a run to an outbox, from which ``delivery`` sends them.
+
+    Args:
+        run: The run.
+        outbox: Where the events wait.
+        delivery: Sends them.
+        num_images: How many records of the sample batch are drawn.
+        checkpoints: Whether the weights are sent when the run ends.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        outbox: Outbox,
+        delivery: Delivery,
+        *,
+        num_images: int,
+        checkpoints: bool,
+    ) -> None:
+        self._run = run
+        self._outbox = outbox
+        self._delivery = delivery
+        self._checkpoints = checkpoints
+        self._last_step = run.start_step
+        self._is_open = True
+        files = configurations(run.run_dir)
+        if not run.start_step:
+            pictures = write_pictures(run.sample, num_images, run.run_dir / "pictures")
+            files += [str(path.relative_to(run.run_dir)) for path in pictures]
+        config = newest_config(run.run_dir)
+        begin = {"begin": config.name, "step": run.start_step, "time_ms": now_ms()}
+        outbox.append(begin)
+        outbox.append({"files": files, "step": run.start_step})
+
+    def write(self, report: Report) -> None:
+        self._last_step = report.step
+        self._outbox.append(
+            {
+                "report": report.split,
+                "step": report.step,
+                "time_ms": now_ms(),
+                "learned": learned_values(report),
+                "measured": measured_values(report),
+            }
+        )
+        if report.arrays:
+            self._add_arrays(report)
+
+    def _add_arrays(self, report: Report) -> None:
+        run_dir = self._run.run_dir
+        paths = write_arrays(report.arrays, report.split, run_dir / "pictures")
+        files = [str(path.relative_to(run_dir)) for path in paths]
+        self._outbox.append({"files": files, "step": report.step})
+
+    def flush(self) -> None:
+        self._outbox.sync()
+
+    def close(self) -> None:
+        """Note how the run ended, and let the delivery send the rest."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        status = "KILLED"
+        if sys.exception() is not None:
+            status = "FAILED"
+        elif self._last_step >= self._run.total_steps:
+            status = "FINISHED"
+        try:
+            for event in end_events(status, self._last_step, self._checkpoints):
+                self._outbox.append(event)
+        finally:
+            self._outbox.close()
+            self._delivery.close()
+
+
+def end_events(status: str, step: int, checkpoints: bool) -> list[Event]:
+    """Return the last events of a run. ``status`` is FINISHED, KILLED or FAILED."""
+    end = {"end": status, "step": step, "time_ms": now_ms()}
+    if not checkpoints:
+        return [end]
+    return [{"files": list(CHECKPOINTS), "step": step}, end]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,155 @@
+"""Weights & Biases, offline: a run in ``run_dir/wandb``, for ``wandb sync`` to upload."""
+
+import os
+import shlex
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from framework.contracts.training import Report, RunContext
+from framework.sink.config_files import inside, read_config
+from framework.sink.delivery import Delivery
+from framework.sink.outbox import Event, Outbox
+from framework.sink.run_events import RunEvents
+from framework.system.extras import needed
+
+NAME = "wandb"
+# Nothing is sent anywhere, the library's own statistics included.
+CLIENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+EXIT_CODES = {"FINISHED": 0, "KILLED": 1, "FAILED": 1}
+
+
+@final
+class WandbSink:
+    """Writes an offline run, from a thread that the run never waits for.
+
+    An offline run cannot be changed. So a resumed run writes it anew, from the events that
+    ``run_dir/outbox`` keeps, under the same id.
+
+    Args:
+        project: The project's name.
+        name: The run's name; None: that of its directory.
+        num_images: How many records of the sample batch are drawn.
+        checkpoints: Whether the weights belong to the run's files.
+        every_s: Seconds between two batches of reports.
+        close_s: Seconds that the end of the run may wait for the offline run.
+        run: The run.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        name: str | None,
+        num_images: int,
+        checkpoints: bool,
+        every_s: float,
+        close_s: float,
+        *,
+        run: RunContext,
+    ) -> None:
+        tracker = WandbTracker(project, name or run.run_dir.resolve().name, run.say)
+        outbox = Outbox(run.run_dir, NAME, run.start_step)
+        tracker.prepare(outbox, checkpoints)
+        delivery = Delivery(
+            outbox, tracker, name=NAME, every_s=every_s, close_s=close_s, say=run.say
+        )
+        self._events = RunEvents(
+            run, outbox, delivery, num_images=num_images, checkpoints=checkpoints
+        )
+
+    def write(self, report: Report) -> None:
+        self._events.write(report)
+
+    def flush(self) -> None:
+        self._events.flush()
+
+    def close(self) -> None:
+        self._events.close()
+
+
+@final
+class WandbTracker:
+    """Writes events into an offline run."""
+
+    def __init__(self, project: str, name: str, say: Callable[[str], None]) -> None:
+        for variable, value in CLIENT.items():
+            os.environ.setdefault(variable, value)
+        needed("wandb", "wandb")
+        self._project = project
+        self._name = name
+        self._say = say
+        self._run: Any = None
+        self._exit_code = 1
+
+    def prepare(self, outbox: Outbox, checkpoints: bool) -> None:
+        """Remember in the outbox what writes the run again, and write it from the first event."""
+        outbox.state |= {
+            "id": outbox.state.get("id", uuid.uuid4().hex[:8]),
+            "project": self._project,
+            "name": self._name,
+            "checkpoints": checkpoints,
+        }
+        outbox.start_over()
+
+    def send(self, outbox: Outbox, events: Sequence[Event]) -> None:
+        if self._run is None:
+            self._run = self._open(outbox)
+        for event in events:
+            if "report" in event:
+                values = {**event["learned"], **event["measured"]}
+                self._run.log(values, step=event["step"])
+            elif "begin" in event:
+                config = read_config(inside(outbox.run_dir, event["begin"]))
+                self._run.config.update(config, allow_val_change=True)
+            elif "files" in event:
+                self._add(outbox.run_dir, event)
+            elif "end" in event:
+                self._exit_code = EXIT_CODES[event["end"]]
+
+    def close(self) -> None:
+        if self._run is None:
+            return
+        import wandb  # noqa: PLC0415
+
+        folder = Path(self._run.dir).parent
+        self._run.finish(exit_code=self._exit_code)
+        wandb.teardown()  # ends its process
+        self._say(f"wandb: an offline run, send it with: wandb sync {shlex.quote(str(folder))}")
+
+    def _open(self, outbox: Outbox) -> Any:
+        import wandb  # noqa: PLC0415
+
+        run_id = outbox.state["id"]
+        for folder in (outbox.run_dir / "wandb").glob(f"offline-run-*-{run_id}"):
+            shutil.rmtree(folder)
+        settings = wandb.Settings(
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            silent=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+        )
+        return wandb.init(
+            mode="offline",
+            dir=str(outbox.run_dir),
+            id=run_id,
+            project=self._project,
+            name=self._name,
+            settings=settings,
+        )
+
+    def _add(self, run_dir: Path, event: Event) -> None:
+        """Add files of the run directory: pictures to the charts, others as links."""
+        import wandb  # noqa: PLC0415
+
+        for name in event["files"]:
+            path = inside(run_dir, name)
+            if path is None:
+                continue
+            if path.suffix == ".png":
+                self._run.log({path.stem: wandb.Image(str(path))}, step=event["step"])
+            else:
+                self._run.save(str(path), base_path=str(run_dir), policy="now")

@@ -1,0 +1,55 @@
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+from framework.commands.export.export_job import ExportChoice, export_model
+from framework.errors import ConfigError, ResourceError
+from framework.train.weight_files import read_weights
+
+CHOICE = ExportChoice("torch_export", None, False, 1e-3, 4, 2, None, None)
+
+
+def choice(path, **changes):
+    return replace(CHOICE, path=path, **changes)
+
+
+def test_a_folder_gets_the_model_and_its_card(run, tmp_path, capsys):
+    export_model(run, choice(tmp_path / "new" / "out"))
+    assert sorted(os.listdir(tmp_path / "new")) == ["out"]
+    assert sorted(os.listdir(tmp_path / "new" / "out")) == ["MODEL_CARD.md", "model.pt2"]
+    said = capsys.readouterr().out
+    assert "in: image float32 [batch, 1, 8, 8]\nout: output float32 [batch, 10]\n" in said
+    assert "largest difference: " in said
+
+
+def test_a_file_gets_its_card_beside_it(run, tmp_path):
+    export_model(run, choice(tmp_path / "digits.pt2", preprocess=True))
+    assert sorted(os.listdir(tmp_path)) == ["digits.MODEL_CARD.md", "digits.pt2"]
+    assert torch.export.load(tmp_path / "digits.pt2").module()(*[torch.zeros(2, 1, 8, 8).byte()])
+
+
+def test_a_folder_of_the_hub_can_start_another_training(run, tmp_path):
+    export_model(run, choice(tmp_path / "hub", to="huggingface"))
+    names = ["README.md", "config.json", "model.safetensors", "preprocessor_config.json"]
+    assert sorted(os.listdir(tmp_path / "hub")) == names
+    weights = read_weights(tmp_path / "hub")
+    assert all(torch.equal(weights[name], own) for name, own in run.model.state_dict().items())
+
+
+def test_an_export_that_differs_leaves_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("framework.commands.export.compare_export.difference", lambda *_: 1.0)
+    with pytest.raises(ConfigError, match="C384"):
+        export_model(run, choice(tmp_path / "out"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_refuses_leaves_nothing(run, tmp_path, monkeypatch):
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("framework.commands.export.export_job.sync", full)
+    with pytest.raises(ResourceError, match=r"R101.*No space left"):
+        export_model(run, choice(tmp_path / "out"))
+    assert os.listdir(tmp_path) == []

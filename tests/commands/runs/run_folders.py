@@ -1,0 +1,40 @@
+"""Run directories as runs leave them, made without training."""
+
+import json
+import os
+import time
+
+
+def make_run(
+    path,
+    status="finished",
+    code=0,
+    metrics=None,
+    overrides=(),
+    config=None,
+    started="2026-11-25T03:00:00+0000",
+):
+    """A run directory. ``code`` None: its end is not recorded."""
+    (path / "checkpoints").mkdir(parents=True)
+    (path / "checkpoints" / "last.pt").write_bytes(b"x" * 5000)
+    write(path / "run.json", {"started": started, "overrides": list(overrides)})
+    write(path / "resolved.json", config or {})
+    (path / "metrics.jsonl").write_text("")
+    if code is not None:
+        write(path / "exit.json", {"code": code, "reason": "why", "step": 7})
+    if code == 0:
+        best = {**(metrics or {"accuracy": 0.5}), "step": 7}
+        summary = {"status": status, "steps": 8, "wall_s": 2.5, "best": best, "val": best}
+        write(path / "summary.json", summary)
+    return path
+
+
+def write(path, value):
+    path.write_text(json.dumps(value))
+
+
+def age(path, seconds):
+    """Let a run have written nothing for so long."""
+    then = time.time() - seconds
+    for file in (*path.iterdir(), *(path / "checkpoints").iterdir()):
+        os.utime(file, (then, then), follow_symlinks=False)

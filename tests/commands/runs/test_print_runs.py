@@ -1,0 +1,41 @@
+import json
+
+from framework.commands.runs.print_runs import print_json, print_runs
+from framework.commands.runs.run_listing import listed_runs
+from tests.commands.runs.run_folders import make_run
+
+
+def printed(capsys, folder):
+    print_runs(listed_runs(folder), folder)
+    return capsys.readouterr().out
+
+
+def test_only_choices_that_differ_are_shown(tmp_path, capsys):
+    make_run(tmp_path / "a", overrides=["seed=1", "epochs=3"])
+    make_run(tmp_path / "b", overrides=["seed=2", "epochs=3"], code=6)
+    text = printed(capsys, tmp_path)
+    assert "seed" in text
+    assert "epochs" not in text
+    assert "failed (6)" in text
+    assert "b: failed: why" in text
+
+
+def test_without_runs_that_is_said(tmp_path, capsys):
+    assert printed(capsys, tmp_path) == f"no runs in {tmp_path}\n"
+
+
+def test_what_has_no_column_is_named(tmp_path, capsys):
+    make_run(tmp_path / "a", metrics={f"metric{number}": 1.0 for number in range(5)})
+    text = printed(capsys, tmp_path)
+    assert "not shown, see json=true: metric3, metric4" in text
+
+
+def test_json_has_everything_and_no_nan(tmp_path, capsys):
+    make_run(tmp_path / "a", metrics={"loss": float("nan")}, overrides=["seed=1"])
+    print_json(listed_runs(tmp_path))
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["status"], run["best"], run["choices"]) == (
+        "finished",
+        {"loss": None},
+        {"seed": "1"},
+    )

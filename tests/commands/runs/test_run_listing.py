@@ -1,0 +1,102 @@
+import json
+import os
+import shutil
+
+import pytest
+
+from framework.commands.runs.run_listing import (
+    disk_bytes,
+    listed_runs,
+    read_listed,
+    read_object,
+    run_dirs,
+)
+from framework.errors import ConfigError
+from tests.commands.runs.run_folders import make_run, write
+
+
+def test_runs_are_found_in_the_folder_and_below_it_in_order(tmp_path):
+    for name in ("b/1", "a", "b/0"):
+        make_run(tmp_path / name)
+    assert [str(path.relative_to(tmp_path)) for path in run_dirs(tmp_path)] == ["a", "b/0", "b/1"]
+    assert list(run_dirs(tmp_path / "a")) == [tmp_path / "a"]
+
+
+def test_neither_links_nor_leftovers_nor_folders_inside_a_run_are_runs(tmp_path):
+    path = make_run(tmp_path / "run")
+    make_run(path / "checkpoints" / "inner")
+    left = make_run(tmp_path / "run.tmp.host.1.abcd")
+    os.symlink(path, tmp_path / "link")
+    (tmp_path / "file").mkdir()
+    os.symlink(path / "run.json", tmp_path / "file" / "run.json")
+    assert list(run_dirs(tmp_path)) == [path]
+    shutil.rmtree(left)
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="C373"):
+        listed_runs(tmp_path / "none")
+
+
+def test_a_run_has_steps_time_metrics_and_choices(tmp_path):
+    overrides = ("optim.lr=0.1", "hydra.run.dir=x")
+    run = read_listed(
+        make_run(tmp_path / "run", overrides=overrides, config={"optim": {"lr": 0.1}})
+    )
+    assert (run.steps, run.time_s, run.best) == (8, 2.5, {"accuracy": 0.5})
+    assert run.recorded.choices == {"optim.lr": "0.1"}
+    assert run.recorded.config == {"optim.lr": 0.1}
+    assert run.disk_bytes >= 5000
+
+
+def test_a_run_without_an_end_has_the_last_reports_of_its_log(tmp_path):
+    path = make_run(tmp_path / "run", code=None)
+    lines = [
+        {"step": 4, "epoch": 1, "split": "val", "loss": 0.5, "lr": 0.1},
+        {"step": 4, "epoch": 1, "split": "val.noisy", "loss": 0.75, "lr": 0.1},
+        {"step": 6, "epoch": 1, "split": "train", "loss": 0.25, "lr": 0.1},
+    ]
+    (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 9')
+    run = read_listed(path)
+    assert (run.steps, run.best, run.val) == (6, {}, {"loss": 0.5, "noisy.loss": 0.75})
+
+
+@pytest.mark.parametrize("name", ["run.json", "summary.json", "exit.json", "metrics.jsonl"])
+def test_no_pipe_is_waited_for(tmp_path, name):
+    path = make_run(tmp_path / "run")
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    read_listed(path)
+
+
+def test_no_link_and_no_huge_file_is_read(tmp_path, monkeypatch):
+    write(tmp_path / "a.json", {"a": 1})
+    os.symlink(tmp_path / "a.json", tmp_path / "link.json")
+    assert (read_object(tmp_path / "a.json"), read_object(tmp_path / "link.json")) == ({"a": 1}, {})
+    monkeypatch.setattr("framework.commands.runs.run_listing.MOST_BYTES", 3)
+    assert read_object(tmp_path / "a.json") == {}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"started": ["\x1b[2J"], "overrides": "x"},
+        {"started": 7, "overrides": [1, None, {"a": "=\x1b[31m"}]},
+        {"started": "9999-99-99T99:99:99+0000", "overrides": ["\x1b]0;x\x07=1"]},
+    ],
+)
+def test_hostile_facts_are_shown_without_commands_for_the_terminal(tmp_path, facts):
+    path = make_run(tmp_path / "run")
+    write(path / "run.json", facts)
+    write(path / "summary.json", {"steps": 1e400, "wall_s": -1, "best": {"\x1b[1m": 1, "a": "b"}})
+    run = read_listed(path)
+    text = f"{run.started}{run.recorded.choices}{list(run.best)}"
+    assert "\x1b" not in text
+
+
+def test_links_do_not_count_what_they_lead_to(tmp_path):
+    path = make_run(tmp_path / "run")
+    before = disk_bytes(path)
+    (tmp_path / "large").write_bytes(b"x" * 100_000)
+    os.symlink(tmp_path / "large", path / "link")
+    assert disk_bytes(path) - before < 50_000

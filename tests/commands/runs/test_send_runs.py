@@ -1,0 +1,93 @@
+import json
+
+import pytest
+
+from framework.commands.runs.send_runs import send
+from framework.errors import ConfigError, ResourceError
+from framework.sink.outbox import Outbox
+from framework.system.lock import locked
+from tests.commands.runs.run_folders import make_run
+from tests.sink.tracking_server import TrackingServer
+
+
+def waiting(path, uri):
+    """A killed run with two events for a server."""
+    box = Outbox(path, "mlflow", 0)
+    box.state = {"uri": uri, "experiment": "sent", "name": "mine", "checkpoints": True}
+    box.append({"begin": "resolved.json", "step": 0, "time_ms": 1})
+    report = {"report": "train", "step": 2, "time_ms": 2}
+    box.append({**report, "learned": {"loss/train": 0.5}, "measured": {}})
+    box.save()
+    box.close()
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_sent_with_its_weights_and_its_end(tmp_path, capsys):
+    from mlflow import MlflowClient
+
+    server = TrackingServer(tmp_path)
+    server.start()
+    path = make_run(tmp_path / "run", code=137, config={"seed": 3})
+    waiting(path, server.uri)
+    send([path])
+    send([path])
+    client = MlflowClient(server.uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("sent").experiment_id])
+    files = client.list_artifacts(run.info.run_id, "checkpoints")
+    server.stop()
+    assert capsys.readouterr().out == (
+        f"{path}: 4 events sent to mlflow\n{path}: 0 events sent to mlflow\n"
+    )
+    assert (run.info.status, run.data.metrics, run.data.params) == (
+        "FAILED",
+        {"loss/train": 0.5},
+        {"seed": "3"},
+    )
+    assert [file.path for file in files] == ["checkpoints/last.pt"]
+
+
+def test_a_server_that_is_lost_is_an_error_and_everything_is_kept(tmp_path):
+    path = make_run(tmp_path / "run", code=137)
+    waiting(path, "http://127.0.0.1:9")
+    for _ in range(2):
+        with pytest.raises(ResourceError, match="R192"):
+            send([path])
+    assert Outbox(path, "mlflow").num_waiting() == 4  # its weights and its end were added once
+
+
+def test_a_running_run_sends_its_events_itself(tmp_path):
+    path = make_run(tmp_path / "run")
+    with (
+        locked(path / "run.lock", lambda owner: None),
+        pytest.raises(ResourceError, match=r"R190.*sends its events itself"),
+    ):
+        send([path])
+
+
+def test_only_a_run_directory_has_something_to_send(tmp_path):
+    with pytest.raises(ConfigError, match="C375"):
+        send([tmp_path])
+
+
+def test_a_run_without_a_tracking_server_says_so(tmp_path, capsys):
+    path = make_run(tmp_path / "run")
+    send([path])
+    assert capsys.readouterr().out == f"{path}: no tracking server was chosen\n"
+
+
+@pytest.mark.parametrize("uri", ["file:///tmp/x", "databricks", "", "sqlite:///x.db"])
+def test_a_run_directory_cannot_choose_another_place_than_a_server(tmp_path, uri, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    path = make_run(tmp_path / "run")
+    waiting(path, uri)
+    with pytest.raises(ConfigError, match="C379"):
+        send([path])
+
+
+def test_files_outside_of_the_run_directory_are_not_sent(tmp_path):
+    path = make_run(tmp_path / "run")
+    waiting(path, "http://127.0.0.1:9")
+    text = json.dumps({"files": ["../../etc/passwd"], "step": 0})
+    (path / "outbox" / "mlflow.jsonl").write_text(f'{text}\n{{"end": "KILLED"}}\n')
+    with pytest.raises(ResourceError, match="R192"):
+        send([path])

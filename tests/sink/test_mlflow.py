@@ -1,0 +1,208 @@
+import time
+
+import pytest
+import torch
+
+from framework.contracts.training import Report, RunContext
+from framework.errors import ConfigError
+from framework.sink.mlflow import MLflowSink, MLflowTracker
+from framework.sink.outbox import Outbox
+from tests.cli.command import losses, paceline
+from tests.sink.tracking_server import TrackingServer
+
+SAMPLE = {"image": torch.zeros(4, 3, 8, 8, dtype=torch.uint8)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("mlflow")
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    server = TrackingServer(folder)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def mortal_server(folder, server):
+    """A second server over the same database, which a test may end."""
+    mortal = TrackingServer(folder)
+    mortal.start()
+    yield mortal
+    mortal.stop()
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    run_dir = tmp_path / "my run"
+    (run_dir / "checkpoints").mkdir(parents=True)
+    (run_dir / "checkpoints" / "best.pt").write_bytes(b"weights")
+    (run_dir / "resolved.json").write_text('{"optim": {"lr": 0.1}, "epochs": 1}')
+    return run_dir
+
+
+def report(step, loss=1.0, split="train", **means):
+    return Report(split, step, 1, {"loss": loss, **means}, 1000.0, {}, 0.1)
+
+
+def sink(server, run_dir, start_step=0, said=None, uri=None):
+    say = print if said is None else said.append
+    run = RunContext(run_dir, 10, 1, start_step, SAMPLE, say)
+    return MLflowSink(uri or server.uri, run_dir.parent.name, None, 4, True, 0.1, 60.0, run=run)
+
+
+def log(server, run_dir, *reports, start_step=0, said=None):
+    logging = sink(server, run_dir, start_step, said)
+    for each in reports:
+        logging.write(each)
+    logging.close()
+
+
+def runs(server, run_dir):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(server.uri)
+    experiment = client.get_experiment_by_name(run_dir.parent.name)
+    return client, client.search_runs([experiment.experiment_id])
+
+
+def curve(server, run_dir, name="loss/train"):
+    client, (run,) = runs(server, run_dir)
+    history = client.get_metric_history(run.info.run_id, name)
+    return sorted((point.step, point.value) for point in history)
+
+
+@pytest.mark.slow
+def test_a_run_has_configuration_curves_pictures_checkpoints_and_status(server, run_dir):
+    log(server, run_dir, report(5), report(5, 0.5, "val", **{"top@5, %": 0.75}), report(10))
+    client, (run,) = runs(server, run_dir)
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "my run")
+    assert run.data.params == {"optim.lr": "0.1", "epochs": "1"}
+    assert curve(server, run_dir) == [(5, 1.0), (10, 1.0)]
+    assert curve(server, run_dir, "top_5_ _/val") == [(5, 0.75)]
+    names = [
+        file.path
+        for folder in (None, "checkpoints", "pictures")
+        for file in client.list_artifacts(run.info.run_id, folder)
+    ]
+    assert {
+        "resolved.json",
+        "checkpoints/best.pt",
+        "pictures/sample-image.png",
+    } <= set(names)
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_and_starts_again_gets_everything(mortal_server, run_dir):
+    said = []
+    logging = sink(mortal_server, run_dir, said=said)
+    logging.write(report(2))
+    while Outbox(run_dir, "mlflow").num_waiting():
+        time.sleep(0.05)
+    mortal_server.stop()
+    logging.write(report(4))
+    logging.write(report(6))
+    while not said:
+        time.sleep(0.05)
+    mortal_server.start()
+    logging.write(report(10))
+    logging.close()
+    assert curve(mortal_server, run_dir) == [(2, 1.0), (4, 1.0), (6, 1.0), (10, 1.0)]
+    assert len(said) == 1
+    assert "training continues" in said[0]
+
+
+@pytest.mark.slow
+def test_what_a_lost_server_missed_is_sent_when_the_run_is_resumed(mortal_server, run_dir):
+    mortal_server.stop()
+    said = []
+    log(mortal_server, run_dir, report(2), report(4), report(6), said=said)
+    assert "(Connection refused); they are kept, send them with: paceline runs send" in said[-1]
+    mortal_server.start()
+    log(mortal_server, run_dir, report(6, 0.5), report(10), start_step=4)
+    assert curve(mortal_server, run_dir) == [(2, 1.0), (4, 1.0), (6, 0.5), (10, 1.0)]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_that_learns_the_same_continues_its_run_without_doubles(server, run_dir):
+    log(server, run_dir, report(2), report(4), report(6))
+    (before,) = runs(server, run_dir)[1]
+    (run_dir / "resolved.1.json").write_text('{"optim": {"lr": 0.2}, "epochs": 1}')
+    log(server, run_dir, report(6), report(10), start_step=4)
+    (after,) = runs(server, run_dir)[1]
+    assert after.info.run_id == before.info.run_id
+    assert curve(server, run_dir) == [(2, 1.0), (4, 1.0), (6, 1.0), (10, 1.0)]
+    assert (before.info.status, after.info.status) == ("KILLED", "FINISHED")
+    assert after.data.tags["changed.optim.lr"] == "0.2"
+
+
+@pytest.mark.slow
+def test_a_resumed_run_that_learns_something_else_replaces_its_run(server, run_dir):
+    log(server, run_dir, report(2), report(4), report(6))
+    (before,) = runs(server, run_dir)[1]
+    log(server, run_dir, report(6, 9.0), report(10), start_step=2)
+    (after,) = runs(server, run_dir)[1]
+    assert after.info.run_id != before.info.run_id
+    assert curve(server, run_dir) == [(2, 1.0), (6, 9.0), (10, 1.0)]
+
+
+@pytest.mark.slow
+def test_a_run_whose_creation_got_no_answer_is_found_again(server, run_dir):
+    log(server, run_dir, report(2))
+    box = Outbox(run_dir, "mlflow")
+    del box.state["run_id"]
+    box.start_over()
+    log(server, run_dir, report(10), start_step=2)
+    assert curve(server, run_dir)[-1] == (10, 1.0)
+
+
+@pytest.mark.slow
+def test_a_run_of_a_lost_server_trains_and_is_sent_by_the_command_that_it_names(
+    mortal_server, tmp_path
+):
+    mortal_server.stop()
+    words = ("sink=[jsonl,mlflow]", f"sink.mlflow.uri={mortal_server.uri}")
+    trained = paceline("train", "max_steps=4", "report_every=2", "hydra.run.dir=mine", *words)
+    assert trained.code == 0, trained.err
+    (line,) = (line for line in trained.err.splitlines() if line.startswith("mlflow: "))
+    command = line.rpartition("send them with: paceline ")[2].split()
+    mortal_server.start()
+    sent = paceline(*command)
+    assert sent.code == 0, sent.err
+    from mlflow import MlflowClient
+
+    client = MlflowClient(mortal_server.uri)
+    experiment = client.get_experiment_by_name("paceline")
+    (run,) = client.search_runs([experiment.experiment_id])
+    history = client.get_metric_history(run.info.run_id, "loss/train")
+    assert [point.value for point in history] == losses(tmp_path / "mine")
+    assert run.info.status == "FINISHED"
+
+
+def test_a_run_needs_the_address_of_a_server(run_dir, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ConfigError, match=r"C370.*give sink.mlflow.uri"):
+        MLflowTracker(None, "paceline", "name")
+
+
+def test_no_file_holds_the_password_of_a_server(run_dir):
+    box = Outbox(run_dir, "mlflow")
+    MLflowTracker("http://me:secret@127.0.0.1:9", "paceline", "name").prepare(box, True)
+    text = (run_dir / "outbox" / "mlflow.json").read_text()
+    assert "secret" not in text
+    assert '"http://127.0.0.1:9"' in text
+
+
+def test_another_server_gets_all_events(run_dir):
+    box = Outbox(run_dir, "mlflow")
+    MLflowTracker("http://127.0.0.1:9", "paceline", "name").prepare(box, True)
+    box.append({"step": 1})
+    box.state["run_id"] = "known"
+    box.mark_sent(box.waiting().end)
+    box.close()
+    again = Outbox(run_dir, "mlflow")
+    MLflowTracker("http://127.0.0.1:10", "paceline", "name").prepare(again, True)
+    assert ("run_id" in again.state, again.num_waiting()) == (False, 1)

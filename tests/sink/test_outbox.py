@@ -1,0 +1,75 @@
+import pytest
+
+from framework.sink.outbox import MOST_EVENTS, Outbox
+
+
+def fill(folder, *steps, sent=0):
+    """An outbox with a report at each step, of which the first ``sent`` were sent."""
+    box = Outbox(folder, "mlflow", 0)
+    for step in steps:
+        box.append({"report": "train", "step": step})
+    for _ in range(sent):
+        batch = box.waiting()
+        box.mark_sent(box.sent + len(b'{"report": "train", "step": 1}\n'))
+        assert batch.events
+    box.close()
+
+
+def steps(events):
+    return [event["step"] for event in events]
+
+
+def test_events_wait_until_they_are_sent_also_for_the_next_process(tmp_path):
+    fill(tmp_path, 1, 2, 3, sent=1)
+    box = Outbox(tmp_path, "mlflow")
+    batch = box.waiting()
+    assert (steps(batch.events), box.num_waiting()) == ([2, 3], 2)
+    box.mark_sent(batch.end)
+    assert not Outbox(tmp_path, "mlflow").waiting().events
+
+
+def test_a_batch_has_a_limit(tmp_path):
+    fill(tmp_path, *range(MOST_EVENTS + 5))
+    box = Outbox(tmp_path, "mlflow")
+    batch = box.waiting()
+    assert len(batch.events) == MOST_EVENTS
+    box.mark_sent(batch.end)
+    assert len(box.waiting().events) == 5
+
+
+def test_a_resumed_run_drops_what_came_after_its_step(tmp_path):
+    fill(tmp_path, 2, 4, 6)
+    box = Outbox(tmp_path, "mlflow", 4)
+    assert steps(box.waiting().events) == [2, 4]
+    assert box.ahead == []
+
+
+def test_what_was_sent_and_dropped_is_remembered(tmp_path):
+    fill(tmp_path, 2, 4, 6, 8, sent=3)
+    assert steps(Outbox(tmp_path, "mlflow", 2).ahead) == [4, 6]
+    again = Outbox(tmp_path, "mlflow", 2)
+    assert (steps(again.ahead), again.num_waiting()) == ([4, 6], 0)
+
+
+def test_starting_over_sends_everything_again(tmp_path):
+    fill(tmp_path, 2, 4, sent=2)
+    Outbox(tmp_path, "mlflow").start_over()
+    assert steps(Outbox(tmp_path, "mlflow").waiting().events) == [2, 4]
+
+
+@pytest.mark.parametrize("torn", [b'{"step": 4', b"\0\0\n", b"[1]\n", b"9" * 5000 + b"\n"])
+def test_a_torn_line_costs_no_other(tmp_path, torn):
+    fill(tmp_path, 2)
+    with open(tmp_path / "outbox" / "mlflow.jsonl", "ab") as file:
+        file.write(torn)
+    box = Outbox(tmp_path, "mlflow", 9)
+    box.append({"report": "train", "step": 6})
+    assert steps(box.waiting().events) == [2, 6]
+    box.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"sent": 10000000}', '{"sent": null}'])
+def test_a_damaged_memory_sends_again_or_nothing(tmp_path, text):
+    fill(tmp_path, 2)
+    (tmp_path / "outbox" / "mlflow.json").write_text(text)
+    assert len(Outbox(tmp_path, "mlflow").waiting().events) <= 1
