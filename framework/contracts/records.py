@@ -217,6 +217,15 @@ class KnowsColumns(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsKeys(Protocol):
+    """A capability of a store: it gives many keys at once."""
+
+    def keys(self, indices: Tensor) -> list[str]:
+        """Return the key of each record."""
+        ...
+
+
 class RecordWriter(Protocol):
     """Writes a file that is readable only after ``close``. An older one stays until then."""
 

@@ -67,10 +67,14 @@ class FileStore(ABC, Generic[MappedT]):
     def damaged(self, indices: Tensor, records: Records) -> list[int]: ...
 
     def key(self, index: int) -> str:
+        return self.keys(torch.tensor([index]))[0]
+
+    def keys(self, indices: Tensor) -> list[str]:
         first = self.manifest.first_key
         if first is not None:
-            return str(first + index)
-        return bytes(self._open().keys(torch.tensor([index]))[0]).decode(errors="surrogateescape")
+            return [str(first + index) for index in indices.tolist()]
+        keys = self._open().keys(indices)
+        return [bytes(key).decode(errors="surrogateescape") for key in keys]
 
     def name(self, index: int) -> str:
         key = ""

@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,24 +21,26 @@ TABLE_NAME = "predictions.csv"  # of a folder of pictures
 JSON_PAIRS = (",", ":")
 
 
-def write_csv(path: Path, parts: Parts) -> None:
-    """Write a table as CSV with a header, UTF-8."""
-    with open_durable(path) as file:
-        _write_rows(file, parts)
-
-
-def _write_rows(file: IO[bytes], parts: Parts) -> None:
-    # Keys may be names of files, which may be any bytes.
-    text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+def csv_rows(columns: Columns) -> str:
+    """Return the rows of a table as CSV, without a header."""
+    text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names: list[str] = []
-    for columns in parts():
-        if not names:
-            names = list(columns)
-            writer.writerow(names)
-        writer.writerows(zip(*(columns[name] for name in names), strict=True))
-    text.flush()
-    text.detach()
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def write_csv(path: Path, names: Sequence[str], texts: Iterable[str]) -> None:
+    """Write a table as CSV with a header, UTF-8.
+
+    Args:
+        path: The file.
+        names: Of the columns.
+        texts: The rows of each part, as ``csv_rows`` has them.
+    """
+    with open_durable(path) as file:
+        for text in chain([csv_rows({name: [name] for name in names})], texts):
+            # Keys may be names of files, which may be any bytes.
+            file.write(text.encode(errors="surrogateescape"))
 
 
 def write_parquet(path: Path, parts: Parts) -> None:
@@ -107,9 +110,14 @@ def write_folder(path: Path, parts: Parts, pictures: Path) -> None:
     """
     if path.is_dir() and not pictures.is_dir():  # it was moved before this process began
         return
-    write_csv(pictures / TABLE_NAME, parts)
+    write_csv(pictures / TABLE_NAME, names_of(parts), map(csv_rows, parts()))
     sync(pictures)
     move(pictures, path)
+
+
+def names_of(parts: Parts) -> list[str]:
+    """Return the names of the columns."""
+    return list(next(parts(), {}))
 
 
 def check_folder(path: Path) -> None:

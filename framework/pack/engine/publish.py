@@ -15,6 +15,7 @@ from torch import Tensor
 
 from framework.contracts.records import (
     Chunk,
+    KnowsKeys,
     Manifest,
     NumberKeys,
     Ragged,
@@ -152,6 +153,8 @@ def spans(num_records: int, num_bytes: int, numbered: bool = False) -> Iterator[
 def keys_of(store: RecordStore, indices: Tensor) -> Sequence[str]:
     """Return the keys of records, whose ``indices`` ascend."""
     first = store.manifest.first_key
+    if first is None and isinstance(store, KnowsKeys):
+        return store.keys(indices)
     if first is None or not len(indices):
         return [store.key(index) for index in indices.tolist()]
     keys = NumberKeys(first + int(indices[0]), first + int(indices[-1]) + 1)

@@ -7,6 +7,7 @@ import pytest
 
 from framework.commands.predict.prediction_files import (
     check_folder,
+    csv_rows,
     write_coco,
     write_csv,
     write_folder,
@@ -16,7 +17,7 @@ from framework.errors import ConfigError
 
 def test_a_csv_quotes_what_needs_it_and_keeps_any_name_of_a_file():
     parts = [{"key": ['a"b,c', "\udcff.png"], "x": [0.5, 1]}, {"key": ["ü\n"], "x": [2]}]
-    write_csv(Path("t.csv"), lambda: iter(parts))
+    write_csv(Path("t.csv"), ["key", "x"], map(csv_rows, parts))
     expected = b'key,x\n"a""b,c",0.5\n' + b"\xff.png,1\n" + '"ü\n",2\n'.encode()
     assert Path("t.csv").read_bytes() == expected
 
