@@ -18,7 +18,8 @@ from framework.cli.paths import CONF
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError, PacelineError
 
-UNKNOWN_CHOICE = re.compile(r"Could not find '([^']+)'")
+# Hydra says "load" for one of a list, as in sink=[consle]
+UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '([^']+)'")
 UNKNOWN_KEY = re.compile(
     r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'"
 )

@@ -10,6 +10,7 @@ from framework.cli.explain import explain, unknown_key
     ("text", "words"),
     [
         ("Could not find 'loader/prefech'", "C104]: loader = prefech: no such choice"),
+        ("Could not load 'sink/consle'", "C104]: sink = consle: no such choice (did you mean"),
         ("Could not find 'x'", "C104]: x: no such configuration"),
         ("Could not override 'epoch'. Key", "C102]: epoch: no such key or group"),
         ("Could not override 'a@b'. No match", "put a + before it: +a@b=CHOICE"),
