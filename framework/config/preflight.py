@@ -21,7 +21,7 @@ from framework.errors import ConfigError, words_of
 from framework.order.batches import Order
 from framework.order.draws import device_key, keyed_draws
 from framework.system.user_code import raise_if_user_error
-from framework.train.metrics import Tally
+from framework.train.metrics import Tally, check_outcome
 
 # what torch and Python raise when shapes, types or names do not fit
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
@@ -92,9 +92,10 @@ def check_fit(
     model.eval()
     with fits("model", config, batch, packages):
         outcome = objective(model, batch)
-    predictions = outcome.predictions
     tally = Tally(objective)
     with fits("objective", config, batch, packages):
+        check_outcome(outcome)  # it may be no Outcome at all
+        predictions = outcome.predictions
         tally.add(outcome, True, 0, None)
         means, _ = tally.means(lambda sums: sums)
     model.train()

@@ -112,7 +112,6 @@ def test_steps_on_named_records_can_be_measured():
 @pytest.mark.parametrize(
     ("sums", "words"),
     [
-        ("confusion", ("Outcome.sums['confusion']: has the shape [7, 7]",)),
         ("text", ("Outcome.sums['text']: is a str",)),
         ("loss", ("Outcome.loss: has the shape [2]",)),
         ("tuple", ("the objective's result: a tuple, not an Outcome",)),
@@ -121,6 +120,12 @@ def test_steps_on_named_records_can_be_measured():
 def test_what_cannot_be_added_up_is_refused_before_the_first_step(sums, words):
     assert is_one_line(train(*OWN, f"+objective.sums={sums}"), "C220", 2, *words)
     assert not Path("run/checkpoints").exists()
+
+
+def test_a_matrix_in_the_sums_stays_one():
+    assert train(*OWN, "+objective.sums=confusion").code == 0
+    first = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[0])
+    assert len(first["confusion"]) == len(first["confusion"][0]) == 7
 
 
 def test_a_number_in_the_sums_is_a_sum():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from framework.config.auto import _Data
+from framework.config.declared_inputs import NOTHING
 from framework.contracts.records import Field
 from framework.data.dali import dali_source
 from framework.data.hdf5 import hdf5_source
@@ -185,7 +186,7 @@ def test_the_data_tells_channels_and_statistics():
     packed(encode="raw", color="gray").close()
     source = hdf5_source("x.h5", context=make_context(transform=VideoWindow(2, 1)))
     config = {"data": {"train": "x.h5"}, "objective": {"input": "video"}}
-    data = _Data(config, source)
+    data = _Data(config, source, NOTHING)
     assert data.channels("video") == 1
     assert data.statistics("video") == source.manifest.statistics["video"]
     middles = np.stack(
