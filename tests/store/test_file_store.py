@@ -69,6 +69,15 @@ def test_a_store_that_is_replaced_while_it_is_open_is_named(path):
 
 
 @each_kind
+def test_many_keys_come_at_once_in_the_order_asked_for(path):
+    store = STORES[path](write_store(path, make_records(3)))
+    assert (
+        store.keys(torch.tensor([2, 0])) == ["record-2", "record-0"] == [store.key(2), store.key(0)]
+    )
+    store.close()
+
+
+@each_kind
 def test_a_record_is_named_even_if_its_store_is_gone(path):
     assert (
         STORES[path](write_store(path, make_records(3))).name(1) == f"{path}: record 1 (record-1)"
