@@ -124,8 +124,10 @@ def test_what_cannot_be_added_up_is_refused_before_the_first_step(sums, words):
 
 def test_a_matrix_in_the_sums_stays_one():
     assert train(*OWN, "+objective.sums=confusion").code == 0
-    first = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[0])
-    assert len(first["confusion"]) == len(first["confusion"][0]) == 7
+    matrix = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[0])["arrays"][
+        "confusion"
+    ]
+    assert len(matrix) == len(matrix[0]) == 7
 
 
 def test_a_number_in_the_sums_is_a_sum():

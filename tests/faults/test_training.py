@@ -141,7 +141,7 @@ def test_t10_what_would_learn_something_else_is_refused_by_key_unless_it_is_allo
     resume = ["train", f"resume={RUN}", "allow_targets=[tests]", "max_steps=10", "optim.lr=0.5"]
     both = "seed (0, now 3)", "optim.lr (0.02, now 0.5)"
     assert is_one_line(
-        paceline(*resume, "seed=3"), "K105", 4, *both, f"begin a new run from its weights: init={RUN}"
+        paceline(*resume, "seed=3"), "K105", 4, *both, "begin a new run from its weights"
     )  # inside an epoch of another order
     assert is_one_line(
         paceline(*resume), "K105", 4, "optim.lr (0.02, now 0.5)", "resume.allow=[optim.lr]"
