@@ -123,7 +123,15 @@ def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: 
         return []
     pictures = colored(assembly.sample, assembly.train_source.manifest.label_maps)
     epochs, step = assembly.config["epochs"], trainer.progress.step
-    run = RunContext(run_dir, trainer.total_steps, epochs, step, pictures, assembly.say)
+    run = RunContext(
+        run_dir,
+        trainer.total_steps,
+        epochs,
+        step,
+        pictures,
+        assembly.say,
+        has_ended=lambda: bool(trainer.ended),
+    )
     sinks: list[Sink] = []
     for name, block in (assembly.config.get("sink") or {}).items():
         sink: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)

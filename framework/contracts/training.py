@@ -244,7 +244,8 @@ class RunContext:
 
     A resumed run has ``start_step`` > 0, and replaces what was logged after this step. ``sample``
     is a batch to look at: its label maps are colored, with one color per class. ``say`` prints a
-    note or a warning, from any thread.
+    note or a warning, from any thread. ``has_ended`` returns whether a watcher ended the run before
+    its last step.
     """
 
     run_dir: Path
@@ -253,6 +254,7 @@ class RunContext:
     start_step: int = 0
     sample: Batch = field(default_factory=dict[str, Tensor])
     say: Callable[[str], None] = print
+    has_ended: Callable[[], bool] = lambda: False
 
 
 class Sink(Protocol):

@@ -1,19 +1,57 @@
 """What the objectives of classes share: weights of the classes, and which guesses are right."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
+from framework.contracts.batch import Batch
 from framework.contracts.prediction import (
     ClassProbabilities,
     PredictedMaps,
     Predictions,
     class_numbers,
 )
+from framework.contracts.training import Outcome
 from framework.errors import ConfigError
+from framework.objective.model_inputs import input_names, model_inputs, prediction
+
+
+class ClassObjective:
+    """Base of the objectives of one class per record, or per pixel.
+
+    Better: higher accuracy, then lower loss.
+
+    Attributes:
+        input: The field that the model takes, or several.
+        target: The field of classes: int64 [B, ...], or float [B, classes] of shares.
+    """
+
+    input: str | Sequence[str]
+    target: str
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return input_names(self.input)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the model's logits: [B, classes, ...]."""
+        return prediction(model(*model_inputs(batch, self.input)))
+
+    def outcome(self, model: nn.Module, loss: Tensor, logits: Tensor, target: Tensor) -> Outcome:
+        """Return the outcome of a batch, with predictions unless the model is training."""
+        outcome = Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
+        if not model.training:
+            outcome.predictions = compared_classes(logits, target)
+        return outcome
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return predicted_classes(self.logits(model, batch))
+
+    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+        return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])
 
 
 @final

@@ -1,28 +1,22 @@
 """One class per record, or per pixel: cross-entropy to learn, accuracy to look at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
-from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import (
-    ClassWeights,
-    compared_classes,
-    correct_guesses,
-    predicted_classes,
-)
-from framework.objective.model_inputs import input_names, model_inputs, prediction
+from framework.objective.class_scores import ClassObjective, ClassWeights
+from framework.objective.model_inputs import model_inputs, prediction
 from framework.objective.tta import check_tta, mean_logits
 
 
 @final
 @dataclass
-class Classify:
+class Classify(ClassObjective):
     """Cross-entropy over the model's logits [B, classes]. Better: higher accuracy, then lower loss.
 
     ``input`` is the field that the model takes, or several, such as sounds and their lengths.
@@ -48,27 +42,14 @@ class Classify:
             what = "changes images, and the model takes several fields"
             raise ConfigError(277, f"objective.tta = {self.tta}", what, "set objective.tta=none")
 
-    @property
-    def inputs(self) -> Sequence[str]:
-        return input_names(self.input)
-
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = self._logits(model, batch)
+        logits = self.logits(model, batch)
         target = batch[self.target]
         loss = self._weights.cross_entropy(logits, target, self.label_smoothing)
-        outcome = Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
-        if not model.training:
-            outcome.predictions = compared_classes(logits, target)
-        return outcome
+        return self.outcome(model, loss, logits, target)
 
-    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs = model_inputs(batch, self.input)
         if model.training or self.tta == "none":
             return prediction(model(*inputs))
         return mean_logits(model, inputs[0], self.tta)
-
-    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return predicted_classes(self._logits(model, batch))
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

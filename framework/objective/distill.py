@@ -3,22 +3,21 @@
 Source: Hinton et al., "Distilling the knowledge in a neural network", 2015.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import nn
 
 from framework.contracts.batch import Batch
-from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import compared_classes, correct_guesses, predicted_classes
-from framework.objective.model_inputs import input_names, model_inputs, prediction
+from framework.objective.class_scores import ClassObjective
+from framework.objective.model_inputs import model_inputs, prediction
 
 
 @final
-class Distill:
+class Distill(ClassObjective):
     """Cross-entropy with the labels, and the divergence from the teacher's probabilities.
 
     The loss is ``(1 - share) * labels + share * teacher``, both of which are logged. Better: higher
@@ -62,7 +61,7 @@ class Distill:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         inputs = model_inputs(batch, self.input)
         target = batch[self.target]
-        logits = prediction(model(*inputs)).float()
+        logits = self.logits(model, batch).float()
         if self._device != logits.device:
             self._device = logits.device
             self.teacher.to(logits.device)
@@ -79,22 +78,6 @@ class Distill:
             log_target=True,
         )
         loss = (1 - self.share) * of_labels + self.share * of_teacher
-        outcome = Outcome(
-            loss,
-            {"accuracy": correct_guesses(logits, target)},
-            len(target),
-            losses={"labels": of_labels, "teacher": of_teacher},
-        )
-        if not model.training:
-            outcome.predictions = compared_classes(logits, target)
+        outcome = self.outcome(model, loss, logits, target)
+        outcome.losses = {"labels": of_labels, "teacher": of_teacher}
         return outcome
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        return input_names(self.input)
-
-    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return predicted_classes(prediction(model(*model_inputs(batch, self.input))))
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

@@ -3,28 +3,21 @@
 Source: Lin et al., "Focal loss for dense object detection", 2017.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import final
 
 from torch import nn
 
 from framework.contracts.batch import Batch
-from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import (
-    ClassWeights,
-    compared_classes,
-    correct_guesses,
-    predicted_classes,
-)
-from framework.objective.model_inputs import input_names, model_inputs, prediction
+from framework.objective.class_scores import ClassObjective, ClassWeights
 
 LEAST = 1e-6  # what is missing to a probability of 1, so that its power has a gradient
 
 
 @final
-class Focal:
+class Focal(ClassObjective):
     """Cross-entropy times ``(1 - p) ** gamma``, with the probability p of the right class.
 
     Better: higher accuracy, then lower loss.
@@ -51,7 +44,7 @@ class Focal:
         self._weights = ClassWeights(class_weights)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = prediction(model(*model_inputs(batch, self.input)))
+        logits = self.logits(model, batch)
         target = batch[self.target]
         losses = nn.functional.cross_entropy(logits.float(), target, reduction="none")
         losses = losses * (1 - (-losses).exp()).clamp(min=LEAST) ** self.gamma
@@ -59,18 +52,4 @@ class Focal:
         if weights is not None:
             of_records = target @ weights if target.is_floating_point() else weights[target]
             losses = losses * of_records
-        correct = correct_guesses(logits, target)
-        outcome = Outcome(losses.mean(), {"accuracy": correct}, len(target))
-        if not model.training:
-            outcome.predictions = compared_classes(logits, target)
-        return outcome
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        return input_names(self.input)
-
-    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return predicted_classes(prediction(model(*model_inputs(batch, self.input))))
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])
+        return self.outcome(model, losses.mean(), logits, target)

@@ -21,6 +21,13 @@ class StartOver(Exception):
 class Tracker(Protocol):
     """A tracking server, as the thread uses it."""
 
+    def prepare(self, outbox: Outbox, checkpoints: bool) -> None:
+        """Keep in ``outbox.state`` what sends the events again, before the first is sent.
+
+        ``checkpoints`` says whether the weights are sent when the run ends.
+        """
+        ...
+
     def send(self, outbox: Outbox, events: Sequence[Event]) -> None:
         """Send events. The tracker may keep values in ``outbox.state``.
 

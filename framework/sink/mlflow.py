@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, final
 from urllib.parse import urlsplit
 
-from framework.contracts.training import Report, RunContext
+from framework.contracts.training import RunContext
 from framework.errors import ConfigError
 from framework.sink.config_files import inside, read_config
-from framework.sink.delivery import Delivery, StartOver
+from framework.sink.delivery import StartOver
 from framework.sink.outbox import Event, Outbox
-from framework.sink.run_events import RunEvents
+from framework.sink.tracked_sink import TrackedSink
 from framework.system.extras import needed
 
 NAME = "mlflow"
@@ -34,7 +34,7 @@ CLIENT = {
 
 
 @final
-class MLflowSink:
+class MLflowSink(TrackedSink):
     """Sends a run to an MLflow server, from a thread that the run never waits for.
 
     What cannot be sent stays in ``run_dir/outbox``, and is sent when the server is back, when the
@@ -64,23 +64,15 @@ class MLflowSink:
         run: RunContext,
     ) -> None:
         tracker = MLflowTracker(uri, experiment, name or run.run_dir.resolve().name)
-        outbox = Outbox(run.run_dir, NAME, run.start_step)
-        tracker.prepare(outbox, checkpoints)
-        delivery = Delivery(
-            outbox, tracker, name=NAME, every_s=every_s, close_s=close_s, say=run.say
+        super().__init__(
+            NAME,
+            tracker,
+            num_images=num_images,
+            checkpoints=checkpoints,
+            every_s=every_s,
+            close_s=close_s,
+            run=run,
         )
-        self._events = RunEvents(
-            run, outbox, delivery, num_images=num_images, checkpoints=checkpoints
-        )
-
-    def write(self, report: Report) -> None:
-        self._events.write(report)
-
-    def flush(self) -> None:
-        self._events.flush()
-
-    def close(self) -> None:
-        self._events.close()
 
 
 @final

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from framework.contracts.training import Report, RunContext
+from framework.contracts.training import RunContext
 from framework.sink.config_files import inside, read_config
-from framework.sink.delivery import Delivery
 from framework.sink.outbox import Event, Outbox
-from framework.sink.run_events import RunEvents
+from framework.sink.tracked_sink import TrackedSink
 from framework.system.extras import needed
 
 NAME = "wandb"
@@ -22,7 +21,7 @@ EXIT_CODES = {"FINISHED": 0, "KILLED": 1, "FAILED": 1}
 
 
 @final
-class WandbSink:
+class WandbSink(TrackedSink):
     """Writes an offline run, from a thread that the run never waits for.
 
     An offline run cannot be changed. So a resumed run writes it anew, from the events that
@@ -50,23 +49,15 @@ class WandbSink:
         run: RunContext,
     ) -> None:
         tracker = WandbTracker(project, name or run.run_dir.resolve().name, run.say)
-        outbox = Outbox(run.run_dir, NAME, run.start_step)
-        tracker.prepare(outbox, checkpoints)
-        delivery = Delivery(
-            outbox, tracker, name=NAME, every_s=every_s, close_s=close_s, say=run.say
+        super().__init__(
+            NAME,
+            tracker,
+            num_images=num_images,
+            checkpoints=checkpoints,
+            every_s=every_s,
+            close_s=close_s,
+            run=run,
         )
-        self._events = RunEvents(
-            run, outbox, delivery, num_images=num_images, checkpoints=checkpoints
-        )
-
-    def write(self, report: Report) -> None:
-        self._events.write(report)
-
-    def flush(self) -> None:
-        self._events.flush()
-
-    def close(self) -> None:
-        self._events.close()
 
 
 @final

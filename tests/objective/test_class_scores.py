@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from framework.errors import ConfigError
-from framework.objective.class_scores import ClassWeights, correct_guesses
+from framework.objective.class_scores import ClassObjective, ClassWeights, correct_guesses
 
 LOGITS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 2, 1, 0])
@@ -38,3 +38,10 @@ def test_a_guess_is_right_if_its_class_is_the_largest():
     assert correct_guesses(LOGITS, guess).all()
     assert correct_guesses(LOGITS, torch.nn.functional.one_hot(guess, 3).float()).all()
     assert not correct_guesses(LOGITS, (guess + 1) % 3).any()
+
+
+def test_the_more_accurate_is_better_and_then_the_one_with_the_lower_loss():
+    better = ClassObjective().better
+    assert better({"accuracy": 0.9, "loss": 2.0}, {"accuracy": 0.8, "loss": 1.0})
+    assert better({"accuracy": 0.9, "loss": 1.0}, {"accuracy": 0.9, "loss": 2.0})
+    assert not better({"accuracy": 0.9, "loss": 2.0}, {"accuracy": 0.9, "loss": 2.0})

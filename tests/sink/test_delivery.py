@@ -16,6 +16,9 @@ class Notebook:
         self.closed = False
         self.has_tried = threading.Event()
 
+    def prepare(self, outbox, checkpoints):
+        outbox.state["checkpoints"] = checkpoints
+
     def send(self, outbox, events):
         self.has_tried.set()
         if self.failures:

@@ -6,15 +6,12 @@ from pathlib import Path
 from time import strftime
 from typing import Any, NamedTuple
 
-import jinja2
 import numpy as np
 import torch
-from markupsafe import Markup
 from torch import Tensor
 
-from framework import __version__
 from framework.commands.evaluate.evaluation import SetResult
-from framework.commands.report.palette import COLORS
+from framework.commands.page_template import rendered
 from framework.config.predict_images import as_pixels, class_name
 from framework.config.saved_run import SavedRun
 from framework.contracts.batch import Batch, move
@@ -33,7 +30,6 @@ from framework.image.decode import encode_jpeg, encode_png
 from framework.image.label_map import colored, label_colors
 
 TEMPLATES = Path(__file__).parent / "templates"
-STYLE = Path(__file__).parents[1] / "report" / "templates" / "style.css"
 SHARP = 128  # pixels of the longer side up to which a picture is kept without loss
 
 
@@ -153,19 +149,10 @@ def _predicted_pictures(predictions: Predictions, number: int) -> list[Picture]:
 
 def worst_page(parts: Sequence[ShownSet], run: str, weights: str) -> str:
     """Return the HTML."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("worst.html").render(
+    return rendered(
+        TEMPLATES / "worst.html",
         parts=parts,
         run=printable(run),
         weights=printable(weights),
         written=strftime("%Y-%m-%d %H:%M"),
-        version=__version__,
-        colors=COLORS,
-        style=Markup(STYLE.read_text(encoding="utf-8")),  # noqa: S704  # our own file
     )

@@ -12,6 +12,7 @@ from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.cli.paths import SUFFIXES
 from framework.commands.own_keys import CONFIG_DIR, config_flags
+from framework.commands.report.units import plural
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import check_targets
 from framework.errors import EXIT_SKIPPED, ConfigError
@@ -84,7 +85,7 @@ def _pack(
     packed = show_packing(packing, config["workers"])
     if packed.bad:
         skipped = (
-            f"{len(packed.bad)} items were skipped: {packing.shared_path}.bad.jsonl lists them"
+            f"{plural(len(packed.bad), 'item')} skipped: {packing.shared_path}.bad.jsonl lists them"
         )
         return RunOutcome(EXIT_SKIPPED, skipped)
     return RunOutcome(0, "finished")

@@ -12,6 +12,7 @@ from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import with_output, with_store
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
+from framework.commands.report.units import plural
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.signature import static_signature
 from framework.config.targets import check_targets
@@ -153,6 +154,6 @@ def _show(prediction: Any) -> RunOutcome:
     if predicted.bad:
         listing = f"{prediction.path}.bad.jsonl"
         return RunOutcome(
-            EXIT_SKIPPED, f"{len(predicted.bad)} items were skipped: {listing} lists them"
+            EXIT_SKIPPED, f"{plural(len(predicted.bad), 'item')} skipped: {listing} lists them"
         )
     return RunOutcome(0, "finished")

@@ -6,15 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jinja2
 from markupsafe import Markup
 
-from framework import __version__
+from framework.commands.page_template import rendered
 from framework.commands.report.card import cards
 from framework.commands.report.chart import Chart
 from framework.commands.report.compare_runs import Difference, Relative, differences
 from framework.commands.report.figures_table import resources_table, runs_table, spans_table
-from framework.commands.report.palette import COLORS
 from framework.commands.report.recorded_run import RecordedRun
 from framework.commands.report.units import size
 
@@ -43,19 +41,10 @@ def page(
         spans_table(runs, names),
         resources_table(runs, names),
     )
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html").render(
+    return rendered(
+        TEMPLATES / "report.html",
         title=title,
         written=written,
-        version=__version__,
-        colors=COLORS,
-        style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),  # noqa: S704  # our own file
         script=Markup(script),  # noqa: S704  # our own file
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         names=names,

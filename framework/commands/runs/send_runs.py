@@ -16,7 +16,7 @@ from framework.sink.delivery import StartOver, Tracker, reason_of
 from framework.sink.mlflow import NAME as MLFLOW
 from framework.sink.mlflow import MLflowTracker, without_user
 from framework.sink.outbox import Outbox
-from framework.sink.run_events import end_events
+from framework.sink.tracked_sink import end_events
 from framework.sink.wandb import NAME as WANDB
 from framework.sink.wandb import WandbTracker
 from framework.system.lock import locked

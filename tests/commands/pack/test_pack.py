@@ -179,7 +179,7 @@ def test_what_is_skipped_is_counted_and_listed():
     assert is_one_error_line(paceline("pack", *words, "output.path=x.h5"), "D106")
     done = paceline("pack", *words, "pack.on_error=skip", "output.path=x.h5")
     assert done.code == 8
-    assert done.last_line == "1 items were skipped: x.h5.bad.jsonl lists them"
+    assert done.last_line == "1 item skipped: x.h5.bad.jsonl lists them"
     assert "599 records" in done.err
     assert json.loads(Path("x.h5.bad.jsonl").read_text())["name"].endswith("many/a/0.png")
 

@@ -128,7 +128,7 @@ def test_a_bad_image_fails_or_is_skipped_and_listed(folder, tmp_path):
     assert is_one_error_line(paceline("predict", "run", *words, "output=h.csv"), "D106")
     assert not Path("h.csv").exists()
     done = predicted(*words, "output=h.csv", "on_error=skip", code=8)
-    assert done.err.strip().endswith("1 items were skipped: h.csv.bad.jsonl lists them")
+    assert done.err.strip().endswith("1 item skipped: h.csv.bad.jsonl lists them")
     listed = [json.loads(line) for line in Path("h.csv.bad.jsonl").read_text().splitlines()]
     assert [(item["name"], item["error"]) for item in listed] == [(f"{bad}/020.png", "D106")]
     assert "020.png" not in [row["key"] for row in rows("h.csv")]

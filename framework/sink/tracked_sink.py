@@ -2,11 +2,10 @@
 
 import sys
 import time
-from typing import final
 
 from framework.contracts.training import Report, RunContext
 from framework.sink.config_files import configurations, newest_config
-from framework.sink.delivery import Delivery
+from framework.sink.delivery import Delivery, Tracker
 from framework.sink.outbox import Event, Outbox
 from framework.sink.report_values import learned_values, measured_values
 from framework.sink.sample_pictures import write_arrays, write_pictures
@@ -14,30 +13,38 @@ from framework.sink.sample_pictures import write_arrays, write_pictures
 CHECKPOINTS = ("checkpoints/best.pt", "checkpoints/last.pt")
 
 
-@final
-class RunEvents:
-    """Writes the events of a run to an outbox, from which ``delivery`` sends them.
+class TrackedSink:
+    """Writes the events of a run to an outbox, from which a thread sends them to a server.
+
+    The run never waits for the server. What cannot be sent stays in ``run_dir/outbox``.
 
     Args:
-        run: The run.
-        outbox: Where the events wait.
-        delivery: Sends them.
+        name: The name of the sink.
+        tracker: Sends the events.
         num_images: How many records of the sample batch are drawn.
         checkpoints: Whether the weights are sent when the run ends.
+        every_s: Seconds between two batches of reports.
+        close_s: Seconds that the end of the run may wait for the server.
+        run: The run.
     """
 
     def __init__(
         self,
-        run: RunContext,
-        outbox: Outbox,
-        delivery: Delivery,
+        name: str,
+        tracker: Tracker,
         *,
         num_images: int,
         checkpoints: bool,
+        every_s: float,
+        close_s: float,
+        run: RunContext,
     ) -> None:
+        self._outbox = outbox = Outbox(run.run_dir, name, run.start_step)
+        tracker.prepare(outbox, checkpoints)
+        self._delivery = Delivery(
+            outbox, tracker, name=name, every_s=every_s, close_s=close_s, say=run.say
+        )
         self._run = run
-        self._outbox = outbox
-        self._delivery = delivery
         self._checkpoints = checkpoints
         self._last_step = run.start_step
         self._is_open = True
@@ -81,7 +88,7 @@ class RunEvents:
         status = "KILLED"
         if sys.exception() is not None:
             status = "FAILED"
-        elif self._last_step >= self._run.total_steps:
+        elif self._last_step >= self._run.total_steps or self._run.has_ended():
             status = "FINISHED"
         try:
             for event in end_events(status, self._last_step, self._checkpoints):

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.delivery import Delivery
 from framework.sink.outbox import Outbox
-from framework.sink.run_events import RunEvents
+from framework.sink.tracked_sink import TrackedSink
 from tests.sink.test_delivery import Notebook
 
 SAMPLE = {"image": torch.zeros(2, 1, 4, 4, dtype=torch.uint8)}
@@ -16,21 +15,35 @@ def report(step):
     return Report("train", step, 1, {"loss": 1.0}, 9.0, learning_rate=0.5)
 
 
-def log(folder, *steps, start_step=0, checkpoints=True, error=None):
+def open_sink(run, num_images=2, checkpoints=True):
+    return TrackedSink(
+        "notes",
+        Notebook(),
+        num_images=num_images,
+        checkpoints=checkpoints,
+        every_s=9.0,
+        close_s=9.0,
+        run=run,
+    )
+
+
+def events_in(folder):
+    return [json.loads(line) for line in Outbox(folder, "notes").path.read_text().splitlines()]
+
+
+def log(folder, *steps, start_step=0, checkpoints=True, error=None, ended=False):
     """The events that a run of 4 steps writes, until it ends or fails."""
-    run = RunContext(folder, 4, 1, start_step, SAMPLE)
-    box = Outbox(folder, "notes", start_step)
-    delivery = Delivery(box, Notebook(), name="notes", every_s=9.0, close_s=9.0, say=print)
-    events = RunEvents(run, box, delivery, num_images=2, checkpoints=checkpoints)
+    run = RunContext(folder, 4, 1, start_step, SAMPLE, has_ended=lambda: ended)
+    sink = open_sink(run, checkpoints=checkpoints)
     for step in steps:
-        events.write(report(step))
+        sink.write(report(step))
     try:
         if error:
             raise error
     except ValueError:
-        events.close()
-    events.close()
-    return [json.loads(line) for line in box.path.read_text().splitlines()]
+        sink.close()
+    sink.close()
+    return events_in(folder)
 
 
 def test_a_run_tells_its_configuration_pictures_reports_weights_and_end(tmp_path):
@@ -44,14 +57,12 @@ def test_a_run_tells_its_configuration_pictures_reports_weights_and_end(tmp_path
 
 
 def test_a_metric_that_is_an_array_becomes_a_picture(tmp_path):
-    run = RunContext(tmp_path, 4, 1)
-    box = Outbox(tmp_path, "notes", 0)
-    delivery = Delivery(box, Notebook(), name="notes", every_s=9.0, close_s=9.0, say=print)
-    events = RunEvents(run, box, delivery, num_images=0, checkpoints=False)
+    sink = open_sink(RunContext(tmp_path, 4, 1), num_images=0, checkpoints=False)
     arrays = {"confusion": torch.eye(3), "cube": torch.zeros(2, 2, 2)}
-    events.write(Report("val.clean", 2, 1, {"loss": 1.0}, 9.0, arrays=arrays))
-    events.close()
-    assert '"files": ["pictures/confusion-val.clean.png"]' in box.path.read_text()
+    sink.write(Report("val.clean", 2, 1, {"loss": 1.0}, 9.0, arrays=arrays))
+    sink.close()
+    files = [event["files"] for event in events_in(tmp_path) if "files" in event]
+    assert files[-1] == ["pictures/confusion-val.clean.png"]
     assert (tmp_path / "pictures" / "confusion-val.clean.png").exists()
 
 
@@ -61,6 +72,10 @@ def test_a_metric_that_is_an_array_becomes_a_picture(tmp_path):
 )
 def test_the_end_says_how_the_run_went(tmp_path, steps, error, status):
     assert log(tmp_path, *steps, error=error)[-1]["end"] == status
+
+
+def test_a_run_that_a_watcher_ended_early_has_finished(tmp_path):
+    assert log(tmp_path, 2, ended=True)[-1]["end"] == "FINISHED"
 
 
 def test_weights_stay_here_if_that_is_wanted(tmp_path):

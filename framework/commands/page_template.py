@@ -1,0 +1,29 @@
+"""HTML pages that load nothing from elsewhere, made of a template and our style."""
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from framework import __version__
+from framework.commands.report.palette import COLORS
+
+STYLE = Path(__file__).parent / "report" / "templates" / "style.css"
+
+
+def rendered(template: Path, **values: Any) -> str:
+    """Return the HTML. Every value is escaped unless it is Markup."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template.name).render(
+        version=__version__,
+        colors=COLORS,
+        style=Markup(STYLE.read_text(encoding="utf-8")),  # noqa: S704  # our own file
+        **values,
+    )
