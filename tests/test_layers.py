@@ -76,7 +76,7 @@ HOMES = {
         *(f"commands/report/{name}.py" for name in ("chart", "bars", "curves")),
         "commands/evaluate/confusion_picture.py",
     },
-    "jinja2": {"commands/report/page.py", "commands/evaluate/worst_page.py"},
+    "jinja2": {"commands/page_template.py"},
     "rich": {"sink/console.py", "cli", "commands"},
 }
 
