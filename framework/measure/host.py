@@ -7,13 +7,14 @@ import resource
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-CGROUP = Path("/sys/fs/cgroup")
+from framework.measure.cgroup import Cgroups
+
+CGROUPS = Cgroups()
 PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED of a whole process
 
 
@@ -70,7 +71,7 @@ def num_cores() -> int:
         allowed = _before[0]
     elif hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
-    return max(1, math.ceil(min(allowed, _cgroup_cores())))
+    return max(1, math.ceil(min(allowed, CGROUPS.cores())))
 
 
 def run_on(cores: set[int]) -> None:
@@ -103,17 +104,14 @@ def threads_per_rank() -> int:
 def total_memory_bytes() -> int:
     """Return the memory of this machine, or of this container if that is less."""
     total = psutil.virtual_memory().total
-    return min(total, _cgroup_bytes("memory.max") or total)
+    return min(total, CGROUPS.memory_limit_bytes() or total)
 
 
 def available_memory_bytes() -> int:
     """Return the memory that can be taken before anything is swapped or killed."""
     available = psutil.virtual_memory().available
-    limit = _cgroup_bytes("memory.max")
-    used = _cgroup_bytes("memory.current")
-    if limit is None or used is None:
-        return available
-    return min(available, max(0, limit - used + _cgroup_file_cache()))
+    of_group = CGROUPS.available_memory_bytes()
+    return available if of_group is None else min(available, of_group)
 
 
 def machine() -> dict[str, Any]:
@@ -135,35 +133,3 @@ def cpu_info(name: str) -> str:
             if key.strip() == name:
                 return value.strip()
     return ""
-
-
-def _cgroup_cores() -> float:
-    """Return the container's CPU limit in cores, infinite if it has none.
-
-    Source: the kernel's documents of cgroup v2 (cpu.max) and v1.
-    """
-    try:
-        quota, period = (CGROUP / "cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        try:
-            quota = (CGROUP / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (CGROUP / "cpu/cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        except OSError:
-            return math.inf
-    return int(quota) / int(period) if quota.isdigit() else math.inf
-
-
-def _cgroup_bytes(name: str) -> int | None:
-    """Return a number of this container (cgroup v2); None without a limit or a container."""
-    with suppress(OSError, ValueError):  # "max" is no number
-        return int((CGROUP / name).read_text(encoding="ascii"))
-    return None
-
-
-def _cgroup_file_cache() -> int:
-    """Return the part of the container's memory that only caches files and is given back."""
-    with suppress(OSError):
-        for line in (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
-            if line.startswith("inactive_file "):
-                return int(line.split()[1])
-    return 0

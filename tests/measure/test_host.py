@@ -4,6 +4,7 @@ import os
 import pytest
 
 from framework.measure import host
+from framework.measure.cgroup import Cgroups
 from framework.measure.host import (
     available_memory_bytes,
     cores_per_rank,
@@ -47,7 +48,7 @@ def test_the_machine_is_named_with_its_figures():
 )
 def test_a_containers_share_of_time_limits_the_cores(monkeypatch, quota, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(host, "_cgroup_cores", lambda: quota)
+    monkeypatch.setattr(host.Cgroups, "cores", lambda _: quota)
     assert num_cores() == cores
 
 
@@ -84,7 +85,7 @@ def test_available_memory_is_a_part_of_the_total():
 
 @pytest.fixture
 def container(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "CGROUP", tmp_path)
+    monkeypatch.setattr(host, "CGROUPS", Cgroups(tmp_path, tmp_path / "own"))
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("700000\n")
     return tmp_path
@@ -100,21 +101,3 @@ def test_a_containers_limit_counts_less_what_it_holds_but_for_files(container):
 def test_a_container_without_a_limit_is_the_machine(container):
     (container / "memory.max").write_text("max\n")
     assert available_memory_bytes() > 1_000_000
-
-
-@pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({}, math.inf),
-        ({"cpu.max": "max 100000\n"}, math.inf),
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
-    ],
-)
-def test_both_kinds_of_containers_tell_their_share_of_time(tmp_path, monkeypatch, files, cores):
-    monkeypatch.setattr(host, "CGROUP", tmp_path)
-    (tmp_path / "cpu").mkdir()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    assert host._cgroup_cores() == cores
