@@ -5,13 +5,15 @@ from framework.commands.diagnose.verdict import Verdict
 
 # Computing faster shows only if computing takes a larger share of a step.
 MOSTLY = 0.6
+# With a smaller headroom, data is not what limits training, although advice may still gain.
+FINE = 1.2
 # A smaller share that does not grow with the batch is not worth advice.
 FIXED_SHARE = 0.15
 
 
 def data_is_fine(facts: DiagnosisFacts) -> Verdict | None:
     """No change to the data can make this run much faster."""
-    if facts.data_limits:
+    if facts.headroom > FINE:
         return None
     percent = max(1, round(100 * (facts.headroom - 1)))
     rates = facts.rates
@@ -91,6 +93,7 @@ def compile_model(facts: DiagnosisFacts) -> Verdict | None:
     )
 
 
+PARTS = ("compute", "forward", "backward", "optimizer")
 RULES = (data_is_fine, amp, larger_batch, channels_last, compile_model)
 
 

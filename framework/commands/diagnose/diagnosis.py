@@ -6,19 +6,18 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from framework.commands.diagnose import compute_rules, loading_rules, storage_rules
+from framework.commands.diagnose import compute_rules, loading_rules
 from framework.commands.diagnose.device_syncs import Sync, find_syncs
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
 from framework.commands.diagnose.record_sample import pack_all, write_sample
+from framework.commands.diagnose.rules import verdicts_of
+from framework.commands.diagnose.step_parts import headline, shares_of, times
 from framework.commands.diagnose.verdict import Verdict
 from framework.commands.paired_test import Pairs
 from framework.errors import PacelineError
 from framework.system.stopping import scratch_folder
 
-DATA_RULES = (*loading_rules.RULES, *storage_rules.RULES)
-ABOUT_DATA = {rule.__name__ for rule in DATA_RULES}
-RULES = (*DATA_RULES, *compute_rules.RULES)
 # A smaller gain does not count, because measurements cannot resolve it.
 WORTH = 1.03
 NUM_TRIALS = 4
@@ -34,6 +33,8 @@ SAMPLE_BATCHES = 16
 # If packing takes longer, `apply` packs a sample for so many seconds instead.
 LONGEST_PACKING_S = 120.0
 SAMPLE_PACKING_S = 20.0
+# They make every step faster, and no step is slow because of them.
+TIPS = {"data_is_fine", "amp", "channels_last"}
 # Trying stage_ram would fill the page cache for all later trials; compile_model takes a minute.
 UNTRIED = {"stage_ram", "compile_model"}
 PAIRS = 4
@@ -81,13 +82,13 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
     good = sorted((verdict for verdict in verdicts if _is_worth(verdict)), key=_rank)
     rejected = tuple(verdict for verdict in verdicts if verdict not in good)
     cause = cause_of(facts, good, rejected)
-    if cause is not None and cause.rule in ABOUT_DATA:
+    if cause is not None and "wait" in cause.parts:
         # A trial that gains refutes the estimate that data is fine.
         good = [verdict for verdict in good if verdict.rule != "data_is_fine"]
     return Diagnosis(
         facts=facts,
         cause="" if cause is None else cause.rule,
-        limit=limit_of(facts, cause),
+        limit=limit_of(facts, cause, good),
         verdicts=tuple(good),
         rejected=rejected,
         syncs=tuple(syncs),
@@ -95,38 +96,38 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
     )
 
 
-def verdicts_of(facts: DiagnosisFacts) -> list[Verdict]:
-    """Return the verdicts of all rules, by predicted gain."""
-    verdicts = [verdict for rule in RULES if (verdict := rule(facts)) is not None]
-    verdicts.sort(key=lambda verdict: -verdict.gain)
-    return [replace(verdict, modeled=verdict.gain) for verdict in verdicts]
-
-
 def cause_of(
     facts: DiagnosisFacts, good: Sequence[Verdict], others: Sequence[Verdict]
 ) -> Verdict | None:
     """Return the verdict that names what limits training.
 
-    It is the best good one about data, else that data is fine, else the likeliest of ``others``.
+    It is the best verdict about the largest part of a step. If no advice against waiting gained, it
+    is the verdict that the model likes best. If nothing explains the computing, data is fine.
     """
-    proved = next((verdict for verdict in good if verdict.rule in ABOUT_DATA), None)
-    if proved is not None or not facts.data_limits:
-        return proved or compute_rules.data_is_fine(facts)
-    likely = [verdict for verdict in others if verdict.rule in ABOUT_DATA]
+    largest = next(iter(shares_of(facts, good)))
+    about = [verdict for verdict in good if is_cause_of(verdict, largest)]
+    if about:
+        return about[0]
+    if largest != "wait":
+        return compute_rules.data_is_fine(facts)
+    likely = [verdict for verdict in others if is_cause_of(verdict, largest)]
     return max(likely, key=lambda verdict: verdict.modeled, default=None)
 
 
-def limit_of(facts: DiagnosisFacts, cause: Verdict | None) -> str:
-    """Return what limits training, in words."""
-    if cause is not None and cause.rule == "data_is_fine":
-        return cause.says
-    says = cause.says if cause else loading_rules.waiting(facts)
-    if not facts.data_limits:
-        return f"Data limits training. {says}"
-    percent = 100 * (facts.headroom - 1)
-    rate = facts.rates.whole * facts.headroom
-    bound = f"at most {percent:.0f} % to win, up to {rate:,.0f} records/s"
-    return f"Data limits training ({bound}). {says}"
+def is_cause_of(verdict: Verdict, part: str) -> bool:
+    """Return whether the verdict explains why a part of a step is slow."""
+    return part in verdict.parts and verdict.rule not in TIPS
+
+
+def limit_of(facts: DiagnosisFacts, cause: Verdict | None, good: Sequence[Verdict] = ()) -> str:
+    """Return what limits training, in words: the largest part of a step, and its cause."""
+    shares = shares_of(facts, good)
+    text = headline(shares)
+    says = cause.says if cause else ""
+    if next(iter(shares)) == "wait":
+        text += f" Without it, training would be up to {times(facts.headroom)} as fast."
+        says = says or loading_rules.waiting(facts)
+    return f"{text} {says}".strip()
 
 
 def _is_worth(verdict: Verdict) -> bool:

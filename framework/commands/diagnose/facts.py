@@ -1,4 +1,8 @@
-"""Facts that the diagnosis rules use: machine, store, settings, and the rate of each part."""
+"""Facts that the diagnosis rules use: machine, store, settings, and the rate of each part.
+
+A subject with facts of its own has them in a dataclass in a file of its own, and a field in
+`DiagnosisFacts`, which is None if nothing was measured.
+"""
 
 import math
 from collections.abc import Mapping
@@ -97,6 +101,9 @@ class Rates:
     prepare_plain: float | None = None  # preparing without the transform's function
     copy: float | None = None  # from host to device
     wait: float = 0.0  # share of training spent waiting
+    # Seconds per step of each span, of training and of computing alone.
+    spans_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    compute_spans_s: Mapping[str, float] = field(default_factory=dict[str, float])
     spread: float = 0.0  # half the interquartile range of `whole`, as a share of the median
 
 
@@ -116,7 +123,7 @@ class DiagnosisFacts:
         programs may have been busy while only one of the two rates was measured.
         """
         rates = self.rates
-        factor = rates.compute / rates.whole
+        factor = 1 / (rates.whole / rates.compute + self.copy_share)
         if rates.prepare is not None:
             data_share = rates.wait + rates.whole / rates.prepare
             factor = min(factor, 1 / max(LEAST_LEFT, 1 - data_share))
@@ -139,6 +146,12 @@ class DiagnosisFacts:
     @property
     def cuda(self) -> bool:
         return self.machine.gpu is not None
+
+    @property
+    def copy_share(self) -> float:
+        """The share of training in which batches are copied to the device and augmented."""
+        spans_s = self.rates.spans_s
+        return spans_s.get("copy", 0.0) / (sum(spans_s.values()) or 1.0)
 
     @property
     def load_s(self) -> float:

@@ -171,8 +171,9 @@ def stream(facts: DiagnosisFacts) -> Verdict | None:
         f"The step waits for its copy to the device: {facts.step_ms(rates.copy):.1f} of "
         f"{facts.step_ms(rates.whole):.1f} ms.",
         "Use loader=stream, which copies the next batch while the step computes.",
-        min(facts.headroom, 1 / (1 - copying)),
+        1 / (1 - copying),
         ("loader=stream",),
+        parts=("copy",),
     )
 
 
@@ -207,6 +208,7 @@ def augment_on_device(facts: DiagnosisFacts) -> Verdict | None:
     )
 
 
+PARTS = ("wait",)
 RULES = (
     raise_workers,
     lower_workers,

@@ -61,6 +61,9 @@ WHOLE = 0.18
 
 Say = Callable[[str], None]
 Action = Callable[[Tensor], object]
+# The fields of `DiagnosisFacts` that other modules measure, given the probe of the run and the
+# seconds for everything.
+SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {}
 
 
 class Setting(NamedTuple):
@@ -92,7 +95,9 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
         rates = Rates(**_together(probe, seconds, say), copy=_copy_rate(probe), **alone)
         machine = machine_of(probe.assembly.device, load)
         convolutional = not probe.config["channels_last"] and _has_convolutions(probe)
-        return DiagnosisFacts(machine, settings_of(probe), rates, storage, convolutional)
+        subjects = {name: measure(probe, seconds, say) for name, measure in SUBJECTS.items()}
+        settings = settings_of(probe)
+        return DiagnosisFacts(machine, settings, rates, storage, convolutional, **subjects)
 
 
 def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
@@ -120,6 +125,8 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
         "half": half,
         "whole": whole.records_per_s,
         "wait": waiting_share(whole.spans_s) or 0.0,
+        "spans_s": whole.spans_s,
+        "compute_spans_s": compute.spans_s,
         "spread": whole.spread,
     }
 

@@ -191,6 +191,7 @@ def stage_ram(facts: DiagnosisFacts) -> Verdict | None:
     )
 
 
+PARTS = ("wait",)
 RULES = (
     repack_smaller,
     repack_raw,

@@ -75,6 +75,7 @@ class Verdict:
     overrides: tuple[str, ...] = ()  # of ``train``
     repack: Repack | None = None  # a store to pack first
     edit: str = ""  # a change to the user's code, if no override can do it
+    parts: tuple[str, ...] = ()  # of a step, that the cause slows; empty: those of its module
     learns: bool = False  # whether the advice changes what the model learns
     tried: bool = False  # whether `gain` comes from a trial instead of the model
     modeled: float = 0.0  # the gain that the model predicts

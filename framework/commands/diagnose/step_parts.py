@@ -1,0 +1,59 @@
+"""The parts of a training step, and which of them is the largest."""
+
+from collections.abc import Sequence
+
+from framework.commands.diagnose.facts import DiagnosisFacts
+from framework.commands.diagnose.verdict import Verdict
+
+# How a headline calls a part. A subject with facts of its own may add parts to `shares_of`.
+TITLES = {
+    "wait": "waiting for data",
+    "copy": "copying and augmenting",
+    "compute": "computing",
+}
+LIMITS = {"wait": "Data limits training", "copy": "Copying and augmenting limits training"}
+COMPUTING = "Computing limits training"
+WORTH_NAMING = 0.05  # a smaller share is left out of a headline
+
+
+def shares_of(facts: DiagnosisFacts, tried: Sequence[Verdict] = ()) -> dict[str, float]:
+    """Return the share of a step that each part takes, the largest first.
+
+    Data takes what a step takes longer than computing and copying alone: workers take the cores
+    from computing, which no wait shows. Advice about data that was ``tried`` with a gain proves a
+    share.
+    """
+    gains = [verdict.gain for verdict in tried if verdict.tried and verdict.parts == ("wait",)]
+    wait = 1 - 1 / max(facts.headroom, *gains, 1.0)
+    copy = min(facts.copy_share, 1 - wait)
+    spans_s = {"compute": 1.0}
+    computing = {name: s for name, s in facts.rates.compute_spans_s.items() if name not in TITLES}
+    if sum(computing.values()):
+        spans_s = computing
+    scale = (1 - wait - copy) / sum(spans_s.values())
+    shares = {"wait": wait, "copy": copy} | {name: scale * s for name, s in spans_s.items()}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def headline(shares: dict[str, float]) -> str:
+    """Return a sentence about the largest part of a step and the parts after it."""
+    first, *others = (name for name, share in shares.items() if share >= WORTH_NAMING)
+    text = f"{LIMITS.get(first, COMPUTING)}: {_titled(first)} takes {_percent(shares[first])}"
+    if not others:
+        return f"{text} of a step."
+    rest = ", ".join(f"{_titled(name)} {_percent(shares[name])}" for name in others)
+    return f"{text} of a step ({rest})."
+
+
+def times(factor: float) -> str:
+    """Return a factor in words: ``2.4 times``, or ``31 times``."""
+    digits = 1 if factor < 10 else 0
+    return f"{factor:.{digits}f} times"
+
+
+def _titled(name: str) -> str:
+    return TITLES.get(name, name)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,17 @@
+from framework.commands.diagnose.rules import MODULES, RULES, verdicts_of
+from framework.contracts.span import SPANS
+from tests.commands.diagnose.cases import FINE, facts
+
+
+def test_every_cause_has_one_rule_and_every_rule_names_parts_of_a_step():
+    names = [rule.__name__ for rule in RULES]
+    assert len(set(names)) == len(names)
+    assert all(set(module.PARTS) <= {*SPANS, "compute"} for module in MODULES)
+
+
+def test_a_verdict_knows_its_parts_and_keeps_its_prediction():
+    verdicts = verdicts_of(facts())
+    assert verdicts
+    assert all(verdict.parts == ("wait",) for verdict in verdicts)
+    assert all(verdict.modeled == verdict.gain for verdict in verdicts)
+    assert "forward" in verdicts_of(facts(rates=FINE))[0].parts
