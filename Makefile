@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test test-long check format docs fresh bench-overhead bench-data gpu bench-gpu faults cluster-test gpu-bundle
+.PHONY: help setup train test test-long check format docs fresh bench-overhead bench-diagnosis bench-data gpu bench-gpu faults cluster-test gpu-bundle
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ docs: $(READY)  ## build the documentation into site/; a broken link fails
 
 bench-overhead: $(READY)  ## the Trainer's cost a step beside a hand-written loop
 	$(BIN)/python benchmarks/overhead.py
+
+bench-diagnosis: $(READY)  ## planted causes, and what 'paceline diagnose' names: ARGS="--only NAME --runs 2"
+	$(BIN)/python benchmarks/diagnosis.py $(ARGS)
 
 BENCH := .venv.bench
 BENCH_READY := $(BENCH)/.ready

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = sorted([*FOLDER.glob("*.py"), *FOLDER.glob("planted/*.py")])
 
 
 def exists(module, name):

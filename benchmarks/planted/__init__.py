@@ -1,0 +1,1 @@
+"""Deliberately slow set-ups, each with a cause that ``paceline diagnose`` must name."""

@@ -1,0 +1,10 @@
+"""All planted set-ups."""
+
+from planted import compute, loading, storage
+from planted.contract import Planted
+
+MODULES = (loading, storage, compute)
+
+
+def every_planted() -> list[Planted]:
+    return [planted for module in MODULES for planted in module.PLANTED]

@@ -1,0 +1,58 @@
+"""Causes in loading: workers, their number and kind, and Python in the transform."""
+
+from pathlib import Path
+
+from planted.contract import Planted
+from planted.pictures import write_folder, write_raw
+from planted.users import SMALL
+
+
+def _photos(folder: Path) -> str:
+    return write_folder(folder / "photos", 640, 320, 400)
+
+
+def _pillow(folder: Path) -> list[str]:
+    return [
+        *SMALL,
+        "batch_size=64",
+        "data=folder",
+        f"data.train={_photos(folder)}",
+        "data.source._target_=planted.users.pillow_source",
+        "+data.source.size=64",
+        "workers.num=0",
+        "loader=plain",
+    ]
+
+
+def _python(folder: Path) -> list[str]:
+    return [
+        *SMALL,
+        "batch_size=64",
+        "data=hdf5",
+        f"data.train={write_raw(folder / 'raw.h5', 2048, 64)}",
+        "limit=1024",
+        "transform=function",
+        "transform.function._target_=planted.users.vignette",
+    ]
+
+
+def _too_many(folder: Path) -> list[str]:
+    # Each process decodes every chunk of a window by itself: the more processes, the more often.
+    return [
+        *SMALL,
+        "batch_size=64",
+        "data=hdf5",
+        f"data.train={write_raw(folder / 'blocks.h5', 4096, 64, 32, 'gzip')}",
+        "order=block",
+        "order.block_records=32",
+        "order.window_blocks=16",
+        "workers.kind=process",
+        "workers.num=16",
+    ]
+
+
+PLANTED = (
+    Planted("pillow", "raise_workers", "Pillow decodes with no workers", _pillow),
+    Planted("python", "processes", "a transform written in Python", _python),
+    Planted("workers", "lower_workers", "too many workers for the cores", _too_many),
+)

@@ -1,0 +1,30 @@
+"""Print the records per second of training, measured in this process.
+
+python -m planted.train_rate SECONDS train|compute WORDS...    # words of 'paceline train'
+"""
+
+import os
+import sys
+from contextlib import closing
+
+import torch
+
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
+from framework.commands.diagnose.measure_parts import Setting
+from framework.measure.host import threads_per_rank
+
+
+def train_rate(seconds: float, part: str, words: list[str]) -> float:
+    """Return the rate of training, or of ``compute``: training that repeats one batch."""
+    torch.set_num_threads(threads_per_rank())
+    setting = Setting(*composed([*words, "verify=off"], Grant(typed=True, exported="")))
+    with closing(setting.probe()) as probe:
+        if part == "compute":
+            return probe.compute(seconds).records_per_s
+        return probe.train(seconds).records_per_s
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())
+    print(train_rate(float(sys.argv[1]), sys.argv[2], sys.argv[3:]))
