@@ -5,6 +5,8 @@ model, the objective, the transform, the augmentation and the metrics. Other key
 ``auto`` keep it. ``in_chans``, ``num_channels`` and ``num_labels`` are other libraries' names for
 the first ones. A typed value counts, unless it contradicts the data.
 
+``objective.predicts=auto`` is ``classes`` if the target holds whole numbers, else ``numbers``.
+
 ``objective.class_weights=balanced`` stands for weights by the label counts of the training data.
 """
 
@@ -27,6 +29,7 @@ from framework.store.columns import StoreFacts
 AUTO = "auto"
 BALANCED = "balanced"
 CLASS_WEIGHTS = "class_weights"
+PREDICTS = "predicts"
 CHANNELS = ("in_channels", "channels", "in_chans", "num_channels")
 CLASSES = ("num_classes", "num_labels")
 STATISTICS = ("mean", "std")
@@ -163,6 +166,8 @@ class _Data:
         where = f"{place.name} = {place.block[place.key]}"
         if place.key == CLASS_WEIGHTS:
             return self._weights(where)
+        if place.key == PREDICTS:
+            return self._predicts()
         if place.key in CLASSES:
             value, example = self.num_classes, "10"
             what = f"{self.path} names no classes"
@@ -177,6 +182,12 @@ class _Data:
                 157, where, f"cannot be known: {what}", f"type it: {place.name}={example}, say"
             )
         return value
+
+    def _predicts(self) -> str:
+        field = self.fields.get(str(self.target))
+        if field is not None and np.issubdtype(field.dtype, np.integer) and field.kind != "image":
+            return "classes"
+        return "numbers"
 
     def _weights(self, where: str) -> list[float]:
         """Return the weight of each class: its mean count over its own count of training records.
@@ -249,8 +260,9 @@ def _places(part: Any, where: str) -> Iterator[_Place]:
     for name, block in walk(part, where):
         if isinstance(block, dict):
             yield from (_Place(block, f"{name}.{key}", key) for key in block if key in FACTS)
-            if name == "objective" and CLASS_WEIGHTS in block:
-                yield _Place(block, f"{name}.{CLASS_WEIGHTS}", CLASS_WEIGHTS)
+            if name == "objective":
+                own = [key for key in (CLASS_WEIGHTS, PREDICTS) if key in block]
+                yield from (_Place(block, f"{name}.{key}", key) for key in own)
 
 
 def _field_of(block: Config) -> str:

@@ -8,9 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedNumbers, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.model_inputs import model_inputs, prediction
+from framework.objective.class_scores import predicted_classes
+from framework.objective.model_inputs import input_names, model_inputs, prediction
+
+CLASSES, NUMBERS = "classes", "numbers"
 
 
 @final
@@ -26,10 +30,12 @@ class OwnLoss:
         target: The field that is right, or several.
         losses: The losses by name. The sum of several is minimized, and each is logged.
         weights: The weight of each loss by name; 1 for a loss without one.
+        predicts: What the model's output means when it predicts: ``classes`` (logits
+            [B, classes, ...]) or ``numbers``.
 
     Raises:
         ConfigError: C390 if there is no loss, if one cannot be called or has parameters, which no
-            optimizer would train, or if a weight has no loss.
+            optimizer would train, if a weight has no loss, or for another value of ``predicts``.
     """
 
     def __init__(
@@ -38,16 +44,22 @@ class OwnLoss:
         target: str | Sequence[str],
         losses: Mapping[str, Callable[..., Tensor]],
         weights: Mapping[str, float] | None = None,
+        predicts: str = NUMBERS,
     ) -> None:
+        if predicts not in (CLASSES, NUMBERS):
+            where = f"objective.predicts = {predicts}"
+            fix = f"choose {CLASSES} or {NUMBERS}"
+            raise ConfigError(390, where, "is nothing that a model predicts", fix)
         self.input = input
-        self.target = target
+        self.targets = input_names(target)
+        self.predicts = predicts
         self.losses = _checked(losses)
         self.weights = {**dict.fromkeys(self.losses, 1.0), **_checked_weights(weights, losses)}
         self._device: torch.device | None = None
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         inputs = model_inputs(batch, self.input)
-        targets = model_inputs(batch, self.target)
+        targets = model_inputs(batch, self.targets)
         output = prediction(model(*inputs))
         device = targets[0].device
         if device != self._device:
@@ -62,6 +74,20 @@ class OwnLoss:
         if not model.training and len(targets) == 1:
             outcome.predictions = _compared(output, targets[0])
         return outcome
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return input_names(self.input)
+
+    @property
+    def target(self) -> str:
+        return self.targets[0]
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        output = prediction(model(*model_inputs(batch, self.input)))
+        if self.predicts == CLASSES:
+            return predicted_classes(output)
+        return PredictedNumbers(output.float())
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return new["loss"] < old["loss"]

@@ -189,6 +189,21 @@ def test_only_facts_that_are_left_to_the_data_are_wanted():
 # ---- weights of classes
 
 
+@pytest.mark.parametrize(
+    ("field", "meaning"),
+    [
+        (Field("int64", ()), "classes"),
+        (Field("uint8", (1, 4, 4), kind="labels"), "classes"),
+        (Field("float32", (2,)), "numbers"),
+        (Field("uint8", (3, 4, 4)), "numbers"),
+    ],
+)
+def test_whole_numbers_as_the_target_mean_that_classes_are_predicted(field, meaning):
+    source = Told({"image": Field("uint8", (3, 4, 4)), "label": field})
+    given = config(objective={"input": "image", "target": "label", "predicts": "auto"})
+    assert numbers(given, source) == {"objective.predicts": meaning}
+
+
 def weights_of(path, order=None, **changes):
     objective = {"input": "image", "target": "label", "class_weights": "balanced", **changes}
     with closing(StoreSource(open_store(path), make_context(**(order or {})))) as source:

@@ -118,6 +118,12 @@ def test_a_segmentation_trains_with_its_own_loss():
     words = ("recipes=cells", "allow_targets=[cells]", "hydra.run.dir=run")
     run("train", "--config-dir", ".", *words)
     assert json.loads(Path("run/summary.json").read_text())["best"]["iou"] > 0.7
+    images = "input.columns={image: 'path:image'}"
+    run("predict", "run=run", "input=list", pack[1], images, "output=masks", "as=mask", words[1])
+    guesses = sorted(Path("masks").rglob("*.png"))
+    assert len(guesses) == 60
+    guess, truth = (np.asarray(Image.open(path)) > 0 for path in (guesses[0], "cells/0-mask.png"))
+    assert (guess & truth).sum() > 0.7 * (guess | truth).sum()
 
 
 def write_words() -> None:

@@ -89,3 +89,20 @@ def test_impossible_losses_are_refused(losses, weights, words):
 def test_a_loss_that_returns_no_tensor_is_named():
     with pytest.raises(ValueError, match="the loss own returned a float"):
         OwnLoss("x", "y", {"own": lambda output, target: 1.0})(MODEL, BATCH)
+
+
+def test_logits_become_probabilities_if_classes_are_predicted():
+    objective = OwnLoss("x", ["y", "z"], {"l1": nn.L1Loss()}, predicts="classes")
+    predicted = objective.predict(MODEL, {"x": BATCH["x"]})
+    torch.testing.assert_close(predicted.values, MODEL(BATCH["x"]).softmax(1))
+    assert (objective.inputs, objective.target) == (["x"], "y")
+
+
+def test_numbers_are_predicted_as_they_are():
+    predicted = OwnLoss("x", "y", {"l1": nn.L1Loss()}).predict(MODEL, {"x": BATCH["x"]})
+    assert torch.equal(predicted.values, MODEL(BATCH["x"]))
+
+
+def test_nothing_else_is_predicted():
+    with pytest.raises(ConfigError, match=r"C390.*choose classes or numbers"):
+        OwnLoss("x", "y", {"l1": nn.L1Loss()}, predicts="boxes")
