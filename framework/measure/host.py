@@ -47,15 +47,26 @@ def process_cpu_s(pid: int) -> float | None:
 def busy_cpu_s() -> float | None:
     """Return the CPU time that all programs took on the cores this process may run on.
 
-    None if the system does not say. psutil does not number the cores, which matters if some are
-    offline. Source: proc(5), /proc/stat.
+    None if the system does not say.
+    """
+    return _cpu_s((1, 2, 3, 6, 7))  # user, nice, system, interrupts, soft interrupts
+
+
+def stolen_cpu_s() -> float | None:
+    """Return the CPU time that a hypervisor gave to other machines; None if it is unknown."""
+    return _cpu_s((8,))
+
+
+def _cpu_s(columns: tuple[int, ...]) -> float | None:
+    """Return the seconds in these columns of /proc/stat, on the cores this process may run on.
+
+    psutil does not number the cores, which matters if some are offline. Source: proc(5).
     """
     try:
         with open("/proc/stat", encoding="ascii") as file:
             lines = [line.split() for line in file if line.startswith("cpu")]
         mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-        busy = (1, 2, 3, 6, 7)  # user, nice, system, interrupts, soft interrupts
-        ticks = sum(int(line[column]) for line in lines if line[0] in mine for column in busy)
+        ticks = sum(int(line[column]) for line in lines if line[0] in mine for column in columns)
         return ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
         return None
