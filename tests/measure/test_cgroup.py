@@ -90,6 +90,7 @@ def test_without_a_limit_there_is_no_figure(groups, own, files):
 WAIT = """
 import sys, time
 from framework.measure.cgroup import Cgroups
+print("ready", flush=True)
 sys.stdin.readline()
 end = time.monotonic() + 0.5
 while time.monotonic() < end:
@@ -100,11 +101,11 @@ print(Cgroups().cores(), Cgroups().throttle().throttled, Cgroups().memory_limit_
 
 @pytest.fixture
 def real_groups():
-    """Groups with half a core and 1 GB, in the version that this machine has."""
+    """Groups with a tenth of a core and 1 GB, in the version that this machine has."""
     name = f"paceline-{os.getpid()}"
-    limits = {f"{name}/cpu.max": "50000 100000", f"{name}/memory.max": str(1 << 30)}
+    limits = {f"{name}/cpu.max": "10000 100000", f"{name}/memory.max": str(1 << 30)}
     if not (ROOT / "cgroup.controllers").exists():
-        limits = {f"cpu/{name}/cpu.cfs_quota_us": "50000"}
+        limits = {f"cpu/{name}/cpu.cfs_quota_us": "10000"}
         limits[f"memory/{name}/memory.limit_in_bytes"] = str(1 << 30)
     folders = list(dict.fromkeys((ROOT / file).parent for file in limits))
     try:
@@ -123,8 +124,9 @@ def real_groups():
 
 def test_real_groups_are_read_and_their_quota_stops_a_process(real_groups):
     with subprocess.Popen([sys.executable, "-c", WAIT], stdin=-1, stdout=-1, text=True) as child:
+        child.stdout.readline()
         for folder in real_groups:
             (folder / "cgroup.procs").write_text(str(child.pid))
         cores, throttled, memory = child.communicate("go\n", timeout=60)[0].split()
-    assert (float(cores), int(memory)) == (0.5, 1 << 30)
+    assert (float(cores), int(memory)) == (0.1, 1 << 30)
     assert int(throttled) > 0
