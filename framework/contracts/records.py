@@ -218,6 +218,15 @@ class KnowsColumns(Protocol):
 
 
 @runtime_checkable
+class ReadsStarts(Protocol):
+    """A capability of a store of image files: it reads the start of a file alone."""
+
+    def read_start(self, index: int, num_bytes: int) -> bytes:
+        """Return the first ``num_bytes`` of a record's image file, or all if it is shorter."""
+        ...
+
+
+@runtime_checkable
 class KnowsKeys(Protocol):
     """A capability of a store: it gives many keys at once."""
 

@@ -8,11 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, KnowsColumns, Ragged, RecordStore
+from framework.contracts.records import (
+    Field,
+    KnowsColumns,
+    Ragged,
+    ReadsStarts,
+    RecordStore,
+)
 from framework.errors import ConfigError, DataError
 from framework.image.header import BadImage, read_header
 
 SIZES = ("height", "width")
+START_BYTES = 64 << 10  # of a JPEG; they hold its size, unless a large preview comes before it
 BLOCK_RECORDS = 1024  # read at a time from a store that has no columns
 
 
@@ -111,16 +118,26 @@ class StoreFacts:
             size = [field.shape[place] or 0 for place in places]
             return np.tile(np.array(size, np.int64), (count, 1))
         sizes = np.empty((count, 2), np.int64)
+        if isinstance(self.store, ReadsStarts):
+            for index in range(count):
+                sizes[index] = _size_in_start(self.store, index) or self._size(index, name)
+            return sizes
         for start in range(0, count, BLOCK_RECORDS):
             block = torch.arange(start, min(start + BLOCK_RECORDS, count))
             records = self.store.read(block, views=manifest.fields)  # copies none of the others
             for index, data in zip(block.tolist(), records[name], strict=True):
-                try:
-                    sizes[index] = read_header(data).size
-                except BadImage as error:
-                    fix = "verify the store"
-                    raise DataError(104, self.store.name(index), str(error), fix) from error
+                sizes[index] = self._size_in(data, index)
         return sizes
+
+    def _size(self, index: int, name: str) -> tuple[int, int]:
+        return self._size_in(self.store.read(torch.tensor([index]))[name][0], index)
+
+    def _size_in(self, data: Any, index: int) -> tuple[int, int]:
+        try:
+            return read_header(data).size
+        except BadImage as error:
+            fix = "verify the store"
+            raise DataError(104, self.store.name(index), str(error), fix) from error
 
     def values(self, name: str) -> np.ndarray:
         fields = self.store.manifest.fields
@@ -140,6 +157,18 @@ class StoreFacts:
             values = self.values(name)
             return values, np.ones(len(values), np.int64)
         raise _unknown(name, "is not a field with numbers per record", [*known, *lists])
+
+
+def _size_in_start(store: ReadsStarts, index: int) -> tuple[int, int] | None:
+    """Return the size of a JPEG from the start of its file; None if that does not tell it.
+
+    Other formats may say at the end how an image is turned.
+    """
+    try:
+        header = read_header(store.read_start(index, START_BYTES))
+    except BadImage:
+        return None
+    return header.size if header.format == "jpeg" else None
 
 
 def is_number(field: Field) -> bool:

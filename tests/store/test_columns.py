@@ -1,10 +1,21 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from framework.contracts.records import Field, Ragged
-from framework.errors import ConfigError
-from framework.store.columns import NoFacts, StoreFacts, column_of, joined, lengths_of
+from framework.errors import ConfigError, DataError
+from framework.image.decode import encode_jpeg, encode_png
+from framework.store.columns import (
+    START_BYTES,
+    NoFacts,
+    StoreFacts,
+    column_of,
+    joined,
+    lengths_of,
+)
+from framework.store.folder_store import FolderStore
 from tests.conftest import write_store
 from tests.contract.cases import RAGGED_FIELDS, STORES, make_store, open_case, plain_values
 from tests.contract.cases import ragged_records as records_of
@@ -68,3 +79,29 @@ def test_lengths_of_many_records_come_without_their_rows(monkeypatch):
     store = open_case("lmdb", write_store("many.lmdb", {"x": rows}, field))
     monkeypatch.setattr("framework.store.lmdb_store.gather_rows", None)
     assert lengths_of(store, "x").tolist() == [len(row) for row in rows]
+
+
+def test_the_sizes_of_photographs_are_read_from_the_starts_of_their_files(monkeypatch):
+    Path("in/a").mkdir(parents=True)
+    noise = np.random.default_rng(0).integers(0, 256, (400, 300, 3), np.uint8)
+    Path("in/a/1.jpg").write_bytes(encode_jpeg(noise.transpose(2, 0, 1), 95))
+    Path("in/a/2.png").write_bytes(encode_png(noise[:50].transpose(2, 0, 1)))
+    assert Path("in/a/1.jpg").stat().st_size > START_BYTES
+    store = FolderStore("in")
+    whole = []
+    read = store.read
+    monkeypatch.setattr(
+        store, "read", lambda *given: whole.extend(given[0].tolist()) or read(*given)
+    )
+    facts = StoreFacts(store)
+    assert facts.answer("height").tolist() == [400, 50]
+    assert facts.answer("width").tolist() == [300, 300]
+    assert whole == [1]
+
+
+def test_a_photograph_that_is_none_is_named_when_its_size_is_asked_for():
+    Path("in/a").mkdir(parents=True)
+    Path("in/a/1.png").write_bytes(encode_png(np.zeros((3, 4, 4), np.uint8)))
+    Path("in/a/2.jpg").write_bytes(b"\xff\xd8 nothing")
+    with pytest.raises(DataError, match=r"D104.*2\.jpg"):
+        StoreFacts(FolderStore("in")).answer("width")
