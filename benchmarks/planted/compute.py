@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from planted.contract import Planted
+from planted.contract import Planted, Remedy
 from planted.pictures import write_raw
+from planted.users import SMALL
 
 
 def _model(folder: Path) -> list[str]:
@@ -18,4 +19,52 @@ def _model(folder: Path) -> list[str]:
     ]
 
 
-PLANTED = (Planted("model", "data_is_fine", "an over-large model; data is fine", _model),)
+def _own(folder: Path, *words: str) -> list[str]:
+    raw = write_raw(folder / "raw.h5", 2048, 64)
+    return [*SMALL, "batch_size=16", "data=hdf5", f"data.train={raw}", *words]
+
+
+def _objective(folder: Path, count: int) -> list[str]:
+    own = ("+objective._target_=planted.users.ReadsLoss", f"+objective.count={count}")
+    return _own(folder, "objective=null", *own)
+
+
+def _looping(folder: Path, count: int) -> list[str]:
+    own = ("model=null", "+model._target_=planted.users.LoopingModel", f"+model.count={count}")
+    return [word for word in _own(folder) if not word.startswith("model.")] + list(own)
+
+
+def _augment(folder: Path, rows: int) -> list[str]:
+    own = ("+augment._target_=planted.users.OneByOne", f"+augment.rows={rows}")
+    return _own(folder, "augment=null", *own)
+
+
+def _tiny(folder: Path) -> list[str]:
+    return [word for word in _own(folder, "batch_size=1") if word != "batch_size=16"]
+
+
+PLANTED = (
+    Planted("model", "data_is_fine", "an over-large model; data is fine", _model),
+    Planted(
+        "objective",
+        "python_in_objective",
+        "an objective that reads 3,000 values with .item()",
+        lambda folder: _objective(folder, 3000),
+        Remedy(lambda folder: _objective(folder, 0)),
+    ),
+    Planted(
+        "looping",
+        "python_in_model",
+        "a model that loops over values in Python",
+        lambda folder: _looping(folder, 100_000),
+        Remedy(lambda folder: _looping(folder, 0)),
+    ),
+    Planted(
+        "augment",
+        "python_in_augment",
+        "an augment that changes an image after the other, row by row",
+        lambda folder: _augment(folder, 64),
+        Remedy(lambda folder: _augment(folder, 0)),
+    ),
+    Planted("tiny", "larger_batch", "batches of one record", _tiny),
+)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from planted.contract import Planted
+from planted.contract import Planted, Remedy
 from planted.pictures import write_folder, write_raw
 from planted.users import SMALL
 
@@ -24,15 +24,27 @@ def _pillow(folder: Path) -> list[str]:
     ]
 
 
-def _python(folder: Path) -> list[str]:
+def _transformed(folder: Path, function: str) -> list[str]:
     return [
         *SMALL,
         "batch_size=64",
         "data=hdf5",
         f"data.train={write_raw(folder / 'raw.h5', 2048, 64)}",
-        "limit=1024",
         "transform=function",
-        "transform.function._target_=planted.users.vignette",
+        f"transform.function._target_=planted.users.{function}",
+    ]
+
+
+def _locked(folder: Path) -> list[str]:
+    return [
+        *SMALL,
+        "batch_size=16",
+        "data=folder",
+        f"data.train={_photos(folder)}",
+        "data.source._target_=planted.users.locked_source",
+        "+data.source.size=128",
+        "workers.num=2",
+        "workers.kind=thread",
     ]
 
 
@@ -53,6 +65,13 @@ def _too_many(folder: Path) -> list[str]:
 
 PLANTED = (
     Planted("pillow", "raise_workers", "Pillow decodes with no workers", _pillow),
-    Planted("python", "processes", "a transform written in Python", _python),
+    Planted(
+        "transform",
+        "python_in_transform",
+        "a transform that loops in Python",
+        lambda folder: _transformed(folder, "vignette"),
+        Remedy(lambda folder: _transformed(folder, "fast_vignette")),
+    ),
+    Planted("locked", "processes", "reading that holds Python's lock, in threads", _locked),
     Planted("workers", "lower_workers", "too many workers for the cores", _too_many),
 )

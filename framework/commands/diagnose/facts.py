@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from framework.commands.diagnose.host_python import HostPython
+
 # With a smaller headroom data is not the problem. Measurements cannot resolve less.
 DATA_GAIN = 1.03
 # With a smaller speedup of two free threads, the cores are too busy to judge a lock.
@@ -114,6 +116,7 @@ class DiagnosisFacts:
     rates: Rates
     storage: Storage | None = None  # None: the source makes its own records
     convolutional: bool = False  # whether the model has 2-d convolutions, channels first
+    python: HostPython | None = None
 
     @property
     def headroom(self) -> float:

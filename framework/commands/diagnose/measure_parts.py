@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from framework.cli.arguments import block_words
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
+from framework.commands.diagnose.host_python import measure_python
 from framework.commands.probe import Config, Probe, Rate
 from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
@@ -63,7 +64,7 @@ Say = Callable[[str], None]
 Action = Callable[[Tensor], object]
 # The fields of `DiagnosisFacts` that other modules measure, given the probe of the run and the
 # seconds for everything.
-SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {}
+SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {"python": measure_python}
 
 
 class Setting(NamedTuple):

@@ -7,12 +7,17 @@ A rule is a function of the facts, named like the cause that it looks for. Its m
 from collections.abc import Callable
 from dataclasses import replace
 
-from framework.commands.diagnose import compute_rules, loading_rules, storage_rules
+from framework.commands.diagnose import (
+    compute_rules,
+    loading_rules,
+    python_rules,
+    storage_rules,
+)
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 
 Rule = Callable[[DiagnosisFacts], Verdict | None]
-MODULES = (loading_rules, storage_rules, compute_rules)
+MODULES = (loading_rules, storage_rules, compute_rules, python_rules)
 RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in module.RULES)
 
 

@@ -1,0 +1,207 @@
+"""Measure how much of a step the user's own Python takes: in the model, objective and augment.
+
+The stack of a step is sampled. What a line spends in long operators of torch is no Python, and is
+subtracted: one step is watched for them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
+
+from framework.commands.probe import Probe
+from framework.config.training_parts import training_parts
+from framework.contracts.batch import move
+from framework.data.dataset import DatasetSource
+from framework.data.reader import Request
+from framework.data.source import StoreSource
+from framework.measure.stack_sampler import SampledLine, StackSampler
+
+# A shorter call of torch costs the host more than the operator computes.
+LONG_S = 1e-4
+SHARE = 0.06  # of the given seconds, for a step and for preparing each
+LEAST_STEPS = 3
+SLICE = 8  # records prepared at a time
+MOST_LINES = 5  # of each part
+# A line with a smaller share is left out.
+LEAST_LINE = 0.02
+PARTS = ("augment", "objective", "model")
+
+
+@dataclass(frozen=True)
+class PythonLine:
+    """A line of the user's Python, and its share of the time of a step or of a record."""
+
+    part: str  # model, objective, augment or transform
+    file: str
+    line: int
+    function: str
+    text: str
+    share: float
+
+
+@dataclass(frozen=True)
+class HostPython:
+    """Time that the user's own Python takes, without long operators of torch.
+
+    Attributes:
+        step: The shares of a step without waiting, in each of model, objective and augment.
+        transform: The share of preparing a record; 0 if it was not measured.
+        lines: The lines with the largest shares, the largest first.
+    """
+
+    step: Mapping[str, float]
+    transform: float = 0.0
+    lines: tuple[PythonLine, ...] = ()
+
+    def of(self, part: str) -> list[PythonLine]:
+        return [line for line in self.lines if line.part == part]
+
+
+def measure_python(probe: Probe, seconds: float, say: Callable[[str], None]) -> HostPython:
+    """Sample steps and the preparing of records, ``SHARE`` of ``seconds`` each."""
+    say("lines of your Python")
+    step, lines = _of_step(probe, SHARE * seconds)
+    transform, of_transform = _of_transform(probe, SHARE * seconds)
+    lines = sorted((*lines, *of_transform), key=lambda line: -line.share)
+    return HostPython(step, transform, tuple(lines))
+
+
+def _of_step(probe: Probe, seconds: float) -> tuple[dict[str, float], list[PythonLine]]:
+    """Return the share of a step that is Python in each part, and lines with their shares."""
+    sampler = StackSampler()
+    with _step_of(probe, sampler) as step:
+        step()  # the first step also makes what is made once
+        num_steps = 0
+        sampler.start()
+        start = perf_counter()
+        while perf_counter() - start < seconds or num_steps < LEAST_STEPS:
+            step()
+            num_steps += 1
+        sampler.stop()
+        watched = [_long_operators(step, sampler) for _ in range(LEAST_STEPS)]
+    lines = sampler.lines()
+    step_s = sampler.total_s / num_steps
+    shares: dict[str, float] = {}
+    for part in PARTS:
+        sampled_s = sum(line.python_s for line in lines if line.label == part) / num_steps
+        # Other programs may interrupt an operator, but hardly in every step.
+        operators_s = min(seconds_by_part[part] for seconds_by_part in watched)
+        shares[part] = max(0.0, sampled_s - operators_s) / step_s
+    parts = [part for part in PARTS if shares[part] > LEAST_LINE]
+    return shares, [line for part in parts for line in _largest(lines, part, sampler.total_s)]
+
+
+def _long_operators(step: Callable[[], None], sampler: StackSampler) -> Mapping[str, float]:
+    """Return the seconds of a step in long operators of torch, by part."""
+    with _LongOperators(sampler) as operators:
+        step()
+    return operators.seconds
+
+
+def _of_transform(probe: Probe, seconds: float) -> tuple[float, list[PythonLine]]:
+    """Return the share of the user's Python in preparing a record, and its lines."""
+    source = probe.assembly.train_source
+    if not isinstance(source, StoreSource | DatasetSource):
+        return 0.0, []
+    sampler = StackSampler()
+    sampler.label = "transform"
+    indices = next(iter(source.order.shares(0))).indices
+    source.read(Request(0, indices[:1], training=True))  # opens files
+    start = perf_counter()
+    sampler.start()
+    while perf_counter() - start < seconds:
+        for index in indices.split(SLICE):
+            source.read(Request(0, index, training=True))
+            if perf_counter() - start >= seconds:
+                break
+    sampler.stop()
+    lines = sampler.lines()
+    share = sum(line.python_s for line in lines) / sampler.total_s
+    return share, _largest(lines, "transform", sampler.total_s)
+
+
+def _largest(lines: list[SampledLine], part: str, total_s: float) -> list[PythonLine]:
+    """Return the lines of ``part`` with the largest shares of ``total_s``."""
+    largest = [
+        PythonLine(
+            part,
+            line.place.file,
+            line.place.line,
+            line.place.function,
+            line.place.text,
+            line.python_s / total_s,
+        )
+        for line in sorted(lines, key=lambda line: -line.python_s)
+        if line.label == part and line.python_s > LEAST_LINE * total_s
+    ]
+    return largest[:MOST_LINES]
+
+
+@contextmanager
+def _step_of(probe: Probe, sampler: StackSampler) -> Generator[Callable[[], None]]:
+    """Yield a function that runs the user's parts as a training step does.
+
+    It labels what runs. Hooks tell the model from the objective that calls it.
+    """
+    assembly = probe.assembly
+    parts = training_parts(assembly)
+    with closing(assembly.train_source.batches(0)) as batches:
+        host = next(batches).batch
+    augment = assembly.augmenter(training=True)
+
+    def label(name: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            sampler.label = name
+
+        return hook
+
+    def step() -> None:
+        sampler.label = "copy"
+        batch = move(host, assembly.device)
+        sampler.label = "augment"
+        batch = augment(batch, 0)
+        sampler.label = "objective"
+        with parts.precision.autocast():
+            outcome = parts.objective(parts.model, batch)
+        sampler.label = "model"  # autograd functions of the user
+        parts.precision.backward(outcome.loss)
+        sampler.label = "optimizer"
+        parts.precision.step(parts.optimizer, None)
+        parts.optimizer.zero_grad(set_to_none=True)
+
+    model: nn.Module = parts.model
+    handles: list[RemovableHandle] = []
+    if not probe.config["compile"]:  # a compiled model has no Python, and would compile the hooks
+        handles.append(model.register_forward_pre_hook(label("model")))
+        handles.append(model.register_forward_hook(label("objective")))
+    try:
+        yield step
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _LongOperators(TorchFunctionMode):
+    """Adds up the time of long operators of torch, by the label of what runs."""
+
+    def __init__(self, sampler: StackSampler) -> None:
+        super().__init__()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._sampler = sampler
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        start = perf_counter()
+        result = func(*args, **(kwargs or {}))
+        passed_s = perf_counter() - start
+        # Python functions of torch are not sampled as Python of the user.
+        if passed_s > LONG_S and not isinstance(func, FunctionType):
+            self.seconds[self._sampler.label] += passed_s
+        return result

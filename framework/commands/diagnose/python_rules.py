@@ -1,0 +1,98 @@
+"""Rules about host time in the user's own Python."""
+
+import os
+
+from framework.commands.diagnose.facts import DiagnosisFacts, gain
+from framework.commands.diagnose.verdict import Verdict
+
+# Python that takes a smaller share of a step, or of preparing a record, is no cause.
+LEAST_SHARE = 0.15
+# The most that removing Python is said to gain: no measurement resolves what is left.
+MOST_GAIN = 100.0
+
+
+def python_in_model(facts: DiagnosisFacts) -> Verdict | None:
+    """The model's own Python takes much of a step."""
+    fix = (
+        "Replace loops over elements by operators on whole tensors. compile=true removes Python "
+        "between operators, if the model can be compiled."
+    )
+    return _in_step(facts, "model", fix, ("compute", "forward", "backward"))
+
+
+def python_in_objective(facts: DiagnosisFacts) -> Verdict | None:
+    """The objective's own Python takes much of a step."""
+    fix = (
+        "Compute with operators on whole tensors, and leave figures on the device: return tensors, "
+        "which are read only at reports, in place of .item() in every step."
+    )
+    return _in_step(facts, "objective", fix, ("compute", "forward"))
+
+
+def python_in_augment(facts: DiagnosisFacts) -> Verdict | None:
+    """The augment's own Python takes much of a step."""
+    fix = "Change the whole batch at once, with operators on [B, C, H, W], not record by record."
+    return _in_step(facts, "augment", fix, ("copy",))
+
+
+def python_in_transform(facts: DiagnosisFacts) -> Verdict | None:
+    """The transform's or Dataset's own Python takes much of preparing a record."""
+    python = facts.python
+    if python is None or not facts.settings.has_function or not facts.slow_rate:
+        return None
+    if python.transform < LEAST_SHARE:
+        return None
+    owner = "transform"
+    if facts.storage is not None and facts.storage.form == "dataset":
+        owner = "Dataset"
+    load_s = facts.load_s * (1 - python.transform)
+    return Verdict(
+        "python_in_transform",
+        f"Python code of the {owner} takes {100 * python.transform:.0f} % of preparing a record"
+        f"{_lines(facts, 'transform')}.",
+        "Use NumPy, OpenCV or torch on whole images in place of Python loops, or one of our "
+        "transforms (transform=...), or move it to the device (augment=...).",
+        gain(facts, load_s=max(load_s, 1e-9)),
+        edit=_edit(facts, "transform"),
+    )
+
+
+PARTS = ("forward",)
+RULES = (python_in_model, python_in_objective, python_in_augment, python_in_transform)
+
+
+def _in_step(facts: DiagnosisFacts, part: str, fix: str, spans: tuple[str, ...]) -> Verdict | None:
+    if facts.python is None:
+        return None
+    share = facts.python.step.get(part, 0.0) / facts.headroom  # of a step that also waits
+    if share < LEAST_SHARE:
+        return None
+    return Verdict(
+        f"python_in_{part}",
+        f"Python code of the {part} takes {100 * share:.0f} % of a step, outside of the operators "
+        f"that it calls{_lines(facts, part)}.",
+        fix,
+        1 / max(1 - share, 1 / MOST_GAIN),
+        edit=_edit(facts, part),
+        parts=spans,
+    )
+
+
+def _lines(facts: DiagnosisFacts, part: str) -> str:
+    """Return the largest line, as the end of a sentence."""
+    assert facts.python is not None
+    lines = facts.python.of(part)
+    if not lines:
+        return ""
+    place = f"{os.path.relpath(lines[0].file)}:{lines[0].line}"
+    return f", most of it in {place} ({lines[0].function})"
+
+
+def _edit(facts: DiagnosisFacts, part: str) -> str:
+    """Return where to change code."""
+    assert facts.python is not None
+    lines = facts.python.of(part)
+    if not lines:
+        return f"the {part} anew, without Python loops"
+    line = lines[0]
+    return f"{os.path.relpath(line.file)}:{line.line} anew: {line.text}"

@@ -1,0 +1,51 @@
+import pytest
+
+from framework.commands.diagnose.host_python import HostPython, PythonLine
+from framework.commands.diagnose.python_rules import (
+    python_in_augment,
+    python_in_model,
+    python_in_objective,
+    python_in_transform,
+)
+from tests.commands.diagnose.cases import FINE, facts
+
+LINE = PythonLine("objective", "/code/loss.py", 7, "__call__", "total += x.item()", 0.6)
+STEP = HostPython({"objective": 0.8, "model": 0.5, "augment": 0.3}, 0.9, (LINE,))
+OF_FUNCTION = {"settings": {"has_function": True}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "share"),
+    [
+        (python_in_objective, {"rates": FINE}, "79 %"),
+        (python_in_model, {"rates": FINE}, "50 %"),
+        (python_in_augment, {"rates": FINE}, "30 %"),
+        (python_in_augment, {}, None),  # a step waits for 75 % of its time
+        (python_in_transform, OF_FUNCTION, "90 %"),
+        (python_in_transform, {}, None),
+        (python_in_transform, {**OF_FUNCTION, "rates": FINE}, None),
+    ],
+)
+def test_a_rule_speaks_where_python_takes_much(rule, changes, share):
+    verdict = rule(facts(python=STEP, **changes))
+    assert (verdict is None) == (share is None)
+    if verdict is not None:
+        assert verdict.rule == rule.__name__
+        assert share in verdict.says
+        assert verdict.edit
+        assert verdict.gain > 1
+
+
+@pytest.mark.parametrize(
+    "rule", [python_in_augment, python_in_model, python_in_objective, python_in_transform]
+)
+def test_nothing_is_said_of_what_was_not_sampled(rule):
+    assert rule(facts(**OF_FUNCTION)) is None
+    assert rule(facts(**OF_FUNCTION, python=HostPython({}, 0.0))) is None
+
+
+def test_the_line_is_named():
+    verdict = python_in_objective(facts(python=STEP, rates=FINE))
+    assert "loss.py:7 (__call__)" in verdict.says
+    assert verdict.edit.endswith("loss.py:7 anew: total += x.item()")
+    assert verdict.gain == pytest.approx(1 / (1 - 0.8 * 0.99), rel=0.01)
