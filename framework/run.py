@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from framework.config.agreement import check_agreement
+from framework.config.agreement import check_agreement, gathered
 from framework.config.assemble import Assembly, assemble
 from framework.config.choice_notes import choice_notes
 from framework.config.data_versions import with_saved_versions
@@ -24,6 +24,7 @@ from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
+from framework.contracts.slow_records import joined_blocks, slow_block
 from framework.contracts.span import Span, shares
 from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
@@ -113,7 +114,12 @@ def _fit(
     with ExitStack() as stack:
         usage = Usage(assembly.device).lap
         sinks = open_sinks(stack, assembly, trainer, run_dir)
-        measured = MeasuredSink(sinks, assembly.train.stats, usage, assembly.say, start_step)
+
+        def slow() -> dict[str, Any]:
+            return slow_block(assembly.train_source, assembly.waits)
+
+        stats = assembly.train.stats
+        measured = MeasuredSink(sinks, stats, usage, assembly.say, start_step, slow)
         reported = [measured] if assembly.leads else []
         try:
             trainer.fit(reported)
@@ -131,6 +137,7 @@ def _fit(
             "queue": {"ready": measured.ready, "depth": measured.depth},
             "usage": measured.usage(),
             "content": measured.content,
+            "slow_records": joined_blocks(gathered(assembly.parallel, slow())),
             "effective": assembly.effective,
         }
         if assembly.leads:

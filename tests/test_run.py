@@ -42,6 +42,7 @@ SUMMARY = {
     "queue": dict,
     "usage": dict,
     "content": dict,
+    "slow_records": dict,
     "effective": dict,
 }
 FILES = {

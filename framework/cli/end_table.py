@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from framework.config.schema import PROFILE
+from framework.contracts.slow_records import slow_words
 from framework.contracts.span import IDLE
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from framework.measure.statistics import claim
@@ -91,6 +92,8 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
             "other programs keep cores busy: the threads of a step wait for each other then; "
             "OMP_NUM_THREADS=1 may be faster"
         )
+    if slow := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
+        yield slow
     if skipped := summary.get("skipped_steps"):
         yield f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite"
     yield from _result(summary)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,6 +29,12 @@ def code_digest() -> str:
     return digest.hexdigest()[:16]
 
 
+def gathered(parallel: Parallel, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the plain values of all ranks in rank order. All ranks call it together."""
+    mine = torch.frombuffer(bytearray(json.dumps(dict(values)).encode()), dtype=torch.uint8)
+    return [json.loads(bytes(data.tolist())) for data in parallel.gather(mine)]
+
+
 def check_agreement(parallel: Parallel, facts: Facts) -> None:
     """Compare the facts of all ranks with rank 0's. All ranks call it together.
 
@@ -36,8 +43,7 @@ def check_agreement(parallel: Parallel, facts: Facts) -> None:
     """
     if parallel.world_size == 1:
         return
-    mine = torch.frombuffer(bytearray(json.dumps(dict(facts)).encode()), dtype=torch.uint8)
-    leader, *others = (json.loads(bytes(data.tolist())) for data in parallel.gather(mine))
+    leader, *others = gathered(parallel, facts)
     for rank, other in enumerate(others, 1):
         differences = [
             f"{key} ({other.get(key)}, rank 0 has {leader.get(key)})"

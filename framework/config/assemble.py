@@ -43,6 +43,8 @@ from framework.contracts.data import (
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel
 from framework.contracts.records import Manifest
+from framework.contracts.slow_records import waits_for
+from framework.contracts.waits import Waits
 from framework.data.classes import with_agreed_classes
 from framework.data.reader import followers
 from framework.errors import ConfigError
@@ -81,6 +83,7 @@ class Assembly:
         val_sources: Reads each validation set, by its name: ``""`` if it is the only one.
         augment: Changes batches on the device.
         train: Delivers the training batches.
+        waits: How long the training steps wait for their batches.
         val_loaders: Delivers the batches of each validation set, by its name.
         from_data: The value of each ``auto``, by dotted name.
         declared: What the model says about its inputs.
@@ -99,6 +102,7 @@ class Assembly:
     val_sources: Mapping[str, Source]
     augment: Augment
     train: Loader
+    waits: Waits
     val_loaders: Mapping[str, Loader]
     from_data: Config
     declared: DeclaredInputs = NOTHING
@@ -230,14 +234,16 @@ def assemble(
         )
         augment = make_augment(config, allowed, train_source.manifest)
 
-        def loader(source: Source, loader_clock: Clock, training: bool) -> Loader:
+        def loader(source: Source, loader_clock: Clock, training: bool, waits: Waits) -> Loader:
             finish = make_augmenter(config, augment, device, training, say)
-            context = LoaderContext(source, device, finish, loader_clock)
+            context = LoaderContext(source, device, finish, loader_clock, waits)
             return build("loader", config["loader"], allowed, context=context)
 
-        train = loader(train_source, clock, training=True)
+        waits = waits_for(train_source)
+        train = loader(train_source, clock, training=True, waits=waits)
         val_loaders = {
-            name: loader(source, val_clock, training=False) for name, source in val_sources.items()
+            name: loader(source, val_clock, training=False, waits=Waits())
+            for name, source in val_sources.items()
         }
         order = train_source.order
         check_num_steps(order, train.num_steps)
@@ -255,6 +261,7 @@ def assemble(
         val_sources=val_sources,
         augment=augment,
         train=train,
+        waits=waits,
         val_loaders=val_loaders,
         from_data={**sizes, **from_data},
         declared=declared,

@@ -1,7 +1,7 @@
 """Contracts for loaders and the clock: when a batch is on the device, and where the time goes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -10,6 +10,7 @@ import torch
 from framework.contracts.batch import Batch
 from framework.contracts.data import Content, MicroBatches, Source
 from framework.contracts.span import Span
+from framework.contracts.waits import Waits
 
 
 class Clock(Protocol):
@@ -45,6 +46,7 @@ class LoaderContext:
     device: torch.device
     augment: Callable[[Batch, int], Batch]  # of (batch, epoch): finishes a batch on the device
     clock: Clock
+    waits: Waits = field(default_factory=Waits)  # how long steps wait for batches
 
 
 class LoaderStats(NamedTuple):

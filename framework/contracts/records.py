@@ -205,6 +205,15 @@ class RecordStore(Protocol):
 
 
 @runtime_checkable
+class ReadsOneByOne(Protocol):
+    """A capability of a store: it reads each record by itself, and measures it."""
+
+    def read_timed(self, indices: Tensor, seconds: "memoryview[float]") -> Records:
+        """Return the records as ``read`` does. Add what each took to ``seconds``: float64 [B]."""
+        ...
+
+
+@runtime_checkable
 class KnowsColumns(Protocol):
     """A capability of a store: it reads one field of all its records without the other fields."""
 

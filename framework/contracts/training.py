@@ -171,6 +171,8 @@ class Report:
     usage: Mapping[str, float] = field(default_factory=dict[str, float])  # of the machine
     # Shares (0 to 1) of what this rank's batches held, such as ``padding``.
     content: Mapping[str, float] = field(default_factory=dict[str, float])
+    # What ``slow_block`` returns about this rank, at the end of an epoch.
+    slow_records: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # Metrics that are arrays, such as a confusion matrix: host tensors.
     arrays: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 

@@ -110,6 +110,7 @@ class DatasetSource(WorkerSource[ItemReader]):
         # It starts when it is used.
         self._process = Workers(read, 1, "process", context.worker_timeout_s, context.start_method)
         self._process.stages = self.workers.stages
+        self._process.ledger = self.workers.ledger
 
     def _check_workers(self) -> None:
         """Raise ConfigError C230 or C236 for workers that cannot read this Dataset."""
@@ -248,7 +249,7 @@ class _Nowhere:
 def _manifest(read: ItemReader, item: Any, num_records: int) -> Manifest:
     """Describe a Dataset by its first item."""
     request = Request(0, torch.tensor([0]), training=False)
-    batch = read.finish(ItemWork(request, [item], []))
+    batch = read.finish(ItemWork(request, [item], [], []))
     classes = classes_of(read.dataset)
     source = f"dataset {read.title}"
     return Manifest(num_records, fields_of(batch, read.form), classes, source=source)

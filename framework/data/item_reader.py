@@ -10,6 +10,8 @@ run to run. A worker process has only its main thread.
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import pairwise
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.data.items import ItemForm, Record, record_of, stacked
+from framework.data.ledger import LEAST_S, SlowRead, Usual
 from framework.data.reader import Request, Timed, plain
 from framework.errors import DataError, PacelineError, UserRecordError
 from framework.measure.stopwatch import Stopwatch
@@ -25,6 +28,8 @@ from framework.system.rng import generator_mark, kept_generators, seed_host_gene
 from framework.system.user_code import user_error
 
 HOST = torch.device("cpu")
+_TimedItem = tuple[Any, float]  # an item, and when it was there, by ``perf_counter``
+
 MOST_NAMED = 4  # records of a batch that a message lists
 
 
@@ -43,11 +48,13 @@ class ItemWork(NamedTuple):
         request: The records of the batch.
         items: The items in the order of the batch. None stands for an item that was not read yet.
         slices_s: Seconds by stage: a dict for each slice, and one for ``finish``.
+        slow: The items that took many times as long as the usual one.
     """
 
     request: Request
     items: list[Any]
     slices_s: list[dict[str, float]]
+    slow: list[SlowRead]
 
 
 @final
@@ -77,6 +84,7 @@ class ItemReader:
         self.seed = seed
         self.title = title
         self.draws = True
+        self._usual = Usual()
 
     def __call__(self, request: Request) -> Batch:
         return self.timed(request).batch
@@ -84,28 +92,36 @@ class ItemReader:
     def timed(self, request: Request) -> Timed:
         work = self.begin(request)
         self.fill(work, 0, len(request.indices))
-        return Timed(self.finish(work), work.slices_s)
+        return Timed(self.finish(work), work.slices_s, work.slow)
 
     def begin(self, request: Request) -> ItemWork:
-        return ItemWork(request, [None] * len(request.indices), [])
+        return ItemWork(request, [None] * len(request.indices), [], [])
 
     def fill(self, work: ItemWork, start: int, stop: int) -> None:
         watch = Stopwatch()
         indices = work.request.indices[start:stop]
         with own_generators() as may_seed:
+            begun = perf_counter()
             if may_seed:
-                work.items[start:stop] = self._seeded(indices, work.request.epoch)
+                items = self._seeded(indices, work.request.epoch)
             else:
-                work.items[start:stop] = [self.item(index) for index in indices.tolist()]
-        watch.mark("read")
+                items = self._timed_items(indices.tolist())
+        work.items[start:stop] = [item for item, _ in items]
+        if watch.mark("read") > LEAST_S:  # quick items would notice the rest
+            ends = [begun, *(end for _, end in items)]
+            seconds = [after - before for before, after in pairwise(ends)]
+            work.slow.extend(self._usual.slow(indices, seconds, lambda _: 0))
         work.slices_s.append(watch.stages_s)
 
-    def _seeded(self, indices: Tensor, epoch: int) -> list[Any]:
+    def _timed_items(self, numbers: list[int]) -> "list[_TimedItem]":
+        return [(self.item(index), perf_counter()) for index in numbers]
+
+    def _seeded(self, indices: Tensor, epoch: int) -> "list[_TimedItem]":
         """Return the items at ``indices``. Seed the generators before each one if items draw."""
         numbers = indices.tolist()
         if not self.draws:
             mark = generator_mark()
-            items = [self.item(index) for index in numbers]
+            items = self._timed_items(numbers)
             if generator_mark() == mark:
                 return items
             self.draws = True
@@ -113,7 +129,7 @@ class ItemReader:
         seeds = record_seeds(indices, self.seed, epoch).tolist()
         for index, seed in zip(numbers, seeds, strict=True):
             seed_host_generators(seed)
-            items.append(self.item(index))
+            items.append((self.item(index), perf_counter()))
         return items
 
     def finish(self, work: ItemWork) -> Batch:

@@ -6,7 +6,8 @@ can share a batch.
 
 import math
 import sys
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -26,9 +27,17 @@ from framework.contracts.data import (
     Transform,
     cuts_videos,
 )
-from framework.contracts.records import Field, Manifest, Ragged, Records, RecordStore
+from framework.contracts.records import (
+    Field,
+    Manifest,
+    Ragged,
+    ReadsOneByOne,
+    Records,
+    RecordStore,
+)
 from framework.data.clips import clip_frames
 from framework.data.collate import WAYS, collated, joined, length_name
+from framework.data.ledger import SlowRead, Usual
 from framework.data.sounds import heard
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.image.boxes import moved_boxes, moved_points
@@ -72,13 +81,15 @@ class ReadWork(NamedTuple):
     images: dict[str, Tensor]  # the memory of image fields, if their size is known
     parts: dict[int, Records]  # the other fields of filled slices, by their start
     slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
+    slow: list[SlowRead]
 
 
 class Timed(NamedTuple):
-    """A batch, and the seconds per stage it took, slice by slice."""
+    """A batch, the seconds per stage it took, slice by slice, and its slow records."""
 
     batch: Batch
     slices_s: list[dict[str, float]]
+    slow: Sequence[SlowRead] = ()
 
 
 class _Slice(NamedTuple):
@@ -87,6 +98,7 @@ class _Slice(NamedTuple):
     indices: Tensor  # the records: int64 [B]
     numbers: Tensor | None  # the transform's draws, float32 [B, num_draws]; None outside training
     watch: Stopwatch  # of the thread
+    seconds: "memoryview[float]"  # what each record took, as far as it is measured: float64 [B]
 
     def alone(self, values: Any) -> "Iterator[tuple[Any, _Slice]]":
         """Yield each record alone: its values, and its slice."""
@@ -95,7 +107,13 @@ class _Slice(NamedTuple):
             numbers = self.numbers
             if numbers is not None:
                 numbers = numbers[place]
-            yield values[place], _Slice(self.indices[place], numbers, self.watch)
+            seconds = self.seconds[place]
+            yield values[place], _Slice(self.indices[place], numbers, self.watch, seconds)
+
+
+def _nothing_yet(count: int) -> "memoryview[float]":
+    """Return the seconds of ``count`` records that are still to be measured: float64 [count]."""
+    return memoryview(array("d", bytes(8 * count)))
 
 
 @final
@@ -142,6 +160,7 @@ class BatchReader:
         self.seed = context.seed
         self.collate = context.collate
         self._memory = _Memory()
+        self._usual = Usual()
         _check_fields(store.manifest, context)
 
     @cached_property
@@ -199,6 +218,18 @@ class BatchReader:
         return bool(self.cut or self.sounds or self.videos)
 
     @cached_property
+    def measures_records(self) -> bool:
+        """Whether records are measured one by one: those that are decoded, or changed in Python."""
+        are_files = any(field.encoding == "image" for field in self.cut.values())
+        return are_files or bool(self.videos) or self.function is not None
+
+    @cached_property
+    def _one_by_one(self) -> ReadsOneByOne | None:
+        if self.measures_records and isinstance(self.store, ReadsOneByOne):
+            return self.store
+        return None
+
+    @cached_property
     def changed(self) -> bool:
         """Whether a batch differs from what the store gives."""
         return bool(self.cut or self.ragged or self.videos)
@@ -219,7 +250,7 @@ class BatchReader:
     def _read(self, request: Request) -> Timed:
         work = self.begin(request)
         self.fill(work, 0, len(request.indices))
-        return Timed(self.finish(work), work.slices_s)
+        return Timed(self.finish(work), work.slices_s, work.slow)
 
     def begin(self, request: Request) -> ReadWork:
         """Return a batch with memory for the images whose size is known."""
@@ -231,26 +262,35 @@ class BatchReader:
             for name, field in self.videos.items():
                 shape = (self._num_frames, field.shape[3] or 3, *size)
                 images[name] = self._memory.take(len(request.indices), *shape)
-        return ReadWork(request, images, {}, [])
+        return ReadWork(request, images, {}, [], [])
 
     def fill(self, work: ReadWork, start: int, stop: int) -> None:
         """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
         watch = Stopwatch()
         request = work.request
         indices = request.indices[start:stop]
-        records = self.store.read(indices, self.views)
+        seconds = _nothing_yet(len(indices))
+        if self._one_by_one is not None:
+            records = self._one_by_one.read_timed(indices, seconds)
+        else:
+            records = self.store.read(indices, self.views)
         if request.verify:
             check_crcs(self.store, indices, records)
         watch.mark("read")
         outs = work.images
         if start > 0 or stop < len(request.indices):
             outs = {name: image[start:stop] for name, image in outs.items()}
-        part = _Slice(indices, self.numbers(request, indices), watch)
+        part = _Slice(indices, self.numbers(request, indices), watch, seconds)
         images = self._images(records, request, part, outs) | self._clips(records, part, outs)
         followed = self.followed(records, indices, part.numbers)
         sounds = self.heard(records, indices, part.numbers)
         if sounds:
             watch.mark("decode")
+        if self.measures_records:
+            slow = self._usual.slow(
+                indices, seconds.tolist(), lambda place: _size_bytes(records, place)
+            )
+            work.slow.extend(slow)
         work.parts[start] = {**records, **images, **followed, **sounds}
         work.slices_s.append(watch.stages_s)
 
@@ -274,6 +314,9 @@ class BatchReader:
     def check(self) -> None:
         self.store.check()
 
+    def name(self, index: int) -> str:
+        return self.store.name(index)
+
     def numbers(self, request: Request, indices: Tensor) -> Tensor | None:
         """Return the transform's draws, float32 [B, num_draws]; None if nothing needs them."""
         if not request.training or not self.decodes:
@@ -283,7 +326,8 @@ class BatchReader:
     def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
         """Cut the label maps that the store gave for ``indices``: uint8 [B, 1, h, w]."""
         field = self.store.manifest.fields[name]
-        return self._cut(field, values, _Slice(indices, numbers, Stopwatch()), None)
+        seconds = _nothing_yet(len(indices))
+        return self._cut(field, values, _Slice(indices, numbers, Stopwatch(), seconds), None)
 
     def heard(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
         """Return the samples of the sounds that the store gave for ``indices``."""
@@ -369,8 +413,11 @@ class BatchReader:
             numbers = numbers.repeat_interleave(length, 0)
         if out is not None:
             out = out.flatten(0, 1)
-        flat = _Slice(part.indices.repeat_interleave(length), numbers, part.watch)
+        seconds = _nothing_yet(len(frames))
+        flat = _Slice(part.indices.repeat_interleave(length), numbers, part.watch, seconds)
         images = self._stacked(self.videos[name].frame, frames, flat, out)
+        for number in range(len(part.seconds)):
+            part.seconds[number] += sum(seconds[number * length : (number + 1) * length])
         return images.unflatten(0, (-1, length))
 
     def _cut(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Any:
@@ -424,7 +471,7 @@ class BatchReader:
 
     def _decoded(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
         """Yield (unscaled pixels, window) of each encoded image: [h, w, C], until the next one."""
-        headers = self._headers(values, part.indices)
+        headers = self._headers(values, part.indices, part.seconds)
         part.watch.mark("decode")
         windows = self._chosen([header.size for header in headers], part)
         channels = field.channels or 3
@@ -440,9 +487,10 @@ class BatchReader:
                     )
             except BadImage as error:
                 raise unreadable(self.store, int(part.indices[number]), error) from error
-            part.watch.mark("decode")
+            decode_s = part.watch.mark("decode")
             yield pixels, window
-            part.watch.mark("transform")  # what the caller did with them
+            # what the caller did with them
+            part.seconds[number] += decode_s + part.watch.mark("transform")
 
     def _chosen(self, sizes: list[Any], part: _Slice) -> list[Any]:
         """Return the transform's windows of images of these sizes."""
@@ -458,13 +506,21 @@ class BatchReader:
             return [field.shape[:2]] * len(indices)
         return [field.shape[1:]] * len(indices)
 
-    def _headers(self, values: Any, indices: Tensor) -> list[ImageHeader]:
+    def _headers(
+        self, values: Any, indices: Tensor, seconds: "memoryview[float] | None" = None
+    ) -> list[ImageHeader]:
+        """Return the headers. Add what each took to ``seconds``: a map reads its file only now."""
         headers: list[ImageHeader] = []
-        for index, data in zip(indices.tolist(), values, strict=True):
+        last = perf_counter()
+        for number, data in enumerate(values):
             try:
                 headers.append(accepted_header(data))
             except BadImage as error:
-                raise unreadable(self.store, index, error) from error
+                raise unreadable(self.store, int(indices[number]), error) from error
+            if seconds is not None:
+                now = perf_counter()
+                seconds[number] += now - last
+                last = now
         return headers
 
     def _pixels(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
@@ -485,14 +541,14 @@ class BatchReader:
         if request.training:
             seeds = record_seeds(part.indices, self.seed, request.epoch).tolist()
         results: dict[str, list[Tensor]] = {name: [] for name in pixels}
-        for index, seed in zip(part.indices.tolist(), seeds, strict=True):
+        for place, (index, seed) in enumerate(zip(part.indices.tolist(), seeds, strict=True)):
             images = {name: next(images) for name, images in pixels.items()}
             for name, tensor in self._change(function, images, index, seed).items():
                 is_other = bool(results[name]) and tensor.shape != results[name][0].shape
                 if is_other and self.collate != "list":
                     raise self._uneven(index, tensor.shape, results[name][0].shape)
                 results[name].append(tensor)
-            part.watch.mark("transform")
+            part.seconds[place] += part.watch.mark("transform")
         if self.collate == "list":
             return dict(results)
         stacked = {name: torch.stack(tensors) for name, tensors in results.items()}
@@ -610,6 +666,11 @@ def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
 def plain(error: BaseException) -> str:
     """Return an exception's kind and words, even if its own ``__str__`` fails."""
     return f"{type(error).__name__}: {words_of(error)}"
+
+
+def _size_bytes(records: Records, place: int) -> int:
+    """Return the bytes of the files of a record."""
+    return sum(len(values[place]) for values in records.values() if isinstance(values, list))
 
 
 def _place(window: Any) -> tuple[slice, slice]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from framework.contracts.batch import Batch
 from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest, RecordStore, notes_of
+from framework.contracts.slow_records import SlowRecords
 from framework.data.collate import Padding, with_nested
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import AHEAD, Reader, Workers
@@ -87,11 +88,14 @@ class WorkerSource(Generic[R]):
         verify = self.context.verifies(epoch, self._first_epoch)
         shares, ahead = tee(self.order.shares(epoch, start))
         requests = (Request(epoch, share.indices, training, verify) for share in ahead)
+        ledger = self.workers.ledger
+        ledger.begin()
         with closing(self.readers.map(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
                 batch = self._finished(batch)  # noqa: PLW2901
                 for counter in self._counters:
                     counter.add(batch)
+                ledger.delivered(len(share.indices))
                 yield MicroBatch(batch, share.weight, share.last)
 
     @property
@@ -117,6 +121,14 @@ class WorkerSource(Generic[R]):
 
     def stages(self) -> dict[str, float]:
         return self.workers.stages.take()
+
+    @property
+    def slow_batches(self) -> set[int]:
+        return self.workers.ledger.slow_batches
+
+    def slow_records(self) -> SlowRecords | None:
+        workers = self.workers
+        return workers.ledger.report(sum(workers.stages.sums_s.values()), self.read.name)
 
     def close(self) -> None:
         self.workers.close()

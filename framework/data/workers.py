@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from framework.contracts.batch import Batch, leaves, mapped, tensors
+from framework.data.ledger import Ledger, SlowRead
 from framework.data.reader import Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.measure.stopwatch import Stages
@@ -49,6 +50,11 @@ class Work(Protocol):
     @property
     def slices_s(self) -> list[dict[str, float]]:
         """Seconds per stage of each slice, and of finishing."""
+        ...
+
+    @property
+    def slow(self) -> list[SlowRead]:
+        """The records that took many times as long as the usual one."""
         ...
 
 
@@ -80,6 +86,10 @@ class Reader(Protocol):
         """Return the batch, once all its slices are filled."""
         ...
 
+    def name(self, index: int) -> str:
+        """Return a record's name for people."""
+        ...
+
     def check(self) -> None:
         """Raise DataError D117 if a file was replaced or rewritten since it was first opened."""
         ...
@@ -106,6 +116,7 @@ class Workers:
             where = f"workers.kind = {self.kind}"
             raise ConfigError(107, where, "must be thread or process", "choose one of them")
         self.stages = Stages()  # seconds per stage of the batches that were yielded
+        self.ledger = Ledger()  # the slow records of these batches
         self._requests = _Requests()
         self._loader: DataLoader[Timed] | None = None
         self._busy = threading.Lock()  # held by the ``map`` that uses the processes
@@ -125,8 +136,9 @@ class Workers:
         beside_step = threading.current_thread() is not threading.main_thread()
         with crowded() if beside_step else nullcontext():
             for request in requests:
-                batch, slices_s = self.read.timed(request)
+                batch, slices_s, slow = self.read.timed(request)
                 self.stages.add_slices(slices_s)
+                self.ledger.add(slow)
                 yield batch
 
     def _gathered_here(self, requests: Iterable[Request]) -> Generator[Batch]:
@@ -178,6 +190,7 @@ class Workers:
                 raise self._too_late(work.request) from error
         batch = self.read.finish(work)
         self.stages.add_slices(work.slices_s)
+        self.ledger.add(work.slow)
         return batch
 
     def _too_late(self, request: Request | None = None) -> ResourceError:
@@ -198,6 +211,7 @@ class Workers:
             return
         others = replace(self)
         others.stages = self.stages
+        others.ledger = self.ledger
         try:
             yield from others.map(requests)
         finally:
@@ -215,6 +229,7 @@ class Workers:
                     if isinstance(result, Failure):
                         raise result.error()
                     self.stages.add_slices(result.slices_s)
+                    self.ledger.add(result.slow)
                     yield result.batch
         except (RuntimeError, OSError, EOFError) as error:
             # torch raises these for a killed worker or a full /dev/shm.

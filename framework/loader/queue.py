@@ -50,8 +50,11 @@ def copied(
         pinned: Whether to page-lock them first.
     """
     pace = Pace(context.device)
+    waits = context.waits
+    waits.begin()
     for micro in batches:
         context.clock.mark("wait")
+        waits.arrived()
         batch = micro.batch
         if pinned:
             batch = pin(batch)
@@ -60,6 +63,7 @@ def copied(
         # ``micro._replace`` would take a microsecond.
         yield MicroBatch(batch, micro.weight, micro.last)
         pace.end_pass()
+        waits.ask()
 
 
 @final

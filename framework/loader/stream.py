@@ -61,6 +61,8 @@ class StreamLoader(QueuedLoader):
         pace = Pace(self.context.device)
         exhausted = False
         failure: Exception | None = None
+        waits = self.context.waits
+        waits.begin()
         while True:
             # a batch that is on its way must not wait for one that the host has not made yet
             while (
@@ -80,11 +82,13 @@ class StreamLoader(QueuedLoader):
                 return
             copy = under_way.popleft()
             self.context.clock.mark("wait")
+            waits.arrived()
             batch = self.context.augment(self._arrive(copy), epoch)
             self.context.clock.mark("copy")
             yield copy.micro._replace(batch=batch)
             del batch, copy
             pace.end_pass()
+            waits.ask()
 
     def _start(self, micro: MicroBatch) -> _Copy:
         assert self.stream is not None

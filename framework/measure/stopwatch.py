@@ -20,10 +20,13 @@ class Stopwatch:
         self.stages_s: dict[str, float] = {}
         self._last = perf_counter()
 
-    def mark(self, stage: str) -> None:
+    def mark(self, stage: str) -> float:
+        """Return the seconds since the last mark."""
         now = perf_counter()
-        self.stages_s[stage] = self.stages_s.get(stage, 0.0) + now - self._last
+        seconds = now - self._last
+        self.stages_s[stage] = self.stages_s.get(stage, 0.0) + seconds
         self._last = now
+        return seconds
 
 
 @final

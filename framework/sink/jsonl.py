@@ -44,6 +44,8 @@ class JsonlSink:
             line["content"] = report.content
         if report.usage:
             line["usage"] = report.usage
+        if report.slow_records:
+            line["slow_records"] = report.slow_records
         if report.skipped:
             line["skipped"] = report.skipped
         if report.ready is not None:

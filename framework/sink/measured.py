@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 from framework.contracts.data import Content
 from framework.contracts.loader import LoaderStats
@@ -24,6 +24,7 @@ class MeasuredSink:
             are means since the last call.
         warn: Called once for each sink that cannot write.
         start_step: Step that the run starts from.
+        slow: Returns what is known of slow records; called at the end of an epoch.
 
     Attributes:
         stages_s: Thread-seconds of the whole run, by stage.
@@ -38,11 +39,13 @@ class MeasuredSink:
         usage: Callable[[], Mapping[str, float]],
         warn: Callable[[str], None],
         start_step: int = 0,
+        slow: Callable[[], Mapping[str, Any]] = dict[str, Any],
     ) -> None:
         self._sinks = sinks
         self._stats = stats
         self._usage = usage
         self._warn = warn
+        self._slow = slow
         self._failed: set[str] = set()
         self._step = start_step
         self._asked_at = time.monotonic()
@@ -109,8 +112,12 @@ class MeasuredSink:
         if not self._used or time.monotonic() - self._asked_at > USAGE_EVERY_S:
             self._ask()
         per_step_s = {name: seconds / num_steps for name, seconds in stats.stages_s.items()}
+        slow: Mapping[str, Any] = {}
+        if report.epoch_left == 0:
+            slow = self._slow()
         return replace(
             report,
+            slow_records=slow,
             stages_s=per_step_s,
             ready=stats.ready,
             usage=self._used,

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, final
 
 import numpy as np
@@ -57,6 +58,16 @@ class FolderStore:
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         images = [self.read_bytes(index) for index in indices.tolist()]
+        return {"image": images, "label": self.labels[indices]}
+
+    def read_timed(self, indices: Tensor, seconds: "memoryview[float]") -> Records:
+        images: list[bytes] = []
+        last = perf_counter()
+        for place, index in enumerate(indices.tolist()):
+            images.append(self.read_bytes(index))
+            now = perf_counter()
+            seconds[place] += now - last
+            last = now
         return {"image": images, "label": self.labels[indices]}
 
     def column(self, name: str) -> Any:

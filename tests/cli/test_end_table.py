@@ -12,6 +12,7 @@ SUMMARY = {
     "records_per_s": 1234.0,
     "val": {},
     "best": {},
+    "train_s": 8.0,
     "spans": {"wait": {**SPAN, "share": 0.25}, "forward": SPAN},
     "stages_s": {"decode": 20.25, "read": 1.5},
     "queue": {"ready": 1.75, "depth": 2},
@@ -190,3 +191,19 @@ def test_shares_of_what_the_batches_held_are_printed(printed):
 def test_a_run_that_ended_early_says_why(printed):
     assert "ended early" not in printed(reason="")
     assert "ended early: no better f1\n" in printed(reason="no better f1")
+
+
+def test_a_few_slow_records_that_matter_are_named(printed):
+    record = {"name": "a/huge.jpg", "mean_s": 0.5, "size_bytes": 9e6}
+    block = {
+        "records": [record],
+        "num_slow": 2,
+        "num_records": 1000,
+        "slow_s": 1.0,
+        "read_s": 2.0,
+        "wait_s": 1.0,
+        "slow_wait_s": 0.9,
+        "saved_s": 0.8,
+    }
+    assert "about 0.8 of 8.0 s: a/huge.jpg (500 ms, 9.0 MB)" in printed(slow_records=block)
+    assert "huge" not in printed(slow_records={**block, "saved_s": 0.1})

@@ -52,7 +52,7 @@ class Reading:
         return Timed(self.read(request), [{"read": 1.0}])
 
     def begin(self, request):
-        return ReadWork(request, {}, {}, [])
+        return ReadWork(request, {}, {}, [], [])
 
     def fill(self, work, start, stop):
         work.parts[start] = self.read(

@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from framework.commands.report.compare_runs import Relative
 from framework.commands.report.recorded_run import RecordedRun, RecordedSpan
-from framework.commands.report.units import NONE, measured, plain, rate, seconds, share, times
+from framework.commands.report.units import (
+    NONE,
+    measured,
+    plain,
+    rate,
+    seconds,
+    share,
+    size,
+    times,
+)
 from framework.contracts.span import IDLE, SPANS
 
 MOST_METRICS = 4
@@ -92,6 +101,27 @@ def resources_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
         columns.append(_measured(resources, key, name.replace("_", " ").replace(".", " ")))
     caption = "Stages are in thread-seconds: two threads that read for a second make two."
     return _table("resources", "Stages and use of the machine", caption, names, columns)
+
+
+def slow_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
+    """Return the slow records of all runs."""
+    rows: list[list[TableCell]] = []
+    for number, (run, run_name) in enumerate(zip(runs, names, strict=True)):
+        head = [TableCell(str(number), float(number)), TableCell(run_name)]
+        for record in run.slow:
+            cells = [
+                TableCell(record.name),
+                _number(record.mean_s, seconds),
+                _number(record.num_reads, plain),
+                _number(record.size_bytes, size),
+                _number(record.rank, plain),
+            ]
+            rows.append([*head, *cells])
+    units = {"time": "mean", "reads": "when it was slow", "size": "as stored"}
+    columns = ("#", "run", "record", "time", "reads", "size", "rank")
+    caption = "Records that took at least 8 times as long to read as the usual one."
+    heads = [(name, units.get(name, "")) for name in columns]
+    return Table("slow", "Slow records", caption, heads, rows)
 
 
 def _table(

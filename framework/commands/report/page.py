@@ -12,7 +12,12 @@ from framework.commands.page_template import rendered
 from framework.commands.report.card import cards
 from framework.commands.report.chart import Chart
 from framework.commands.report.compare_runs import Difference, Relative, differences
-from framework.commands.report.figures_table import resources_table, runs_table, spans_table
+from framework.commands.report.figures_table import (
+    resources_table,
+    runs_table,
+    slow_table,
+    spans_table,
+)
 from framework.commands.report.recorded_run import RecordedRun
 from framework.commands.report.units import size
 
@@ -40,6 +45,7 @@ def page(
         runs_table(runs, names, compared),
         spans_table(runs, names),
         resources_table(runs, names),
+        slow_table(runs, names),
     )
     return rendered(
         TEMPLATES / "report.html",

@@ -1,6 +1,7 @@
 """Read a run from its directory: finished, failed, killed in the middle of a line, or years old."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median_high
 from typing import Any
@@ -19,6 +20,7 @@ from framework.commands.report.json_values import (
     words,
 )
 from framework.commands.report.recorded_run import (
+    RecordedRecord,
     RecordedRun,
     RecordedSpan,
     is_validation,
@@ -27,6 +29,7 @@ from framework.commands.report.recorded_run import (
 )
 from framework.commands.report.run_metrics import Metrics, read_metrics
 from framework.config.schema import FACTS
+from framework.contracts.slow_records import slow_words
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
 from framework.sink.config_files import newest_config
 
@@ -75,6 +78,7 @@ def read_run(path: Path) -> RecordedRun:
         best=numbers(summary.get("best")),
         figures={"steps": metrics.last_step, **{n: known[n] for n in FIGURES if n in known}},
         resources=resources,
+        slow=_slow(mapping(summary.get("slow_records")) or metrics.slow),
         notes=_notes(path, summary, spans, metrics),
     )
 
@@ -114,6 +118,21 @@ def _spans(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, RecordedSp
     return spans or metrics.spans
 
 
+def _slow(block: Mapping[str, Any]) -> tuple[RecordedRecord, ...]:
+    """Return the records of a block as ``contracts.slow_records`` makes it."""
+    listed = block.get("records")
+    records: list[RecordedRecord] = []
+    for record in map(mapping, listed if isinstance(listed, list) else []):
+        mean_s = duration(record.get("mean_s"))
+        if mean_s is not None:
+            reads = number(record.get("num_reads")) or 0.0
+            size_bytes = positive(record.get("size_bytes"))
+            name = shown(record.get("name", ""))
+            rank = number(record.get("rank"))
+            records.append(RecordedRecord(name, mean_s, reads, size_bytes, rank))
+    return tuple(records)
+
+
 def typed_choices(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the overrides as typed, without those that only say where and how the run starts."""
     choices: dict[str, str] = {}
@@ -138,6 +157,9 @@ def _notes(
     path: Path, summary: Mapping[str, Any], spans: Mapping[str, RecordedSpan], metrics: Metrics
 ) -> tuple[str, ...]:
     notes = list(map(shown, words(summary.get("notes"))))
+    with suppress(KeyError, TypeError, ValueError):  # of a damaged summary
+        if line := slow_words(summary["slow_records"], summary["train_s"]):
+            notes.append(shown(line))
     if summary and spans and all(span.p50_s is None for span in spans.values()):
         notes.append("older format: means only, no p50 and p90 of the spans")
     if metrics.num_bad:

@@ -20,6 +20,16 @@ class RecordedSpan(NamedTuple):
     p90_s: float | None = None
 
 
+class RecordedRecord(NamedTuple):
+    """A record that took many times as long to read as the usual one."""
+
+    name: str
+    mean_s: float  # when it was slow
+    num_reads: float
+    size_bytes: float | None
+    rank: float | None
+
+
 class MetricCurve(NamedTuple):
     """One metric of one split, as float64 arrays of equal length."""
 
@@ -56,6 +66,7 @@ class RecordedRun:
     best: Mapping[str, float] = field(default_factory=dict)  # means of the best validation
     figures: Mapping[str, float] = field(default_factory=dict)  # names end with the unit
     resources: Mapping[str, float] = field(default_factory=dict)  # stages, use of the machine
+    slow: tuple[RecordedRecord, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

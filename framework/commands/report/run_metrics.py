@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.commands.report.json_values import duration, lines_of, number, positive
+from framework.commands.report.json_values import duration, lines_of, mapping, number, positive
 from framework.commands.report.recorded_run import MetricCurve, RecordedSpan
 from framework.contracts.span import IDLE, SPANS
 
@@ -26,6 +26,7 @@ class Metrics(NamedTuple):
     spans: dict[str, RecordedSpan]  # means over all training steps
     last_step: int
     num_bad: int  # damaged lines
+    slow: dict[str, Any]  # the newest block about slow records
 
 
 def read_metrics(path: Path, batch_size: float | None = None) -> Metrics:
@@ -40,6 +41,7 @@ def read_metrics(path: Path, batch_size: float | None = None) -> Metrics:
         spans={n: RecordedSpan(s / reader.num_steps) for n, s in reader.totals_s.items()},
         last_step=int(reader.last_step),
         num_bad=reader.num_bad,
+        slow=reader.slow,
     )
 
 
@@ -55,6 +57,7 @@ class _Reader:
         self.totals_s: dict[str, float] = {}
         self.num_steps = self.last_step = self.seconds = 0.0
         self.num_bad = 0
+        self.slow: dict[str, Any] = {}
 
     def take(self, line: dict[str, Any]) -> None:
         step = number(line.get("step"))
@@ -64,6 +67,7 @@ class _Reader:
             return
         if split == "train":
             self._advance(step, line)
+            self.slow = mapping(line.get("slow_records")) or self.slow
         keys = tuple(line)
         if keys not in self.names:
             self.names[keys] = tuple(_metric_names(keys))

@@ -1,9 +1,14 @@
 import math
 
 from framework.commands.report.compare_runs import relative
-from framework.commands.report.figures_table import resources_table, runs_table, spans_table
+from framework.commands.report.figures_table import (
+    resources_table,
+    runs_table,
+    slow_table,
+    spans_table,
+)
 from framework.commands.report.read_run import read_run
-from tests.commands.report.runs import make_run
+from tests.commands.report.runs import lines_of, make_run
 
 
 def column(table, name):
@@ -81,3 +86,17 @@ def test_the_best_is_told_where_it_was_not_the_last(tmp_path):
     assert column(runs_table(runs, ["a"], relative(runs, "first")), "val loss")[0].details == (
         "best 0.25",
     )
+
+
+def test_each_slow_record_has_a_row(tmp_path):
+    record = {"name": "a/huge.jpg", "mean_s": 0.5, "num_reads": 2, "size_bytes": 2**20, "rank": 1}
+    block = {"records": [record, {**record, "rank": 0}, {"name": "damaged"}, 7]}
+    lines = lines_of()
+    lines[-2]["slow_records"] = block
+    make_run(tmp_path / "a", lines=lines)
+    make_run(tmp_path / "b")
+    table = slow_table([read_run(tmp_path / name) for name in "ab"], ["a", "b"])
+    assert [cell.text for cell in table.rows[0]] == [
+        *("0", "a", "a/huge.jpg", "500 ms", "2", "1 MiB", "1"),
+    ]
+    assert len(table.rows) == 2

@@ -1,0 +1,199 @@
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts.loader import LoaderContext
+from framework.contracts.slow_records import slow_block, waits_for
+from framework.data.dataset import dataset_source
+from framework.data.folder import folder_source
+from framework.data.hdf5 import hdf5_source
+from framework.data.ledger import LEAST_S, MOST_KEPT, MOST_SHOWN, Ledger, SlowRead, Usual
+from framework.loader.plain import PlainLoader
+from framework.loader.prefetch import PrefetchLoader
+from framework.loader.stream import StreamLoader
+from framework.measure.clock import HostClock
+from framework.transform.resize import Resize
+from tests.conftest import make_context, write_store
+from tests.contract.cases import IMAGE_FIELDS, jpeg
+
+KINDS = [(0, "thread"), (2, "thread"), (2, "process")]
+LOADERS = {
+    "plain": lambda context: PlainLoader(True, context=context),
+    "prefetch": lambda context: PrefetchLoader(2, True, context=context),
+    "stream": lambda context: StreamLoader(2, 2, context=context),
+}
+HUGE = 4  # the number of the huge image, or of the slow item
+SLEEP_S = 0.1
+
+
+class Sleepy:
+    """A Dataset one of whose items takes long."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if index == HUGE:
+            time.sleep(SLEEP_S)
+        time.sleep(0.001)
+        return {"value": torch.tensor(float(index))}
+
+
+def small(number):
+    return jpeg(number, 16, 16)
+
+
+def huge():
+    return jpeg(1, 2500, 2500)
+
+
+def write_images(folder, count=40, places=(HUGE,)):
+    """Image files of which those at ``places`` are huge."""
+    (folder / "a").mkdir(parents=True)
+    large = huge()
+    for number in range(count):
+        data = large if number in places else small(number % 50)
+        (folder / "a" / f"{number:05d}.jpg").write_bytes(data)
+    return str(folder)
+
+
+def read_all(source, make_loader=LOADERS["plain"], num_epochs=1):
+    """Read all batches through a loader. Return its block about slow records."""
+    waits = waits_for(source)
+    context = LoaderContext(source, torch.device("cpu"), lambda b, _: b, HostClock(), waits)
+    loader = make_loader(context)
+    try:
+        for epoch in range(num_epochs):
+            for _ in loader.epoch(epoch):
+                pass
+        return slow_block(source, waits)
+    finally:
+        loader.close()
+
+
+def resized(num, kind, **options):
+    return make_context(8, num, kind, Resize([16, 16], crop=False, antialias=True), **options)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("images") / "set")
+
+
+@pytest.mark.parametrize(("num", "kind"), KINDS)
+def test_a_huge_image_among_small_ones_is_named(images, num, kind):
+    block = read_all(folder_source(images, context=resized(num, kind)), num_epochs=2)
+    slowest = block["records"][0]
+    assert slowest["number"] == HUGE
+    assert slowest["name"] == os.path.join(images, "a", "00004.jpg")
+    assert slowest["size_bytes"] == os.path.getsize(slowest["name"])
+    assert slowest["num_reads"] == 2
+    assert slowest["mean_s"] > 8 * block["usual_s"]
+    assert block["num_records"] == 80
+
+
+def test_a_huge_record_of_a_packed_store_is_named_by_its_key(tmp_path):
+    records = {
+        "image": [huge() if number == HUGE else small(number) for number in range(24)],
+        "label": np.arange(24) % 3,
+    }
+    path = write_store(str(tmp_path / "a.h5"), records, IMAGE_FIELDS)
+    block = read_all(hdf5_source(path, "none", context=resized(2, "thread")))
+    assert "record-4" in block["records"][0]["name"]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(("num", "kind"), KINDS)
+def test_the_waiting_falls_on_the_batch_with_the_slow_item(loader, num, kind):
+    source = dataset_source(Sleepy(), context=make_context(5, num, kind))
+    block = read_all(source, LOADERS[loader])
+    assert block["records"][0]["number"] == HUGE
+    assert block["records"][0]["name"] == "record 4 of tests.data.test_ledger.Sleepy"
+    assert block["records"][0]["mean_s"] >= SLEEP_S
+    assert block["slow_wait_s"] > SLEEP_S / 2
+    assert 0 < block["saved_s"] <= block["slow_wait_s"]
+
+
+def test_records_that_are_only_gathered_are_not_measured(tmp_path):
+    records = {"image": np.zeros((9, 3, 4, 4), np.uint8), "label": np.zeros(9, np.int64)}
+    path = write_store(str(tmp_path / "a.h5"), records)
+    assert read_all(hdf5_source(path, "none", context=make_context())) == {}
+
+
+def test_an_epoch_that_was_left_early_leaves_no_marks(images):
+    source = folder_source(images, context=resized(2, "thread"))
+    batches = source.batches(0)
+    for _ in range(3):
+        next(batches)
+    batches.close()
+    ledger = source.workers.ledger
+    ledger.begin()
+    assert not ledger.slow_batches
+    source.close()
+
+
+def begun():
+    usual = Usual()
+    usual.slow(torch.arange(1), [1.0], lambda _: 1)
+    return usual
+
+
+def test_the_first_record_of_a_process_is_not_measured():
+    usual = Usual()
+    reads = usual.slow(torch.arange(4), [9.0, 0.01, 0.01, 0.5], lambda _: 1)
+    assert [read.number for read in reads] == [3]
+
+
+def test_usual_records_are_not_slow():
+    usual = begun()
+    indices = torch.arange(10)
+    assert usual.slow(indices, [0.01] * 10, lambda _: 1) == []
+    reads = usual.slow(indices, [0.01] * 9 + [0.5], lambda place: place)
+    assert reads == [SlowRead(9, 0.5, 9)]
+
+
+def test_quick_records_are_never_slow():
+    usual = begun()
+    seconds = [1e-6] * 99 + [LEAST_S / 2]
+    assert usual.slow(torch.arange(100), seconds, lambda _: 1) == []
+
+
+def test_one_slow_slice_hardly_changes_what_is_usual():
+    usual = begun()
+    for _ in range(5):
+        usual.slow(torch.arange(8), [0.01] * 8, lambda _: 1)
+    usual.slow(torch.arange(8), [1.0] * 8, lambda _: 1)
+    assert usual.seconds == pytest.approx(0.011)
+
+
+def test_the_ledger_keeps_the_slowest_in_fixed_memory():
+    ledger = Ledger()
+    ledger.add(SlowRead(index, 0.1 + index / 1e4, 1) for index in range(1000))
+    report = ledger.report(500.0, str)
+    assert len(ledger._kept) == MOST_KEPT
+    assert [record.number for record in report.records] == list(range(999, 999 - MOST_SHOWN, -1))
+    assert report.num_slow == 1000
+
+
+def test_a_quick_record_does_not_displace_slower_ones():
+    ledger = Ledger()
+    ledger.add(SlowRead(index, 1.0, 1) for index in range(MOST_KEPT))
+    ledger.add([SlowRead(MOST_KEPT, 0.5, 1)])
+    assert MOST_KEPT not in ledger._kept
+
+
+def test_without_slow_records_there_is_no_report():
+    assert Ledger().report(1.0, str) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num", "kind"), [(2, "thread"), (2, "process")])
+def test_ten_huge_images_among_ten_thousand_are_named(tmp_path, num, kind):
+    places = list(range(500, 10_000, 1000))
+    path = write_images(tmp_path / "set", 10_000, places)
+    block = read_all(folder_source(path, context=resized(num, kind)), LOADERS["prefetch"])
+    assert sorted(record["number"] for record in block["records"]) == places
+    assert block["slow_wait_s"] > block["wait_s"] / 20
