@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from framework.commands.evaluate.confusion import class_figures, counted, trimmed
-from framework.commands.evaluate.replay import OutputRecorder, Replay, record_losses
+from framework.commands.evaluate.record_losses import GivenOutputs, OutputRecorder, record_losses
 from framework.config.run_watchers import make_metrics
 from framework.config.saved_run import SavedRun, chosen_file, open_run
 from framework.config.teacher_weights import load_teacher
@@ -202,8 +202,8 @@ class _Watched:
         target = micro.batch[objective.target]
         if not isinstance(target, Tensor):
             return
-        replay = Replay(self.model.outputs, len(micro.batch["index"]))
-        counts = counted(objective.predict(replay, micro.batch), target)
+        given = GivenOutputs(self.model.outputs, len(micro.batch["index"]))
+        counts = counted(objective.predict(given, micro.batch), target)
         if counts is not None:
             self._confusion = counts if self._confusion is None else self._confusion + counts
 

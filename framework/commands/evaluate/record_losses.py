@@ -35,15 +35,21 @@ class OutputRecorder(nn.Module):
 
 
 @final
-class Replay(nn.Module):
+class GivenOutputs(nn.Module):
     """A model that gives outputs it had before, in their order: of a batch, or of one record."""
 
-    def __init__(self, outputs: list[Any], num_records: int, record: int | None = None) -> None:
+    def __init__(
+        self,
+        outputs: list[Any],
+        num_records: int,
+        record: int | None = None,
+        training: bool = False,
+    ) -> None:
         super().__init__()
         self._outputs = iter(outputs)
         self._num_records = num_records
         self._record = record
-        self.eval()
+        self.train(training)
 
     def forward(self, *_: Any, **__: Any) -> Any:
         return mapped(next(self._outputs), self._cut)
@@ -55,14 +61,22 @@ class Replay(nn.Module):
         return tensor[self._record : self._record + 1]
 
 
-def record_losses(objective: Objective, outputs: list[Any], batch: Batch) -> Tensor:
+def record_losses(
+    objective: Objective, outputs: list[Any], batch: Batch, training: bool = False
+) -> Tensor:
     """Return the loss of each record of a batch whose outputs are known: float64 [B], on the host.
 
     Whatever the objective raises for an output that cannot be cut is raised here.
+
+    Args:
+        objective: The loss.
+        outputs: What the model returned for the batch, call by call.
+        batch: The batch as the model got it.
+        training: Whether the objective shall see a model that is being trained.
     """
     num_records = len(batch["index"])
     losses: list[Tensor] = []
     for record in range(num_records):
-        model = Replay(outputs, num_records, record)
+        model = GivenOutputs(outputs, num_records, record, training)
         losses.append(objective(model, taken(batch, torch.tensor([record]))).loss)
     return torch.stack(losses).double().cpu()

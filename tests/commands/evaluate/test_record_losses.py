@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from framework.commands.evaluate.replay import OutputRecorder, Replay, record_losses
+from framework.commands.evaluate.record_losses import GivenOutputs, OutputRecorder, record_losses
 from framework.objective.classify import Classify
 
 
@@ -44,6 +44,6 @@ def test_a_recorder_is_the_model_inside_for_all_else():
 
 def test_a_replay_cuts_what_has_a_row_per_record():
     output = (torch.arange(6).view(3, 2), torch.tensor(7.0))
-    rows, scalar = Replay([output], 3, record=1)()
+    rows, scalar = GivenOutputs([output], 3, record=1)()
     assert rows.tolist() == [[2, 3]]
     assert scalar == 7
