@@ -30,6 +30,7 @@ from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
+from framework.sink.config_files import newest_config
 from framework.sink.measured import MeasuredSink
 from framework.system.durable import write_json
 from framework.train.checkpoint import RecoveredState, newest_path, newest_state
@@ -106,7 +107,7 @@ def _fit(
     start_step = trainer.progress.step
     if assembly.trace is not None:
         _check_trace(trainer.total_steps - start_step)
-    _start_files(run_dir, assembly, notes)
+    _start_files(run_dir, assembly, notes, start_step)
     stepper = trainer.stepper
     table = group_table(stepper.model, stepper.optimizer, trainer.parts.freeze)
     if table is not None:
@@ -170,7 +171,7 @@ def _revalidate(
     summary: dict[str, Any], notes: list[str], run_dir: Path, assembly: Assembly, trainer: Trainer
 ) -> dict[str, Any]:
     """Validate a finished run on new validation data, and return the new summary."""
-    _start_files(run_dir, assembly, notes)
+    _start_files(run_dir, assembly, notes, trainer.progress.step)
     with ExitStack() as stack:
         trainer.validate(open_sinks(stack, assembly, trainer, run_dir))
     summary = {
@@ -184,10 +185,10 @@ def _revalidate(
     return summary
 
 
-def _start_files(run_dir: Path, assembly: Assembly, notes: list[str]) -> None:
+def _start_files(run_dir: Path, assembly: Assembly, notes: list[str], start_step: int) -> None:
     """Write the facts that are known before the first step, and print the notes."""
     if assembly.leads:
-        _add_facts(run_dir, assembly)
+        _add_facts(run_dir, assembly, start_step)
     for note in notes:
         assembly.say(f"note: {note}")
 
@@ -284,8 +285,8 @@ def _git_revision() -> str | None:
     return done.stdout.strip() or None
 
 
-def _add_facts(run_dir: Path, assembly: Assembly) -> None:
-    """Add the data's manifests to ``run.json``.
+def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
+    """Add the data's manifests and where the run was resumed to ``run.json``.
 
     If the run is resumed, its facts replace the old ones. The old summary and exit code are
     removed. Otherwise, a resumed run would look finished after a kill.
@@ -294,12 +295,28 @@ def _add_facts(run_dir: Path, assembly: Assembly) -> None:
     known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     known["auto"] = assembly.from_data
+    known["starts"] = _starts(run_dir, start_step)
     if assembly.config["init"]["weights"] is not None:
         known["init"] = assembly.config["init"]
     write_json(run_dir / FACTS, known)
     _complete_resolved(run_dir, assembly.from_data)
     for name in ("summary.json", "exit.json"):
         (run_dir / name).unlink(missing_ok=True)
+
+
+def _starts(run_dir: Path, start_step: int) -> list[dict[str, Any]]:
+    """Return the step after which each part of a run began, and the file of its configuration.
+
+    Parts that began later than the newest are void: their steps are taken again.
+    """
+    before: list[dict[str, Any]] = []
+    with suppress(OSError, ValueError):
+        before = json.loads((run_dir / FACTS).read_text(encoding="utf-8")).get("starts", before)
+    newest = {"step": start_step, "config": newest_config(run_dir).name}
+    kept = [part for part in before if part["step"] < start_step]
+    if kept and kept[-1]["config"] == newest["config"]:  # ranks that started again
+        return kept
+    return [*kept, newest]
 
 
 def _complete_resolved(run_dir: Path, from_data: Config) -> None:

@@ -6,7 +6,7 @@ from contextlib import closing
 from itertools import islice, product
 from typing import Any
 
-from framework.config.resume import Learned, is_of, validation_set
+from framework.config.resume import Learned, is_of, validation_set, with_digest_of
 from framework.config.targets import Config, val_sets
 from framework.store.concatenated import mixed_digest
 from framework.store.layered import LayeredStore
@@ -51,6 +51,20 @@ def with_saved_versions(config: Config, state: Mapping[str, Any]) -> tuple[Confi
     read = ", ".join(dict.fromkeys(path for path in older if split_version(path).number))
     note = f"the data has newer versions, and this run continues on its own: {read}"
     return {**config, "data": data}, [note]
+
+
+def recorded_data(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``with_saved_versions`` asks of a state, from the manifests in ``run.json``."""
+    read: dict[str, Learned] = {
+        split: with_digest_of(manifest.get("digest") or None)
+        for split, manifest in facts.get("data", {}).items()
+    }
+    validation = dict(read.get("val", {}))
+    for split, own in read.items():
+        _, dot, name = split.partition("val.")
+        if dot:
+            validation |= {f"{name}.{key}": value for key, value in own.items()}
+    return {"learned": read.get("train", {}), "validation": validation or None}
 
 
 def _saved_paths(given: Any, saved: Learned | None) -> Any:

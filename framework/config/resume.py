@@ -84,6 +84,11 @@ def _contents(manifest: Manifest) -> Config:
     }
 
 
+def with_digest_of(digest: str | None) -> Learned:
+    """Return what a saved run knows of data with this digest."""
+    return {"data.digest": digest and _hash(digest)}
+
+
 def is_of(saved: Learned | None, digest: str) -> bool:
     """Return whether a saved run read the data with this digest."""
     return saved is not None and saved.get("data.digest") == _hash(digest)

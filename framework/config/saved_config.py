@@ -26,10 +26,11 @@ USED_PARTS = ("model", "objective", "transform", "augment", "precision", "parall
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
 
 
-def read_config(run_dir: Path) -> tuple[Config, Manifest]:
+def read_config(run_dir: Path, name: str | None = None) -> tuple[Config, Manifest]:
     """Return the resolved configuration of a run, and what it knows of its training data.
 
-    Nothing that the configuration names is imported. CheckpointError K120.
+    ``name`` is the file of the configuration; None: the newest one. Nothing that the configuration
+    names is imported. CheckpointError K120.
     """
     where = f"run = {run_dir}"
     fix = "give the directory that a run printed"
@@ -38,7 +39,8 @@ def read_config(run_dir: Path) -> tuple[Config, Manifest]:
         newest = max(paths, key=lambda path: (len(path.name), path.name), default=None)
         if newest is None:
             raise FileNotFoundError
-        config = _resolved(json.loads(newest.read_text(encoding="utf-8")))
+        chosen = run_dir / (name or newest.name)
+        config = _resolved(json.loads(chosen.read_text(encoding="utf-8")))
         facts = json.loads((run_dir / FACTS).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"not the directory of a run (no resolved.json and {FACTS})"
@@ -50,8 +52,9 @@ def read_config(run_dir: Path) -> tuple[Config, Manifest]:
         what = "the run never began: it has read no data"
         raise CheckpointError(120, where, what, "wait for it, or give the directory of another run")
     try:
-        for name, value in facts.get("auto", {}).items():
-            _put(config, name, value)
+        if chosen == newest:  # the others are complete
+            for place, value in facts.get("auto", {}).items():
+                _put(config, place, value)
         _check(config)
         return config, _manifest(facts["data"]["train"])
     except ConfigError as error:

@@ -1,7 +1,7 @@
 """Contracts for parallel and precision: how many replicas compute, and with which numbers."""
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -117,3 +117,13 @@ class Precision(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class ScalesLoss(Protocol):
+    """A capability of a Precision: it scales the loss, and so the gradients before ``step``."""
+
+    @property
+    def loss_scale(self) -> float:
+        """The present factor. Reading it may wait for the device."""
+        ...

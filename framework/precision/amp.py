@@ -26,6 +26,10 @@ class AMP:
         self._optimizer: torch.optim.Optimizer | None = None
         self._stepped = False
 
+    @property
+    def loss_scale(self) -> float:
+        return self._scaler.get_scale()
+
     def autocast(self) -> AbstractContextManager[Any]:
         return self._autocast
 

@@ -28,9 +28,14 @@ def write_pictures(sample: Batch, count: int, folder: Path) -> list[Path]:
     paths: list[Path] = []
     for name, images in sample_pictures(sample, count).items():
         path = folder / f"sample-{_plain(name)}.png"
-        _write(path, _grid(images.cpu().numpy()))
+        write_grid_picture(path, images)
         paths.append(path)
     return paths
+
+
+def write_grid_picture(path: Path, images: Tensor) -> None:
+    """Write images, uint8 [count, 1 or 3, H, W], as one PNG file: row by row."""
+    _write(path, _grid(images.cpu().numpy()))
 
 
 def array_picture(array: Tensor) -> Tensor | None:

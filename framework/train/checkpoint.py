@@ -270,6 +270,22 @@ def newest_path(run_dir: Path) -> Path | None:
     return next((path for _, path in _by_age(run_dir / FOLDER)), None)
 
 
+def saved_steps(run_dir: Path) -> dict[int, Path]:
+    """Return the file of each state by its step, unread.
+
+    A state that is older than one of an earlier step is left out: the run was resumed before it.
+    """
+    steps: dict[int, Path] = {}
+    for sequence, path in _by_age(run_dir / FOLDER):
+        if sequence == 0:  # no stamp
+            continue
+        with open(path, "rb") as file:
+            step = read_stamp(file).step
+        if step < min(steps, default=step + 1):
+            steps[step] = path
+    return steps
+
+
 def _by_age(folder: Path) -> list[tuple[int, Path]]:
     """Return sequence and path of all states, the newest first, those without a stamp last."""
     states: list[tuple[int, Path]] = []
