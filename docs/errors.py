@@ -21,6 +21,7 @@ from framework.commands.export import export
 from framework.commands.inspect import inspect
 from framework.commands.pack import pack
 from framework.commands.predict import predict
+from framework.commands.replay import replay
 from framework.commands.report import report
 from framework.commands.runs import runs
 from framework.commands.tune import tune
@@ -114,8 +115,8 @@ def all_rows() -> dict[str, list[Row]]:
 def rows_of_options() -> Iterator[Row]:
     """Yield a row for the rule of every option."""
     commands = (
-        *(bench, diagnose, edit, evaluate, export, inspect, pack, predict, report, runs, tune),
-        *(verify, schema),
+        *(bench, diagnose, edit, evaluate, export, inspect, pack, predict, replay, report, runs),
+        *(tune, verify, schema),
     )
     tables = [("", command.RULES) for command in commands]
     tables += [("pack.", progress.RULES)]

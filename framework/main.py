@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": "evaluate the model of a run: its own validation again, or any other data",
     "predict": "predict with the model of a run: of files, tables or stores",
     "export": "export the model of a run: safetensors, ONNX, torch.export, compiled, Hugging Face",
+    "replay": "take a step of a run again: its records, losses and gradients, for a spike or a NaN",
     "runs": "list runs with their choices and results, delete some, or send what a server missed",
     "report": "one page of runs, sweeps and benches: where the time went, and what was learned",
     "bench": "measure a grid of choices, each in processes of its own, or compare two such files",

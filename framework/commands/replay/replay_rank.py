@@ -1,0 +1,67 @@
+"""Replay in a rank of its own: ``python -m framework.commands.replay.replay_rank FILE``."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from framework.system.stopping import die_with_parent, leave, set_all
+
+if TYPE_CHECKING:
+    from framework.cli.outcome import RunOutcome
+    from framework.commands.train.run_ranks import RankedJob
+
+PLACE = "place.json"  # in the job's folder: where the results are
+
+
+def main(path: str) -> None:
+    """Run the rank that ``FILE`` describes, a file that its launcher holds in memory."""
+    die_with_parent()
+    set_all(signal.SIG_DFL)  # there is nothing to save
+    if not os.path.exists(path):  # the launcher has died
+        os._exit(1)
+    leave(_rank(path))
+
+
+def _rank(path: str) -> int:
+    # These load torch, after signals have got their meaning.
+    from framework.cli.allowed import find_packages  # noqa: PLC0415
+    from framework.commands.train.run_ranks import outcome_path, read_job  # noqa: PLC0415
+    from framework.system.durable import uninterrupted, write_json  # noqa: PLC0415
+
+    text = Path(path).read_text(encoding="utf-8")
+    job = read_job(text)
+    find_packages(job.allowed)
+    outcome = job.outcome(replay_here)
+    with uninterrupted():
+        write_json(outcome_path(job, json.loads(text)["launcher"]), outcome._asdict())
+    return outcome.code
+
+
+def replay_here(job: "RankedJob") -> "RunOutcome":
+    """Replay in this process, and note where the results are."""
+    from framework.cli.outcome import RunOutcome  # noqa: PLC0415
+    from framework.commands.replay.replay_bar import replay_bar  # noqa: PLC0415
+    from framework.commands.replay.step_again import ReplayJob, replay_run  # noqa: PLC0415
+    from framework.commands.replay.write_replay import write_replay  # noqa: PLC0415
+    from framework.errors import printable  # noqa: PLC0415
+    from framework.system.durable import write_json  # noqa: PLC0415
+
+    asked = ReplayJob(**job.config["replay"])
+    places: list[str] = []
+    with replay_bar() as told:
+        replay_run(
+            asked,
+            job.allowed,
+            lambda text: print(printable(text), file=sys.stderr),
+            told,
+            lambda replayed: places.append(str(write_replay(replayed, Path(asked.run)))),
+        )
+    write_json(Path(job.run_dir, PLACE), places[0])
+    return RunOutcome(0, "replayed")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

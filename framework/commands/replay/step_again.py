@@ -1,0 +1,349 @@
+"""Take steps of a run again: from the nearest saved state, exactly as the run took them."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+
+from framework.commands.replay.choose_step import StepSearch, choose_step
+from framework.commands.replay.run_history import RunHistory, read_history
+from framework.commands.replay.watched_steps import LastStepTaken, StepWatch, WatchedPass
+from framework.config.assemble import Assembly, assemble
+from framework.config.data_versions import recorded_data, with_saved_versions
+from framework.config.init_weights import with_saved_digest
+from framework.config.restore_run import restore
+from framework.config.resume import FOLLOWS, is_of
+from framework.config.saved_config import read_config
+from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
+from framework.config.training_parts import training_parts
+from framework.contracts.data import Source
+from framework.contracts.training import Objective, Report
+from framework.errors import ConfigError, DataError, NumericError
+from framework.measure.host import threads_per_rank
+from framework.run import facts as present_facts
+from framework.train.checkpoint import Damaged, read_state
+from framework.train.trainer import Trainer
+
+SINGLE = ("framework.parallel.none.", "framework.parallel.dp.")
+VIRTUAL = "framework.parallel.virtual."
+COMPARED = ("processor", "num_cores", "gpus")  # of the machine: they may change bits
+
+
+class ReplayJob(NamedTuple):
+    """What to replay. JSON can carry it to another process.
+
+    Attributes:
+        run: The directory of the run.
+        step: A number, ``max:METRIC``, ``min:METRIC`` or ``nan``.
+    """
+
+    run: str
+    step: str
+
+
+class ReplayedStep(NamedTuple):
+    """A step that was taken again.
+
+    Attributes:
+        summary: What ``replay.json`` holds of it, without its records.
+        passes: Its forward passes.
+        source: The training data, still open.
+        objective: The objective of the run.
+    """
+
+    summary: dict[str, Any]
+    passes: list[WatchedPass]
+    source: Source
+    objective: Objective
+
+
+Show = Callable[[ReplayedStep], None]  # called while the data is open
+
+
+def replay_run(
+    job: ReplayJob,
+    allowed: Sequence[str],
+    say: Callable[[str], None],
+    told: Callable[[int, int], None],
+    show: Show,
+) -> None:
+    """Find the step, take it again, and show it.
+
+    Args:
+        job: What to replay.
+        allowed: Prefixes of the user's packages.
+        say: Prints a note.
+        told: Called after every step with its number and that of the last.
+        show: Called with the step.
+    """
+    torch.set_num_threads(threads_per_rank())
+    history = read_history(Path(job.run))
+    chosen = choose_step(job.step, history)
+    again = RunAgain(history, allowed, say, told)
+    search: StepSearch | None = None
+    step = chosen
+    if isinstance(step, StepSearch):
+        search = step
+        step = again.find(search, f"step = {job.step}")
+    again.show(step, search, show)
+
+
+@final
+class RunAgain:
+    """A run whose steps can be taken again.
+
+    Attributes:
+        repeated: The last step of each report that came out equal, bit by bit.
+        differing: The last step of each report that did not.
+        ended: The error that ended the run, if it was met.
+    """
+
+    def __init__(
+        self,
+        history: RunHistory,
+        allowed: Sequence[str],
+        say: Callable[[str], None],
+        told: Callable[[int, int], None],
+    ) -> None:
+        self.history = history
+        self.allowed = tuple(allowed)
+        self.say = say
+        self.told = told
+        self.repeated: set[int] = set()
+        self.differing: set[int] = set()
+        self.ended = ""
+
+    def find(self, search: StepSearch, where: str) -> int:
+        """Return the step that is searched. ConfigError C343 if all steps are finite."""
+        watch = self._walk(search.first, search.last, None)
+        facts = list(watch.facts.values())
+        if not search.metric:
+            bad = next((own.step for own in facts if not own.finite), None)
+            if bad is None:
+                what = f"steps {search.first} to {search.last} are all finite here"
+                fix = "replay it where it ran: on another machine other bits come out"
+                raise ConfigError(343, where, what, fix)
+            return bad
+        return max(facts, key=lambda own: search.rank(own.means)).step
+
+    def show(self, step: int, search: StepSearch | None, show: Show) -> None:
+        """Take a step and its neighbors, and show it."""
+        start = time.perf_counter()
+
+        def seen(watch: StepWatch, assembly: Assembly, begin: int) -> None:
+            summary = {
+                "run": str(self.history.run_dir.resolve()),
+                "search": search and search._asdict(),
+                **self._summary(watch, step, begin),
+                "wall_s": time.perf_counter() - start,
+            }
+            assert watch.parts is not None
+            source = assembly.train_source
+            show(ReplayedStep(summary, watch.passes, source, watch.parts.objective))
+
+        self._walk(max(1, step - 1), step + 1, step, seen)
+
+    def _summary(self, watch: StepWatch, step: int, begin: int) -> dict[str, Any]:
+        state = self.history.states.get(begin)
+        if watch.failure:
+            self.say(f"note: the losses of single records are not known ({watch.failure})")
+        return {
+            **asdict(watch.facts[step]),
+            "from_step": begin,
+            "from_state": state and state.name,
+            "neighbors": [asdict(own) for own in watch.facts.values() if own.step != step],
+            "ended": self.ended,
+            "repeated_reports": sorted(self.repeated),
+            "differing_reports": sorted(self.differing),
+            "differences": self._differences(),
+        }
+
+    def _differences(self) -> list[str]:
+        """Return what differs from where the run was trained, and may change bits."""
+        now = present_facts([], [])
+        saved = self.history.facts
+        names = [("versions", name) for name in now["versions"]]
+        names += [("machine", name) for name in COMPARED]
+        return [
+            f"{name} was {saved.get(group, {}).get(name)}, is {now[group].get(name)}"
+            for group, name in names
+            if saved.get(group, {}).get(name) != now[group].get(name)
+        ]
+
+    def _walk(
+        self,
+        first: int,
+        last: int,
+        target: int | None,
+        seen: Callable[[StepWatch, Assembly, int], None] | None = None,
+    ) -> StepWatch:
+        """Take steps from the nearest state, and keep the facts of those from ``first`` on.
+
+        Args:
+            first: The first step to watch.
+            last: The last one.
+            target: The step to look at closely, if any.
+            seen: Called at the end, while the data is open, with the step of the state.
+        """
+        begin, state = self._start(first, target)
+        watch = StepWatch(max(first, begin + 1), last, target, lambda step: self.told(step, last))
+        position = begin
+        while True:
+            until = self._end_of_part(position, last)
+            with closing(self._assembly(position, state)) as assembly:
+                trainer = self._trainer(assembly, watch, position, until, state)
+                self._train(trainer, watch)
+                if self.ended or trainer.progress.step < until or until == last:
+                    if seen is not None:
+                        seen(watch, assembly, begin)
+                    return watch
+                state = trainer.state_dict()
+                position = until
+
+    def _start(self, first: int, target: int | None) -> tuple[int, dict[str, Any] | None]:
+        """Return the newest whole state before ``first``, or else before ``target``, and its step.
+
+        Without any, the run is repeated from its start: 0 and None.
+        """
+        wanted = [first] if target is None else [first, target]
+        for limit in wanted:
+            for step in sorted(self.history.states, reverse=True):
+                if step >= limit:
+                    continue
+                try:
+                    return step, read_state(self.history.states[step])
+                except Damaged as error:
+                    name = self.history.states[step].name
+                    self.say(f"note: {name} cannot be read ({error}); an older one is taken")
+        return 0, None
+
+    def _end_of_part(self, position: int, last: int) -> int:
+        """Return the step at which the run was resumed next, or the last one."""
+        later = [part.start for part in self.history.attempts if position < part.start < last]
+        return min(later, default=last)
+
+    def _assembly(self, position: int, state: Mapping[str, Any] | None) -> Assembly:
+        """Open the data as the run did.
+
+        ConfigError C344 for several ranks, DataError D340 if the data has changed.
+        """
+        name = self.history.attempt_at(position).config
+        config, _ = read_config(self.history.run_dir, name)
+        config = with_folds(with_functions(config))
+        check_targets(config, self.allowed)
+        known = state
+        if known is None or "learned" not in known:
+            known = recorded_data(self.history.facts)
+        config = _only_training(config, self.history.run_dir)
+        config, notes = with_saved_versions(config, known)
+        if state is not None:
+            config = with_saved_digest(config, state)
+        for note in notes:
+            self.say(f"note: {note}")
+        assembly = assemble(config, self.allowed, self.say)
+        try:
+            _check_data(assembly, known)
+        except BaseException:
+            assembly.close()
+            raise
+        return assembly
+
+    def _trainer(
+        self,
+        assembly: Assembly,
+        watch: StepWatch,
+        position: int,
+        until: int,
+        state: dict[str, Any] | None,
+    ) -> Trainer:
+        parts = training_parts(assembly)
+        trainer = Trainer(watch.watched(parts, position, until))
+        if state is not None and "learned" in state:
+            restore(trainer, assembly, state)
+        elif state is not None:  # of the part before
+            trainer.load_state_dict(state)
+        return trainer
+
+    def _train(self, trainer: Trainer, watch: StepWatch) -> None:
+        try:
+            trainer.fit([_ComparingSink(self)])
+        except LastStepTaken:
+            pass
+        except NumericError as error:
+            watch.finish()
+            self.ended = str(error)
+
+
+def _only_training(config: Config, run_dir: Path) -> Config:
+    """Return the configuration without what does not decide the training steps."""
+    parallel = config["parallel"]
+    if parallel["_target_"].startswith(VIRTUAL):  # one process repeats what several have computed
+        parallel = {**parallel, "num_processes": 1, "num_nodes": 1, "max_restarts": 0}
+    config = {
+        **config,
+        "parallel": parallel,
+        "resume": {"run": str(run_dir), "auto": False, "allow": []},
+        "sink": {},
+        "watchers": {},
+    }
+    if config["schedule"].get("_target_") != FOLLOWS:
+        config = {**config, "metrics": {}, "data": {**config["data"], "val": None}}
+    return config
+
+
+def check_one_process(config: Config, where: str) -> bool:
+    """Return whether a run is repeated in a rank of its own. ConfigError C344 if by none."""
+    parallel = config["parallel"]
+    target = parallel["_target_"]
+    if target.startswith(SINGLE):
+        return False
+    if target.startswith(VIRTUAL):
+        return True
+    count = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
+    if count == 1:
+        return True
+    what = f"was trained by {count} ranks, whose sums one process cannot repeat bit by bit"
+    fix = "train with parallel=virtual, whose steps any number of processes repeats"
+    raise ConfigError(344, where, what, fix)
+
+
+def _check_data(assembly: Assembly, known: Mapping[str, Any]) -> None:
+    """Raise DataError D340 if the training data is not that of the run."""
+    digest = assembly.train_source.manifest.digest
+    learned = known["learned"]
+    if learned.get("data.digest") is None or not digest or is_of(learned, digest):
+        return
+    where = f"data.train = {data_name(assembly.config['data']['train'])}"
+    what = "holds other records than when the run was trained"
+    fix = "restore the store: a step can only be repeated with its own records"
+    raise DataError(340, where, what, fix)
+
+
+@final
+class _ComparingSink:
+    """A sink that compares the reports with those of the run."""
+
+    def __init__(self, again: RunAgain) -> None:
+        self._again = again
+        self._logged = {report.last: report for report in again.history.reports}
+
+    def write(self, report: Report) -> None:
+        logged = self._logged.get(report.step)
+        if report.split != "train" or logged is None:
+            return
+        pairs = [(logged.means.get(name), mean) for name, mean in report.means.items()]
+        # NaN is not equal to itself
+        if all(own == new or str(own) == str(new) for own, new in pairs):
+            self._again.repeated.add(report.step)
+        else:
+            self._again.differing.add(report.step)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,111 @@
+"""Steps that are taken again come out equal, bit by bit."""
+
+import json
+
+import pytest
+
+from framework.errors import ConfigError, DataError
+from tests.cli.command import paceline
+from tests.commands.replay.replayed_runs import SMALL, check_steps, known_run, replayed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["loader=plain", "workers.num=0"],
+        ["loader=prefetch", "workers.num=2", "augment=crop_flip", "model=dropped"],
+        ["loader=stream", "workers.num=2", "workers.kind=process", "accumulate=2"],
+        ["precision=amp", "precision.dtype=bf16", "clip_norm=0.5", "model=dropped"],
+        ["precision=amp", "precision.dtype=fp16", "ema_decay=0.9", "ema_lookahead=true"],
+        ["schedule=plateau", "schedule.patience=0", "validate_every=2", "optim=adamw"],
+        ["data=lmdb", "order.block_records=10", "last=wrap", "freeze={features: 6}"],
+        ["parallel=dp", "rank_batch_size=6", "accumulate=2", "on_nan=skip"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.slow
+def test_a_hundred_random_steps_have_equal_bits(tmp_path, words):
+    write_dropped(tmp_path)
+    check_steps(known_run(tmp_path, "--config-dir", ".", *words), 13)
+
+
+def write_dropped(folder):
+    """A model that draws random numbers, as a choice for ``--config-dir``."""
+    (folder / "model").mkdir()
+    (folder / "model" / "dropped.yaml").write_text(
+        "# one layer, and dropout\n_target_: torch.nn.Sequential\n_args_:\n"
+        "  - {_target_: torch.nn.Flatten}\n  - {_target_: torch.nn.Dropout, p: 0.3}\n"
+        "  - {_target_: torch.nn.Linear, in_features: 64, out_features: 10}\n"
+    )
+
+
+def test_a_step_and_its_neighbors_are_those_of_the_run(tmp_path):
+    known = known_run(tmp_path, "workers.num=0")
+    own = replayed(known.path, 6)
+    facts = {own["step"]: own, **{near["step"]: near for near in own["neighbors"]}}
+    assert {step: near["weights"] for step, near in facts.items()} == {
+        step: known.weights[step] for step in (5, 6, 7)
+    }
+    assert own["from_state"] == "step-00000004.pt"
+    assert own["repeated_reports"] == [5, 6, 7]
+
+
+def test_a_resumed_run_is_repeated_with_the_configuration_of_each_part(tmp_path):
+    known_run(tmp_path, "workers.num=0", "epochs=1")  # keeps the state of step 4
+    words = ["resume=run", "epochs=3", "report_every=1", "loader=plain"]
+    assert paceline("train", *words, cwd=tmp_path).code == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["starts"] == [
+        {"step": 0, "config": "resolved.json"},
+        {"step": 4, "config": "resolved.1.json"},
+    ]
+    for path in (tmp_path / "run" / "checkpoints").glob("step-*.pt"):
+        path.unlink()
+    own = replayed(tmp_path / "run", 11)
+    assert own["from_step"] == 0
+    assert own["repeated_reports"] == list(range(1, 13))
+    assert not own["differing_reports"]
+
+
+def test_the_worst_step_is_found_within_a_report(tmp_path):
+    known = known_run(tmp_path, "workers.num=0")
+    done = paceline("train", *SMALL, "report_every=5", "workers.num=0", "hydra.run.dir=coarse")
+    assert done.code == 0
+    reports = [sum(known.losses[step] for step in range(first, first + 5)) for first in (1, 6, 11)]
+    first = 1 + 5 * reports.index(min(reports))
+    found = replayed(tmp_path / "coarse", "min:loss")
+    assert found["step"] == min(range(first, first + 5), key=lambda step: known.losses[step])
+    assert found["search"]["first"] == first
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_the_first_step_that_is_not_finite_is_found(tmp_path, on_nan):
+    words = ["workers.num=0", "optim.lr=1e18", "schedule=constant", "max_skips=100"]
+    known = known_run(tmp_path, *words, f"on_nan={on_nan}", "report_every=4")
+    own = replayed(known.path, "nan")
+    assert not own["finite"]
+    before = [near for near in own["neighbors"] if near["step"] < own["step"]]
+    assert before
+    assert all(near["finite"] for near in before)
+    assert own["updated"] == (on_nan == "stop")
+
+
+def test_a_store_that_has_changed_is_refused_and_a_newer_version_is_not_read(tmp_path):
+    known = known_run(tmp_path, "workers.num=0")
+    edit = paceline("edit", "digits/train.h5", "drop=label == 3")
+    assert edit.code == 0, edit.err
+    assert replayed(known.path, 6)["weights"] == known.weights[6]
+    for layer in (tmp_path / "digits").glob("train.h5.layer*"):
+        layer.unlink()
+    (tmp_path / "digits" / "train.h5").write_bytes((tmp_path / "digits" / "val.h5").read_bytes())
+    with pytest.raises(DataError, match="D340"):
+        replayed(known.path, 6)
+
+
+def test_several_ranks_are_refused(tmp_path):
+    from framework.commands.replay.step_again import check_one_process
+
+    ddp = {"_target_": "framework.parallel.ddp.DDP", "num_processes": 2}
+    with pytest.raises(ConfigError, match="C344"):
+        check_one_process({"parallel": ddp}, "run")
+    assert check_one_process({"parallel": {**ddp, "num_processes": 1}}, "run")
+    assert not check_one_process({"parallel": {"_target_": "framework.parallel.none.No"}}, "run")
