@@ -150,8 +150,10 @@ def all_letters(modules: list[ast.Module]) -> dict[str, str]:
     letters = {name: kind.letter for name, kind in error_kinds().items()}
     for module in modules:
         for node in module.body:
-            bases = node.bases if isinstance(node, ast.ClassDef) else []
-            known = [letters[ast.unparse(base)] for base in bases if ast.unparse(base) in letters]
+            if not isinstance(node, ast.ClassDef):
+                continue
+            bases = map(ast.unparse, node.bases)
+            known = [letters[base] for base in bases if base in letters]
             if known:
                 letters.setdefault(node.name, known[0])
     return letters
