@@ -233,7 +233,9 @@ def test_run_json_says_what_ran_where_on_which_data(run_dir):
         "machine",
         "data",
         "auto",
+        "starts",
     }
+    assert known["starts"][0]["step"] == 0
     assert {split: known["data"][split]["num_records"] for split in known["data"]} == {
         "train": 1437,
         "val": 360,
