@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[2]
 NUMBER = struct.Struct("<q")
 PR_SET_PDEATHSIG = 1
 LIBRARIES = ("torch", "torch._dynamo", "hydra.main", "cv2", "h5py", "lmdb", "sklearn.datasets")
-COMMANDS = "framework.commands"
+EXTRAS = ("matplotlib.backends.backend_agg", "torch.utils.tensorboard", "torchmetrics")
+PACKAGE = "framework"
 
 
 ENVIRONMENT = dict(os.environ)  # before libraries and tests add to it
@@ -123,11 +124,11 @@ def preload() -> None:
     """Import what commands import, without running any of it."""
     for name in LIBRARIES:
         importlib.import_module(name)
-    package = importlib.import_module(COMMANDS)
-    for module in pkgutil.walk_packages(package.__path__, f"{COMMANDS}."):
-        importlib.import_module(module.name)
-    with suppress(ImportError):  # an extra
-        importlib.import_module("matplotlib.backends.backend_agg")
+    package = importlib.import_module(PACKAGE)
+    modules = pkgutil.walk_packages(package.__path__, f"{PACKAGE}.")
+    for name in [*EXTRAS, *(module.name for module in modules)]:
+        with suppress(ImportError):  # an extra is not installed
+            importlib.import_module(name)
 
 
 def main() -> None:
