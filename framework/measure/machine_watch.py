@@ -33,6 +33,7 @@ class MachineUse:
 
     wall_s: float
     own_cores: float = 0.0  # that this process and its children kept busy
+    waited_cores: float = 0.0  # of our threads: those that could run but had no core
     others_cores: float = 0.0  # that other programs kept busy, of those this process may use
     stolen_cores: float = 0.0  # that a hypervisor gave to other machines
     programs: tuple[Program, ...] = ()  # the busiest other programs
@@ -48,6 +49,7 @@ class _Counters(NamedTuple):
 
     at: float
     own_s: float
+    waited_s: float  # that our threads could run but had no core
     busy_s: float | None
     stolen_s: float | None
     programs: dict[tuple[int, str], float]  # CPU seconds of every other program
@@ -82,6 +84,7 @@ class MachineWatch:
         return MachineUse(
             wall_s=wall_s,
             own_cores=own_s / wall_s,
+            waited_cores=max(0.0, now.waited_s - before.waited_s) / wall_s,
             others_cores=max(0.0, busy_s - own_s) / wall_s,
             stolen_cores=_grown(before.stolen_s, now.stolen_s) / wall_s,
             programs=tuple(programs[:NUM_PROGRAMS]),
@@ -98,6 +101,7 @@ class MachineWatch:
         return _Counters(
             at=time.perf_counter(),
             own_s=_cpu_s(own),
+            waited_s=sum(map(_waited_s, own)),
             busy_s=busy_cpu_s(),
             stolen_s=stolen_cpu_s(),
             programs=_programs({process.pid for process in own}),
@@ -119,6 +123,21 @@ def _cpu_s(own: list[psutil.Process]) -> float:
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = (process_cpu_s(process.pid) or 0.0 for process in own if process.pid != os.getpid())
     return time.process_time() + ended.ru_utime + ended.ru_stime + sum(running)
+
+
+def _waited_s(process: psutil.Process) -> float:
+    """Return how long the threads of a process have waited for a core.
+
+    This includes the time in which a quota stopped them. Source: the kernel's
+    scheduler/sched-stats.rst.
+    """
+    total = 0
+    with suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{process.pid}/task"):
+            with suppress(OSError, ValueError, IndexError):
+                text = Path(f"/proc/{process.pid}/task/{thread}/schedstat").read_text("ascii")
+                total += int(text.split()[1])
+    return total / 1e9
 
 
 def _programs(own: set[int]) -> dict[tuple[int, str], float]:

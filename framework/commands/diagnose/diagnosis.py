@@ -35,8 +35,8 @@ LONGEST_PACKING_S = 120.0
 SAMPLE_PACKING_S = 20.0
 # They make every step faster, and no step is slow because of them.
 TIPS = {"data_is_fine", "amp", "channels_last"}
-# Trying stage_ram would fill the page cache for all later trials; compile_model takes a minute.
-UNTRIED = {"stage_ram", "compile_model"}
+# Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
+UNTRIED = {"cold_disk", "network_disk", "compile_model"}
 PAIRS = 4
 NUM_WINDOWS = 4  # of a trial
 
@@ -67,7 +67,7 @@ class Diagnosis:
     def best(self) -> Verdict | None:
         """The first advice worth following, or else rejected advice against the cause."""
         likely = [v for v in self.rejected if v.rule == self.cause and not v.failed]
-        return next((v for v in (*self.verdicts, *likely) if v.words or v.edit), None)
+        return next((v for v in (*self.verdicts, *likely) if v.is_advice), None)
 
 
 def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
@@ -134,7 +134,7 @@ def _is_worth(verdict: Verdict) -> bool:
     """Return whether to show the advice. Advice that could be tried but was not is left out."""
     if verdict.rule == "data_is_fine":
         return True
-    is_certain = verdict.tried or verdict.rule in UNTRIED or not verdict.words
+    is_certain = verdict.tried or verdict.rule in UNTRIED or not verdict.can_try
     return is_certain and not verdict.failed and verdict.gain - verdict.spread >= WORTH
 
 
@@ -149,7 +149,7 @@ def _tried(
 ) -> list[Verdict]:
     """Try the most promising advice, and the best of it again for longer. Return all verdicts."""
     by_rule = {verdict.rule: verdict for verdict in verdicts}
-    candidates = [v for v in verdicts if v.words and v.rule not in UNTRIED][:NUM_TRIALS]
+    candidates = [v for v in verdicts if v.can_try and v.rule not in UNTRIED][:NUM_TRIALS]
     with scratch_folder("paceline-diagnose-") as folder:
         settings: dict[str, Setting] = {}
         for verdict in candidates:
@@ -189,7 +189,7 @@ def _trial_of(
     """
     repack = verdict.repack
     if repack is None:
-        return compose(verdict.overrides), 0.0
+        return compose(verdict.overrides)._replace(threads=verdict.threads), 0.0
     assert facts.storage is not None
     num_records = facts.storage.num_records
     # Not more than the store has: epochs of few steps are slower, before and after packing.
@@ -207,7 +207,7 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
     temporary folder instead.
     """
     verdict = diagnosis.best
-    if verdict is None or not verdict.words:
+    if verdict is None or not verdict.can_try:
         return diagnosis
     with scratch_folder("paceline-diagnose-") as folder:
         note = ""
@@ -221,7 +221,7 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
                 pack_all(verdict.repack)
                 targets = [target for _, target in verdict.repack.paths.values()]
                 note = f"packed: {', '.join(targets)}"
-            after = compose(verdict.words)
+            after = compose(verdict.words)._replace(threads=verdict.threads)
         say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
         each_s = APPLY_SHARE * seconds
         pairs = alternate(compose(()), after, PAIRS, each_s, BURN_SHARE * seconds)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from framework.commands.diagnose.host_python import HostPython
+from framework.commands.diagnose.machine_facts import MachineFacts
 
 # With a smaller headroom data is not the problem. Measurements cannot resolve less.
 DATA_GAIN = 1.03
@@ -117,6 +118,7 @@ class DiagnosisFacts:
     storage: Storage | None = None  # None: the source makes its own records
     convolutional: bool = False  # whether the model has 2-d convolutions, channels first
     python: HostPython | None = None
+    on_machine: MachineFacts | None = None
 
     @property
     def headroom(self) -> float:

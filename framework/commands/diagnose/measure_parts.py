@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from framework.cli.arguments import block_words
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
 from framework.commands.diagnose.host_python import measure_python
+from framework.commands.diagnose.measure_machine import measure_machine
 from framework.commands.probe import Config, Probe, Rate
 from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
@@ -31,7 +32,7 @@ from framework.data.source import StoreSource, WorkerSource
 from framework.image.decode import image_size
 from framework.image.header import BadImage
 from framework.measure.disk_kind import disk_kind
-from framework.measure.host import available_memory_bytes, cpu_info, num_cores
+from framework.measure.host import available_memory_bytes, cpu_info, num_cores, threads_per_rank
 from framework.measure.statistics import median
 from framework.order.batches import Order, spread
 from framework.store.folder_store import FolderStore
@@ -64,7 +65,10 @@ Say = Callable[[str], None]
 Action = Callable[[Tensor], object]
 # The fields of `DiagnosisFacts` that other modules measure, given the probe of the run and the
 # seconds for everything.
-SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {"python": measure_python}
+SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {
+    "python": measure_python,
+    "on_machine": measure_machine,
+}
 
 
 class Setting(NamedTuple):
@@ -72,9 +76,11 @@ class Setting(NamedTuple):
 
     config: Config
     allowed: tuple[str, ...]
+    threads: int | None = None  # of torch, for an operator; None: as many as a run uses
 
     def probe(self, num_windows: int = NUM_WINDOWS) -> Probe:
         """Return a new probe whose measurements also end if a step takes seconds."""
+        torch.set_num_threads(self.threads or threads_per_rank())
         return Probe({**self.config, "clock": "full"}, self.allowed, num_windows, GRACE_S)
 
 

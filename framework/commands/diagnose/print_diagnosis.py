@@ -23,7 +23,7 @@ def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None
     """Print the diagnosis. ``changed`` adds the overrides of advice to the words of ``train``."""
     flags = config_flags(config_dir)
     facts = diagnosis.facts
-    advice = [verdict for verdict in diagnosis.verdicts if verdict.words or verdict.edit]
+    advice = [verdict for verdict in diagnosis.verdicts if verdict.is_advice]
     title = "what to do, the most promising first"
     if not advice:
         title = "no change is certain to bring 3 % or more"
@@ -122,11 +122,15 @@ def advice_lines(
     commands: list[list[str]] = []
     if verdict.repack is not None:
         commands += verdict.repack.commands()
-    if verdict.words:
-        commands.append(["train", *flags, *changed(verdict.words)])
     lines += [f"   paceline {shlex.join(command)}" for command in commands]
+    if verdict.can_try:
+        variable = "" if verdict.threads is None else f"OMP_NUM_THREADS={verdict.threads} "
+        words = shlex.join(["train", *flags, *changed(verdict.words)])
+        lines.append(f"   {variable}paceline {words}")
     if verdict.edit:
         lines.append(f"   write: {verdict.edit}")
+    if verdict.action:
+        lines.append(f"   do: {verdict.action}")
     return lines
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from framework.commands.diagnose import (
     compute_rules,
     loading_rules,
+    machine_rules,
     python_rules,
     storage_rules,
 )
@@ -17,7 +18,7 @@ from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 
 Rule = Callable[[DiagnosisFacts], Verdict | None]
-MODULES = (loading_rules, storage_rules, compute_rules, python_rules)
+MODULES = (loading_rules, storage_rules, compute_rules, python_rules, machine_rules)
 RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in module.RULES)
 
 

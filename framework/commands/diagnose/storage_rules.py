@@ -16,10 +16,6 @@ GATHER_BYTES_PER_S = 2e9
 FIXED = {"resize", "center_crop"}
 # If reading takes a smaller share of preparing a record, packing is not worth it.
 READ_SHARE = 0.05
-# With a larger share of the store in the page cache, the disk is hardly used.
-CACHED = 0.8
-# With more CPU seconds per second of reading, reading does not wait for the disk.
-WAITS = 0.5
 
 
 def repack_smaller(facts: DiagnosisFacts) -> Verdict | None:
@@ -165,32 +161,6 @@ def order_block(facts: DiagnosisFacts) -> Verdict | None:
     )
 
 
-def stage_ram(facts: DiagnosisFacts) -> Verdict | None:
-    """Reading waits for the disk although the store fits in memory."""
-    storage = facts.slow_storage
-    rates = facts.rates
-    if storage is None or rates.read is None or facts.settings.staged:
-        return None
-    if storage.form not in ("hdf5", "lmdb") or storage.disk == "memory":
-        return None
-    fits = storage.num_bytes <= MEMORY_SHARE * facts.machine.memory_bytes
-    if not fits or (storage.cached or 0.0) > CACHED or rates.read_cores > WAITS:
-        return None
-    read_s = facts.settings.batch_size / rates.read
-    cached = ""
-    if storage.cached is not None:
-        cached = f", {100 * storage.cached:.0f} % of the store in the page cache"
-    return Verdict(
-        "stage_ram",
-        f"Reading waits for the disk ({storage.disk}{cached}): {rates.read:,.0f} records/s, with "
-        f"the processor busy {100 * rates.read_cores:.0f} % of the time.",
-        f"Copy the store ({storage.num_bytes / 1e6:,.0f} MB) into memory before the first step; "
-        "other programs cannot push it out of there.",
-        gain(facts, load_s=max(facts.load_s - read_s, 0) + read_s / 20),
-        ("data.stage=ram",),
-    )
-
-
 PARTS = ("wait",)
 RULES = (
     repack_smaller,
@@ -199,7 +169,6 @@ RULES = (
     pack_dataset,
     repack_contiguous,
     order_block,
-    stage_ram,
 )
 
 

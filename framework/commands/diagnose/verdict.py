@@ -75,6 +75,8 @@ class Verdict:
     overrides: tuple[str, ...] = ()  # of ``train``
     repack: Repack | None = None  # a store to pack first
     edit: str = ""  # a change to the user's code, if no override can do it
+    action: str = ""  # what to do outside of Paceline, if no override can do it
+    threads: int | None = None  # of torch, for an operator, by OMP_NUM_THREADS
     parts: tuple[str, ...] = ()  # of a step, that the cause slows; empty: those of its module
     learns: bool = False  # whether the advice changes what the model learns
     tried: bool = False  # whether `gain` comes from a trial instead of the model
@@ -89,3 +91,13 @@ class Verdict:
         if self.repack is None:
             return list(self.overrides)
         return [*self.repack.overrides(), *self.overrides]
+
+    @property
+    def can_try(self) -> bool:
+        """Whether this process can train as the advice says."""
+        return bool(self.words) or self.threads is not None
+
+    @property
+    def is_advice(self) -> bool:
+        """Whether the verdict says what to do."""
+        return self.can_try or bool(self.edit or self.action)

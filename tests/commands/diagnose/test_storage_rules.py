@@ -10,7 +10,6 @@ from framework.commands.diagnose.storage_rules import (
     repack_contiguous,
     repack_raw,
     repack_smaller,
-    stage_ram,
 )
 from tests.commands.diagnose.cases import FINE, GB, facts
 
@@ -74,12 +73,6 @@ def test_a_store_is_to_be_packed_so_or_not_at_all(rule, changes, wanted):
         (order_block, {"storage": {"disk": "rotating", "num_records": 10**6}}, ("order=block", "order.block_records=1024", "order.window_blocks=4")),
         (order_block, {"storage": {"disk": "solid state", "num_records": 10**6}}, None),
         (order_block, {"storage": CHUNKED, "settings": {"block": 256}}, None),
-        (stage_ram, {"storage": COLD, "rates": {"read": 300.0, "read_cores": 0.1}}, ("data.stage=ram",)),
-        (stage_ram, {"storage": {**COLD, "cached": 1.0}, "rates": {"read": 300.0, "read_cores": 0.1}}, None),
-        (stage_ram, {"storage": {**COLD, "disk": "memory"}, "rates": {"read_cores": 0.1}}, None),
-        (stage_ram, {"storage": {**COLD, "num_records": 10**7}, "rates": {"read_cores": 0.1}}, None),
-        (stage_ram, {"storage": COLD, "rates": {"read_cores": 1.0}}, None),
-        (stage_ram, {"storage": {**COLD, "form": "folder"}, "rates": {"read_cores": 0.1}}, None),
     ],
 )  # fmt: skip
 def test_a_place_or_an_order_is_advised_where_it_helps(rule, changes, wanted):

@@ -1,0 +1,290 @@
+"""Rules about what the machine gives a run: cores, memory and its disk."""
+
+from framework.commands.diagnose.facts import DiagnosisFacts, gain
+from framework.commands.diagnose.verdict import Verdict
+from framework.measure.disk_rate import NUM_THREADS, DiskRate
+
+# A smaller measured gain may be chance.
+LEAST_GAIN = 1.1
+# Cores that other programs and other machines keep busy, from which on they are worth naming.
+BUSY_CORES = 0.3
+# Of the periods of a CPU quota: if fewer are cut short, the quota hardly matters.
+THROTTLED = 0.1
+# The share of memory that should stay free.
+FREE = 0.1
+# Swapping less is what any machine does.
+SWAPPED_BYTES_PER_S = 1e6
+# The share of preparing a record that waiting for the disk must take.
+DISK_SHARE = 0.3
+# If many threads together read so many times as fast as one, each of them waits for the answer.
+LATENCY = 1.5
+# The share of free memory that a staged store may take.
+MEMORY_SHARE = 0.5
+MOST_WORKERS = 32
+# With more CPU seconds per second of reading, reading does not wait for the disk.
+WAITS = 0.5
+COMPUTING = ("compute", "forward", "backward", "optimizer")
+
+
+def too_many_threads(facts: DiagnosisFacts) -> Verdict | None:
+    """OpenMP has more threads than cores, which wait for each other in every operator."""
+    machine = facts.on_machine
+    cores = facts.machine.num_cores
+    if machine is None or machine.num_threads <= cores or machine.fewer_threads_gain < LEAST_GAIN:
+        return None
+    workers = facts.settings.workers
+    overrides: tuple[str, ...] = ()
+    beside = ""
+    if workers > cores:
+        overrides = (f"workers.num={cores}",)
+        beside = f" {workers} workers take the same cores."
+    return Verdict(
+        "too_many_threads",
+        f"torch computes with {machine.num_threads} threads on {cores} cores; with {cores} "
+        f"threads, computing is {machine.fewer_threads_gain:.1f} times as fast.{beside}",
+        "Use a thread for each core: more threads wait for each other in every operator.",
+        _computing_gain(facts, machine.fewer_threads_gain),
+        overrides,
+        threads=cores,
+        parts=COMPUTING,
+    )
+
+
+def opencv_threads(facts: DiagnosisFacts) -> Verdict | None:
+    """Every worker starts OpenCV's threads, which are more than the cores."""
+    machine = facts.on_machine
+    if machine is None or machine.no_opencv_gain < LEAST_GAIN:
+        return None
+    workers = max(1, facts.settings.workers)
+    return Verdict(
+        "opencv_threads",
+        f"Each of {workers} workers lets OpenCV use {machine.opencv_threads} threads, on "
+        f"{facts.machine.num_cores} cores.",
+        "Switch OpenCV's threads off; the workers already share the cores.",
+        machine.no_opencv_gain,
+        edit="cv2.setNumThreads(0) after 'import cv2' in your module",
+    )
+
+
+def other_programs(facts: DiagnosisFacts) -> Verdict | None:
+    """Other programs, or other virtual machines, take the cores."""
+    machine = facts.on_machine
+    if machine is None:
+        return None
+    use = machine.use
+    if machine.taken_cores < BUSY_CORES or machine.num_threads > facts.machine.num_cores:
+        return None
+    names = ", ".join(f"{name} ({pid}) {cores:.1f}" for pid, name, cores in use.programs)
+    says = (
+        f"Other programs keep {use.others_cores:.1f} of {facts.machine.num_cores} cores busy, "
+        f"while training has {use.own_cores:.1f}"
+    )
+    if names:
+        says += f": {names}"
+    if use.stolen_cores >= BUSY_CORES:
+        says += f"; other virtual machines take {use.stolen_cores:.1f}"
+    action = "end the programs, or give each program its own cores with taskset"
+    if machine.fewer_threads_gain >= LEAST_GAIN:
+        action += (
+            f"; until then, OMP_NUM_THREADS={machine.fewer_threads} before the command, which "
+            f"computes {machine.fewer_threads_gain:.1f} times as fast as {machine.num_threads} "
+            "threads that wait for each other"
+        )
+    return Verdict(
+        "other_programs",
+        f"{says}.",
+        "Train when they have ended, or on cores of its own.",
+        machine.demand,
+        action=action,
+    )
+
+
+def cpu_quota(facts: DiagnosisFacts) -> Verdict | None:
+    """A control group stops the run in every period, once its CPU quota is used up."""
+    machine = facts.on_machine
+    if machine is None or machine.use.throttled_share < THROTTLED:
+        return None
+    use = machine.use
+    cores = machine.allowed_cores
+    return Verdict(
+        "cpu_quota",
+        f"A CPU quota of {machine.quota_cores:g} cores stops training in "
+        f"{100 * use.throttled_share:.0f} % of its periods of 0.1 s.",
+        f"Raise the quota to the {cores} cores of the affinity mask, or use a machine with more.",
+        machine.demand,
+        action=f"docker run --cpus={cores}, in Kubernetes limits.cpu: {cores}, or in a control "
+        f"group cpu.max = max",
+    )
+
+
+def few_cores(facts: DiagnosisFacts) -> Verdict | None:
+    """The affinity mask leaves cores of the machine unused."""
+    machine = facts.on_machine
+    if machine is None or machine.all_cores_gain < LEAST_GAIN:
+        return None
+    every = machine.all_cores
+    return Verdict(
+        "few_cores",
+        f"The process may run on {machine.allowed_cores} of {every} cores, and keeps "
+        f"{machine.use.own_cores:.1f} busy.",
+        f"Start it on all {every} cores.",
+        machine.all_cores_gain,
+        action=f"taskset --cpu-list 0-{every - 1} paceline train ...; with Slurm, "
+        f"--cpus-per-task={every}",
+    )
+
+
+def swap(facts: DiagnosisFacts) -> Verdict | None:
+    """Memory is moved to the disk and back while training needs it."""
+    machine = facts.on_machine
+    if machine is None:
+        return None
+    use = machine.use
+    swapped = machine.swapped_bytes_per_s
+    if swapped < SWAPPED_BYTES_PER_S:
+        return None
+    return Verdict(
+        "swap",
+        f"The machine swaps {swapped / 1e6:,.0f} MB/s while training runs, and "
+        f"{use.own_swap_bytes / 1e6:,.0f} MB of this run are in swap. "
+        f"{100 * use.stalled_share:.0f} % of the time, a program waits for memory.",
+        "Use less memory, or give the run more.",
+        machine.unstalled_gain,
+        action=_less_memory(facts),
+    )
+
+
+def memory_limit(facts: DiagnosisFacts) -> Verdict | None:
+    """Memory is nearly full, so that the system keeps no files and may end the run."""
+    machine = facts.on_machine
+    if machine is None or machine.free_memory_bytes > FREE * machine.memory_bytes:
+        return None
+    whose = "the control group" if machine.in_group else "the machine"
+    return Verdict(
+        "memory_limit",
+        f"{machine.free_memory_bytes / 1e6:,.0f} MB of the {machine.memory_bytes / 1e6:,.0f} MB "
+        f"of {whose} are free: files are read from the disk again, and the run may be killed.",
+        "Use less memory, or give the run more.",
+        machine.unstalled_gain,
+        action=_less_memory(facts),
+    )
+
+
+def cold_disk(facts: DiagnosisFacts) -> Verdict | None:
+    """Reading waits for a local disk."""
+    return None if _is_network(facts) else _slow_disk(facts, "cold_disk")
+
+
+def network_disk(facts: DiagnosisFacts) -> Verdict | None:
+    """Reading waits for a network file system."""
+    return _slow_disk(facts, "network_disk") if _is_network(facts) else None
+
+
+PARTS = ("wait", "copy", *COMPUTING)
+RULES = (
+    too_many_threads,
+    opencv_threads,
+    other_programs,
+    cpu_quota,
+    few_cores,
+    swap,
+    memory_limit,
+    cold_disk,
+    network_disk,
+)
+
+
+def _computing_gain(facts: DiagnosisFacts, factor: float) -> float:
+    """Return the gain of training if computing is ``factor`` times as fast."""
+    share = facts.computing_share
+    return 1 / (share / factor + 1 - share)
+
+
+def _less_memory(facts: DiagnosisFacts) -> str:
+    """Return how to use less memory, by what this run uses it for."""
+    settings = facts.settings
+    ways: list[str] = []
+    if settings.staged:
+        ways.append("data.stage=none")
+    if settings.kind == "process" and settings.workers > 1:
+        ways.append("workers.kind=thread")
+    ways.append(f"batch_size={max(1, settings.batch_size // 2)} accumulate=2 per batch")
+    return f"{' or '.join(ways)}; or end other programs"
+
+
+def _is_network(facts: DiagnosisFacts) -> bool:
+    return facts.storage is not None and facts.storage.disk == "network"
+
+
+def _slow_disk(facts: DiagnosisFacts, rule: str) -> Verdict | None:
+    storage = facts.slow_storage
+    wait_s = _disk_wait_s(facts)
+    if storage is None or not wait_s:
+        return None
+    machine = facts.on_machine
+    assert machine is not None
+    assert machine.disk is not None
+    disk = machine.disk
+    share = wait_s * (facts.rates.prepare or 0.0)
+    says = (
+        f"Reading waits for the disk ({storage.disk}): {disk.cold / 1e6:,.1f} MB/s in one thread, "
+        f"from memory {disk.warm / 1e6:,.0f} MB/s. {100 * share:.0f} % of preparing a record is "
+        "this wait."
+    )
+    size = f"{storage.num_bytes / 1e6:,.0f} MB"
+    batch_size = facts.settings.batch_size
+    from_memory = gain(facts, load_s=max(facts.load_s - batch_size * wait_s, 1e-9))
+    fits = storage.num_bytes <= MEMORY_SHARE * machine.free_memory_bytes
+    if fits and storage.form in ("hdf5", "lmdb") and not facts.settings.staged:
+        why = f"Copy the store ({size}) into memory before the first step; it stays there."
+        return Verdict(rule, says, why, from_memory, ("data.stage=ram",), parts=("wait",))
+    if disk.cold_many > LATENCY * disk.cold:
+        return _more_readers(facts, rule, says, disk)
+    return Verdict(
+        rule,
+        says,
+        f"Copy the data ({size}) to a faster disk, or pack it smaller. More readers do not help: "
+        f"{NUM_THREADS} of them read {disk.cold_many / 1e6:,.1f} MB/s together.",
+        from_memory,
+        action=f"copy {storage.path} to a local disk, or a memory with {size} free",
+        parts=("wait",),
+    )
+
+
+def _more_readers(facts: DiagnosisFacts, rule: str, says: str, disk: DiskRate) -> Verdict | None:
+    """Advise more workers than cores, since each of them mostly waits for an answer."""
+    settings = facts.settings
+    storage = facts.storage
+    assert storage is not None
+    workers = min(MOST_WORKERS, max(NUM_THREADS, 2 * settings.workers))
+    if settings.workers >= workers:
+        return None
+    batch_bytes = settings.batch_size * storage.record_bytes
+    working_s = max(facts.load_s - settings.batch_size * _disk_wait_s(facts), 0.0)
+    load_s = max(batch_bytes / disk.cold_many, working_s / facts.machine.num_cores)
+    step_s = max(load_s, settings.batch_size / facts.rates.compute)
+    overrides: tuple[str, ...] = (f"workers.num={workers}",)
+    if storage.encoding == "raw":  # a thread reads a whole batch, and only three are read at once
+        overrides += ("workers.kind=process",)
+    return Verdict(
+        rule,
+        says,
+        f"Use {workers} workers, more than the cores: {NUM_THREADS} reads at once bring "
+        f"{disk.cold_many / disk.cold:.1f} times as much, since each read mostly waits.",
+        min(facts.headroom, settings.batch_size / facts.rates.whole / step_s),
+        overrides,
+        parts=("wait",),
+    )
+
+
+def _disk_wait_s(facts: DiagnosisFacts) -> float:
+    """Return the seconds that reading a record waits for the disk; 0 if they hardly matter."""
+    machine = facts.on_machine
+    storage = facts.slow_storage
+    rates = facts.rates
+    if machine is None or machine.disk is None or storage is None or rates.read is None:
+        return 0.0
+    if storage.disk == "memory" or rates.read_cores > WAITS or rates.prepare is None:
+        return 0.0
+    wait_s = 1 / rates.read - storage.record_bytes / machine.disk.warm
+    return wait_s if wait_s * rates.prepare >= DISK_SHARE else 0.0

@@ -1,0 +1,167 @@
+"""Measure what the machine gives a run, and what more or less of it would change."""
+
+import os
+import random
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+import psutil
+import torch
+
+from framework.commands.diagnose.machine_facts import MachineFacts
+from framework.commands.probe import Probe, Rate
+from framework.data.source import StoreSource
+from framework.measure.cgroup import Cgroups
+from framework.measure.disk_rate import DiskRate, Piece, disk_rate
+from framework.measure.host import available_memory_bytes, num_cores, total_memory_bytes
+from framework.measure.machine_watch import MachineUse, MachineWatch
+from framework.store.folder_store import FolderStore
+from framework.store.versions import files_of
+
+# Shares of the given seconds.
+TRAIN = 0.06
+TURN = 0.02
+BURN_IN = 0.01
+DISK = 0.03
+TURNS = 2
+NUM_PIECES = 4096
+# If other programs keep more of a core busy, fewer threads are tried.
+CROWDED = 0.5
+# If training keeps a smaller share of its cores busy, more cores do not help.
+CORES_USED = 0.7
+
+Measure = Callable[[float, float], Rate]
+Change = Callable[[], AbstractContextManager[None]]
+
+
+def measure_machine(probe: Probe, seconds: float, say: Callable[[str], None]) -> MachineFacts:
+    """Measure a run's machine. Whatever is changed to measure it is changed back."""
+    say("other programs, and limits of the machine")
+    watch = MachineWatch()
+    probe.train(TRAIN * seconds, BURN_IN * seconds)
+    use = watch.lap()
+    total = total_memory_bytes()
+    return MachineFacts(
+        use=use,
+        quota_cores=Cgroups().cores(),
+        memory_bytes=total,
+        free_memory_bytes=available_memory_bytes(),
+        in_group=total < psutil.virtual_memory().total,
+        **_threads(probe, seconds, use),
+        **_opencv(probe, seconds),
+        **_cores(probe, seconds, use),
+        disk=_disk(probe, DISK * seconds),
+    )
+
+
+def _threads(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
+    """Compute with a thread per core, or with fewer if other programs take cores."""
+    cores = num_cores()
+    threads = torch.get_num_threads()
+    fewer = cores
+    if threads <= cores and use.others_cores + use.stolen_cores > CROWDED:
+        fewer = max(1, cores - round(use.others_cores + use.stolen_cores))
+    known: dict[str, Any] = {"num_threads": threads, "fewer_threads": min(fewer, threads)}
+    if fewer < threads:
+        known["fewer_threads_gain"] = _gain(probe.compute, seconds, lambda: torch_threads(fewer))
+    return known
+
+
+def _opencv(probe: Probe, seconds: float) -> dict[str, Any]:
+    """Train without OpenCV's own threads, if they and the workers are more than the cores."""
+    opencv: Any = sys.modules.get("cv2")
+    if opencv is None:
+        return {}
+    threads = opencv.getNumThreads()
+    known: dict[str, Any] = {"opencv_threads": threads}
+    source = probe.assembly.train_source
+    if isinstance(source, StoreSource) and threads > 1:
+        is_process = source.workers.kind == "process" and source.workers.num
+        if not is_process and threads * max(1, source.workers.num) > num_cores():
+            known["no_opencv_gain"] = _gain(probe.train, seconds, lambda: _no_opencv(opencv))
+    return known
+
+
+def _cores(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
+    """Train on all cores, if the affinity mask has fewer and training keeps those busy."""
+    mine = os.sched_getaffinity(0)
+    every = set(range(os.cpu_count() or 1))
+    known: dict[str, Any] = {"all_cores": len(every), "allowed_cores": len(mine)}
+    if len(mine) < len(every) and use.own_cores + use.waited_cores > CORES_USED * len(mine):
+        known["all_cores_gain"] = _gain(probe.train, seconds, lambda: _on_cores(every))
+    return known
+
+
+def _gain(measure: Measure, seconds: float, change: Change) -> float:
+    """Return the factor on a rate that a change makes, measured in turn."""
+    rates = {False: 0.0, True: 0.0}
+    for number in range(2 * TURNS):
+        changed = number % 2 == 1
+        with change() if changed else nullcontext():
+            rates[changed] += measure(TURN * seconds, BURN_IN * seconds).records_per_s
+    return rates[True] / rates[False]
+
+
+@contextmanager
+def torch_threads(count: int) -> Generator[None]:
+    """Let torch use ``count`` threads for an operator."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _no_opencv(opencv: Any) -> Generator[None]:
+    before = opencv.getNumThreads()
+    opencv.setNumThreads(0)
+    try:
+        yield
+    finally:
+        opencv.setNumThreads(before)
+
+
+@contextmanager
+def _on_cores(cores: set[int]) -> Generator[None]:
+    """Run all threads of this process and its children on ``cores``, with a thread for each."""
+    before = os.sched_getaffinity(0)
+    _move(cores)
+    try:
+        with torch_threads(len(os.sched_getaffinity(0))):
+            yield
+    finally:
+        _move(before)
+
+
+def _move(cores: set[int]) -> None:
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.Error):
+            for thread in process.threads():
+                with suppress(OSError):  # it has ended
+                    os.sched_setaffinity(thread.id, cores)
+
+
+def _disk(probe: Probe, seconds: float) -> DiskRate | None:
+    """Measure reading records that a store has in files."""
+    source = probe.assembly.train_source
+    if not isinstance(source, StoreSource):
+        return None
+    draw = random.Random(0)  # noqa: S311  # no secret
+    store = source.store
+    num_records = store.manifest.num_records
+    if isinstance(store, FolderStore):
+        numbers = draw.sample(range(num_records), min(NUM_PIECES, num_records))
+        names = [store.name(number) for number in numbers]
+        return disk_rate([Piece(name, 0, os.path.getsize(name)) for name in names], seconds)
+    files = [file for file in files_of(str(probe.config["data"]["train"])) if os.path.isfile(file)]
+    if not files:
+        return None
+    path = max(files, key=os.path.getsize)
+    length = max(1, os.path.getsize(path) // num_records)
+    numbers = draw.sample(range(num_records), min(NUM_PIECES, num_records))
+    return disk_rate([Piece(path, number * length, length) for number in numbers], seconds)

@@ -1,0 +1,149 @@
+import pytest
+
+from framework.commands.diagnose.machine_facts import MachineFacts
+from framework.commands.diagnose.machine_rules import (
+    RULES,
+    cold_disk,
+    cpu_quota,
+    few_cores,
+    memory_limit,
+    network_disk,
+    opencv_threads,
+    other_programs,
+    swap,
+    too_many_threads,
+)
+from framework.commands.diagnose.rules import verdicts_of
+from framework.measure.disk_rate import DiskRate
+from framework.measure.machine_watch import MachineUse, Program
+from tests.commands.diagnose.cases import facts
+
+GB = 1 << 30
+MANY = {"num_threads": 16, "fewer_threads": 4, "fewer_threads_gain": 10.0}
+BESIDE = {"others_cores": 2.0, "own_cores": 2.0, "waited_cores": 2.0}
+SLOW_DISK = DiskRate(5e6, 6e6, 2e9)
+FAR_DISK = DiskRate(5e6, 35e6, 2e9)
+# Reading a record of 50 kB at 5 MB/s takes 10 ms.
+WAITING = {"read": 100.0, "read_cores": 0.05, "prepare": 80.0, "whole": 80.0, "wait": 0.9}
+STORE = {"form": "hdf5", "cached": 0.1}
+
+
+def machine(use=None, **changes) -> MachineFacts:
+    use = MachineUse(1.0, **(use or {}))
+    return MachineFacts(use, **{"allowed_cores": 4, "all_cores": 4, **changes})
+
+
+def case(use=None, settings=None, rates=None, storage=None, **changes):
+    known = {"settings": settings, "rates": rates, "storage": storage}
+    return facts(**known, on_machine=machine(use, **changes))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_quiet_machine_gives_no_cause(rule):
+    assert rule(case()) is None
+    assert rule(facts()) is None
+
+
+def test_threads_are_limited_to_the_cores_by_the_variable_and_the_workers_by_a_key():
+    verdict = too_many_threads(case(settings={"workers": 16}, **MANY))
+    assert verdict.threads == 4
+    assert verdict.overrides == ("workers.num=4",)
+    assert "16 workers take the same cores" in verdict.says
+
+
+def test_threads_that_do_not_slow_are_no_cause():
+    assert too_many_threads(case(num_threads=16, fewer_threads_gain=1.02)) is None
+
+
+def test_too_many_threads_gain_as_much_as_computing_takes_of_a_step():
+    rates = {"compute": 100.0, "whole": 80.0}
+    verdict = too_many_threads(case(rates=rates, **MANY))
+    assert verdict.gain == pytest.approx(1 / (0.8 / 10 + 0.2))
+
+
+def test_too_many_threads_and_workers_are_said_first():
+    rates = {"compute": 220.0, "whole": 200.0, "wait": 0.1, "prepare": None, "read": None}
+    verdicts = verdicts_of(case(settings={"workers": 16}, rates=rates, **MANY))
+    assert verdicts[0].rule == "too_many_threads"
+
+
+def test_threads_of_opencv_are_switched_off_in_the_users_code():
+    verdict = opencv_threads(case(opencv_threads=8, no_opencv_gain=1.5))
+    assert "setNumThreads(0)" in verdict.edit
+    assert verdict.gain == 1.5
+
+
+def test_other_programs_are_named_with_their_cores():
+    use = {**BESIDE, "programs": (Program(17, "blender", 1.8),)}
+    verdict = other_programs(case(use))
+    assert "blender (17) 1.8" in verdict.says
+    assert verdict.gain == pytest.approx(2.0)
+    assert "OMP_NUM_THREADS" not in verdict.action
+
+
+def test_beside_other_programs_fewer_threads_are_advised_only_if_they_gain():
+    verdict = other_programs(case(BESIDE, num_threads=4, fewer_threads=2, fewer_threads_gain=1.4))
+    assert "OMP_NUM_THREADS=2" in verdict.action
+
+
+def test_a_quota_is_a_cause_if_it_stops_the_run():
+    use = {"own_cores": 1.0, "waited_cores": 1.5, "throttled_share": 0.9}
+    verdict = cpu_quota(case(use, quota_cores=1.0))
+    assert verdict.gain == pytest.approx(2.5)
+    assert "--cpus=4" in verdict.action
+
+
+def test_cores_outside_the_mask_are_a_cause_if_they_gain():
+    verdict = few_cores(case(allowed_cores=1, all_cores_gain=1.9))
+    assert "taskset --cpu-list 0-3" in verdict.action
+    assert verdict.gain == 1.9
+
+
+def test_swapping_is_a_cause_while_training_runs():
+    use = {"swapped_in_bytes": 50_000_000, "own_swap_bytes": 10**9, "stalled_share": 0.5}
+    verdict = swap(case(use, settings={"kind": "process"}))
+    assert verdict.gain == pytest.approx(2.0)
+    assert "workers.kind=thread" in verdict.action
+
+
+def test_a_full_control_group_is_named():
+    verdict = memory_limit(case(memory_bytes=GB, free_memory_bytes=GB // 50, in_group=True))
+    assert "the control group" in verdict.says
+
+
+@pytest.mark.parametrize(
+    ("disk", "rule", "other"),
+    [("solid state", cold_disk, network_disk), ("network", network_disk, cold_disk)],
+)
+def test_a_store_that_fits_is_staged_into_memory(disk, rule, other):
+    known = case(storage={**STORE, "disk": disk}, rates=WAITING, disk=SLOW_DISK)
+    assert rule(known).overrides == ("data.stage=ram",)
+    assert rule(known).gain > 2
+    assert other(known) is None
+
+
+def test_a_disk_that_answers_late_gets_more_readers_than_cores():
+    known = case(storage={**STORE, "form": "folder"}, rates=WAITING, disk=FAR_DISK)
+    assert cold_disk(known).overrides == ("workers.num=8",)
+    assert 1.5 < cold_disk(known).gain <= known.headroom
+
+
+def test_a_disk_with_a_full_line_needs_a_copy():
+    storage = {**STORE, "num_records": 10**8}
+    verdict = cold_disk(case(storage=storage, rates=WAITING, disk=SLOW_DISK))
+    assert "local disk" in verdict.action
+    assert not verdict.can_try
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rates": {**WAITING, "read_cores": 0.9}},
+        {"rates": {**WAITING, "prepare": 5.0, "whole": 5.0}},
+        {"storage": {**STORE, "disk": "memory"}},
+        {"disk": None},
+    ],
+)
+def test_reading_that_does_not_wait_is_no_cause(changes):
+    known = {"storage": {**STORE, "disk": "solid state"}, "rates": WAITING, "disk": SLOW_DISK}
+    assert cold_disk(case(**{**known, **changes})) is None

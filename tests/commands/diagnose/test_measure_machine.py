@@ -1,0 +1,78 @@
+import os
+from contextlib import closing
+
+import pytest
+import torch
+
+from framework.commands.diagnose import measure_machine as module
+from framework.commands.diagnose.measure_machine import measure_machine, torch_threads
+from framework.measure.cgroup import Cgroups
+from framework.measure.machine_watch import MachineUse
+from tests.commands.diagnose.setting import setting, write_photos
+
+SMALL = ["model=resnet9", "model.width=2", "batch_size=8"]
+IDLE = MachineUse(1.0)
+
+
+def silent(_):
+    pass
+
+
+@pytest.fixture
+def probe():
+    with closing(setting("data=synthetic", "batch_size=8").probe()) as probe:
+        yield probe
+
+
+def test_a_run_has_figures_of_its_machine(probe):
+    known = measure_machine(probe, 2.0, silent)
+    assert known.use.own_cores > 0
+    assert known.all_cores == os.cpu_count()
+    assert known.allowed_cores == len(os.sched_getaffinity(0))
+    assert known.quota_cores == Cgroups().cores()
+    assert 0 < known.free_memory_bytes <= known.memory_bytes
+    assert known.num_threads == torch.get_num_threads()
+
+
+def test_too_many_threads_are_compared_with_one_per_core(probe):
+    cores = module.num_cores()
+    with torch_threads(4 * cores):
+        known = module._threads(probe, 0.5, IDLE)
+    assert (known["num_threads"], known["fewer_threads"]) == (4 * cores, cores)
+    assert known["fewer_threads_gain"] > 0
+
+
+def test_beside_other_programs_fewer_threads_are_tried(probe):
+    cores = module.num_cores()
+    with torch_threads(cores):
+        known = module._threads(probe, 0.5, MachineUse(1.0, others_cores=cores))
+    assert known["fewer_threads"] == 1
+
+
+def test_on_fewer_cores_than_the_machine_has_all_are_tried_and_given_back(probe):
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("needs two cores")
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        known = module._cores(probe, 0.2, MachineUse(1.0, own_cores=1.0))
+        assert os.sched_getaffinity(0) == {min(before)}
+    finally:
+        module._move(before)
+    assert known["allowed_cores"] == 1
+    assert known["all_cores_gain"] > 0
+
+
+def test_threads_are_set_back_after_an_error():
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError, match="odd"), torch_threads(before + 1):
+        raise ValueError("odd")
+    assert torch.get_num_threads() == before
+
+
+def test_the_disk_of_a_folder_is_read_by_its_files(tmp_path):
+    photos = write_photos(tmp_path / "photos")
+    words = ["data=folder", f"data.train={photos}", "transform=resize", "transform.size=[16,16]"]
+    with closing(setting(*SMALL, *words).probe()) as probe:
+        rate = module._disk(probe, 0.2)
+    assert rate is None or min(rate) > 0
