@@ -96,6 +96,16 @@ def run_on(cores: set[int]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
+def move_threads(cores: set[int]) -> None:
+    """Run all threads of this process and of its children on these cores only."""
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended
+            for thread in process.threads():
+                with suppress(OSError):
+                    os.sched_setaffinity(thread.id, cores)
+
+
 def cores_per_rank() -> int:
     """Return the cores of this process if the ranks of this machine share them evenly."""
     return max(1, num_cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))

@@ -14,19 +14,22 @@ def pieces(tmp_path):
     return [Piece(str(path), 16000 * number + 5, 15000) for number in range(64)]
 
 
-def test_memory_is_faster_than_a_disk_of_which_each_read_sleeps(pieces, monkeypatch):
-    read = module._read
-
-    def slow(piece, direct):
-        if direct:
-            module.time.sleep(0.02)
-        return read(piece, direct)
+def test_reads_that_sleep_wait_beside_each_other(pieces, monkeypatch):
+    def slow(piece):
+        module.time.sleep(0.02)
+        return piece.length
 
     monkeypatch.setattr(module, "_read", slow)
-    rate = disk_rate(pieces, 1.0)
+    rate = disk_rate(pieces, 0.5)
     assert rate.cold < 15000 / 0.02
-    assert rate.cold_many > 2 * rate.cold  # its reads wait beside each other
-    assert rate.warm > rate.cold
+    assert rate.cold_many > 2 * rate.cold
+
+
+def test_files_on_a_disk_have_a_rate(pieces):
+    rate = disk_rate(pieces, 0.2)
+    if rate is None:
+        pytest.skip("this file system has no direct access")
+    assert min(rate) > 0
 
 
 def test_a_file_that_is_gone_has_no_rate():
@@ -36,4 +39,7 @@ def test_a_file_that_is_gone_has_no_rate():
 def test_a_piece_at_the_end_of_a_file_counts_what_it_has(tmp_path):
     path = tmp_path / "short"
     path.write_bytes(b"x" * 5000)
-    assert module._read(Piece(str(path), 4096, 904), direct=False) == 904
+    try:
+        assert module._read(Piece(str(path), 4096, 904)) == 904
+    except OSError:
+        pytest.skip("this file system has no direct access")

@@ -4,10 +4,9 @@ import os
 import random
 import sys
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import psutil
 import torch
 
 from framework.commands.diagnose.machine_facts import MachineFacts
@@ -15,7 +14,12 @@ from framework.commands.probe import Probe, Rate
 from framework.data.source import StoreSource
 from framework.measure.cgroup import Cgroups
 from framework.measure.disk_rate import DiskRate, Piece, disk_rate
-from framework.measure.host import available_memory_bytes, num_cores, total_memory_bytes
+from framework.measure.host import (
+    available_memory_bytes,
+    move_threads,
+    num_cores,
+    total_memory_bytes,
+)
 from framework.measure.machine_watch import MachineUse, MachineWatch
 from framework.store.folder_store import FolderStore
 from framework.store.versions import files_of
@@ -48,7 +52,7 @@ def measure_machine(probe: Probe, seconds: float, say: Callable[[str], None]) ->
         quota_cores=Cgroups().cores(),
         memory_bytes=total,
         free_memory_bytes=available_memory_bytes(),
-        in_group=total < psutil.virtual_memory().total,
+        in_group=Cgroups().memory_limit_bytes() == total,
         **_threads(probe, seconds, use),
         **_opencv(probe, seconds),
         **_cores(probe, seconds, use),
@@ -129,21 +133,12 @@ def _no_opencv(opencv: Any) -> Generator[None]:
 def _on_cores(cores: set[int]) -> Generator[None]:
     """Run all threads of this process and its children on ``cores``, with a thread for each."""
     before = os.sched_getaffinity(0)
-    _move(cores)
+    move_threads(cores)
     try:
         with torch_threads(len(os.sched_getaffinity(0))):
             yield
     finally:
-        _move(before)
-
-
-def _move(cores: set[int]) -> None:
-    me = psutil.Process()
-    for process in (me, *me.children(recursive=True)):
-        with suppress(psutil.Error):
-            for thread in process.threads():
-                with suppress(OSError):  # it has ended
-                    os.sched_setaffinity(thread.id, cores)
+        move_threads(before)
 
 
 def _disk(probe: Probe, seconds: float) -> DiskRate | None:

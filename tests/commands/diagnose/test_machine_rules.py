@@ -21,8 +21,8 @@ from tests.commands.diagnose.cases import facts
 GB = 1 << 30
 MANY = {"num_threads": 16, "fewer_threads": 4, "fewer_threads_gain": 10.0}
 BESIDE = {"others_cores": 2.0, "own_cores": 2.0, "waited_cores": 2.0}
-SLOW_DISK = DiskRate(5e6, 6e6, 2e9)
-FAR_DISK = DiskRate(5e6, 35e6, 2e9)
+SLOW_DISK = DiskRate(5e6, 6e6)
+FAR_DISK = DiskRate(5e6, 35e6)
 # Reading a record of 50 kB at 5 MB/s takes 10 ms.
 WAITING = {"read": 100.0, "read_cores": 0.05, "prepare": 80.0, "whole": 80.0, "wait": 0.9}
 STORE = {"form": "hdf5", "cached": 0.1}

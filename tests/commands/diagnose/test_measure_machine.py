@@ -58,7 +58,7 @@ def test_on_fewer_cores_than_the_machine_has_all_are_tried_and_given_back(probe)
         known = module._cores(probe, 0.2, MachineUse(1.0, own_cores=1.0))
         assert os.sched_getaffinity(0) == {min(before)}
     finally:
-        module._move(before)
+        module.move_threads(before)
     assert known["allowed_cores"] == 1
     assert known["all_cores_gain"] > 0
 
