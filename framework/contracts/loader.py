@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -35,6 +35,28 @@ class Clock(Protocol):
 
     def lap(self) -> dict[str, float]:
         """Return the total seconds of ``spans``."""
+        ...
+
+
+@runtime_checkable
+class KnowsOwnWork(Protocol):
+    """A capability of the Clock of one of several ranks.
+
+    It takes two more marks: ``OWN`` before an exchange with the other ranks, whose time belongs to
+    the next span, and ``EXCHANGE`` after it.
+    """
+
+    # The clock by which a rank arrives: those with equal numbers show the same time. 0 if it shows
+    # no time that could be compared with that of another rank.
+    time_base: float
+
+    def own_work(self) -> list[tuple[float, ...]]:
+        """Return a row for each step since the last call, or for every 2nd, 4th, ... of many.
+
+        A row ends with the exchange of the gradients. It holds the number of the step, the time at
+        which the rank would have come to this exchange had it not waited for others before, the
+        seconds in exchanges, and the seconds of own work for each of ``SPANS``.
+        """
         ...
 
 

@@ -1,5 +1,6 @@
 """Contracts for parallel and precision: how many replicas compute, and with which numbers."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -96,6 +97,15 @@ class Parallel(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TimesExchanges(Protocol):
+    """A capability of a Parallel of several processes: it says when it waits for the others."""
+
+    def time_exchanges(self, mark: Callable[[str], None]) -> None:
+        """Call ``mark`` with ``OWN`` before each exchange of a step, and ``EXCHANGE`` after it."""
+        ...
 
 
 class Precision(Protocol):

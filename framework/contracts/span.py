@@ -14,6 +14,9 @@ import numpy as np
 
 SPANS = ("wait", "copy", "forward", "backward", "optimizer", "report")
 IDLE = "idle"  # a device's time between its last work and the first work of the next batch
+EXCHANGE = "exchange"  # a rank's time in exchanges with other ranks, which waits for the slowest
+ALL_SPANS = (*SPANS[:4], EXCHANGE, *SPANS[4:])  # of one of several ranks
+OWN = "before an exchange"  # a mark that ends a rank's own work; the next span gets its time
 WIDTH = 1.01
 LEAST_S = 1e-9
 MOST_RECENT = 512  # steps that are kept exactly; counting that many at once costs 0.03 us each
@@ -97,7 +100,7 @@ def merged(spans: Spans, more: Spans) -> dict[str, Span]:
     """Return the sums by name, in the order of a step."""
     sums = {**spans, **more}
     sums |= {name: span + more[name] for name, span in spans.items() if name in more}
-    return {name: sums[name] for name in dict.fromkeys((*SPANS, IDLE, *sums)) if name in sums}
+    return {name: sums[name] for name in dict.fromkeys((*ALL_SPANS, IDLE, *sums)) if name in sums}
 
 
 def step_s(spans: Spans) -> float:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.rank_spans import RankReport
 from framework.contracts.span import Span
 
 
@@ -175,6 +176,7 @@ class Report:
     slow_records: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # Metrics that are arrays, such as a confusion matrix: host tensors.
     arrays: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    ranks: RankReport | None = None  # what all ranks measured; None if there is one
 
 
 class PredictionMetrics(Protocol):

@@ -5,15 +5,16 @@ A mark only records a name and a time. ``spans`` and ``lap`` compute the duratio
 
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple, final
 
 import torch
 
 from framework.contracts.span import IDLE, Span, merged
+from framework.measure.host import boot_number
+from framework.measure.own_work import SKIPPED, STEP_ENDS, OwnWork, Row
 
-STEP_ENDS = "report"  # the name of a step's last mark
-SKIPPED = ""  # the name of a mark whose time does not count
 MOST_MARKS = 4096  # marks that are kept before they are counted: some 600 steps
 MOST_EVENTS = 512  # marks that may wait before those whose events have happened are counted
 SAMPLED_EVERY = 16  # steps; on a GPU, the marks of one step cost 30 us of the host
@@ -77,7 +78,6 @@ class _Steps:
         return spans
 
 
-@final
 class HostClock:
     """A clock of host time. A mark takes 0.11 us, and counting the mark takes as long again."""
 
@@ -108,6 +108,33 @@ class HostClock:
         self._marks.clear()
 
 
+@final
+class RankClock(HostClock):
+    """A clock of host time for one of several ranks, which counts exchanges with others apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_base = boot_number()
+        self._work = OwnWork(self._add, has_host_times=True)
+
+    def own_work(self) -> list[Row]:
+        return self._work.take()
+
+    def _add(self, name: str, seconds: float) -> None:
+        self._steps.add(name, seconds)
+        if name == STEP_ENDS:
+            self._steps.end()
+
+    def _count_marks(self) -> None:
+        mark = self._work.mark
+        last = self._last
+        for name, now in self._marks:
+            mark(name, now - last, now)
+            last = now
+        self._last = last
+        self._marks.clear()
+
+
 class _Mark(NamedTuple):
     name: str
     host_s: float
@@ -131,9 +158,13 @@ class CudaClock:
             The first step after a lap or a skip is measured too, but stands for itself alone: the
             device waited before it. The step after that one is measured again. The host's ``wait``
             is measured in every step.
+        of_rank: Whether it is the clock of one of several ranks, which counts exchanges with the
+            others apart.
     """
 
-    def __init__(self, device: torch.device, every: int = 1) -> None:
+    time_base = 0.0  # the times of events are differences
+
+    def __init__(self, device: torch.device, every: int = 1, of_rank: bool = False) -> None:
         self._device = device
         self._every = every
         self._stream = torch.cuda.current_stream(device)
@@ -150,6 +181,9 @@ class CudaClock:
         self._num_unmeasured = 0  # that no measured step stands for yet
         self._spans: dict[str, Span] = {}  # of all steps, from those that were measured
         self._typical: dict[str, Span] = {}  # of the newest step that may stand for others
+        self._work: OwnWork | None = None
+        if of_rank:
+            self._work = OwnWork(self._steps.add, has_host_times=False)
         self.skip()
 
     def mark(self, name: str) -> None:
@@ -200,6 +234,9 @@ class CudaClock:
     def lap(self) -> dict[str, float]:
         return {name: span.total_s for name, span in self.spans().items()}
 
+    def own_work(self) -> list[Row]:
+        return self._work.take() if self._work is not None else []
+
     def _begin(self) -> None:
         """Begin a step that is measured."""
         self._stream = torch.cuda.current_stream(self._device)
@@ -240,12 +277,17 @@ class CudaClock:
             self._last = mark
 
     def _count(self, mark: _Mark, last: _Mark) -> None:
+        add = self._steps.add
+        if self._work is not None:
+            add = partial(self._work.mark, now_s=mark.host_s)
         if mark.name == SKIPPED:
+            if self._work is not None:
+                add(SKIPPED, 0.0)
             return
         device_s = last.event.elapsed_time(mark.event) / 1e3
         if mark.name == "wait":
             self._steps.add("wait", mark.host_s - last.host_s)
-        self._steps.add(IDLE if mark.name == "wait" else mark.name, device_s)
+        add(IDLE if mark.name == "wait" else mark.name, device_s)
         if mark.name == STEP_ENDS:
             self._steps.end()
             if self._every > 1:
@@ -284,15 +326,18 @@ class NoClock:
         return {}
 
 
-def make_clock(device: torch.device, how: bool | str = True) -> HostClock | CudaClock | NoClock:
+def make_clock(
+    device: torch.device, how: bool | str = True, of_rank: bool = False
+) -> HostClock | CudaClock | NoClock:
     """Return the clock for a device.
 
     Args:
         device: The device whose time is measured.
         how: True; ``full`` to measure every step on a GPU too; False for a clock that is off.
+        of_rank: Whether it is the clock of one of several ranks.
     """
     if not how:
         return NoClock()
-    if device.type != "cuda":
-        return HostClock()
-    return CudaClock(device, every=1 if how == "full" else SAMPLED_EVERY)
+    if device.type == "cuda":
+        return CudaClock(device, 1 if how == "full" else SAMPLED_EVERY, of_rank)
+    return RankClock() if of_rank else HostClock()

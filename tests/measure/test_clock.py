@@ -3,8 +3,9 @@ from time import perf_counter
 import pytest
 import torch
 
+from framework.contracts.span import EXCHANGE, OWN
 from framework.measure import clock as module
-from framework.measure.clock import CudaClock, HostClock, NoClock, make_clock
+from framework.measure.clock import CudaClock, HostClock, NoClock, RankClock, make_clock
 from tests.fakes import span
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
@@ -81,6 +82,32 @@ def test_marks_add_up_to_the_wall_time_between_the_first_and_the_last():
     last = clock._marks[-1][1]
     assert sum(clock.lap().values()) == pytest.approx(last - first, rel=1e-9)
     assert first < last <= perf_counter()
+
+
+def test_the_clock_of_a_rank_counts_exchanges_apart(time):
+    clock = RankClock()
+    for name, seconds in (("wait", 1.0), (OWN, 2.0), (EXCHANGE, 4.0), ("forward", 8.0)):
+        time.work(seconds)
+        clock.mark(name)
+    assert clock.lap() == {"wait": 1.0, "forward": 10.0, EXCHANGE: 4.0}
+    time.work(1.0)
+    clock.mark("optimizer")
+    assert clock.lap() == {"optimizer": 1.0}
+    assert [row[2:] for row in clock.own_work()] == [(4.0, 1.0, 0, 10.0, 0, 0, 0)]
+
+
+def test_the_clock_of_a_rank_tells_steps_apart(time):
+    clock = RankClock()
+    for factor in (1.0, 2.0):
+        step(clock, time, ("wait", factor), ("wait", factor), ("report", factor))
+    assert clock.spans()["wait"].recent == (2.0, 4.0)
+
+
+def test_only_one_of_several_ranks_has_the_clock_of_a_rank():
+    cpu = torch.device("cpu")
+    assert type(make_clock(cpu)) is HostClock
+    assert type(make_clock(cpu, of_rank=True)) is RankClock
+    assert type(make_clock(cpu, False, of_rank=True)) is NoClock
 
 
 def test_skipped_time_belongs_to_nobody(time):

@@ -1,5 +1,6 @@
 import math
 import os
+from pathlib import Path
 
 import pytest
 
@@ -7,6 +8,7 @@ from framework.measure import host
 from framework.measure.cgroup import Cgroups
 from framework.measure.host import (
     available_memory_bytes,
+    boot_number,
     cores_per_rank,
     machine,
     num_cores,
@@ -101,3 +103,14 @@ def test_a_containers_limit_counts_less_what_it_holds_but_for_files(container):
 def test_a_container_without_a_limit_is_the_machine(container):
     (container / "memory.max").write_text("max\n")
     assert available_memory_bytes() > 1_000_000
+
+
+def test_a_host_has_a_number_also_without_linux(monkeypatch):
+    number = boot_number()
+    assert number == boot_number() > 0
+    monkeypatch.setattr(Path, "read_text", refused)
+    assert boot_number() == boot_number() > 0
+
+
+def refused(*_, **__):
+    raise OSError
