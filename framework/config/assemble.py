@@ -41,7 +41,7 @@ from framework.contracts.data import (
     is_exact,
 )
 from framework.contracts.loader import Clock, Loader, LoaderContext
-from framework.contracts.parallel import Parallel
+from framework.contracts.parallel import Parallel, TimesExchanges
 from framework.contracts.records import Manifest
 from framework.contracts.slow_records import waits_for
 from framework.contracts.waits import Waits
@@ -223,11 +223,14 @@ def assemble(
     stay_beside(device)
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = True  # batches have few sizes
-    clock: Clock = make_clock(device, config["clock"])
+    of_rank = parallel.world_size > 1
+    clock: Clock = make_clock(device, config["clock"], of_rank)
     val_clock: Clock = make_clock(device, config["clock"])
     trace: ProfiledClock | None = None
     if profile is not None:
         clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
+    if of_rank and isinstance(parallel, TimesExchanges):
+        parallel.time_exchanges(clock.mark)
     with ExitStack() as stack:
         config, from_data, train_source, val_sources = _sources(
             stack, config, allowed, parallel, declared

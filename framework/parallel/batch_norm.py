@@ -10,17 +10,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from framework.parallel.exchange import Exchange
+
 _BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
-def synchronized(model: nn.Module, device: torch.device) -> nn.Module:
-    """Replace every batch norm of a model by one that synchronizes. Names in its state stay."""
+def synchronized(model: nn.Module, device: torch.device, exchange: Exchange) -> nn.Module:
+    """Replace every batch norm of a model by one that synchronizes. Names in its state stay.
+
+    ``exchange`` measures how long those of the CPU wait for other ranks.
+    """
     if device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if isinstance(model, _BatchNorm):
-        return HostSyncBatchNorm(model)
+        return HostSyncBatchNorm(model, exchange)
     for name, child in model.named_children():
-        replacement = synchronized(child, device)
+        replacement = synchronized(child, device, exchange)
         if replacement is not child:
             setattr(model, name, replacement)
     return model
@@ -33,8 +38,9 @@ class HostSyncBatchNorm(nn.Module):
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
 
-    def __init__(self, old: _BatchNorm) -> None:
+    def __init__(self, old: _BatchNorm, exchange: Exchange) -> None:
         super().__init__()
+        self._exchange = exchange
         self.eps = old.eps
         self.momentum = old.momentum
         self.affine = old.affine
@@ -60,7 +66,9 @@ class HostSyncBatchNorm(nn.Module):
         else:
             weight = wide.new_ones(x.shape[1])
             bias = wide.new_zeros(x.shape[1])
-        result, mean, variance, count = _Normalized.apply(wide, weight, bias, self.eps)
+        result, mean, variance, count = _Normalized.apply(
+            wide, weight, bias, self.eps, self._exchange
+        )
         self._track(mean, variance * (count / (count - 1).clamp(min=1)).to(variance.dtype))
         return result.to(x.dtype)
 
@@ -92,10 +100,12 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, exchange: Exchange
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         own = torch.batch_norm_update_stats(x, None, None, 0.0)
+        exchange.begin()  # torch.compile does not know our context
         every = _gathered(torch.cat([x.new_tensor([x.numel() / x.shape[1]]), *own])).double()
+        exchange.end()
         counts = every[:, :1]
         means, variances = every[:, 1:].chunk(2, dim=1)
         count = counts.sum()
@@ -103,6 +113,7 @@ class _Normalized(torch.autograd.Function):
         variance = ((counts * (variances + (means - mean).square())).sum(0) / count).to(x.dtype)
         mean = mean.to(x.dtype)
         ctx.eps = eps
+        ctx.exchange = exchange
         ctx.save_for_backward(x, weight, mean, torch.rsqrt(variance + eps), count)
         ctx.mark_non_differentiable(mean, variance, count)
         result = nn.functional.batch_norm(x, mean, variance, weight, bias, eps=eps)
@@ -110,14 +121,16 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         gradient = gradients[0]
         x, weight, mean, scale, count = ctx.saved_tensors
         _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
             gradient, x, weight, None, None, mean, scale, True, ctx.eps, [False, True, True]
         )
         sums = torch.stack([of_weight, of_bias])
+        ctx.exchange.begin()
         dist.all_reduce(sums)
+        ctx.exchange.end()
         mean_of_weight, mean_of_bias = sums.div_(count.to(x.dtype))
         # The gradient of x is gradient * by_gradient + x * by_x + rest, computed in two passes.
         shape = (-1, *[1] * (x.dim() - 2))
@@ -125,7 +138,7 @@ class _Normalized(torch.autograd.Function):
         by_x = -by_gradient * scale * mean_of_weight
         rest = -by_x * mean - by_gradient * mean_of_bias
         of_x = torch.addcmul(rest.view(shape), gradient, by_gradient.view(shape))
-        return of_x.addcmul_(x, by_x.view(shape)), of_weight, of_bias, None
+        return of_x.addcmul_(x, by_x.view(shape)), of_weight, of_bias, None, None
 
 
 def _gathered(own: Tensor) -> Tensor:

@@ -1,18 +1,21 @@
 """DistributedDataParallel: one process per replica."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from framework.errors import ConfigError
 from framework.parallel.defaults import UnshardedState
+from framework.parallel.exchange import ExchangeEnds
 from framework.parallel.group import RankGroup
 
 COMPRESS = ("none", "bf16")
+_engine: Any = torch.autograd.Variable._execution_engine  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
 
 @final
@@ -51,6 +54,8 @@ class DistributedParallel(UnshardedState, RankGroup):
         if compress == "bf16" and device.type != "cuda":
             raise ConfigError(136, where, "does not work among CPUs", "choose none")
         super().__init__("ddp", timeout_s, sync_batch_norm, device)
+        self._hooks: list[RemovableHandle] = []
+        self._until_exchanged = ExchangeEnds(self.exchange)
         self.bucket_mb = bucket_mb
         self.static_graph = static_graph
         self.compress = compress
@@ -81,7 +86,37 @@ class DistributedParallel(UnshardedState, RankGroup):
         )
         if self.compress == "bf16":
             replica.register_comm_hook(None, bf16_compress_hook)
+        self._time(replica)
         return replica
+
+    def _time(self, replica: DistributedDataParallel) -> None:
+        """Mark when this rank has computed its gradients, before it waits for those of the others.
+
+        DDP waits in a callback at the end of backward. One that is queued earlier comes first. DDP
+        also waits before the forward pass, for the buffers of rank 0.
+        """
+        for hook in self._hooks:
+            hook.remove()
+        exchange = self.exchange
+
+        def queue(gradient: Tensor) -> None:
+            if replica.require_backward_grad_sync:
+                _engine.queue_callback(exchange.begin)
+
+        def before_buffers(module: nn.Module, inputs: Any) -> None:
+            if replica.training:
+                exchange.begin()
+
+        def after_buffers(module: nn.Module, inputs: Any) -> None:
+            exchange.end()
+
+        trained = [own for own in replica.parameters() if own.requires_grad]
+        self._hooks = [own.register_hook(queue) for own in trained[:1]]
+        if next(replica.buffers(), None) is not None:
+            self._hooks += [
+                replica.register_forward_pre_hook(before_buffers),
+                replica.module.register_forward_pre_hook(after_buffers),
+            ]
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         if isinstance(model, DistributedDataParallel):
@@ -91,4 +126,4 @@ class DistributedParallel(UnshardedState, RankGroup):
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         if not last and isinstance(model, DistributedDataParallel):
             return model.no_sync()
-        return nullcontext()
+        return self._until_exchanged

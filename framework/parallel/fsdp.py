@@ -12,9 +12,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from framework.parallel.exchange import Exchange
 from framework.parallel.group import RankGroup
 
 _NOTHING = nullcontext()
+CAN_TIME = "set_custom_all_gather" in vars(FSDPModule)  # since torch 2.8
 
 
 @final
@@ -51,6 +53,8 @@ class ShardedParallel(RankGroup):
         mesh = init_device_mesh(self.device.type, (self.world_size,))
         for unit in (*self._units(model), model):
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+            if self.device.type == "cpu":  # a GPU waits in a stream, of which the host sees nothing
+                time_unit(unit, self.exchange)
         return model
 
     def _units(self, model: nn.Module) -> list[nn.Module]:
@@ -88,6 +92,17 @@ class ShardedParallel(RankGroup):
                 pairs = state[key].items()
                 result[key] = {name: _shard(value, weights[name]) for name, value in pairs}
         return result
+
+
+def time_unit(unit: nn.Module, exchange: Exchange) -> None:
+    """Mark when a sharded module waits for other ranks, to gather weights or reduce gradients."""
+    if not CAN_TIME:
+        return
+    from framework.parallel.timed_fsdp import TimedGather, TimedReduce  # noqa: PLC0415
+
+    assert isinstance(unit, FSDPModule)
+    unit.set_custom_all_gather(TimedGather(exchange))
+    unit.set_custom_reduce_scatter(TimedReduce(exchange))
 
 
 def _gathered(node: Any) -> Any:

@@ -7,6 +7,7 @@ for all the steps that the device has queued.
 import os
 import signal
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
@@ -18,6 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.batch_norm import synchronized
+from framework.parallel.exchange import Exchange
 from framework.parallel.launch.hosts import choose_interface
 from framework.parallel.launch.ranks import all_up, meet, under_launcher
 from framework.system.stopping import handled
@@ -59,6 +61,7 @@ class RankGroup:
         if device.type == "cuda":
             self.device = _own_gpu(where)
         self._timeout = timedelta(seconds=timeout_s)
+        self.exchange = Exchange()
         self._join(where)
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
@@ -105,7 +108,7 @@ class RankGroup:
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ConfigError(108, "model", "has no parameter to train", "unfreeze some")
         if self.sync_batch_norm:
-            return synchronized(model, self.device)
+            return synchronized(model, self.device, self.exchange)
         return model
 
     def rewrap(self, model: nn.Module) -> nn.Module:
@@ -121,9 +124,13 @@ class RankGroup:
             dist.broadcast(shared, 0)
             tensor.data.copy_(shared)
 
+    def time_exchanges(self, mark: Callable[[str], None]) -> None:
+        self.exchange.mark = mark
+
     def total(self, sums: Tensor) -> Tensor:
         shared = sums.clone()
-        dist.all_reduce(shared)
+        with self.exchange:
+            dist.all_reduce(shared)
         return shared.cpu()
 
     def gather(self, values: Tensor) -> list[Tensor]:
@@ -133,7 +140,8 @@ class RankGroup:
         padded = torch.zeros(max(sizes), dtype=values.dtype)
         padded[: len(values)] = values
         gathered = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(gathered, padded)
+        with self.exchange:
+            dist.all_gather(gathered, padded)
         return [tensor[:size] for tensor, size in zip(gathered, sizes, strict=True)]
 
     def agree(self, *flags: bool) -> list[bool]:

@@ -118,9 +118,11 @@ class VirtualParallel(UnshardedState, RankGroup):
         size = -(-len(own) // self.world_size)
         padded = nn.functional.pad(own, (0, self.world_size * size - len(own)))
         pieces = torch.empty_like(padded)
-        dist.all_to_all_single(pieces, padded)
+        with self.exchange:
+            dist.all_to_all_single(pieces, padded)
         summed = pairwise_sum(pieces.view(self.world_size, size))
-        dist.all_gather(list(padded.view(self.world_size, size)), summed)
+        with self.exchange:
+            dist.all_gather(list(padded.view(self.world_size, size)), summed)
         return padded[: len(own)]
 
 

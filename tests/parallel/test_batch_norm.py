@@ -1,8 +1,9 @@
 import pytest
-import torch
 from torch import nn
 
 from framework.parallel.batch_norm import HostSyncBatchNorm, synchronized
+from framework.parallel.exchange import Exchange
+from tests.fakes import CPU
 from tests.parallel.launching import launched
 from tests.parallel.rank_program import KINDS, SPLITS, flat, gradients, learn, make_input, make_net
 
@@ -75,7 +76,7 @@ def test_a_model_in_double_precision_keeps_it(ranks, first):
 def test_every_batch_norm_at_any_depth_is_replaced_and_nothing_else():
     inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     model = synchronized(
-        nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3)), torch.device("cpu")
+        nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3)), CPU, Exchange()
     )
     kinds = [type(module) for module in (*inner, model[1], model[2])]
     assert kinds == [nn.Linear, HostSyncBatchNorm, HostSyncBatchNorm, nn.GroupNorm]
@@ -83,12 +84,12 @@ def test_every_batch_norm_at_any_depth_is_replaced_and_nothing_else():
 
 def test_a_model_that_is_a_batch_norm_is_replaced_itself():
     old = nn.BatchNorm3d(2)
-    new = synchronized(old, torch.device("cpu"))
+    new = synchronized(old, CPU, Exchange())
     assert isinstance(new, HostSyncBatchNorm)
     assert new.weight is old.weight
     assert list(new.state_dict()) == list(old.state_dict())
 
 
 def test_the_mode_stays_when_it_is_replaced():
-    assert not synchronized(nn.BatchNorm2d(2).eval(), torch.device("cpu")).training
-    assert synchronized(nn.BatchNorm2d(2), torch.device("cpu")).training
+    assert not synchronized(nn.BatchNorm2d(2).eval(), CPU, Exchange()).training
+    assert synchronized(nn.BatchNorm2d(2), CPU, Exchange()).training

@@ -4,6 +4,7 @@ from torch import nn
 
 from framework.model.resnet18 import ResNet18
 from framework.parallel.batch_norm import HostSyncBatchNorm
+from framework.parallel.exchange import Exchange
 from framework.train.model_layers import (
     ModelBlocks,
     is_normalization,
@@ -20,7 +21,7 @@ class ScaledNormLinear(nn.Linear):
     ("module", "normalizes", "keeps"),
     [
         (nn.BatchNorm2d(2), True, True),
-        (HostSyncBatchNorm(nn.BatchNorm2d(2)), True, True),
+        (HostSyncBatchNorm(nn.BatchNorm2d(2), Exchange()), True, True),
         (nn.BatchNorm2d(2, track_running_stats=False), True, False),
         (nn.BatchNorm2d(2, affine=False), True, True),
         (nn.LayerNorm(2), True, False),

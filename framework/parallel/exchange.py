@@ -1,0 +1,56 @@
+"""Mark the time in which a rank exchanges something with the others, and so waits for the last."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+
+from framework.contracts.span import EXCHANGE, OWN
+
+
+def _ignore(name: str) -> None:
+    """Measure nothing, because nobody asked for it."""
+
+
+@final
+class Exchange:
+    """A context around an exchange. Marking takes 0.4 us."""
+
+    def __init__(self) -> None:
+        self.mark: Callable[[str], None] = _ignore
+        self._is_open = False
+
+    def begin(self) -> None:
+        if not torch.compiler.is_compiling():  # what is compiled cannot look at the time
+            self._is_open = True
+            self.mark(OWN)
+
+    def end(self) -> None:
+        """End the exchange, if one has begun."""
+        if self._is_open and not torch.compiler.is_compiling():
+            self._is_open = False
+            self.mark(EXCHANGE)
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def __deepcopy__(self, memo: Any) -> "Exchange":
+        """Return this object, since a copied model still belongs to the same rank."""
+        return self
+
+
+@final
+class ExchangeEnds:
+    """A context in which an exchange may begin, and at whose end it has ended."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self._exchange.end()
