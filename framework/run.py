@@ -206,6 +206,7 @@ def _summary(
     config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float
 ) -> dict[str, Any]:
     pace = trainer.pace
+    ranks = trainer.ranks.whole
     return {
         "status": "interrupted" if trainer.stopped else "finished",
         "reason": trainer.ended,
@@ -217,6 +218,7 @@ def _summary(
         "val": trainer.val_means,
         "best": trainer.best,
         "spans": span_figures(trainer.spans),
+        "ranks": ranks and ranks.as_dict(),
         "train_s": pace.train_s,
         "validate_s": trainer.validate_s,
         "skipped_steps": trainer.progress.step - trainer.progress.scheduled,

@@ -7,6 +7,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from framework.contracts.rank_spans import RankReport
 from framework.contracts.span import Span
 from framework.contracts.training import Report, Sink
 from framework.system.rng import kept_generators
@@ -21,6 +22,7 @@ class SplitResults(NamedTuple):
     arrays: Mapping[str, Tensor]
     records_per_s: float
     spans: Mapping[str, Span]
+    ranks: RankReport | None = None
 
 
 @final
@@ -63,6 +65,7 @@ class Reporter:
             left_s=step_s * (last_step - progress.step),
             skipped=progress.step - progress.scheduled,
             arrays=results.arrays,
+            ranks=results.ranks,
         )
         # A sink may draw random numbers, to choose an image for example. That must not change the
         # numbers that rank 0 trains with.

@@ -15,6 +15,7 @@ from framework.train.metrics import Progress, Tally
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.pace import TrainPace
 from framework.train.parts import Parts
+from framework.train.rank_watch import RankWatch
 from framework.train.reporter import Reporter, SplitResults
 from framework.train.step import Stepper
 from framework.train.validate import is_better, means_of_sets, splits_of, validated
@@ -52,6 +53,7 @@ class Trainer:
         self._splits = splits_of(parts.val)
         self._watching = parts.watching or Watching({}, parts.parallel)
         self._reporter = Reporter(parts.train.identity, parts.parallel.device)
+        self.ranks = RankWatch(parts.clock, parts.parallel)  # what all ranks measure
         self._tally = Tally(parts.objective)
         self._last_step = 0
 
@@ -194,7 +196,9 @@ class Trainer:
         records_per_s = self.pace.lap(self._fresh(count))
         self._tally.clear()
         if count:
-            results = SplitResults("train", means, arrays, records_per_s, self._lap())
+            spans = self._lap()
+            ranks = self.ranks.take(spans)
+            results = SplitResults("train", means, arrays, records_per_s, spans, ranks)
             report = self._write(results)
             if self._watching.is_on:
                 self._watching.after_report(self._moment(report=report))

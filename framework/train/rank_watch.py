@@ -1,0 +1,101 @@
+"""Gather at a report what all ranks measured: their spans, and who made whom wait."""
+
+from collections.abc import Mapping
+from typing import final
+
+import numpy as np
+import torch
+
+from framework.contracts.loader import Clock, KnowsOwnWork
+from framework.contracts.parallel import Parallel
+from framework.contracts.rank_spans import RankReport, RankSpan
+from framework.contracts.span import ALL_SPANS, IDLE, SPANS, Span
+from framework.train.host_clocks import HostClocks
+from framework.train.lateness import (
+    Array,
+    LateSteps,
+    StepTimes,
+    late_rank,
+    late_steps,
+    same_steps,
+)
+
+NAMES = (*ALL_SPANS, IDLE)
+COLUMNS = 3 + len(SPANS)  # of a row of ``KnowsOwnWork.own_work``
+HEADER = 2 + 2 * len(NAMES)  # the clock, whether clocks are compared, and each span's sum and steps
+
+
+@final
+class RankWatch:
+    """The measurements of all ranks since the start. Every rank has one, and rank 0 reads it.
+
+    Args:
+        clock: This rank's.
+        parallel: The ranks.
+    """
+
+    def __init__(self, clock: Clock, parallel: Parallel) -> None:
+        self._parallel = parallel
+        self._clock: KnowsOwnWork | None = None
+        if parallel.world_size > 1 and isinstance(clock, KnowsOwnWork):
+            self._clock = clock
+        self._clocks = HostClocks()
+        self._totals_s: Array = np.zeros((parallel.world_size, len(NAMES), 2))
+        self._late = LateSteps()
+
+    @property
+    def whole(self) -> RankReport | None:
+        """What rank 0 knows of all steps of this run; None if there is one rank."""
+        if self._clock is None:
+            return None
+        return self._report(self._totals_s, self._late)
+
+    def take(self, spans: Mapping[str, Span]) -> RankReport | None:
+        """Gather what the ranks measured since the last report. All ranks call it together.
+
+        Only rank 0 gets the result.
+        """
+        if self._clock is None:
+            return None
+        own = [self._clock.time_base, float(self._clocks.are_due())]
+        for name in NAMES:
+            span = spans.get(name, Span())
+            own += (span.total_s, span.num_steps)
+        for row in self._clock.own_work():
+            own += row
+        gathered = self._parallel.gather(torch.tensor(own, dtype=torch.float64))
+        blocks = [block.numpy() for block in gathered]
+        # Ranks of one host share its clock, and devices have no time that could be compared.
+        if blocks[0][1] and len({block[0] for block in blocks}) > 1:
+            self._clocks.compare(self._parallel)
+        if self._parallel.rank:
+            return None
+        totals_s = np.stack([block[2:HEADER].reshape(-1, 2) for block in blocks])
+        late = self._late_steps([block[HEADER:].reshape(-1, COLUMNS) for block in blocks])
+        self._totals_s = self._totals_s + totals_s
+        self._late = self._late + late
+        return self._report(totals_s, late)
+
+    def _late_steps(self, rows: list[Array]) -> LateSteps:
+        every = np.stack(same_steps(rows))  # [ranks, steps, COLUMNS]
+        if not every.shape[1]:
+            return LateSteps()
+        arrived_s = every[:, :, 1]
+        uncertainty_s = np.zeros_like(arrived_s)
+        if self._clocks.are_known:
+            offsets_s, uncertainty_s = self._clocks.at(arrived_s)
+            arrived_s = arrived_s - offsets_s
+            uncertainty_s = uncertainty_s + np.median(uncertainty_s, axis=0)
+        step_s = every[:, :, 2:].sum(axis=2).mean(axis=0)
+        return late_steps(StepTimes(arrived_s, every[:, :, 3:], step_s, uncertainty_s))
+
+    def _report(self, totals_s: Array, late: LateSteps) -> RankReport:
+        means_s = totals_s[:, :, 0] / np.maximum(totals_s[:, :, 1], 1.0)
+        spans: dict[str, RankSpan] = {}
+        for number, name in enumerate(NAMES):
+            if totals_s[:, number, 1].any():
+                own_s = means_s[:, number]
+                least, middle, most = own_s.min(), np.median(own_s), own_s.max()
+                slowest = int(own_s.argmax())
+                spans[name] = RankSpan(float(least), float(middle), float(most), slowest)
+        return RankReport(len(totals_s), spans, late_rank(late, len(totals_s)))
