@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from framework.config.schema import PROFILE
+from framework.contracts.rank_spans import LateRank
 from framework.contracts.slow_records import slow_words
 from framework.contracts.span import IDLE
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
@@ -44,6 +45,8 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
     elif summary:
         if summary.get("spans"):
             console.print(spans_table(summary["spans"]))
+        if ranks := summary.get("ranks"):
+            console.print(ranks_table(ranks))
         for line in _lines(summary):
             console.print(line, soft_wrap=True)
     for trace in sorted((run_dir / PROFILE).glob("*")):
@@ -63,6 +66,18 @@ def spans_table(spans: dict[str, Any]) -> Table:
     return table
 
 
+def ranks_table(ranks: dict[str, Any]) -> Table:
+    """Return the table of the spans over all ranks, from ``ranks`` in ``summary.json``."""
+    title = f"the mean step of {ranks['num']} ranks"
+    table = Table("span", title=title, title_justify="left")
+    for name in ("min", "median", "max", "slowest rank"):
+        table.add_column(name, justify="right")
+    for name, span in ranks["spans"].items():
+        times = (f"{1e3 * span[key]:.3f} ms" for key in ("min_s", "median_s", "max_s"))
+        table.add_row(name, *times, str(span["rank"]))
+    return table
+
+
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
     """Yield what the table has no room for: reading, the machine, and the result."""
     if IDLE in summary.get("spans", {}):
@@ -70,6 +85,8 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
             "wait is the host's, beside which the device may work; "
             "idle, the device's, is what it costs"
         )
+    if late := (summary.get("ranks") or {}).get("late"):
+        yield LateRank(**late).words
     if stages_s := summary.get("stages_s"):
         names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
         stages = "  ".join(f"{name} {stages_s[name]:.2f}" for name in names)

@@ -75,6 +75,9 @@ def _parts(report: Report) -> Iterator[str]:
         if name in known:
             yield f"{name} {100 * known[name]:.0f} %"
             break
+    if report.ranks is not None and report.ranks.late is not None:
+        late = report.ranks.late
+        yield f"rank {late.rank} late {1e3 * late.late_s:.0f} ms ({late.span})"
     for name, share in report.content.items():
         yield f"{name} {100 * share:.0f} %"
     if report.left_s is not None:

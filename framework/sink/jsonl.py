@@ -46,6 +46,8 @@ class JsonlSink:
             line["usage"] = report.usage
         if report.slow_records:
             line["slow_records"] = report.slow_records
+        if report.ranks is not None:
+            line["ranks"] = report.ranks.as_dict()
         if report.skipped:
             line["skipped"] = report.skipped
         if report.ready is not None:

@@ -26,6 +26,10 @@ def measured_values(report: Report) -> dict[str, float]:
     values |= {f"stage/{name}_s": seconds for name, seconds in report.stages_s.items()}
     values |= {f"share/{name}": share for name, share in report.content.items()}
     values |= {f"usage/{name}": value for name, value in report.usage.items()}
+    if report.ranks is not None:
+        for name, span in report.ranks.spans.items():
+            values[f"span_ranks/{name}_min_s"] = span.min_s
+            values[f"span_ranks/{name}_max_s"] = span.max_s
     optional = {
         "stage/ready": report.ready,
         "usage/skipped_steps": report.skipped or None,

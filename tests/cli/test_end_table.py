@@ -3,6 +3,7 @@ import json
 import pytest
 
 from framework.cli.end_table import print_run, print_sweep
+from framework.contracts.rank_spans import LateRank
 
 SPAN = {"total_s": 4.0, "mean_s": 0.04, "p50_s": 0.035, "p90_s": 0.0625, "share": 0.5}
 SUMMARY = {
@@ -49,6 +50,21 @@ def test_below_it_stands_how_reading_went_and_what_the_machine_did(printed):
     assert "reading, thread-seconds: read 1.50  decode 20.25, 1.8 of 2 batches ready" in out
     assert "this process 1.50 cores  workers 0.75 cores  GPU busy 90 %  peak memory 1.00 GiB" in out
     assert "idle" not in out
+
+
+def test_several_ranks_have_a_table_and_a_late_one_a_sentence(printed):
+    span = {"min_s": 0.001, "median_s": 0.002, "max_s": 0.033, "rank": 1}
+    late = LateRank(1, "forward", 0.98, 0.0309, 0.56, 0.0)
+    ranks = {"num": 2, "spans": {"forward": span}, "late": late._asdict()}
+    out = printed(ranks=ranks)
+    assert "the mean step of 2 ranks" in out
+    row = next(line for line in out.splitlines() if "33.000 ms" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        *("forward", "1.000 ms", "2.000 ms", "33.000 ms", "1"),
+    ]
+    assert f"{late.words}\n" in out
+    assert "late" not in printed(ranks={**ranks, "late": None})
+    assert "the mean step of" not in printed(ranks=None)
 
 
 @pytest.mark.parametrize(("cores", "is_told"), [(0.02, False), (0.4, False), (0.9, True)])

@@ -6,6 +6,7 @@ import torch
 from rich.console import Console
 
 import framework.sink.console
+from framework.contracts.rank_spans import LateRank, RankReport
 from framework.contracts.training import Report, RunContext
 from framework.sink.console import ConsoleSink
 from tests.fakes import span
@@ -76,6 +77,12 @@ def test_where_a_device_works_beside_the_host_its_idle_time_is_what_counts(drawn
     result = drawn(replace(TRAIN, spans={**SPANS, "idle": span(0.25)}))
     assert "idle 25 %" in result
     assert "wait" not in result
+
+
+def test_a_rank_for_which_the_others_wait_is_named(drawn):
+    ranks = RankReport(4, {}, LateRank(3, "backward", 0.71, 0.012, 0.09, 0.0))
+    assert "rank 3 late 12 ms (backward)" in drawn(replace(TRAIN, ranks=ranks), width=120)
+    assert "rank" not in drawn(replace(TRAIN, ranks=RankReport(4)))
 
 
 def test_what_the_machine_does_is_said_where_there_is_room(drawn):

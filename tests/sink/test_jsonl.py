@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from framework.contracts.rank_spans import LateRank, RankReport, RankSpan
 from framework.contracts.training import Report, RunContext
 from framework.sink.jsonl import JsonlSink
 from tests.fakes import span
@@ -49,6 +50,17 @@ def test_a_report_is_a_line_with_all_its_numbers(tmp_path):
             f"{name}_p90_s": result.p90_s,
         }
     assert lines(tmp_path) == [known]
+
+
+def test_what_all_ranks_measured_stands_in_the_line(tmp_path):
+    late = LateRank(3, "backward", 0.71, 0.012, 0.09, 1e-4)
+    ranks = RankReport(4, {"wait": RankSpan(0.1, 0.2, 0.3, 2)}, late)
+    write(tmp_path, report(3, ranks=ranks), report(4, ranks=RankReport(2)))
+    first, second = (line["ranks"] for line in lines(tmp_path))
+    assert first["num"] == 4
+    assert first["spans"]["wait"] == {"min_s": 0.1, "median_s": 0.2, "max_s": 0.3, "rank": 2}
+    assert LateRank(**first["late"]) == late
+    assert second == {"num": 2, "spans": {}, "late": None}
 
 
 def test_what_loader_and_machine_said_stands_in_the_line(tmp_path):

@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+from framework.contracts.rank_spans import RankReport, RankSpan
 from framework.contracts.training import Report
 from framework.sink.report_values import learned_values, measured_values
 from tests.fakes import span
@@ -18,3 +21,10 @@ def test_what_is_measured_belongs_to_training():
     assert values["span/wait_s"] == report().spans["wait"].mean_s
     assert values["usage/skipped_steps"] == 2
     assert measured_values(report("val")) == {"records_per_s/val": 9.0}
+
+
+def test_the_quickest_and_the_slowest_rank_have_curves():
+    ranks = RankReport(4, {"wait": RankSpan(0.1, 0.2, 0.3, 2)})
+    values = measured_values(replace(report(), ranks=ranks))
+    assert values["span_ranks/wait_min_s"] == 0.1
+    assert values["span_ranks/wait_max_s"] == 0.3

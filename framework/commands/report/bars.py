@@ -25,7 +25,7 @@ from framework.commands.report.compare_runs import Relative, looks
 from framework.commands.report.palette import INK, MUTED, OF_RUN, PAPER, of_run, of_span
 from framework.commands.report.recorded_run import RecordedRun
 from framework.commands.report.units import rate, seconds, share, time_unit, times
-from framework.contracts.span import IDLE, SPANS
+from framework.contracts.span import ALL_SPANS, IDLE
 
 ROW = 33.0  # units: the height of a name and its bar
 MIDDLE = 0.73  # of a bar, in rows
@@ -83,7 +83,7 @@ def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) ->
         return None
     unit_s, unit = time_unit(longest_s)
     known = dict.fromkeys(name for run in runs for name in run.spans)
-    spans = [name for name in dict.fromkeys([IDLE, *SPANS, *known]) if name in known]
+    spans = [name for name in dict.fromkeys([IDLE, *ALL_SPANS, *known]) if name in known]
     figure, axes = _bars(len(runs), 22, f"{unit} per step")
     handles: dict[str, Any] = {}
     tips: dict[str, str] = {}

@@ -35,6 +35,10 @@ def _of_one(run: RecordedRun) -> Iterator[Card]:
     yield Card("Speed", rate(run.records_per_s), detail)
     if run.wait_share is not None:
         yield Card("Waiting for data", share(run.wait_share), f"of a step of {seconds(run.step_s)}")
+    if run.ranks and run.ranks.late:
+        late = run.ranks.late
+        lost = f"of the run lost by the others, in {late.span} of rank {late.rank}"
+        yield Card("Waiting for a rank", share(late.lost_share), lost)
     for name, value in list(run.val.items())[:2]:
         yield Card(f"Validation {name}", plain(value), run.best_of(name))
     if "peak_rss_bytes" in run.figures:

@@ -18,7 +18,7 @@ from framework.commands.report.units import (
     size,
     times,
 )
-from framework.contracts.span import IDLE, SPANS
+from framework.contracts.span import ALL_SPANS, IDLE
 
 MOST_METRICS = 4
 
@@ -78,7 +78,7 @@ def runs_table(runs: Sequence[RecordedRun], names: Sequence[str], compared: Rela
 
 def spans_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
     """Return the seconds per step of each span."""
-    spans = dict.fromkeys([IDLE, *SPANS, *(name for run in runs for name in run.spans)])
+    spans = dict.fromkeys([IDLE, *ALL_SPANS, *(name for run in runs for name in run.spans)])
     columns = [
         *((name, "", [_span(run.spans.get(name), run) for run in runs]) for name in spans),
         ("step", "all", [_number(run.step_s, seconds) for run in runs]),
@@ -89,6 +89,35 @@ def spans_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
         "where they were kept."
     )
     return _table("spans", "Spans", caption, names, columns)
+
+
+def ranks_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
+    """Return the seconds per step of each span on the slowest rank."""
+    spans = dict.fromkeys(name for run in runs if run.ranks for name in run.ranks.spans)
+    columns: list[Column] = [
+        ("ranks", "", [_number_of_ranks(run) for run in runs]),
+        *((name, "", [_rank_span(run, name) for run in runs]) for name in spans),
+    ]
+    caption = (
+        "Mean per step on the rank that took longest; below it this rank, then the least and the "
+        "median of all ranks. exchange: it waited for other ranks, so the slowest rank has the "
+        "shortest."
+    )
+    return _table("ranks", "Ranks", caption, names, columns)
+
+
+def _number_of_ranks(run: RecordedRun) -> TableCell:
+    if run.ranks is None:
+        return TableCell(NONE, None)
+    return _number(run.ranks.num_ranks, plain)
+
+
+def _rank_span(run: RecordedRun, name: str) -> TableCell:
+    span = run.ranks and run.ranks.spans.get(name)
+    if not span:
+        return TableCell(NONE, None)
+    others = f"{seconds(span.min_s)} | {seconds(span.median_s)}"
+    return _number(span.max_s, seconds, f"rank {span.rank}", others)
 
 
 def resources_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:

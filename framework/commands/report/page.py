@@ -13,6 +13,7 @@ from framework.commands.report.card import cards
 from framework.commands.report.chart import Chart
 from framework.commands.report.compare_runs import Difference, Relative, differences
 from framework.commands.report.figures_table import (
+    ranks_table,
     resources_table,
     runs_table,
     slow_table,
@@ -44,6 +45,7 @@ def page(
     tables = (
         runs_table(runs, names, compared),
         spans_table(runs, names),
+        ranks_table(runs, names),
         resources_table(runs, names),
         slow_table(runs, names),
     )
@@ -100,6 +102,8 @@ def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
             texts.append((f"{run.status}: {run.reason}", number))
         elif not run.is_whole:
             texts.append((run.status, number))
+        if run.ranks and run.ranks.late:
+            texts.append((run.ranks.late.words, number))
     texts += [(note, number) for number, run in enumerate(runs) for note in run.notes]
     return _together(texts)
 

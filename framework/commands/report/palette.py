@@ -29,6 +29,7 @@ OF_SPAN = {
     "copy": "orange",
     "forward": "blue",
     "backward": "sky",
+    "exchange": "purple",
     "optimizer": "green",
     "report": "gray",
 }

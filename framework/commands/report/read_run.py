@@ -29,6 +29,7 @@ from framework.commands.report.recorded_run import (
 )
 from framework.commands.report.run_metrics import Metrics, read_metrics
 from framework.config.schema import FACTS
+from framework.contracts.rank_spans import LateRank, RankReport, RankSpan
 from framework.contracts.slow_records import slow_words
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
 from framework.sink.config_files import newest_config
@@ -80,6 +81,7 @@ def read_run(path: Path) -> RecordedRun:
         resources=resources,
         slow=_slow(mapping(summary.get("slow_records")) or metrics.slow),
         notes=_notes(path, summary, spans, metrics),
+        ranks=_ranks(mapping(summary.get("ranks"))),
     )
 
 
@@ -131,6 +133,25 @@ def _slow(block: Mapping[str, Any]) -> tuple[RecordedRecord, ...]:
             rank = number(record.get("rank"))
             records.append(RecordedRecord(name, mean_s, reads, size_bytes, rank))
     return tuple(records)
+
+
+def _ranks(recorded: Mapping[str, Any]) -> RankReport | None:
+    """Return what the ranks measured; None if the run has one, or if a figure is damaged."""
+    spans: dict[str, RankSpan] = {}
+    for name, value in mapping(recorded.get("spans")).items():
+        figures = numbers(value, duration)
+        if {*RankSpan._fields} != {*figures}:
+            return None
+        rank = int(figures.pop("rank"))
+        spans[shown(name)] = RankSpan(rank=rank, **figures)
+    late = None
+    block = mapping(recorded.get("late"))
+    figures = numbers(block, duration)
+    if {*LateRank._fields} == {*figures, "span"}:
+        rank = int(figures.pop("rank"))
+        late = LateRank(rank=rank, span=shown(block.get("span")), **figures)
+    count = positive(recorded.get("num"))
+    return RankReport(int(count), spans, late) if count and spans else None
 
 
 def typed_choices(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from framework.commands.report.units import plain, share
-from framework.contracts.span import IDLE, SPANS, waiting_share
+from framework.contracts.rank_spans import RankReport
+from framework.contracts.span import ALL_SPANS, IDLE, waiting_share
 from framework.measure.statistics import quartiles, spread_share
 
 
@@ -68,6 +69,7 @@ class RecordedRun:
     resources: Mapping[str, float] = field(default_factory=dict)  # stages, use of the machine
     slow: tuple[RecordedRecord, ...] = ()
     notes: tuple[str, ...] = ()
+    ranks: RankReport | None = None  # None: one rank, or an older version
 
     @property
     def is_whole(self) -> bool:
@@ -122,7 +124,7 @@ def stacked(
     spans: Mapping[str, RecordedSpan],
 ) -> tuple[dict[str, RecordedSpan], dict[str, RecordedSpan]]:
     """Split spans into those that make up a step, in order, and those that run beside it."""
-    ordered = {name: spans[name] for name in (IDLE, *SPANS, *spans) if name in spans}
+    ordered = {name: spans[name] for name in (IDLE, *ALL_SPANS, *spans) if name in spans}
     beside: dict[str, RecordedSpan] = {}
     if IDLE in ordered and "wait" in ordered:
         beside["wait"] = ordered.pop("wait")

@@ -11,7 +11,7 @@ import numpy as np
 
 from framework.commands.report.json_values import duration, lines_of, mapping, number, positive
 from framework.commands.report.recorded_run import MetricCurve, RecordedSpan
-from framework.contracts.span import IDLE, SPANS
+from framework.contracts.span import ALL_SPANS, IDLE
 
 NO_METRIC = {"step", "epoch", "split", "lr", "records_per_s"}
 UNITS = ("_s", "_bytes", "_share", "_count")  # endings of measured figures, which are no metrics
@@ -87,7 +87,7 @@ class _Reader:
         if steps <= 0:  # the run was resumed from an earlier step: these steps are counted
             return
         self.num_steps += steps
-        spans_s = {name: duration(line.get(f"{name}_s")) for name in (*SPANS, IDLE)}
+        spans_s = {name: duration(line.get(f"{name}_s")) for name in (*ALL_SPANS, IDLE)}
         known_s = {name: span_s for name, span_s in spans_s.items() if span_s is not None}
         for name, span_s in known_s.items():
             self.totals_s[name] = self.totals_s.get(name, 0.0) + span_s * steps

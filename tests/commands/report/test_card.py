@@ -1,7 +1,12 @@
+from dataclasses import replace
+
 from framework.commands.report.bench_file import read_bench
 from framework.commands.report.card import cards
 from framework.commands.report.read_run import read_run
+from framework.contracts.rank_spans import LateRank, RankReport
 from tests.commands.report.runs import cell, lines_of, make_bench, make_run
+
+RANKS = RankReport(2, {}, LateRank(1, "forward", 0.98, 0.0309, 0.56, 0.0))
 
 
 def of(paths):
@@ -86,3 +91,12 @@ def test_a_failed_run_says_why(tmp_path):
     found = of([make_run(tmp_path / "a", code=6, reason="error[N101]: the loss is nan", lines=[])])
     assert (found["Status"].value, found["Speed"].value) == ("failed", "\N{EN DASH}")
     assert "N101" in found["Status"].detail
+
+
+def test_a_rank_for_which_the_others_wait_has_a_card(tmp_path):
+    run = replace(read_run(make_run(tmp_path / "a")), ranks=RANKS)
+    card = {card.title: card for card in cards([run], ["a"])}["Waiting for a rank"]
+    assert (card.value, card.detail) == (
+        "56.0 %",
+        "of the run lost by the others, in forward of rank 1",
+    )

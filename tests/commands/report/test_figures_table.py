@@ -1,13 +1,16 @@
 import math
+from dataclasses import replace
 
 from framework.commands.report.compare_runs import relative
 from framework.commands.report.figures_table import (
+    ranks_table,
     resources_table,
     runs_table,
     slow_table,
     spans_table,
 )
 from framework.commands.report.read_run import read_run
+from framework.contracts.rank_spans import RankReport, RankSpan
 from tests.commands.report.runs import lines_of, make_run
 
 
@@ -100,3 +103,14 @@ def test_each_slow_record_has_a_row(tmp_path):
         *("0", "a", "a/huge.jpg", "500 ms", "2", "1 MiB", "1"),
     ]
     assert len(table.rows) == 2
+
+
+def test_ranks_have_a_table_of_the_slowest(tmp_path):
+    runs, names = two(tmp_path)
+    span = RankSpan(0.001, 0.002, 0.033, 1)
+    runs[1] = replace(runs[1], ranks=RankReport(2, {"forward": span}))
+    table = ranks_table(runs, names)
+    assert [cell.text for cell in column(table, "ranks")] == ["\N{EN DASH}", "2", "\N{EN DASH}"]
+    cell = column(table, "forward")[1]
+    assert (cell.text, cell.details) == ("33 ms", ("rank 1", "1 ms | 2 ms"))
+    assert ranks_table(runs[:1], names[:1]).rows == []

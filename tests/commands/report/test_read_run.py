@@ -124,3 +124,50 @@ def test_a_device_that_idles_is_told_apart_from_a_host_that_waits(tmp_path):
 def test_only_a_run_is_a_run(tmp_path):
     assert not is_run(tmp_path)
     assert is_run(make_run(tmp_path / "a"))
+
+
+LATE = {
+    "rank": 1,
+    "span": "forward",
+    "steps_share": 0.98,
+    "late_s": 0.0309,
+    "lost_share": 0.56,
+    "uncertainty_s": 0.0,
+}
+SPAN = {"min_s": 0.001, "median_s": 0.002, "max_s": 0.033, "rank": 1}
+RANKS = {"num": 2, "spans": {"forward": SPAN}, "late": LATE}
+
+
+def with_ranks(folder, ranks):
+    path = make_run(folder)
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "ranks": ranks}))
+    return read_run(path)
+
+
+def test_what_the_ranks_measured_is_read(tmp_path):
+    run = with_ranks(tmp_path / "a", RANKS)
+    assert run.ranks.as_dict() == RANKS
+    assert with_ranks(tmp_path / "b", {**RANKS, "late": None}).ranks.late is None
+    assert read_run(make_run(tmp_path / "c")).ranks is None
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        3,
+        {"num": 2},
+        {**RANKS, "num": "two"},
+        {**RANKS, "spans": {"forward": {**SPAN, "rank": float("nan")}}},
+        {**RANKS, "spans": {"forward": {"min_s": 1.0}}},
+        {**RANKS, "spans": [1]},
+    ],
+)
+def test_damaged_figures_of_ranks_are_left_out(tmp_path, ranks):
+    assert with_ranks(tmp_path / "a", ranks).ranks is None
+
+
+def test_a_damaged_finding_is_left_out(tmp_path):
+    run = with_ranks(tmp_path / "a", {**RANKS, "late": {**LATE, "rank": None}})
+    assert run.ranks.late is None
+    assert run.ranks.spans["forward"].rank == 1
