@@ -47,6 +47,8 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
             console.print(spans_table(summary["spans"]))
         if ranks := summary.get("ranks"):
             console.print(ranks_table(ranks))
+            if ranks["late"]:
+                console.print(LateRank(**ranks["late"]).words, soft_wrap=True)
         for line in _lines(summary):
             console.print(line, soft_wrap=True)
     for trace in sorted((run_dir / PROFILE).glob("*")):
@@ -85,8 +87,6 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
             "wait is the host's, beside which the device may work; "
             "idle, the device's, is what it costs"
         )
-    if late := (summary.get("ranks") or {}).get("late"):
-        yield LateRank(**late).words
     if stages_s := summary.get("stages_s"):
         names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
         stages = "  ".join(f"{name} {stages_s[name]:.2f}" for name in names)

@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
