@@ -22,7 +22,7 @@ FILES = (
 )
 FOLDERS = (
     *("checkpoints", "tensorboard", "profile", "outbox", "curves", "pictures", "wandb", "*.tmp.*"),
-    *("evaluation*", "predictions*", "worst*"),
+    *("evaluation*", "predictions*", "worst*", "replay"),
 )
 
 

@@ -96,3 +96,12 @@ def test_what_a_killed_prune_has_left_is_deleted_by_the_next(tmp_path):
     make_run(tmp_path / f"run.tmp.{socket.gethostname()}.999999999.abcd")
     prune([path], others=False)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["replay", "evaluation", "pictures"])
+def test_what_commands_write_into_a_run_is_no_others_file(tmp_path, name):
+    path = make_run(tmp_path / "a")
+    (path / name / "step_3").mkdir(parents=True)
+    (path / name / "step_3" / "replay.json").write_text("{}")
+    prune([path], others=False)
+    assert not path.exists()
