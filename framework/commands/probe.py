@@ -163,6 +163,7 @@ class Probe:
     ) -> None:
         self.num_windows = num_windows
         self.grace_s = grace_s
+        self.given = config  # with validation, sinks and limits
         self.config: Config = {
             **config,
             "sink": {},

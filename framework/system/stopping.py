@@ -168,10 +168,13 @@ def printed(tell: Callable[[], object]) -> Action:
 
 
 @contextmanager
-def scratch_folder(prefix: str) -> Generator[str]:
-    """A temporary folder that is also removed if a signal ends the process."""
+def scratch_folder(prefix: str, place: str | None = None) -> Generator[str]:
+    """A temporary folder that is also removed if a signal ends the process.
+
+    ``place`` is the folder around it; None: that of the system.
+    """
     with (
-        tempfile.TemporaryDirectory(prefix=prefix) as folder,
+        tempfile.TemporaryDirectory(prefix=prefix, dir=place) as folder,
         undone(lambda _: shutil.rmtree(folder, ignore_errors=True)),
     ):
         yield folder

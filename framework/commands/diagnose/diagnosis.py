@@ -6,10 +6,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from framework.commands.diagnose import compute_rules, loading_rules
+from framework.commands.diagnose import compute_rules, loading_rules, run_rules
 from framework.commands.diagnose.device_syncs import Sync, find_syncs
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
+from framework.commands.diagnose.measure_run import run_rate
 from framework.commands.diagnose.record_sample import pack_all, write_sample
 from framework.commands.diagnose.rules import verdicts_of
 from framework.commands.diagnose.step_parts import headline, shares_of, times
@@ -36,7 +37,9 @@ SAMPLE_PACKING_S = 20.0
 # They make every step faster, and no step is slow because of them.
 TIPS = {"data_is_fine", "amp", "channels_last"}
 # Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
-UNTRIED = {"cold_disk", "network_disk", "compile_model"}
+UNTRIED = {"cold_disk", "network_disk", "compile_model"} | {
+    rule.__name__ for rule in run_rules.RULES
+}
 PAIRS = 4
 NUM_WINDOWS = 4  # of a trial
 
@@ -224,7 +227,9 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
             after = compose(verdict.words)._replace(threads=verdict.threads)
         say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
         each_s = APPLY_SHARE * seconds
-        pairs = alternate(compose(()), after, PAIRS, each_s, BURN_SHARE * seconds)
+        of_run = verdict.parts == run_rules.PARTS
+        rate = _run_rate if of_run else _training_rate
+        pairs = alternate(compose(()), after, PAIRS, each_s, BURN_SHARE * seconds, rate)
     return replace(diagnosis, applied=Applied(verdict, pairs, note))
 
 
@@ -233,15 +238,24 @@ def _training_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
         return probe.train(seconds, burn_in_s).records_per_s
 
 
+def _run_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
+    return run_rate(setting.config, setting.allowed, seconds + burn_in_s)
+
+
 def alternate(
-    before: Setting, after: Setting, num_pairs: int, seconds: float, burn_in_s: float
+    before: Setting,
+    after: Setting,
+    num_pairs: int,
+    seconds: float,
+    burn_in_s: float,
+    rate: Callable[[Setting, float, float], float] = _training_rate,
 ) -> Pairs:
-    """Train with both settings ``num_pairs`` times in turn."""
+    """Measure the rate of both settings ``num_pairs`` times in turn."""
     settings = (before, after)
     rates: tuple[list[float], list[float]] = ([], [])
     for number in range(num_pairs):
         for side in (number % 2, 1 - number % 2):  # in turn, so that drift favors neither
-            rates[side].append(_training_rate(settings[side], seconds, burn_in_s))
+            rates[side].append(rate(settings[side], seconds, burn_in_s))
     return Pairs(tuple(rates[0]), tuple(rates[1]))
 
 

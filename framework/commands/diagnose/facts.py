@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from framework.commands.diagnose.host_python import HostPython
 from framework.commands.diagnose.machine_facts import MachineFacts
+from framework.commands.diagnose.run_facts import RunFacts
 
 # With a smaller headroom data is not the problem. Measurements cannot resolve less.
 DATA_GAIN = 1.03
@@ -119,6 +120,7 @@ class DiagnosisFacts:
     convolutional: bool = False  # whether the model has 2-d convolutions, channels first
     python: HostPython | None = None
     on_machine: MachineFacts | None = None
+    on_run: RunFacts | None = None
 
     @property
     def headroom(self) -> float:

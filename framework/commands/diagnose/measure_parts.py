@@ -20,6 +20,7 @@ from framework.cli.arguments import block_words
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
 from framework.commands.diagnose.host_python import measure_python
 from framework.commands.diagnose.measure_machine import measure_machine
+from framework.commands.diagnose.measure_run import measure_run
 from framework.commands.probe import Config, Probe, Rate
 from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
@@ -68,6 +69,7 @@ Action = Callable[[Tensor], object]
 SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {
     "python": measure_python,
     "on_machine": measure_machine,
+    "on_run": measure_run,
 }
 
 

@@ -12,13 +12,14 @@ from framework.commands.diagnose import (
     loading_rules,
     machine_rules,
     python_rules,
+    run_rules,
     storage_rules,
 )
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 
 Rule = Callable[[DiagnosisFacts], Verdict | None]
-MODULES = (loading_rules, storage_rules, compute_rules, python_rules, machine_rules)
+MODULES = (loading_rules, storage_rules, compute_rules, python_rules, machine_rules, run_rules)
 RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in module.RULES)
 
 

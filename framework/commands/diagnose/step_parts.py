@@ -10,8 +10,17 @@ TITLES = {
     "wait": "waiting for data",
     "copy": "copying and augmenting",
     "compute": "computing",
+    "validating": "validating",
+    "saving": "saving",
+    "reporting": "reporting",
 }
-LIMITS = {"wait": "Data limits training", "copy": "Copying and augmenting limits training"}
+LIMITS = {
+    "wait": "Data limits training",
+    "copy": "Copying and augmenting limits training",
+    "validating": "Validating limits training",
+    "saving": "Saving limits training",
+    "reporting": "Reporting limits training",
+}
 COMPUTING = "Computing limits training"
 WORTH_NAMING = 0.05  # a smaller share is left out of a headline
 
@@ -21,7 +30,7 @@ def shares_of(facts: DiagnosisFacts, tried: Sequence[Verdict] = ()) -> dict[str,
 
     Data takes what a step takes longer than computing and copying alone: workers take the cores
     from computing, which no wait shows. Advice about data that was ``tried`` with a gain proves a
-    share.
+    share. Validating, saving and reporting are shared out over the steps of a run.
     """
     gains = [verdict.gain for verdict in tried if verdict.tried and verdict.parts == ("wait",)]
     wait = 1 - 1 / max(facts.headroom, *gains, 1.0)
@@ -32,6 +41,10 @@ def shares_of(facts: DiagnosisFacts, tried: Sequence[Verdict] = ()) -> dict[str,
         spans_s = computing
     scale = (1 - wait - copy) / sum(spans_s.values())
     shares = {"wait": wait, "copy": copy} | {name: scale * s for name, s in spans_s.items()}
+    if facts.on_run is not None:
+        beside = facts.on_run.shares(facts.step_ms(facts.rates.whole) / 1e3)
+        left = 1 - sum(beside.values())
+        shares = {name: left * share for name, share in shares.items()} | beside
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 

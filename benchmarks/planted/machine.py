@@ -1,0 +1,134 @@
+"""Causes in the machine: cores, memory and disks."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from planted.contract import Planted, Remedy
+from planted.limits import (
+    beside_programs,
+    disk_speed,
+    no_groups,
+    no_taskset,
+    one_core,
+    quota,
+)
+from planted.pictures import write_folder, write_raw
+from planted.slow_files import mounted, no_mount
+from planted.users import SMALL
+
+CORES = len(os.sched_getaffinity(0))
+MB = 1 << 20
+LATENCY_MS = 20.0
+
+
+def _computing(folder: Path) -> list[str]:
+    return [
+        "model=resnet9",
+        "model.width=4",  # small operators, in which threads wait more than they compute
+        "model.num_classes=2",
+        "batch_size=64",
+        "data=hdf5",
+        f"data.train={write_raw(folder / 'raw32.h5', 2048, 32)}",
+        "data.val=null",
+    ]
+
+
+def _crowded(folder: Path) -> list[str]:
+    return [*_computing(folder), "workers.num=16"]
+
+
+def _opencv(folder: Path) -> list[str]:
+    return [
+        *SMALL,
+        "batch_size=32",
+        "data=folder",
+        f"data.train={write_folder(folder / 'photos', 640, 320, 400)}",
+        "workers.num=8",
+        "workers.kind=process",
+        "transform=function",
+        "transform.function._target_=planted.opencv_user.blur",
+    ]
+
+
+def _calm(folder: Path) -> list[str]:
+    return [word.replace("opencv_user", "calm_opencv_user") for word in _opencv(folder)]
+
+
+def _large(folder: Path) -> list[str]:
+    large = write_folder(folder / "large", 6000, 600, 800)
+    return [*SMALL, "batch_size=64", "data=folder", f"data.train={large}", f"workers.num={CORES}"]
+
+
+def _mounted_photos(folder: Path) -> list[str]:
+    write_folder(folder / "photos", 640, 320, 400)
+    place = folder / "mounted"
+    return [*SMALL, "batch_size=64", "data=folder", f"data.train={place}", f"workers.num={CORES}"]
+
+
+@contextmanager
+def _mount(folder: Path) -> Generator[list[str]]:
+    with mounted(folder / "photos", folder / "mounted", LATENCY_MS):
+        yield []
+
+
+PLANTED = (
+    Planted(
+        "threads",
+        "too_many_threads",
+        "16 OpenMP threads and 16 workers",
+        _crowded,
+        environment={"OMP_NUM_THREADS": "16"},
+    ),
+    Planted(
+        "opencv",
+        "opencv_threads",
+        "16 OpenCV threads in each of 8 workers",
+        _opencv,
+        Remedy(_calm),
+    ),
+    Planted(
+        "beside",
+        "other_programs",
+        "another program on every core",
+        _computing,
+        Remedy(_computing, limited=False),
+        around=beside_programs,
+    ),
+    Planted(
+        "quota",
+        "cpu_quota",
+        "a CPU quota of a quarter of the cores",
+        _computing,
+        Remedy(_computing, limited=False),
+        around=quota(CORES / 4),
+        obstacle=no_groups,
+    ),
+    Planted(
+        "affinity",
+        "few_cores",
+        "an affinity mask with one core",
+        _computing,
+        Remedy(_computing, limited=False),
+        around=one_core,
+        obstacle=no_taskset,
+    ),
+    Planted(
+        "disk",
+        "cold_disk",
+        "images on a disk of 20 MB/s, larger than memory",
+        _large,
+        Remedy(_large, limited=False),
+        around=disk_speed(20 * MB, 1200 * MB),
+        obstacle=no_groups,
+    ),
+    Planted(
+        "network",
+        "network_disk",
+        "images on a file system that answers after 20 ms",
+        _mounted_photos,
+        around=_mount,
+        obstacle=no_mount,
+    ),
+)

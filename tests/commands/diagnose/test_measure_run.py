@@ -1,0 +1,102 @@
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
+from framework.commands.diagnose.measure_parts import Setting
+from framework.commands.diagnose.measure_run import LimitedLoader, measure_run, run_rate
+from tests.conftest import make_records, write_store
+
+SLOW = """
+import time
+
+class Sink:
+    def __init__(self, *, run):
+        pass
+    def write(self, report):
+        time.sleep(0.02)
+    def flush(self):
+        pass
+    def close(self):
+        pass
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """``run(*words)``: the setting of a run with a slow sink and validation data."""
+    (tmp_path / "slowsink.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    train = write_store(str(tmp_path / "a.h5"), make_records(64))
+    val = write_store(str(tmp_path / "b.h5"), make_records(24))
+
+    def made(*words):
+        known = [
+            *("model.width=4", "batch_size=8", f"data.train={train}"),
+            *(f"data.val={val}", "+sink.slow._target_=slowsink.Sink", "allow_targets=[slowsink]"),
+        ]
+        return Setting(*composed([*known, *words], Grant(typed=True, exported="")))
+
+    return made
+
+
+def measured(setting):
+    with closing(setting.probe()) as probe:
+        return measure_run(probe, 0.5, lambda text: None)
+
+
+def test_each_habit_of_a_run_has_a_cost_and_an_interval(run, capsys):
+    known = measured(run("report_every=3", "checkpoint.every_steps=5"))
+    assert known.report_every == 3
+    assert known.report_s["slow"] >= 0.02 > known.report_s["jsonl"] > 0
+    assert known.validate_s >= 0.02  # its report is written, too
+    assert known.save_s > 0
+    assert known.epoch_steps == known.validate_every == 8
+    assert known.save_every["checkpoint.every_steps"] == 5
+    assert "".join(capsys.readouterr()).count("step") == 0
+
+
+def test_without_validation_data_nothing_is_validated(run):
+    known = measured(run("data.val=null"))
+    assert known.validate_s == 0.0
+    assert "validate_every" not in known.save_every
+
+
+def test_the_sinks_of_services_are_left_out(run):
+    known = measured(run("sink=[jsonl,mlflow]"))
+    assert known.report_s.keys() == {"jsonl", "slow"}
+
+
+def test_nothing_is_left_behind(run, tmp_path):
+    before = set(Path().rglob("*"))
+    measured(run())
+    assert set(Path().rglob("*")) == before
+
+
+def test_a_run_that_reports_at_every_step_is_as_slow_as_its_sink(run):
+    setting = run("report_every=1", "data.val=null")
+    rate = run_rate(setting.config, setting.allowed, 0.5)
+    assert rate < 8 / 0.02
+
+
+class Slow:
+    """A loader of ten batches, each after 20 ms."""
+
+    num_steps = 10
+    identity = ()
+    notes = ()
+
+    def epoch(self, epoch, start=0):
+        for number in range(10):
+            time.sleep(0.02)
+            yield number
+
+
+def test_a_limited_loader_knows_the_time_of_the_rest():
+    loader = LimitedLoader(Slow(), 0.05)
+    taken = list(loader.epoch(0))
+    assert 1 <= len(taken) < 10
+    assert loader.missing_s >= 0.02 * (10 - len(taken))

@@ -1,0 +1,77 @@
+import math
+
+import pytest
+
+from framework.commands.diagnose.diagnosis import cause_of, limit_of
+from framework.commands.diagnose.rules import verdicts_of
+from framework.commands.diagnose.run_facts import RunFacts
+from framework.commands.diagnose.run_rules import (
+    RULES,
+    chatty_sinks,
+    frequent_saving,
+    frequent_validation,
+)
+from tests.commands.diagnose.cases import FINE, facts
+
+# A step of 64 records takes 64 ms.
+STEPS = {**FINE, "whole": 1000.0, "compute": 1000.0}
+VALIDATES = {"validate_s": 1.0, "validate_every": 10.0}
+SAVES = {"save_s": 0.32, "save_every": {"checkpoint.every_steps": 5.0}}
+REPORTS = {"report_s": {"jsonl": 0.001, "mine": 0.063}, "report_every": 1}
+
+
+def case(**run):
+    return facts(rates=STEPS, on_run=RunFacts(**{"epoch_steps": 100, **run}))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_habits_that_cost_little_are_no_cause(rule):
+    assert rule(facts()) is None
+    assert rule(case()) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "run", "cost_s", "key"),
+    [
+        (frequent_validation, VALIDATES, 1.0, "validate_every"),
+        (frequent_saving, SAVES, 0.32, "checkpoint.every_steps"),
+        (chatty_sinks, REPORTS, 0.064, "report_every"),
+    ],
+)
+def test_the_advised_interval_leaves_less_than_three_percent(rule, run, cost_s, key):
+    verdict = rule(case(**run))
+    name, _, every = verdict.overrides[0].partition("=")
+    assert name == key
+    assert 0.025 < cost_s / int(every) / 0.064 <= 0.03
+
+
+def test_the_gain_is_what_the_run_no_longer_spends():
+    verdict = frequent_validation(case(**VALIDATES))  # 100 ms a step beside 64 ms
+    assert verdict.gain == pytest.approx(164 / 66, rel=0.01)
+
+
+def test_a_validation_at_the_end_of_short_epochs_is_named_so():
+    verdict = frequent_validation(case(validate_s=1.0, validate_every=100.0))
+    assert "every epoch of 100 steps" in verdict.says
+
+
+def test_each_key_that_saves_too_often_is_changed():
+    every = {"checkpoint.every_epochs": 100.0, "checkpoint.every_s": 50.0, "validate_every": 1e6}
+    verdict = frequent_saving(case(save_s=2.0, save_every=every))
+    words = dict(word.split("=") for word in verdict.overrides)
+    assert words.keys() == {"checkpoint.every_epochs", "checkpoint.every_s"}
+    steps = 2.0 / 0.03 / 0.064
+    assert int(words["checkpoint.every_epochs"]) == math.ceil(math.ceil(steps / 100) * 100 / 100)
+    assert int(words["checkpoint.every_s"]) >= steps * 0.064
+
+
+def test_the_slowest_sink_is_named():
+    assert "98 % of it is sink=mine" in chatty_sinks(case(**REPORTS)).says
+
+
+def test_a_run_that_mostly_validates_is_limited_by_it():
+    known = case(**VALIDATES)
+    verdicts = verdicts_of(known)
+    cause = cause_of(known, verdicts, ())
+    assert cause.rule == "frequent_validation"
+    assert limit_of(known, cause).startswith("Validating limits training: validating takes 61 %")
