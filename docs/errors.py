@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from framework.cli import progress
 from framework.commands.bench import bench
+from framework.commands.bisect import bisect
 from framework.commands.diagnose import diagnose
 from framework.commands.edit import edit
 from framework.commands.evaluate import evaluate
@@ -115,7 +116,20 @@ def all_rows() -> dict[str, list[Row]]:
 def rows_of_options() -> Iterator[Row]:
     """Yield a row for the rule of every option."""
     commands = (
-        *(bench, diagnose, edit, evaluate, export, inspect, pack, predict, replay, report, runs),
+        *(
+            bench,
+            bisect,
+            diagnose,
+            edit,
+            evaluate,
+            export,
+            inspect,
+            pack,
+            predict,
+            replay,
+            report,
+            runs,
+        ),
         *(tune, verify, schema),
     )
     tables = [("", command.RULES) for command in commands]

@@ -26,6 +26,7 @@ COMMANDS = {
     "runs": "list runs with their choices and results, delete some, or send what a server missed",
     "report": "one page of runs, sweeps and benches: where the time went, and what was learned",
     "bench": "measure a grid of choices, each in processes of its own, or compare two such files",
+    "bisect": "find the key, environment or commit that makes one of two runs or benches slower",
 }
 LIKE_TRAIN = ("bench", "diagnose", "tune")  # they take the words of train, and complete them
 COMPLETION = (["-sc"], ["--shell-completion"])
