@@ -13,7 +13,7 @@ from framework.contracts.rank_spans import LateRank
 from framework.contracts.slow_records import slow_words
 from framework.contracts.span import IDLE
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
-from framework.measure.statistics import claim
+from framework.measure.statistics import BUSY_CORES, NO_CLAIM, claim
 
 STAGES = ("read", "decode", "transform", "collate")
 # Key of the summary's usage, its label, its unit.
@@ -26,9 +26,8 @@ USAGE = (
     ("peak_tree_rss_bytes", "with workers at most", "bytes"),
     ("peak_device_bytes", "of the device", "bytes"),
 )
-# Cores that other programs keep busy: enough to mention, and enough to make a run's speed doubtful.
+# Cores that other programs keep busy: enough to mention.
 SEEN = 0.1
-BUSY = 0.5
 # Without a terminal rich assumes 80 columns, and folds every row of a sweep.
 SWEEP_COLUMNS = 110
 
@@ -128,7 +127,7 @@ def _result(summary: dict[str, Any]) -> Iterator[str]:
 
 def _beside(summary: dict[str, Any]) -> str:
     others = summary.get("usage", {}).get("others_cpu_cores", 0.0)
-    if others < BUSY:
+    if others < BUSY_CORES:
         return ""
     return f"  (beside other programs on {others:.1f} cores)"
 
@@ -173,23 +172,26 @@ def _overrides(run_dir: Path) -> dict[str, str]:
 
 
 def _fastest(run_dirs: list[Path], chosen: list[dict[str, str]]) -> str:
-    """Name the fastest choice, and how that was tested.
+    """Name the fastest choice and its test, or say why no difference can be claimed.
 
     Jobs that differ only in their seed are repeats of one choice.
     """
     samples: dict[str, list[float]] = {}
+    loads: dict[str, list[float]] = {}
     for run_dir, job in zip(run_dirs, chosen, strict=True):
         summary = _read(run_dir / "summary.json")
         if summary.get("status") == "finished":
             name = " ".join(f"{key}={value}" for key, value in job.items() if key != "seed")
             samples.setdefault(name, []).append(summary["records_per_s"])
+            load = summary.get("usage", {}).get("others_cpu_cores", 0.0)
+            loads.setdefault(name, []).append(load)
     if len(samples) < 2:
         return ""
-    result = claim(list(samples.values()))
-    title = "highest rate"
+    result = claim(list(samples.values()), loads=list(loads.values()))
+    name = list(samples)[result.highest]
     if result.proved:
-        title = "fastest"
-    return f"{title}: {list(samples)[result.highest]} ({result.words})"
+        return f"fastest: {name} ({result.words})"
+    return f"{NO_CLAIM} ({result.words}); the highest rate has {name}"
 
 
 def _figures(run_dir: Path) -> tuple[str, str, str, str]:

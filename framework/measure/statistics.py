@@ -17,6 +17,9 @@ from framework.system.extras import needed
 median = statistics.median
 
 LEVEL = 0.01  # how often chance alone may pass the test
+# Cores that other programs keep busy: enough to make the rate of a process doubtful.
+BUSY_CORES = 0.5
+NO_CLAIM = "no difference can be claimed"
 
 
 def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
@@ -51,14 +54,44 @@ class Claim(NamedTuple):
     words: str
 
 
-def claim(samples: Sequence[Sequence[float]], level: float = LEVEL) -> Claim:
+def claim(
+    samples: Sequence[Sequence[float]],
+    level: float = LEVEL,
+    loads: Sequence[Sequence[float]] | None = None,
+) -> Claim:
     """Compare the choice with the highest median with every other.
+
+    A process beside busy programs is left out, since it measures their load as well.
 
     Args:
         samples: For each of at least two choices, its rate in each process.
         level: How often chance alone may pass the test against any one of the others.
+        loads: For each rate, the cores that other programs kept busy; None if this is unknown.
     """
-    highest = max(range(len(samples)), key=lambda number: median(samples[number]))
+    beside = ""
+    if loads is not None:
+        quiet = [
+            [rate for rate, load in zip(*pair, strict=True) if load < BUSY_CORES]
+            for pair in zip(samples, loads, strict=True)
+        ]
+        if not all(quiet):
+            most = max(max(each) for each in loads)
+            words = f"not tested: other programs kept up to {most:.1f} cores busy"
+            return Claim(_highest(samples), False, words)
+        num_busy = sum(map(len, samples)) - sum(map(len, quiet))
+        if num_busy:
+            beside = f"; {num_busy} beside busy programs left out"
+        samples = quiet
+    tested = _tested(samples, level)
+    return tested._replace(words=tested.words + beside)
+
+
+def _highest(samples: Sequence[Sequence[float]]) -> int:
+    return max(range(len(samples)), key=lambda number: median(samples[number]))
+
+
+def _tested(samples: Sequence[Sequence[float]], level: float) -> Claim:
+    highest = _highest(samples)
     others = [sample for number, sample in enumerate(samples) if number != highest]
     if max(least_p(len(samples[highest]), len(other)) for other in others) > level:
         words = f"not tested: that takes {repeats_needed(level)} processes of each"

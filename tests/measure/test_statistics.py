@@ -55,6 +55,22 @@ def test_few_processes_are_no_test_however_far_apart_they_lie(samples):
     assert (result.proved, result.words) == (False, "not tested: that takes 5 processes of each")
 
 
+def test_processes_beside_other_programs_are_left_out():
+    loads = [[0.0] * len(SLOW), [0.0] * len(FAST)]
+    assert claim([SLOW, FAST], loads=loads).proved
+    samples = [[*SLOW, 1e6], FAST]
+    result = claim(samples, loads=[[*loads[0], 1.5], loads[1]])
+    assert result.proved
+    assert result.highest == 1
+    assert "; 1 beside busy programs left out" in result.words
+
+
+def test_a_choice_that_was_never_alone_is_not_compared():
+    result = claim([SLOW, FAST], loads=[[0.0] * len(SLOW), [1.5] * len(FAST)])
+    assert not result.proved
+    assert result.words == "not tested: other programs kept up to 1.5 cores busy"
+
+
 def test_one_percent_takes_five_processes():
     assert repeats_needed(0.01) == 5
 

@@ -68,9 +68,13 @@ class Diagnosis:
 
     @property
     def best(self) -> Verdict | None:
-        """The first advice worth following, or else rejected advice against the cause."""
+        """Advice against the cause, or else the first that is worth following.
+
+        If no advice is worth following, rejected advice against the cause is the most likely.
+        """
+        first = sorted(self.verdicts, key=lambda verdict: verdict.rule != self.cause)
         likely = [v for v in self.rejected if v.rule == self.cause and not v.failed]
-        return next((v for v in (*self.verdicts, *likely) if v.is_advice), None)
+        return next((v for v in (*first, *likely) if v.is_advice), None)
 
 
 def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:

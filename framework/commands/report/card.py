@@ -2,14 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
 from framework.commands.report.compare_runs import alike
 from framework.commands.report.recorded_run import RecordedRun
 from framework.commands.report.units import measured, plain, rate, seconds, share
-from framework.measure.statistics import claim, median
+from framework.measure.statistics import NO_CLAIM, claim, median, spread_share
 
 
 class Card(NamedTuple):
@@ -53,12 +53,7 @@ def _of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card
     rates = {n: run.records_per_s for n, run in enumerate(runs) if run.is_whole}
     known = {number: per_s for number, per_s in rates.items() if per_s}
     if len(known) > 1:
-        title, members, words = _claim(runs, list(known))
-        fast = max(members, key=lambda number: known[number])
-        slow = min(known, key=lambda number: known[number])
-        ratio = known[fast] / known[slow]
-        beside = f"{rate(known[fast])} records/s, {ratio:.2f} times the slowest, {names[slow]}"
-        yield Card(title, names[fast], beside + words)
+        yield _speed(runs, names, known)
     waits = [run.wait_share for run in runs if run.wait_share is not None and run.what == "train"]
     if waits:
         text = f"of a step in the median run; {share(min(waits))} to {share(max(waits))}"
@@ -66,23 +61,43 @@ def _of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card
     yield from _learned(runs, names)
 
 
-def _claim(runs: Sequence[RecordedRun], numbers: Sequence[int]) -> tuple[str, Sequence[int], str]:
-    """Return the title for the choice with the highest rate, the numbers of its runs, and the test.
+def _speed(runs: Sequence[RecordedRun], names: Sequence[str], known: Mapping[int, float]) -> Card:
+    """Return the fastest choice if the test proves it, else that no difference can be claimed.
 
-    Runs that differ only in their seed are repeats of one choice.
+    Runs that differ only in their seed are repeats of one choice. ``known`` has the rates of the
+    runs that can be compared, by number.
     """
     choices: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for number in numbers:
+    for number in known:
         chosen = {key: value for key, value in runs[number].choices.items() if key != "seed"}
         choices.setdefault(tuple(sorted(chosen.items())), []).append(number)
-    if len(choices) < 2:
-        return "Highest rate", numbers, ""
     members = list(choices.values())
     # The samples are processes: every round of a bench, or each run.
-    rates = {n: list(runs[n].rounds.values()) or [runs[n].records_per_s or 0.0] for n in numbers}
-    verdict = claim([[rate for n in each for rate in rates[n]] for each in members])
-    title = "Fastest" if verdict.proved else "Highest rate"
-    return title, members[verdict.highest], f" ({verdict.words})"
+    samples = [[each for number in numbers for each in _rates(runs[number])] for numbers in members]
+    spread = max(map(spread_share, samples))
+    repeats = f", repeats differ by \N{PLUS-MINUS SIGN} {share(spread)}" if spread else ""
+    if len(choices) < 2:
+        detail = f"records per second, median of {len(known)} runs of one choice{repeats}"
+        return Card("Speed", rate(median(known.values())), detail)
+    loads = [[_load(runs[n]) for n in numbers for _ in _rates(runs[n])] for numbers in members]
+    verdict = claim(samples, loads=loads)
+    fast = max(members[verdict.highest], key=lambda number: known[number])
+    slow = min(known, key=lambda number: known[number])
+    if verdict.proved:
+        ratio = known[fast] / known[slow]
+        detail = f"{rate(known[fast])} records/s, {ratio:.2f} times the slowest, {names[slow]}"
+        return Card("Fastest", names[fast], f"{detail}{repeats} ({verdict.words})")
+    detail = f"{rate(known[slow])} to {rate(known[fast])} records/s, the highest in {names[fast]}"
+    return Card("Speed", NO_CLAIM, f"{detail}{repeats} ({verdict.words})")
+
+
+def _rates(run: RecordedRun) -> list[float]:
+    return list(run.rounds.values()) or [run.records_per_s or 0.0]
+
+
+def _load(run: RecordedRun) -> float:
+    """Return the cores that other programs kept busy beside a run."""
+    return run.resources.get("usage.others_cpu_cores", 0.0)
 
 
 def _learned(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card]:

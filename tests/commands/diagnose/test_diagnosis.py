@@ -4,6 +4,7 @@ import pytest
 
 from framework.commands.diagnose import diagnosis
 from framework.commands.diagnose.diagnosis import (
+    Diagnosis,
     alternate,
     apply,
     cause_of,
@@ -165,3 +166,10 @@ def test_rejected_advice_says_why_it_could_not_be_tried(monkeypatch):
 
     result = diagnose(compose, 0.5, silent)
     assert "R104" in next(v for v in result.rejected if v.rule == "raise_workers").failed
+
+
+def test_advice_against_the_cause_is_applied_before_larger_gains():
+    other = Verdict("other_programs", "", "", 5.0, action="end them")
+    cause = Verdict("frequent_validation", "", "", 3.0, ("validate_every=100",))
+    made = Diagnosis(facts(), "frequent_validation", "", (other, cause), (), (), 1.0)
+    assert made.best == cause

@@ -3,6 +3,7 @@ from dataclasses import replace
 from framework.commands.report.bench_file import read_bench
 from framework.commands.report.card import cards
 from framework.commands.report.read_run import read_run
+from framework.commands.report.recorded_run import RecordedRun
 from framework.contracts.rank_spans import LateRank, RankReport
 from tests.commands.report.runs import cell, lines_of, make_bench, make_run
 
@@ -32,8 +33,7 @@ def test_runs_are_told_by_what_sets_them_apart(tmp_path):
     )
     assert found["Runs"].detail == "2 finished, 1 failed"
     assert "Fastest" not in found
-    assert found["Highest rate"].value == "fast"
-    assert "2.00 times the slowest" in found["Highest rate"].detail
+    assert "median of 2 runs of one choice, repeats differ by" in found["Speed"].detail
     assert found["Learned"].value == "the same"
 
 
@@ -49,7 +49,8 @@ def test_only_what_the_test_finds_is_called_the_fastest(tmp_path):
     assert "Mann-Whitney U, p <= 0.01 against every other" in found["Fastest"].detail
     again = of([*paths("prefetch", 2.0), *paths("other", 2.001)])
     assert "Fastest" not in again
-    assert "no difference found: Mann-Whitney U" in again["Highest rate"].detail
+    assert again["Speed"].value == "no difference can be claimed"
+    assert "no difference found: Mann-Whitney U" in again["Speed"].detail
 
 
 def test_runs_that_differ_without_repeats_are_not_tested(tmp_path):
@@ -59,7 +60,28 @@ def test_runs_that_differ_without_repeats_are_not_tested(tmp_path):
             for name, slow in (("plain", 2.0), ("stream", 1.0))
         ]
     )
-    assert "not tested: that takes 5 processes of each" in found["Highest rate"].detail
+    assert found["Speed"].value == "no difference can be claimed"
+    assert "not tested: that takes 5 processes of each" in found["Speed"].detail
+    assert "times the slowest" not in found["Speed"].detail
+
+
+def test_runs_beside_other_programs_are_not_compared(tmp_path):
+    """Rates that differ 8 times, with programs on the cores."""
+    runs = [
+        RecordedRun(
+            f"{name}{seed}",
+            f"{name}{seed}",
+            choices={"loader": name, "seed": str(seed)},
+            records_per_s=rate + seed,
+            resources={"usage.others_cpu_cores": load},
+        )
+        for name, rate, load in (("plain", 814.0, 0.0), ("stream", 100.0, 1.4))
+        for seed in range(5)
+    ]
+    found = {card.title: card for card in cards(runs, [run.name for run in runs])}
+    assert "Fastest" not in found
+    assert found["Speed"].value == "no difference can be claimed"
+    assert "other programs kept up to 1.4 cores busy" in found["Speed"].detail
 
 
 def test_runs_that_learned_differently_are_not_called_the_same(tmp_path):
