@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from framework.contracts.parallel import ScalesLoss
 from framework.errors import ConfigError
 from framework.precision.amp import AMP
 from framework.precision.fp32 import FP32
@@ -53,6 +54,15 @@ def test_bf16_needs_no_scale():
     assert weight.grad.tolist() == [1.0, 1.0]
     assert precision.step(optimizer, None)
     assert precision.state_dict() == {}
+
+
+def test_the_factor_on_the_loss_can_be_asked():
+    precisions = [AMP(dtype, device=torch.device("cpu")) for dtype in ("bf16", "fp16")]
+    assert all(isinstance(precision, ScalesLoss) for precision in precisions)
+    bf16, fp16 = (precision.loss_scale for precision in precisions)
+    assert bf16 == 1.0
+    assert fp16 > 1.0
+    assert not isinstance(FP32(tf32=False, device=torch.device("cpu")), ScalesLoss)
 
 
 def test_fp16_scales_the_loss_and_unscales_before_the_step():

@@ -25,7 +25,7 @@ def print_replay(folder: Path, name: str) -> None:
     print(f"step {step} of epoch {summary['epoch']}: {means}, {rate}{skipped}")
     if summary["search"]:
         search = summary["search"]
-        print(f"found in steps {search['first']} to {search['last']}, which one report covers")
+        print(f"found among steps {search['first']} to {search['last']}")
     print(f"repeated from {_origin(summary)} in {summary['wall_s']:.1f} s; {_checked(summary)}")
     if summary["ended"]:
         print(printable(f"then the run ended: {summary['ended']}"))

@@ -34,7 +34,7 @@ def test_what_counts_is_said(tmp_path, capsys):
     print_replay(tmp_path, "replay.json")
     text = capsys.readouterr().out
     assert "step 7 of epoch 2: loss nan, learning rate 0.1, and the step was skipped" in text
-    assert "found in steps 1 to 10" in text
+    assert "found among steps 1 to 10" in text
     assert "NOT as the run took it: the report of step 5 differs (torch was 1, is 2)" in text
     assert "then the run ended: error[N101]" in text
     assert "the 20 of 31 records with the highest loss" in text

@@ -45,7 +45,7 @@ def test_a_step_is_shown_and_the_run_stays_as_it_was(run):
 def test_the_worst_step_is_found(run):
     done = paceline("replay", "run=run", "step=max:loss")
     assert done.code == 0, done.err
-    assert "found in steps" in done.out
+    assert "found among steps" in done.out
 
 
 @pytest.mark.parametrize(

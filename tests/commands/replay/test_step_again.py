@@ -48,6 +48,11 @@ def test_a_step_and_its_neighbors_are_those_of_the_run(tmp_path):
     }
     assert own["from_state"] == "step-00000004.pt"
     assert own["repeated_reports"] == [5, 6, 7]
+    (known.path / "checkpoints" / "step-00000004.pt").unlink()
+    later = replayed(known.path, 10)  # the step before it would have to come from the start
+    assert later["weights"] == known.weights[10]
+    assert [near["step"] for near in later["neighbors"]] == [11]
+    assert later["from_step"] == 9
 
 
 def test_a_resumed_run_is_repeated_with_the_configuration_of_each_part(tmp_path):
