@@ -210,10 +210,14 @@ class Probe:
     def compute(
         self, seconds: float, burn_in_s: float = 1.0, num_records: int | None = None
     ) -> Rate:
-        """Take training steps that repeat one batch, or ``num_records`` of it, and never wait."""
+        """Take training steps that repeat one batch and never wait.
+
+        ``num_records`` is the size of the batch: the first of its records, which repeat if it has
+        fewer.
+        """
         batch = self.batch()
         if num_records is not None:
-            batch = taken(batch, torch.arange(min(num_records, len(batch["index"]))))
+            batch = taken(batch, torch.arange(num_records) % len(batch["index"]))
         return self._steps(_OneBatch(batch, self.assembly), seconds, burn_in_s)
 
     def batch(self) -> Batch:

@@ -1,14 +1,15 @@
 """Rules about computing, which is what remains when no step waits for data."""
 
-from framework.commands.diagnose.facts import DiagnosisFacts
+from framework.commands.diagnose.facts import TINY, DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 
 # Computing faster shows only if computing takes a larger share of a step.
 MOSTLY = 0.6
 # With a smaller headroom, data is not what limits training, although advice may still gain.
 FINE = 1.2
-# A smaller share that does not grow with the batch is not worth advice.
-FIXED_SHARE = 0.15
+# A smaller share of a step that does not grow with the batch is not worth advice.
+FIXED_SHARE = 0.25
+MOST_LARGER = 64  # times
 
 
 def data_is_fine(facts: DiagnosisFacts) -> Verdict | None:
@@ -48,16 +49,24 @@ def amp(facts: DiagnosisFacts) -> Verdict | None:
 def larger_batch(facts: DiagnosisFacts) -> Verdict | None:
     """Much of a step does not depend on the number of records."""
     fixed = fixed_share(facts)
-    if fixed < FIXED_SHARE or not _mostly_computing(facts):
+    size = facts.settings.batch_size
+    # The fixed cost of tiny batches slows loading as well.
+    is_tiny = size < TINY and fixed > MOSTLY
+    if fixed < FIXED_SHARE or not (is_tiny or _mostly_computing(facts)):
         return None
+    larger = _larger_size(facts)
+    if larger <= size:
+        return None
+    factor = larger / size
     return Verdict(
         "larger_batch",
-        f"{100 * fixed:.0f} % of a step's computation does not grow with the batch: half the "
-        f"records do {facts.rates.half or 0:,.0f} records/s, all {facts.rates.compute:,.0f}.",
-        "Double the batch, so that twice the records share this cost, and try to double optim.lr.",
-        _faster(facts, 2 / (2 - fixed)),
-        (f"batch_size={2 * facts.settings.batch_size}",),
+        f"{100 * fixed:.0f} % of computing a step does not grow with its {size} records: it is the "
+        "fixed cost of a step, which a larger batch shares.",
+        f"Use batches of {larger} records, and try to scale optim.lr by up to {factor:.0f}.",
+        _faster(facts, factor / (fixed + (1 - fixed) * factor)),
+        (f"batch_size={larger}",),
         learns=True,
+        parts=(*PARTS, "wait", "copy") if is_tiny else (),
     )
 
 
@@ -98,10 +107,28 @@ RULES = (data_is_fine, amp, larger_batch, channels_last, compile_model)
 
 
 def fixed_share(facts: DiagnosisFacts) -> float:
-    """Return the share a / t of a step t = a + b * records; 0 if half batches were not measured."""
-    if facts.rates.half is None:
+    """Return the share a / t of a step t = a + b * records; 0 if one size was measured."""
+    rates = facts.rates
+    size = facts.settings.batch_size
+    if rates.other is None or rates.other_size == size:
         return 0.0
-    return min(1.0, max(0.0, facts.rates.compute / facts.rates.half - 1))
+    step_s = size / rates.compute
+    other_s = rates.other_size / rates.other
+    fixed_s = (step_s * rates.other_size - other_s * size) / (rates.other_size - size)
+    return min(1.0, max(0.0, fixed_s / step_s))
+
+
+def _larger_size(facts: DiagnosisFacts) -> int:
+    """Return the batch size, doubled until the fixed cost is a small share of a step."""
+    fixed = fixed_share(facts)
+    size = facts.settings.batch_size
+    most = MOST_LARGER * size
+    if facts.storage is not None:
+        most = min(most, facts.storage.num_records)
+    factor = 2
+    while 2 * factor * size <= most and fixed / (fixed + (1 - fixed) * factor) > FIXED_SHARE:
+        factor *= 2
+    return factor * size if factor * size <= most else size
 
 
 def _mostly_computing(facts: DiagnosisFacts) -> bool:

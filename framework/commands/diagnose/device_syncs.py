@@ -49,6 +49,12 @@ class Sync:
     text: str  # the line of code
 
 
+def measure_syncs(probe: Probe, _: float, say: Callable[[str], None]) -> tuple[Sync, ...]:
+    """Return the waiting calls of one step, which takes no more than that step."""
+    say("calls that wait for the device")
+    return tuple(find_syncs(probe))
+
+
 def find_syncs(probe: Probe) -> list[Sync]:
     """Return the waiting calls of one step, the most frequent first."""
     step = _step_of(probe)

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,16 +26,18 @@ RULES = {
     "seconds": Rule(float, 1, 3600, number=191),
     "output": Rule(str | None, means="the name of a file", number=191),
 }
+# Of the seconds, if importing and packing took longer than the rest.
+LEAST_LEFT = 0.4
 USAGE = """usage: paceline diagnose [the same overrides as 'paceline train'] [key=value] ...
 
 Measures every part of a run alone and together, and says what limits it and what to do about it.
 Missing stores are packed first, as 'paceline train' would do. Training steps are run to measure
-them; the weights are thrown away.
+them; the weights are thrown away. What is measured appears while it runs.
 
 keys
   apply: false   # true: also measure the best advice against the present settings;
                  # this packs a store if the advice needs one
-  seconds: 30    # time for measuring; slow steps take longer
+  seconds: 40    # time for everything but apply=true; steps of several seconds take longer
   output: null   # JSON file for all facts and verdicts
 
 'paceline train --help' lists the groups, their choices and the other keys."""
@@ -46,7 +49,7 @@ class Asked(NamedTuple):
     words: list[str]
     config_dir: str | None
     apply: bool = False
-    seconds: float = 30.0
+    seconds: float = 40.0
     output: str | None = None
 
 
@@ -55,11 +58,12 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     asked = parse(arguments)
+    start = time.perf_counter()
     log_folder = Path(tempfile.mkdtemp(prefix="paceline-diagnose-"))
     try:
         with undone(lambda _: _remove_if_empty(log_folder)):
             outcome = outcome_of(
-                partial(_diagnose, asked, arguments),
+                partial(_diagnose, asked, arguments, start),
                 log_folder,
                 show_traceback="debug=trace" in arguments,
             )
@@ -93,7 +97,7 @@ def parse(arguments: Sequence[str]) -> Asked:
     return Asked(words, config_dir, **read_keys(own, RULES))
 
 
-def _diagnose(asked: Asked, arguments: list[str]) -> RunOutcome:
+def _diagnose(asked: Asked, arguments: list[str], start: float) -> RunOutcome:
     # Hydra and torch are slow to import. Help and misspelled words need neither.
     from framework.cli.compose_config import composed  # noqa: PLC0415
 
@@ -119,12 +123,15 @@ def _diagnose(asked: Asked, arguments: list[str]) -> RunOutcome:
         # A training run sets the same number. With another, the rates would not be those of a run.
         torch.set_num_threads(threads_per_rank())
         pack_missing(config, allowed)
-        diagnosis = diagnose(compose, asked.seconds, show_progress)
-        clear_progress()
+        # Imports and small packing have taken some of the time.
+        left_s = asked.seconds - (time.perf_counter() - start)
+        progress = DiagnosisProgress(start)
+        diagnosis = diagnose(compose, max(left_s, LEAST_LEFT * asked.seconds), progress.say)
+        progress.clear()
         print_diagnosis.show(diagnosis, partial(changed, asked.words), asked.config_dir)
         if asked.apply:
-            diagnosis = apply(diagnosis, compose, asked.seconds, show_progress)
-            clear_progress()
+            diagnosis = apply(diagnosis, compose, asked.seconds, progress.say)
+            progress.clear()
             print_diagnosis.show_applied(diagnosis.applied)
         if asked.output is not None:
             write_json(Path(asked.output), print_diagnosis.as_json(diagnosis, asked.words))
@@ -163,12 +170,24 @@ def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
     return [*with_recipe_said(kept, changes), *changes]
 
 
-def show_progress(text: str) -> None:
-    """Show what is being done on a terminal, in place of the previous text."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text} ...\r", end="", file=sys.stderr, flush=True)
+class DiagnosisProgress:
+    """Shows on stderr what is being done: in place on a terminal, else a line each.
 
+    Args:
+        start: When the command started, in the seconds of `time.perf_counter`.
+    """
 
-def clear_progress() -> None:
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    def __init__(self, start: float) -> None:
+        self._start = start
+        self._on_terminal = sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        if self._on_terminal:
+            print(f"\r\x1b[K{text} ...\r", end="", file=sys.stderr, flush=True)
+            return
+        passed_s = time.perf_counter() - self._start
+        print(f"{passed_s:5.1f} s  {text}", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._on_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

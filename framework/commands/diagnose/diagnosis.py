@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from framework.commands.diagnose import compute_rules, loading_rules, run_rules
-from framework.commands.diagnose.device_syncs import Sync, find_syncs
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
 from framework.commands.diagnose.measure_run import run_rate
@@ -21,14 +20,17 @@ from framework.system.stopping import scratch_folder
 
 # A smaller gain does not count, because measurements cannot resolve it.
 WORTH = 1.03
+# Advice about computing without a certain gain names a cause if the model likes it so much.
+LIKELY = 1.2
 NUM_TRIALS = 4
-# The best advice is tried again, three times, for so many times as long.
+# The best advice is tried again, up to three times, for so many times as long.
 LONGER = 1.3
+MOST_LONGER = 3
 # Shares of the given seconds.
-PARTS_SHARE = 0.7
-SAMPLE_SHARE = 0.08
-TRIAL_SHARE = 0.035
-BURN_SHARE = 0.02
+PARTS_SHARE = 0.45
+SAMPLE_SHARE = 0.06
+TRIAL_SHARE = 0.03
+BURN_SHARE = 0.01
 APPLY_SHARE = 0.08
 SAMPLE_BATCHES = 16
 # If packing takes longer, `apply` packs a sample for so many seconds instead.
@@ -62,7 +64,6 @@ class Diagnosis:
     limit: str  # what limits training, in words
     verdicts: tuple[Verdict, ...]  # advice worth following, the best first
     rejected: tuple[Verdict, ...]  # advice without a certain gain, or impossible here
-    syncs: tuple[Sync, ...]
     seconds: float  # that the diagnosis took
     applied: Applied | None = None
 
@@ -70,22 +71,20 @@ class Diagnosis:
     def best(self) -> Verdict | None:
         """Advice against the cause, or else the first that is worth following.
 
-        If no advice is worth following, rejected advice against the cause is the most likely.
+        If no advice is worth following, rejected advice against the cause is the most likely, but
+        not what was tried and lost.
         """
         first = sorted(self.verdicts, key=lambda verdict: verdict.rule != self.cause)
-        likely = [v for v in self.rejected if v.rule == self.cause and not v.failed]
+        likely = [v for v in self.rejected if v.rule == self.cause and not v.failed and not v.lost]
         return next((v for v in (*first, *likely) if v.is_advice), None)
 
 
 def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
     """Measure, judge and try advice in about ``seconds``; slow steps take longer."""
     start = time.perf_counter()
-    setting = compose(())
-    facts = gather_facts(setting, PARTS_SHARE * seconds, say)
-    say("calls that wait for the device")
-    with closing(setting.probe()) as probe:
-        syncs = find_syncs(probe)
-    verdicts = _tried(verdicts_of(facts), facts, compose, seconds, say)
+    facts = gather_facts(compose(()), PARTS_SHARE * seconds, say)
+    end = start + seconds
+    verdicts = _Trials(facts, compose, seconds, end, say).tried(verdicts_of(facts))
     good = sorted((verdict for verdict in verdicts if _is_worth(verdict)), key=_rank)
     rejected = tuple(verdict for verdict in verdicts if verdict not in good)
     cause = cause_of(facts, good, rejected)
@@ -98,7 +97,6 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
         limit=limit_of(facts, cause, good),
         verdicts=tuple(good),
         rejected=rejected,
-        syncs=tuple(syncs),
         seconds=time.perf_counter() - start,
     )
 
@@ -108,17 +106,18 @@ def cause_of(
 ) -> Verdict | None:
     """Return the verdict that names what limits training.
 
-    It is the best verdict about the largest part of a step. If no advice against waiting gained, it
-    is the verdict that the model likes best. If nothing explains the computing, data is fine.
+    It is the best verdict about the largest part of a step. If no advice against it gained, it is
+    the verdict that the model likes best. If nothing explains the computing, data is fine.
     """
     largest = next(iter(shares_of(facts, good)))
     about = [verdict for verdict in good if is_cause_of(verdict, largest)]
     if about:
         return about[0]
+    likely = [v for v in others if is_cause_of(v, largest) and not v.lost]
     if largest != "wait":
-        return compute_rules.data_is_fine(facts)
-    likely = [verdict for verdict in others if is_cause_of(verdict, largest)]
-    return max(likely, key=lambda verdict: verdict.modeled, default=None)
+        likely = [verdict for verdict in likely if verdict.modeled >= LIKELY]
+    fine = compute_rules.data_is_fine(facts) if largest != "wait" else None
+    return max(likely, key=lambda verdict: verdict.modeled, default=fine)
 
 
 def is_cause_of(verdict: Verdict, part: str) -> bool:
@@ -151,40 +150,87 @@ def _rank(verdict: Verdict) -> tuple[bool, float]:
     return verdict.rule != "data_is_fine", -verdict.gain * handicap
 
 
-def _tried(
-    verdicts: list[Verdict], facts: DiagnosisFacts, compose: Compose, seconds: float, say: Say
-) -> list[Verdict]:
-    """Try the most promising advice, and the best of it again for longer. Return all verdicts."""
-    by_rule = {verdict.rule: verdict for verdict in verdicts}
-    candidates = [v for v in verdicts if v.can_try and v.rule not in UNTRIED][:NUM_TRIALS]
-    with scratch_folder("paceline-diagnose-") as folder:
+class _Trials:
+    """Trials of advice beside the present settings, until ``end`` in the seconds of the clock."""
+
+    def __init__(
+        self, facts: DiagnosisFacts, compose: Compose, seconds: float, end: float, say: Say
+    ) -> None:
+        self.facts = facts
+        self.compose = compose
+        self.end = end
+        self.say = say
+        self.sample_s = SAMPLE_SHARE * seconds
+        self.trial_s = TRIAL_SHARE * seconds
+        self.burn_in_s = BURN_SHARE * seconds
+        self.run_s = 0.0  # what a run takes, with its start
+
+    def tried(self, verdicts: list[Verdict]) -> list[Verdict]:
+        """Try the most promising advice, and the best of it for longer. Return all verdicts."""
+        by_rule = {verdict.rule: verdict for verdict in verdicts}
+        candidates = [v for v in verdicts if v.can_try and v.rule not in UNTRIED][:NUM_TRIALS]
+        if not candidates or self._left_s <= 0:
+            return verdicts
+        before = self.compose(())
+        last = self._rate(before)
         settings: dict[str, Setting] = {}
-        for verdict in candidates:
-            place = Path(folder) / verdict.rule
-            place.mkdir()
-            say(f"preparing to try {verdict.rule}")
-            sample_s = SAMPLE_SHARE * seconds
-            try:
-                setting, pack_s = _trial_of(verdict, facts, compose, str(place), sample_s)
-            except PacelineError as error:
-                by_rule[verdict.rule] = replace(verdict, failed=str(error))
-            else:
+        with scratch_folder("paceline-diagnose-") as folder:
+            for verdict in candidates:
+                # The best advice is tried again, which takes two runs at least.
+                if settings and self._left_s < 4 * self.run_s:
+                    break
+                setting, prepared = self._prepared(verdict, folder)
+                by_rule[verdict.rule] = prepared
+                if setting is None:
+                    continue
+                self.say(f"trying {verdict.rule}")
                 settings[verdict.rule] = setting
-                by_rule[verdict.rule] = replace(verdict, pack_s=pack_s)
-        if not settings:
-            return list(by_rule.values())
-        before = compose(())
-        trial_s = TRIAL_SHARE * seconds
-        burn_in_s = BURN_SHARE * seconds
-        say(f"trying {', '.join(settings)}")
-        comparisons = compare_each(before, list(settings.values()), trial_s, burn_in_s)
-        for rule, tried in zip(settings, comparisons, strict=True):
-            by_rule[rule] = replace(by_rule[rule], gain=tried.gain, spread=tried.spread, tried=True)
-        best = min((by_rule[rule] for rule in settings), key=_rank)
-        say(f"trying {best.rule} for longer")
-        longer = alternate(before, settings[best.rule], 3, LONGER * trial_s, burn_in_s)
-        by_rule[best.rule] = replace(best, gain=longer.gain, spread=longer.spread)
-    return list(by_rule.values())
+                rate = self._rate(setting)
+                now = self._rate(before)
+                pairs = Pairs((last, now), (rate, rate))
+                by_rule[verdict.rule] = _measured(prepared, pairs)
+                last = now
+            if settings:
+                best = min((by_rule[rule] for rule in settings), key=_rank)
+                by_rule[best.rule] = self._longer(best, before, settings[best.rule])
+        return list(by_rule.values())
+
+    @property
+    def _left_s(self) -> float:
+        return self.end - time.perf_counter()
+
+    def _rate(self, setting: Setting) -> float:
+        start = time.perf_counter()
+        rate = _training_rate(setting, self.trial_s, self.burn_in_s)
+        self.run_s = max(self.run_s, time.perf_counter() - start)
+        return rate
+
+    def _prepared(self, verdict: Verdict, folder: str) -> tuple[Setting | None, Verdict]:
+        """Return a setting that follows the advice, and the verdict with what packing takes."""
+        place = Path(folder) / verdict.rule
+        place.mkdir()
+        if verdict.repack is not None:
+            self.say(f"packing a sample to try {verdict.rule}")
+        try:
+            setting, pack_s = _trial_of(
+                verdict, self.facts, self.compose, str(place), self.sample_s
+            )
+        except PacelineError as error:
+            return None, replace(verdict, failed=str(error))
+        return setting, replace(verdict, pack_s=pack_s)
+
+    def _longer(self, best: Verdict, before: Setting, after: Setting) -> Verdict:
+        """Try the best advice again, as often as there is time."""
+        num_pairs = min(MOST_LONGER, int(self._left_s / (2 * self.run_s)))
+        if num_pairs < 1:
+            return best
+        self.say(f"trying {best.rule} for longer")
+        seconds = LONGER * self.trial_s
+        return _measured(best, alternate(before, after, num_pairs, seconds, self.burn_in_s))
+
+
+def _measured(verdict: Verdict, pairs: Pairs) -> Verdict:
+    return replace(verdict, gain=pairs.gain, spread=pairs.spread, tried=True)
 
 
 def _trial_of(
@@ -261,17 +307,3 @@ def alternate(
         for side in (number % 2, 1 - number % 2):  # in turn, so that drift favors neither
             rates[side].append(rate(settings[side], seconds, burn_in_s))
     return Pairs(tuple(rates[0]), tuple(rates[1]))
-
-
-def compare_each(
-    before: Setting, others: Sequence[Setting], seconds: float, burn_in_s: float
-) -> list[Pairs]:
-    """Train with each of ``others`` between two runs of the present settings."""
-    comparisons: list[Pairs] = []
-    last = _training_rate(before, seconds, burn_in_s)
-    for other in others:
-        tried = _training_rate(other, seconds, burn_in_s)
-        now = _training_rate(before, seconds, burn_in_s)
-        comparisons.append(Pairs((last, now), (tried, tried)))
-        last = now
-    return comparisons

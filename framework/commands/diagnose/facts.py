@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.host_python import HostPython
 from framework.commands.diagnose.machine_facts import MachineFacts
 from framework.commands.diagnose.run_facts import RunFacts
@@ -18,6 +19,8 @@ DATA_GAIN = 1.03
 LEAST_TWO = 1.3
 # If other programs want a larger share of the cores, the figures are rough.
 BUSY = 0.5
+# Batches of fewer records are tiny: the fixed cost of a step may be most of it.
+TINY = 8
 # The share of a step that `headroom` leaves to computing, at least.
 LEAST_LEFT = 0.01
 
@@ -96,7 +99,8 @@ class Rates:
     whole: float  # training
     loader: float  # workers and loader, without training
     compute_cores: float = 1.0  # cores that computing keeps busy
-    half: float | None = None  # training steps on half of one repeated batch
+    other: float | None = None  # training steps on a repeated batch of another size
+    other_size: int = 0  # its records
     read: float | None = None  # reading the store in one thread
     read_cores: float = 1.0  # CPU seconds per second of reading; near 0 means waiting for the disk
     prepare: float | None = None  # reading, decoding and transforming in one thread
@@ -121,6 +125,7 @@ class DiagnosisFacts:
     python: HostPython | None = None
     on_machine: MachineFacts | None = None
     on_run: RunFacts | None = None
+    syncs: tuple[Sync, ...] = ()  # calls of the user that wait for the device, in one step
 
     @property
     def headroom(self) -> float:

@@ -27,7 +27,7 @@ from framework.measure.stack_sampler import SampledLine, StackSampler
 # A shorter call of torch costs the host more than the operator computes.
 LONG_S = 1e-4
 SHARE = 0.06  # of the given seconds, for a step and for preparing each
-LEAST_STEPS = 3
+MOST_WATCHED = 3  # steps that are watched for long operators
 SLICE = 8  # records prepared at a time
 MOST_LINES = 5  # of each part
 # A line with a smaller share is left out.
@@ -82,11 +82,12 @@ def _of_step(probe: Probe, seconds: float) -> tuple[dict[str, float], list[Pytho
         num_steps = 0
         sampler.start()
         start = perf_counter()
-        while perf_counter() - start < seconds or num_steps < LEAST_STEPS:
+        while perf_counter() - start < seconds or not num_steps:
             step()
             num_steps += 1
         sampler.stop()
-        watched = [_long_operators(step, sampler) for _ in range(LEAST_STEPS)]
+        num_watched = min(num_steps, MOST_WATCHED)
+        watched = [_long_operators(step, sampler) for _ in range(num_watched)]
     lines = sampler.lines()
     step_s = sampler.total_s / num_steps
     shares: dict[str, float] = {}

@@ -17,7 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from framework.cli.arguments import block_words
-from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
+from framework.commands.diagnose.device_syncs import measure_syncs
+from framework.commands.diagnose.facts import (
+    TINY,
+    DiagnosisFacts,
+    Machine,
+    Rates,
+    Settings,
+    Storage,
+)
 from framework.commands.diagnose.host_python import measure_python
 from framework.commands.diagnose.measure_machine import measure_machine
 from framework.commands.diagnose.measure_run import measure_run
@@ -50,6 +58,7 @@ SLICE = 16  # images prepared at a time in this thread, so that a second holds s
 GRACE_S = 2.0  # how much longer than planned a measurement of slow steps may take
 NUM_WINDOWS = 5
 TURNS = 2
+GROWTH = 8  # a tiny batch is compared with one so many times as large, another with half of it
 FORMS: dict[type, str] = {FolderStore: "folder", HDF5Store: "hdf5", LMDBStore: "lmdb"}
 # Shares of the given seconds. The burn-in is added to most of the others.
 BURN_IN = 0.03
@@ -59,7 +68,7 @@ TWO = 0.05
 PLAIN = 0.04
 LOADER = 0.12
 COMPUTE = 0.18
-HALF = 0.08
+OTHER = 0.08
 WHOLE = 0.18
 
 Say = Callable[[str], None]
@@ -70,6 +79,7 @@ SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {
     "python": measure_python,
     "on_machine": measure_machine,
     "on_run": measure_run,
+    "syncs": measure_syncs,
 }
 
 
@@ -124,14 +134,17 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
         wholes.append(probe.train(WHOLE * seconds / TURNS, burn_in_s))
     compute = _pooled(computes)
     whole = _pooled(wholes)
-    half = None
-    if num_records > 1:
-        half = probe.compute(HALF * seconds, burn_in_s, num_records // 2).records_per_s
+    say("computing another batch size")
+    other = None
+    other_size = num_records * GROWTH if num_records < TINY else num_records // 2
+    with suppress(torch.OutOfMemoryError):
+        other = probe.compute(OTHER * seconds, burn_in_s, other_size).records_per_s
     return {
         "loader": loader.records_per_s,
         "compute": compute.records_per_s,
         "compute_cores": compute.busy_cores,
-        "half": half,
+        "other": other,
+        "other_size": other_size,
         "whole": whole.records_per_s,
         "wait": waiting_share(whole.spans_s) or 0.0,
         "spans_s": whole.spans_s,

@@ -38,7 +38,7 @@ def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None
         print("\n".join(advice_lines(number, verdict, changed, flags)))
     if diagnosis.rejected:
         print(f"no certain gain: {'; '.join(map(_rejected, diagnosis.rejected))}")
-    print("\n".join(sync_lines(diagnosis.syncs, facts.cuda)))
+    print("\n".join(sync_lines(facts.syncs, facts.cuda)))
     print(f"took {diagnosis.seconds:.0f} s")
 
 
@@ -51,6 +51,7 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
         workers = f"{settings.workers} {PLURALS[settings.kind]}"
     reading = f"one thread, {100 * rates.read_cores:.0f} % of it computing"
     lock = f"{100 * facts.lock_share:.0f} % holds Python's lock"
+    other = f"computing {rates.other_size} records a step"
     computing = f"repeating one batch, {rates.compute_cores:.1f} cores busy"
     whole = f"{100 * rates.wait:.0f} % of it waiting, ± {100 * rates.spread:.0f} %"
     no_copy = "the device is the host"
@@ -65,7 +66,7 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
         ("  without your function", rates.prepare_plain, "one thread", "", 1.0),
         ("+ workers and loader", rates.loader, f"{workers}, {settings.loader}", "", 1.0),
         ("copying to the device", rates.copy, "from page-locked memory", no_copy, 1.0),
-        ("computing, half the batch", rates.half, "repeating one batch", "", 0.5),
+        (other, rates.other, "repeating one batch", "", rates.other_size / settings.batch_size),
         ("computing", rates.compute, computing, "", 1.0),
         ("the whole", rates.whole, whole, "", 1.0),
     )

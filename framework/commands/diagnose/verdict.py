@@ -86,6 +86,11 @@ class Verdict:
     failed: str = ""  # why the advice is impossible here
 
     @property
+    def lost(self) -> bool:
+        """Whether a trial was not faster."""
+        return self.tried and self.gain <= 1
+
+    @property
     def words(self) -> list[str]:
         """All overrides, including those that name a new store."""
         if self.repack is None:

@@ -10,7 +10,7 @@ from framework.commands.diagnose.compute_rules import (
 )
 from tests.commands.diagnose.cases import CUDA, FINE, facts
 
-SMALL_STEPS = {**FINE, "half": 600.0}
+SMALL_STEPS = {**FINE, "other": 600.0}
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ SMALL_STEPS = {**FINE, "half": 600.0}
         (amp, {"machine": CUDA}, False),
         (larger_batch, {"rates": SMALL_STEPS}, True),
         (larger_batch, {"rates": FINE}, False),
-        (larger_batch, {"rates": {**FINE, "half": None}}, False),
+        (larger_batch, {"rates": {**FINE, "other": None}}, False),
         (channels_last, {"rates": FINE, "convolutional": True}, True),
         (channels_last, {"rates": FINE}, False),
         (compile_model, {"rates": SMALL_STEPS, "machine": CUDA}, True),
@@ -40,6 +40,23 @@ def test_a_rule_speaks_where_computing_limits(rule, changes, speaks):
     )
 
 
+TINY = {"settings": {"batch_size": 1}}
+MOSTLY_FIXED = {"compute": 100.0, "other": 700.0, "other_size": 8}
+
+
+def test_tiny_batches_slow_loading_as_well():
+    verdict = larger_batch(facts(**TINY, rates={**MOSTLY_FIXED, "whole": 40.0}))
+    assert set(verdict.parts) >= {"wait", "copy", "forward"}
+    assert verdict.overrides == ("batch_size=64",)
+    assert larger_batch(facts(rates={**MOSTLY_FIXED, "other_size": 512, "whole": 40.0})) is None
+
+
+def test_a_larger_batch_has_no_more_records_than_the_store():
+    verdict = larger_batch(facts(**TINY, rates=MOSTLY_FIXED, storage={"num_records": 5}))
+    assert verdict.overrides == ("batch_size=4",)
+    assert larger_batch(facts(**TINY, rates=MOSTLY_FIXED, storage={"num_records": 1})) is None
+
+
 def test_that_data_is_fine_is_said_with_a_bound():
     verdict = data_is_fine(facts(rates={"whole": 980.0}))
     assert "at most 2 % to win" in verdict.says
@@ -47,10 +64,10 @@ def test_that_data_is_fine_is_said_with_a_bound():
 
 
 @pytest.mark.parametrize(
-    ("half", "wanted"), [(1000.0, 0.0), (500.0, 1.0), (2000.0, 0.0), (2 / 3 * 1000, 0.5)]
+    ("other", "wanted"), [(1000.0, 0.0), (500.0, 1.0), (2000.0, 0.0), (2 / 3 * 1000, 0.5)]
 )
-def test_the_share_that_does_not_grow_with_the_batch(half, wanted):
-    assert fixed_share(facts(rates={"half": half})) == pytest.approx(wanted, abs=1e-9)
+def test_the_share_that_does_not_grow_with_the_batch(other, wanted):
+    assert fixed_share(facts(rates={"other": other})) == pytest.approx(wanted, abs=1e-9)
 
 
 def test_half_precision_is_that_of_the_hardware():

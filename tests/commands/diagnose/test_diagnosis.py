@@ -8,7 +8,6 @@ from framework.commands.diagnose.diagnosis import (
     alternate,
     apply,
     cause_of,
-    compare_each,
     diagnose,
     limit_of,
 )
@@ -69,7 +68,8 @@ COMPUTE = {"parts": ("forward", "backward", "optimizer", "compute")}
 def test_a_certain_cause_comes_before_a_likely_one():
     slow = facts(settings={"workers": 0, "loader": "plain"})
     likely = [
-        Verdict("prefetch", "p", "w", 0.9, tried=True, modeled=1.5, **WAIT),
+        Verdict("processes", "p", "w", 0.9, tried=True, modeled=1.9, **WAIT),
+        Verdict("prefetch", "p", "w", 1.01, tried=True, modeled=1.5, **WAIT),
         Verdict("raise_workers", "r", "w", 0.9, modeled=1.2, **WAIT),
     ]
     assert cause_of(slow, [], likely).rule == "prefetch"
@@ -85,6 +85,8 @@ def test_the_cause_is_that_of_the_largest_part():
     compute = [Verdict("larger_batch", "l", "w", 2.0, tried=True, **COMPUTE)]
     assert cause_of(slow, compute, []) is None
     assert cause_of(fine, compute, []).rule == "larger_batch"
+    untried = [Verdict("larger_batch", "l", "w", 2.0, modeled=2.0, **COMPUTE)]
+    assert cause_of(fine, [], untried).rule == "larger_batch"
 
 
 def test_what_makes_every_step_faster_is_no_cause():
@@ -108,7 +110,7 @@ def test_a_diagnosis_measures_judges_and_tries(tmp_path):
     assert judged["lower_workers"].tried
     assert result.limit.endswith(".")
     assert all(verdict.modeled >= 1 for verdict in judged.values())
-    assert result.syncs == ()
+    assert result.facts.syncs == ()
 
 
 def test_applying_runs_the_best_advice_beside_the_present_settings():
@@ -147,11 +149,22 @@ def test_two_settings_are_run_in_turn():
     assert all(rate > 0 for rate in (*pairs.before, *pairs.after))
 
 
-def test_every_other_setting_is_compared_with_two_runs_of_the_present_one():
-    present = setting("data=synthetic", "batch_size=8")
-    other = setting("data=synthetic", "batch_size=16")
-    comparisons = compare_each(present, [other, present], 0.1, 0.02)
-    assert [len(pairs.ratios) for pairs in comparisons] == [2, 2]
+def test_advice_that_was_tried_and_lost_is_no_advice_and_no_cause():
+    slow = facts(settings={"workers": 0, "loader": "plain"})
+    lost = Verdict("processes", "p", "w", 0.22, ("a=1",), tried=True, modeled=3.0, **WAIT)
+    assert cause_of(slow, [], [lost]) is None
+    diagnosed = diagnosis.Diagnosis(slow, "processes", "limit", (), (lost,), 1.0)
+    assert diagnosed.best is None
+    assert replace(diagnosed, rejected=(replace(lost, gain=1.01),)).best is not None
+
+
+def test_trials_end_with_the_time(monkeypatch):
+    slow = facts(settings={"workers": 0, "loader": "plain"})
+    monkeypatch.setattr(diagnosis, "gather_facts", lambda *_: slow)
+    said = []
+    result = diagnose(compose_of("data=synthetic", "batch_size=8"), 1e-3, said.append)
+    assert not any(verdict.tried for verdict in (*result.verdicts, *result.rejected))
+    assert said == []
 
 
 def test_rejected_advice_says_why_it_could_not_be_tried(monkeypatch):

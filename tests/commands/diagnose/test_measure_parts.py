@@ -46,7 +46,7 @@ def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
             rates.read,
             rates.prepare,
             rates.loader,
-            rates.half,
+            rates.other,
             rates.compute,
             rates.whole,
         )

@@ -21,7 +21,7 @@ from tests.commands.diagnose.cases import facts
 
 ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))
 FAILED = Verdict("processes", "s", "w", 1.2, ("workers.kind=process",), failed="no memory")
-FOUND = Diagnosis(facts(), "raise_workers", "Data limits.", (ADVICE,), (FAILED,), (), 30.0)
+FOUND = Diagnosis(facts(), "raise_workers", "Data limits.", (ADVICE,), (FAILED,), 30.0)
 
 
 def changed(words):
@@ -46,16 +46,16 @@ def test_advice_about_a_store_packs_it_first():
 
 
 def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
-    rows = part_rows(facts(rates={"half": None, "copy": None, "read": None}))
+    rows = part_rows(facts(rates={"other": None, "copy": None, "read": None}))
     by_name = {name: row for name, *row in rows}
-    assert "computing, half the batch" not in by_name
+    assert "computing 32 records a step" not in by_name
     assert by_name["reading the store"] == ["-", "", "not measured"]
     assert by_name["computing"][1] == "64.00"  # ms a step of 64 records at 1,000 records/s
 
 
 def test_half_a_batch_takes_half_the_time_of_a_step_at_its_rate():
-    rows = part_rows(facts(rates={"half": 500.0}))
-    assert next(row for row in rows if row[0] == "computing, half the batch")[2] == "64.00"
+    rows = part_rows(facts(rates={"other": 500.0}))
+    assert next(row for row in rows if row[0] == "computing 32 records a step")[2] == "64.00"
 
 
 def test_the_machine_and_the_store_are_described():
