@@ -56,6 +56,7 @@ def write_raw(
     size: int,
     chunk_records: int | None = None,
     compression: str | None = None,
+    num_different: int = 256,
 ) -> str:
     """Write raw records uint8 [3, size, size], and return the path. Images repeat."""
     if path.exists():
@@ -63,7 +64,7 @@ def write_raw(
     rng = np.random.default_rng(0)
     fields = {"image": Field("uint8", (3, size, size)), "label": Field("int64", ())}
     writer = HDF5Writer(str(path), chunk_records, compression, fields=fields, num_records=count)
-    few = [photograph(rng, size, size).transpose(2, 0, 1) for _ in range(min(count, 256))]
+    few = [photograph(rng, size, size).transpose(2, 0, 1) for _ in range(min(count, num_different))]
     pixels = np.stack([few[number % len(few)] for number in range(count)])
     keys = [str(number) for number in range(count)]
     writer.write({"image": pixels, "label": np.arange(count) % 2}, keys)

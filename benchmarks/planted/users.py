@@ -34,7 +34,7 @@ class Small(nn.Module):
     def __init__(self, in_channels: int, num_classes: int, width: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.AvgPool2d(4),
+            nn.AdaptiveAvgPool2d(16),
             nn.Conv2d(in_channels, width, 4, 4),
             nn.ReLU(),
             nn.AdaptiveAvgPool2d(4),

@@ -212,12 +212,9 @@ class _Trials:
         if verdict.repack is not None:
             self.say(f"packing a sample to try {verdict.rule}")
         try:
-            setting, pack_s = _trial_of(
-                verdict, self.facts, self.compose, str(place), self.sample_s
-            )
+            return _trial_of(verdict, self.facts, self.compose, str(place), self.sample_s)
         except PacelineError as error:
             return None, replace(verdict, failed=str(error))
-        return setting, replace(verdict, pack_s=pack_s)
 
     def _longer(self, best: Verdict, before: Setting, after: Setting) -> Verdict:
         """Try the best advice again, as often as there is time."""
@@ -235,22 +232,26 @@ def _measured(verdict: Verdict, pairs: Pairs) -> Verdict:
 
 def _trial_of(
     verdict: Verdict, facts: DiagnosisFacts, compose: Compose, folder: str, seconds: float
-) -> tuple[Setting, float]:
-    """Return a setting that tries the advice, and the seconds that packing all would take.
+) -> tuple[Setting, Verdict]:
+    """Return a setting that tries the advice, and the verdict with what packing all would take.
 
     A store is packed in ``folder`` for about ``seconds``, which makes a sample.
     """
     repack = verdict.repack
     if repack is None:
-        return compose(verdict.overrides)._replace(threads=verdict.threads), 0.0
+        return compose(verdict.overrides)._replace(threads=verdict.threads), verdict
     assert facts.storage is not None
     num_records = facts.storage.num_records
     # Not more than the store has: epochs of few steps are slower, before and after packing.
     wanted = min(SAMPLE_BATCHES * facts.settings.batch_size, num_records)
     sample = write_sample(repack, folder, wanted, seconds)
     data = [f"data={repack.output}", f"data.train={sample.path}", f"data.val={sample.path}"]
-    pack_s = sample.record_s * num_records / facts.machine.num_cores
-    return compose([*data, *verdict.overrides]), pack_s
+    packed = replace(
+        verdict,
+        pack_s=sample.record_s * num_records / facts.machine.num_cores,
+        disk_bytes=sample.record_bytes * num_records,
+    )
+    return compose([*data, *verdict.overrides]), packed
 
 
 def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagnosis:

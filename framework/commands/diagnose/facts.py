@@ -62,6 +62,8 @@ class Storage:
     follow_links: str | None = None  # of a folder: where symbolic links are followed
     pack_words: str = ""  # of a Dataset: the command that packs it; empty if its items do not fit
     draws: bool = False  # of a Dataset: whether its items draw random numbers
+    codec: str = ""  # the format of most sampled image files: jpeg, png, webp, ...
+    free_bytes: float = math.inf  # on the disk that a packed store would lie on
 
     @property
     def num_bytes(self) -> float:

@@ -1,9 +1,12 @@
 """Measure each part of a configured run, alone and together, and describe its machine and store."""
 
 import hashlib
+import math
 import os
+import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -39,7 +42,7 @@ from framework.data.dataset import DatasetSource
 from framework.data.reader import Request
 from framework.data.source import StoreSource, WorkerSource
 from framework.image.decode import image_size
-from framework.image.header import BadImage
+from framework.image.header import BadImage, read_header
 from framework.measure.disk_kind import disk_kind
 from framework.measure.host import available_memory_bytes, cpu_info, num_cores, threads_per_rank
 from framework.measure.statistics import median
@@ -357,8 +360,17 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         val=val,
         val_targets={split: free_target(given) for split, given in val.items()},
         follow_links=config["data"].get("follow_links"),
+        free_bytes=_free_bytes(place),
         **_pixels(store.manifest.fields, records),
     )
+
+
+def _free_bytes(place: str) -> float:
+    """Return the free bytes beside ``place``; infinity if it is no path."""
+    try:
+        return float(shutil.disk_usage(Path(place).absolute().parent).free)
+    except OSError:
+        return math.inf
 
 
 def storage_of_items(source: DatasetSource, config: Config) -> Storage:
@@ -398,17 +410,28 @@ def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str
     """Return what is known of the images in ``records``, as fields of `Storage`."""
     name = next((name for name in fields if fields[name].encoding == "image"), None)
     if name is None:
-        channels = (field.channels for field in fields.values() if field.encoding == "raw")
-        return {"encoding": "raw", "channels": next(filter(None, channels), 3)}
+        return {"encoding": "raw", **_raw_pixels(fields)}
     known: dict[str, Any] = {"encoding": "image", "channels": fields[name].channels or 3}
     sizes: list[tuple[int, int]] = []
+    codecs: Counter[str] = Counter()
     for data in records[name]:
         with suppress(BadImage):
             sizes.append(image_size(data))
+            codecs[read_header(data).format] += 1
     if sizes:
+        known["codec"] = codecs.most_common(1)[0][0]
         height, width = np.median(sizes, axis=0).astype(int).tolist()
         known |= {"image_size": (height, width), "even": len(set(sizes)) == 1}
     return known
+
+
+def _raw_pixels(fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return what is known of the first array of pixels, as fields of `Storage`."""
+    for field in fields.values():
+        if field.encoding == "raw" and field.kind == "image":
+            height, width = field.shape[:2] if field.interleaved else field.shape[1:]
+            return {"channels": field.channels or 3, "image_size": (height, width), "even": True}
+    return {}
 
 
 def free_target(path: str) -> str:

@@ -93,7 +93,7 @@ def fact_lines(facts: DiagnosisFacts) -> list[str]:
     if storage is None:
         return [*lines, "store: none; the source makes its own records"]
     records = f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB"
-    records += f", {storage.encoding}"
+    records += f", {storage.codec or storage.encoding}"
     if storage.image_size is not None:
         records += f", {storage.image_size[0]} x {storage.image_size[1]} pixels"
     if storage.chunk_records is not None:
@@ -118,6 +118,8 @@ def advice_lines(
     ]
     if verdict.learns:
         lines.append("   This changes what the model learns: compare the validation figures.")
+    if verdict.disk_bytes:
+        lines.append(f"   The whole new store takes about {_size(verdict.disk_bytes)} on disk.")
     if verdict.pack_s:
         lines.append(f"   Packing takes about {max(1, round(verdict.pack_s))} s.")
     commands: list[list[str]] = []
@@ -133,6 +135,13 @@ def advice_lines(
     if verdict.action:
         lines.append(f"   do: {verdict.action}")
     return lines
+
+
+def _size(num_bytes: float) -> str:
+    """Return bytes in words: ``450 MB`` or ``4.6 GB``."""
+    if num_bytes < 1e9:
+        return f"{max(1.0, num_bytes / 1e6):.0f} MB"
+    return f"{num_bytes / 1e9:,.1f} GB"
 
 
 def _rejected(verdict: Verdict) -> str:

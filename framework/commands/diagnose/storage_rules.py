@@ -1,5 +1,6 @@
 """Rules about how and where records are stored."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,12 +9,27 @@ from framework.commands.diagnose.verdict import Repack, Verdict
 
 # If the shorter side of an image is so many times longer than needed, decoding is mostly wasted.
 LARGE = 2.0
-# The share of free memory that a store may take.
+HUGE_BYTES = 1e6  # of an image file
+SMALL_BYTES = 8e3  # of a file
+# If opening and reading takes such a share of preparing a tiny file, the number of files is to
+# blame, and not their format.
+SMALL_SHARE = 0.3
+# If decoding and transforming takes a smaller share of preparing, no format is to blame.
+DECODE_SHARE = 0.5
+# The share of free memory, and of free disk space, that a store may take.
 MEMORY_SHARE = 0.5
+DISK_SHARE = 0.8
 # What one thread copies out of memory. Measured: benchmarks/README.md, D.
 GATHER_BYTES_PER_S = 2e9
+TRANSFORM_S = 3e-5  # of a small array that needs no scaling, in one thread
+JPEG_BYTES = 0.4  # of a JPEG of quality 90, per pixel of a photograph
+# How many times as long as a JPEG a PNG or WebP file takes to decode, at least.
+SLOWER_THAN_JPEG = 2.0
+CODECS = {"jpeg", "png", "webp"}
 # Transforms that give every epoch the same pixels.
 FIXED = {"resize", "center_crop"}
+# Transforms whose crops keep the scale of the image, so that it cannot be packed smaller.
+UNSCALED = {"random_crop"}
 # If reading takes a smaller share of preparing a record, packing is not worth it.
 READ_SHARE = 0.05
 
@@ -21,52 +37,130 @@ READ_SHARE = 0.05
 def repack_smaller(facts: DiagnosisFacts) -> Verdict | None:
     """Images are much larger than what the model sees."""
     storage = facts.slow_storage
-    side = _side(facts)
-    if storage is None or not storage.can_repack or side < LARGE:
+    if storage is None or storage.encoding != "image" or storage.record_bytes >= HUGE_BYTES:
         return None
-    assert storage.image_size is not None
+    return _smaller(facts, "repack_smaller")
+
+
+def huge_records(facts: DiagnosisFacts) -> Verdict | None:
+    """Image files of megabytes are decoded although the model sees a small part of them."""
+    storage = facts.slow_storage
+    if storage is None or storage.encoding != "image" or storage.record_bytes < HUGE_BYTES:
+        return None
+    return _smaller(facts, "huge_records")
+
+
+def raw_too_large(facts: DiagnosisFacts) -> Verdict | None:
+    """Stored pixels are many more than what the model sees."""
+    storage = facts.slow_storage
+    if storage is None or storage.encoding != "raw":
+        return None
+    return _smaller(facts, "raw_too_large")
+
+
+def _smaller(facts: DiagnosisFacts, rule: str) -> Verdict | None:
+    """Return advice to pack images at the size that is needed, if they are much larger."""
+    storage = facts.storage
+    side = _side(facts)
+    if storage is None or storage.image_size is None or not storage.can_repack or side < LARGE:
+        return None
     height, width = storage.image_size
-    raw = _raw_size(facts)
+    options, num_bytes = _packed_pixels(facts)
     record_ms = 1e3 * facts.load_s / facts.settings.batch_size
-    options: dict[str, Any] = {"encode": "jpeg", "resize": _needed(facts)}
     advice = "Pack the images once at the size that is needed; a fraction is left to decode."
     load_s = facts.load_s / side**1.5
-    if raw:
-        options = {"encode": "raw", "size": raw, "layout": "hwc"}
+    if options["encode"] == "raw":
         advice = "Pack the images once as pixels of the size that is needed, which are only copied."
-        load_s = _gather_s(facts, _raw_bytes(storage, raw))
+        load_s = _copied_s(facts, num_bytes)
     return Verdict(
-        "repack_smaller",
+        rule,
         f"Images of {height} x {width} pixels ({storage.record_bytes / 1e3:,.0f} kB) are read "
         f"whole, {record_ms:.1f} ms each, although the model sees only "
         f"{' x '.join(map(str, facts.settings.size or ()))}.",
         advice,
         gain(facts, load_s=load_s),
         repack=_repack(storage, **options),
-        learns=not raw,
+        learns=facts.settings.transform != "resize",
+        disk_bytes=num_bytes,
     )
 
 
-def repack_raw(facts: DiagnosisFacts) -> Verdict | None:
-    """Every epoch decodes the images again although their pixels fit in memory."""
+def decode_jpeg(facts: DiagnosisFacts) -> Verdict | None:
+    """Every epoch decodes the JPEGs again although their pixels fit in memory."""
+    return _decoding(facts, "decode_jpeg", "jpeg")
+
+
+def decode_png(facts: DiagnosisFacts) -> Verdict | None:
+    """Every epoch decodes PNGs, which takes longer than JPEGs."""
+    return _decoding(facts, "decode_png", "png")
+
+
+def decode_webp(facts: DiagnosisFacts) -> Verdict | None:
+    """Every epoch decodes WebP files, which takes longer than JPEGs."""
+    return _decoding(facts, "decode_webp", "webp")
+
+
+def decode_other(facts: DiagnosisFacts) -> Verdict | None:
+    """Every epoch decodes image files of another format again."""
+    storage = facts.storage
+    if storage is None or storage.codec in CODECS:
+        return None
+    return _decoding(facts, "decode_other", storage.codec)
+
+
+def _decoding(facts: DiagnosisFacts, rule: str, codec: str) -> Verdict | None:
+    """Return advice against decoding files of ``codec``, if this is most of preparing a record."""
     storage = facts.slow_storage
-    raw = _raw_size(facts)
-    if storage is None or not storage.can_repack or raw is None:
+    if storage is None or storage.encoding != "image" or not storage.can_repack:
         return None
-    if storage.encoding != "image" or _side(facts) >= LARGE:
+    if storage.codec != codec or _side(facts) >= LARGE or small_records(facts):
         return None
-    options: dict[str, Any] = {"encode": "raw", "size": raw}
-    if facts.settings.transform != "none":
-        options["layout"] = "hwc"
+    if _read_share(facts) > 1 - DECODE_SHARE:
+        return None
+    options, num_bytes = _packed_pixels(facts)
+    load_s = facts.load_s / SLOWER_THAN_JPEG
+    advice = "Pack the images as JPEGs, which are decoded faster and are a little lossy."
+    if options["encode"] == "raw":
+        load_s = _copied_s(facts, num_bytes)
+        advice = "Pack the images as pixels, which fit in memory and are only copied."
+    elif codec == "jpeg":
+        return None
     record_ms = 1e3 * facts.load_s / facts.settings.batch_size
     return Verdict(
-        "repack_raw",
-        f"Every epoch decodes all images again: {record_ms:.2f} ms each.",
-        f"Pack the images as pixels: they take {_raw_bytes(storage, raw) / 1e6:,.0f} MB, fit in "
-        "memory, and are only copied. hdf5 copies raw records 3 times as fast as lmdb "
-        "(benchmarks/README.md).",
-        gain(facts, load_s=_gather_s(facts, _raw_bytes(storage, raw))),
+        rule,
+        f"Every epoch decodes all {codec or 'image'} files again: {record_ms:.2f} ms each, "
+        f"{100 * (1 - _read_share(facts)):.0f} % of it decoding and transforming.",
+        advice,
+        gain(facts, load_s=load_s),
         repack=_repack(storage, **options),
+        learns=options["encode"] != "raw" or "resize" in options,
+        disk_bytes=num_bytes,
+    )
+
+
+def small_records(facts: DiagnosisFacts) -> Verdict | None:
+    """Many tiny files: opening one takes about as long as all that is done with it."""
+    storage = facts.slow_storage
+    if storage is None or storage.form != "folder" or not storage.can_repack:
+        return None
+    share = _read_share(facts)
+    if storage.record_bytes >= SMALL_BYTES or share < SMALL_SHARE:
+        return None
+    options: dict[str, Any] = {"encode": "keep"}
+    num_bytes = storage.num_bytes
+    load_s = max(1 - 0.9 * share, 0.1) * facts.load_s
+    if _raw_size(facts) is not None:
+        options, num_bytes = _packed_pixels(facts)
+        load_s = _copied_s(facts, num_bytes)
+    return Verdict(
+        "small_records",
+        f"{storage.num_records:,} files of {storage.record_bytes / 1e3:.1f} kB: opening and "
+        f"reading a file takes {1e6 / (facts.rates.read or math.inf):.0f} us, "
+        f"{100 * share:.0f} % of preparing its record.",
+        "Pack the files into one store, which is opened once and read a batch at a time.",
+        gain(facts, load_s=load_s),
+        repack=_repack(storage, **options),
+        disk_bytes=num_bytes,
     )
 
 
@@ -74,12 +168,12 @@ def pack_folder(facts: DiagnosisFacts) -> Verdict | None:
     """Loose files: each record is opened, read and closed."""
     storage = facts.slow_storage
     rates = facts.rates
+    share = _read_share(facts)
     if storage is None or storage.form != "folder" or rates.read is None:
         return None
-    read_s = facts.settings.batch_size / rates.read
-    share = read_s / facts.load_s
-    if share < READ_SHARE:
+    if share < READ_SHARE or small_records(facts):
         return None
+    read_s = facts.settings.batch_size / rates.read
     return Verdict(
         "pack_folder",
         f"The records are {storage.num_records:,} loose files: opening and reading a file takes "
@@ -89,6 +183,7 @@ def pack_folder(facts: DiagnosisFacts) -> Verdict | None:
         "(benchmarks/README.md).",
         gain(facts, load_s=max(facts.load_s - 0.9 * read_s, 0.1 * facts.load_s)),
         repack=_repack(storage, encode="keep"),
+        disk_bytes=storage.num_bytes,
     )
 
 
@@ -132,6 +227,7 @@ def repack_contiguous(facts: DiagnosisFacts) -> Verdict | None:
         "Pack the records without chunks; they are then copied straight from a memory map.",
         gain(facts, load_s=_gather_s(facts, storage.num_bytes)),
         repack=_repack(storage),
+        disk_bytes=storage.num_bytes,
     )
 
 
@@ -164,7 +260,13 @@ def order_block(facts: DiagnosisFacts) -> Verdict | None:
 PARTS = ("wait",)
 RULES = (
     repack_smaller,
-    repack_raw,
+    huge_records,
+    raw_too_large,
+    decode_jpeg,
+    decode_png,
+    decode_webp,
+    decode_other,
+    small_records,
     pack_folder,
     pack_dataset,
     repack_contiguous,
@@ -182,9 +284,10 @@ def _repack(storage: Storage, **options: Any) -> Repack:
 def _side(facts: DiagnosisFacts) -> float:
     """Return how many times longer than needed an image's shorter side is; 0 if unknown."""
     storage = facts.storage
-    if storage is None or storage.image_size is None or facts.settings.size is None:
+    settings = facts.settings
+    if storage is None or storage.image_size is None or settings.size is None:
         return 0.0
-    if storage.encoding != "image":
+    if settings.transform in UNSCALED:
         return 0.0
     return min(storage.image_size) / _needed(facts)
 
@@ -196,24 +299,68 @@ def _needed(facts: DiagnosisFacts) -> int:
     return max(size) * 8 // 7 if facts.settings.transform in FIXED else 2 * max(size)
 
 
+def _packed_pixels(facts: DiagnosisFacts) -> tuple[dict[str, Any], float]:
+    """Return the options that pack the pixels that are needed, and the bytes of the whole store.
+
+    Raw pixels are packed if they suffice for every epoch and fit, and JPEGs otherwise.
+    """
+    storage = facts.storage
+    assert storage is not None
+    assert storage.image_size is not None
+    size = _raw_size(facts)
+    if size is None:
+        scale = min(1.0, 1 / (_side(facts) or 1.0))
+        height, width = (scale * length for length in storage.image_size)
+        options: dict[str, Any] = {"encode": "jpeg"}
+        if scale < 1:
+            options["resize"] = _needed(facts)
+        return options, storage.num_records * height * width * JPEG_BYTES
+    options = {"encode": "raw"}
+    if facts.settings.transform == "resize":
+        options["size"] = size
+    elif min(size) < min(storage.image_size):
+        options["resize"] = min(size)
+    if facts.settings.transform != "none":
+        options["layout"] = "hwc"
+    return options, float(_raw_bytes(storage, size))
+
+
 def _raw_size(facts: DiagnosisFacts) -> list[int] | None:
-    """Return the size at which stored pixels suffice for every epoch and fit in memory, if any."""
+    """Return the size at which stored pixels suffice for every epoch and fit, if any."""
     storage = facts.storage
     settings = facts.settings
     if storage is None or storage.image_size is None:
         return None
-    size = None
-    if settings.transform == "resize":
-        size = settings.size
+    size: list[int] | None = None
+    if settings.transform == "resize" and settings.size is not None:
+        size = list(settings.size)
     elif storage.even and settings.transform not in FIXED:
-        size = storage.image_size
-    if size is None or _raw_bytes(storage, size) > MEMORY_SHARE * facts.machine.memory_bytes:
+        scale = max(1.0, _side(facts))
+        size = [max(1, round(length / scale)) for length in storage.image_size]
+    most = min(MEMORY_SHARE * facts.machine.memory_bytes, DISK_SHARE * storage.free_bytes)
+    if size is None or _raw_bytes(storage, size) > most:
         return None
-    return list(size)
+    return size
 
 
 def _raw_bytes(storage: Storage, size: Sequence[int]) -> int:
     return storage.num_records * storage.channels * size[0] * size[1]
+
+
+def _read_share(facts: DiagnosisFacts) -> float:
+    """Return the share of preparing a record that reading takes; 0 if it was not measured."""
+    rates = facts.rates
+    if rates.read is None or rates.prepare is None:
+        return 0.0
+    return min(1.0, rates.prepare / rates.read)
+
+
+def _copied_s(facts: DiagnosisFacts, num_bytes: float) -> float:
+    """Return seconds to prepare a batch of raw pixels from a store of ``num_bytes``."""
+    per_record_s = 0.0
+    if facts.settings.transform != "none":
+        per_record_s = TRANSFORM_S
+    return _gather_s(facts, num_bytes) + facts.settings.batch_size * per_record_s
 
 
 def _gather_s(facts: DiagnosisFacts, num_bytes: float) -> float:

@@ -83,6 +83,7 @@ class Verdict:
     modeled: float = 0.0  # the gain that the model predicts
     spread: float = 0.0  # of a tried gain
     pack_s: float = 0.0  # seconds that packing is expected to take
+    disk_bytes: float = 0.0  # that the whole new training store is expected to take
     failed: str = ""  # why the advice is impossible here
 
     @property

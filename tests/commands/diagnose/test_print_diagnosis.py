@@ -45,6 +45,14 @@ def test_advice_about_a_store_packs_it_first():
     assert "output.path=packed.h5" in commands[0]
 
 
+@pytest.mark.parametrize(("num_bytes", "text"), [(4.6e9, "4.6 GB"), (1e4, "1 MB"), (2e7, "20 MB")])
+def test_advice_about_a_store_says_what_it_takes_on_disk(num_bytes, text):
+    repack = Repack("folder", "photos", "packed")
+    verdict = Verdict("r", "s", "w", 1.5, repack=repack, disk_bytes=num_bytes)
+    lines = advice_lines(1, verdict, changed, [])
+    assert f"   The whole new store takes about {text} on disk." in lines
+
+
 def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
     rows = part_rows(facts(rates={"other": None, "copy": None, "read": None}))
     by_name = {name: row for name, *row in rows}
