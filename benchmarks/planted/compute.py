@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from planted.contract import Planted, Remedy
+from planted.contract import Planted, Remedy, needs_gpu
 from planted.pictures import write_raw
 from planted.users import SMALL
 
@@ -39,6 +39,16 @@ def _augment(folder: Path, rows: int) -> list[str]:
     return _own(folder, "augment=null", *own)
 
 
+def _copied(folder: Path) -> list[str]:
+    raw = write_raw(folder / "large.h5", 512, 512, num_different=16)
+    return [*SMALL, "batch_size=64", "data=hdf5", f"data.train={raw}", "loader=prefetch"]
+
+
+def _kernels(folder: Path) -> list[str]:
+    own = ("model=null", "+model._target_=planted.users.Deep", "+model.depth=200")
+    return [word for word in _own(folder) if not word.startswith("model.")] + list(own)
+
+
 def _tiny(folder: Path) -> list[str]:
     return [word for word in _own(folder, "batch_size=1") if word != "batch_size=16"]
 
@@ -66,5 +76,21 @@ PLANTED = (
         lambda folder: _augment(folder, 64),
         Remedy(lambda folder: _augment(folder, 0)),
     ),
+    Planted(
+        "copies",
+        "stream",
+        "copies to the device that nothing overlaps",
+        _copied,
+        obstacle=needs_gpu,
+    ),
+    Planted(
+        "syncs",
+        "synchronizations",
+        "an objective that waits for the device 300 times",
+        lambda folder: _objective(folder, 300),
+        Remedy(lambda folder: _objective(folder, 0)),
+        obstacle=needs_gpu,
+    ),
+    Planted("kernels", "compile_model", "many small kernels", _kernels, obstacle=needs_gpu),
     Planted("tiny", "larger_batch", "batches of one record", _tiny),
 )

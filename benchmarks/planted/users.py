@@ -184,6 +184,23 @@ class LoopingModel(nn.Module):
         return self.small(image) + 0 * mean
 
 
+class Deep(nn.Module):
+    """A classifier of many layers on few numbers, whose kernels are tiny."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(4)
+        blocks = [nn.Sequential(nn.Linear(48, 48), nn.LayerNorm(48)) for _ in range(depth)]
+        self.blocks = nn.ModuleList(blocks)
+        self.head = nn.Linear(48, 2)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.pool(image).flatten(1)
+        for block in self.blocks:
+            x = x + block(x).tanh()
+        return self.head(x)
+
+
 class OneByOne:
     """An augment that shifts the brightness of an image after the other, value by value."""
 

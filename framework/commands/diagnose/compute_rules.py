@@ -1,5 +1,7 @@
 """Rules about computing, which is what remains when no step waits for data."""
 
+import os
+
 from framework.commands.diagnose.facts import TINY, DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 
@@ -10,6 +12,10 @@ FINE = 1.2
 # A smaller share of a step that does not grow with the batch is not worth advice.
 FIXED_SHARE = 0.25
 MOST_LARGER = 64  # times
+# What a wait for a GPU and the launches after it take at least. Assumed; no GPU measured it.
+SYNC_S = 2e-5
+SYNC_SHARE = 0.05  # of a step; less is not worth advice
+MOST_SYNC_SHARE = 0.9
 
 
 def data_is_fine(facts: DiagnosisFacts) -> Verdict | None:
@@ -102,8 +108,27 @@ def compile_model(facts: DiagnosisFacts) -> Verdict | None:
     )
 
 
+def synchronizations(facts: DiagnosisFacts) -> Verdict | None:
+    """Code of the user makes the host wait for the GPU within a step."""
+    count = sum(sync.count for sync in facts.syncs)
+    share = count * SYNC_S * facts.rates.whole / facts.settings.batch_size
+    if not facts.cuda or share < SYNC_SHARE:
+        return None
+    first = facts.syncs[0]
+    place = f"{os.path.relpath(first.file)}:{first.line}"
+    return Verdict(
+        "synchronizations",
+        f"{count} calls in a step make the host wait for {facts.machine.gpu}, which then idles "
+        f"until new work arrives; most of them are {first.call} in {place}.",
+        "Leave numbers on the device: return tensors, which are read only at reports, and choose "
+        "with torch.where in place of an if.",
+        1 / (1 - min(share, MOST_SYNC_SHARE)),
+        edit=f"{place} anew: {first.text}",
+    )
+
+
 PARTS = ("compute", "forward", "backward", "optimizer")
-RULES = (data_is_fine, amp, larger_batch, channels_last, compile_model)
+RULES = (data_is_fine, amp, larger_batch, channels_last, compile_model, synchronizations)
 
 
 def fixed_share(facts: DiagnosisFacts) -> float:

@@ -7,9 +7,12 @@ from framework.commands.diagnose.compute_rules import (
     data_is_fine,
     fixed_share,
     larger_batch,
+    synchronizations,
 )
+from framework.commands.diagnose.device_syncs import Sync
 from tests.commands.diagnose.cases import CUDA, FINE, facts
 
+SYNCS = (Sync("/code/loss.py", 9, "item()", 3000, "total += x.item()"),)
 SMALL_STEPS = {**FINE, "other": 600.0}
 
 
@@ -30,6 +33,9 @@ SMALL_STEPS = {**FINE, "other": 600.0}
         (channels_last, {"rates": FINE}, False),
         (compile_model, {"rates": SMALL_STEPS, "machine": CUDA}, True),
         (compile_model, {"rates": SMALL_STEPS}, False),
+        (synchronizations, {"rates": FINE, "machine": CUDA, "syncs": SYNCS}, True),
+        (synchronizations, {"rates": FINE, "syncs": SYNCS}, False),
+        (synchronizations, {"rates": FINE, "machine": CUDA}, False),
     ],
 )
 def test_a_rule_speaks_where_computing_limits(rule, changes, speaks):

@@ -1,3 +1,6 @@
+import re
+
+from framework.cli.paths import ROOT
 from framework.commands.diagnose.rules import MODULES, RULES, verdicts_of
 from framework.contracts.span import SPANS
 from tests.commands.diagnose.cases import FINE, facts
@@ -15,3 +18,9 @@ def test_a_verdict_knows_its_parts_and_keeps_its_prediction():
     assert all(verdict.parts == ("wait",) for verdict in verdicts)
     assert all(verdict.modeled == verdict.gain for verdict in verdicts)
     assert "forward" in verdicts_of(facts(rates=FINE))[0].parts
+
+
+def test_the_documentation_has_a_row_for_every_cause():
+    page = (ROOT / "docs" / "bottlenecks.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|[^|]+\|[^|]+\|$", page.partition("## Seven")[0], re.MULTILINE)
+    assert sorted(rows) == sorted(rule.__name__ for rule in RULES)
