@@ -30,6 +30,7 @@ INTERVAL_S = 0.002
 SWITCH_S = 1e-4  # how long a thread may keep Python's lock while another one wants to sample
 OURS = str(Path(framework.__file__).parent) + os.sep
 TORCH = str(Path(torch.__file__).parent) + os.sep
+LAYERS = str(Path(torch.nn.__file__).parent) + os.sep
 STANDARD = sysconfig.get_path("stdlib") + os.sep
 NUMPY = str(Path(np.__file__).parent) + os.sep
 INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
@@ -57,8 +58,8 @@ class SampledLine:
         place: The line.
         label: What ran, as the caller named it.
         seconds: The time in this line and in what it called.
-        python_s: The part of it outside of torch's Python code: in the line itself, in C code that
-            it calls, or in libraries other than torch.
+        python_s: The part of it outside of torch's layers: in the line itself, in C code that it
+            calls, or in other libraries.
     """
 
     place: CodeLine
@@ -154,5 +155,5 @@ class StackSampler:
         if place is None or frame is None:
             return
         self._seconds[self.label, place] += passed_s
-        if not frame.f_code.co_filename.startswith((TORCH, OURS)):
+        if not frame.f_code.co_filename.startswith((LAYERS, OURS)):
             self._python_s[self.label, place] += passed_s

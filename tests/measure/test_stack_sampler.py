@@ -56,7 +56,7 @@ def test_a_label_says_what_ran(sampler):
     assert all(value > SLEEP_S / 2 for value in seconds.values())
 
 
-def test_torchs_python_is_charged_to_its_caller_but_is_no_python_of_the_caller(sampler):
+def test_layers_are_charged_to_their_caller_but_are_no_python_of_the_caller(sampler):
     layers = nn.Sequential(*(nn.Identity() for _ in range(50)))
     x = torch.zeros(1)
     end = time.perf_counter() + 0.2

@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from time import perf_counter
-from types import FunctionType
+from time import perf_counter, thread_time
 from typing import Any
 
 from torch import nn
@@ -87,7 +86,8 @@ def _of_step(probe: Probe, seconds: float) -> tuple[dict[str, float], list[Pytho
             num_steps += 1
         sampler.stop()
         num_watched = min(num_steps, MOST_WATCHED)
-        watched = [_long_operators(step, sampler) for _ in range(num_watched)]
+        on_cpu = probe.assembly.device.type == "cpu"
+        watched = [_long_operators(step, sampler, on_cpu) for _ in range(num_watched)]
     lines = sampler.lines()
     step_s = sampler.total_s / num_steps
     shares: dict[str, float] = {}
@@ -100,9 +100,11 @@ def _of_step(probe: Probe, seconds: float) -> tuple[dict[str, float], list[Pytho
     return shares, [line for part in parts for line in _largest(lines, part, sampler.total_s)]
 
 
-def _long_operators(step: Callable[[], None], sampler: StackSampler) -> Mapping[str, float]:
+def _long_operators(
+    step: Callable[[], None], sampler: StackSampler, on_cpu: bool
+) -> Mapping[str, float]:
     """Return the seconds of a step in long operators of torch, by part."""
-    with _LongOperators(sampler) as operators:
+    with _LongOperators(sampler, on_cpu) as operators:
         step()
     return operators.seconds
 
@@ -193,16 +195,23 @@ def _step_of(probe: Probe, sampler: StackSampler) -> Generator[Callable[[], None
 class _LongOperators(TorchFunctionMode):
     """Adds up the time of long operators of torch, by the label of what runs."""
 
-    def __init__(self, sampler: StackSampler) -> None:
+    def __init__(self, sampler: StackSampler, on_cpu: bool) -> None:
         super().__init__()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._sampler = sampler
+        self._on_cpu = on_cpu
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = perf_counter()
+        start_cpu = thread_time()
         result = func(*args, **(kwargs or {}))
+        busy_s = thread_time() - start_cpu
         passed_s = perf_counter() - start
-        # Python functions of torch are not sampled as Python of the user.
-        if passed_s > LONG_S and not isinstance(func, FunctionType):
+        # On a CPU, this thread takes part in every operator: one that keeps it hardly busy was
+        # interrupted by other programs. A wait for a GPU may take no CPU time.
+        is_long = min(passed_s, busy_s) > LONG_S if self._on_cpu else passed_s > LONG_S
+        # Layers are not sampled as Python of the user.
+        is_layer = str(getattr(func, "__module__", "")).startswith("torch.nn.")
+        if is_long and not is_layer:
             self.seconds[self._sampler.label] += passed_s
         return result
