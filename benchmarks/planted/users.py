@@ -112,11 +112,15 @@ class LockedStore:
         pass
 
 
-def locked_source(path: str, size: int, *, context: SourceContext) -> StoreSource:
+def locked_source(
+    path: str, size: int, follow_links: str | None = None, *, context: SourceContext
+) -> StoreSource:
     return StoreSource(LockedStore(path, size), context)
 
 
-def pillow_source(path: str, size: int, *, context: SourceContext) -> StoreSource:
+def pillow_source(
+    path: str, size: int, follow_links: str | None = None, *, context: SourceContext
+) -> StoreSource:
     return StoreSource(PillowStore(path, size), context)
 
 

@@ -177,6 +177,8 @@ class Probe:
             "data": {**config["data"], "val": None},
         }
         self.assembly = assemble(self.config, allowed)
+        self._batch: Batch | None = None
+        self._host_batch: Batch | None = None
 
     def loader(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Take device batches as fast as they come."""
@@ -221,9 +223,18 @@ class Probe:
         return self._steps(_OneBatch(batch, self.assembly), seconds, burn_in_s)
 
     def batch(self) -> Batch:
-        """Return the first device batch."""
-        with closing(self.assembly.train.epoch(0)) as batches:
-            return next(batches).batch
+        """Return the first device batch, which is read once."""
+        if self._batch is None:
+            with closing(self.assembly.train.epoch(0)) as batches:
+                self._batch = next(batches).batch
+        return self._batch
+
+    def host_batch(self) -> Batch:
+        """Return the first host batch, which is read once."""
+        if self._host_batch is None:
+            with closing(self.assembly.train_source.batches(0)) as batches:
+                self._host_batch = next(batches).batch
+        return self._host_batch
 
     @property
     def ahead(self) -> int:

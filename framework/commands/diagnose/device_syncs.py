@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -92,8 +92,7 @@ def _step_of(probe: Probe) -> Callable[[], None]:
     """Return a function that calls the user's parts as one training step does."""
     assembly = probe.assembly
     parts = training_parts(assembly)
-    with closing(assembly.train_source.batches(0)) as batches:
-        host = next(batches).batch
+    host = probe.host_batch()
     augment = assembly.augmenter(training=True)
 
     def step() -> None:

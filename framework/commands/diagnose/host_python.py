@@ -6,7 +6,7 @@ subtracted: one step is watched for them.
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter, thread_time
 from typing import Any
@@ -156,8 +156,7 @@ def _step_of(probe: Probe, sampler: StackSampler) -> Generator[Callable[[], None
     """
     assembly = probe.assembly
     parts = training_parts(assembly)
-    with closing(assembly.train_source.batches(0)) as batches:
-        host = next(batches).batch
+    host = probe.host_batch()
     augment = assembly.augmenter(training=True)
 
     def label(name: str) -> Callable[..., None]:

@@ -58,9 +58,10 @@ from framework.store.versions import files_of, split_version
 
 NUM_SAMPLES = 64  # records whose size is looked at
 SLICE = 16  # images prepared at a time in this thread, so that a second holds several slices
-GRACE_S = 2.0  # how much longer than planned a measurement of slow steps may take
+GRACE_S = 1.0  # how much longer than planned a measurement of slow steps may take
 NUM_WINDOWS = 5
 TURNS = 2
+SLOW_STEPS = 5
 GROWTH = 8  # a tiny batch is compared with one so many times as large, another with half of it
 FORMS: dict[type, str] = {FolderStore: "folder", HDF5Store: "hdf5", LMDBStore: "lmdb"}
 # Shares of the given seconds. The burn-in is added to most of the others.
@@ -130,11 +131,14 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
     num_records = len(probe.batch()["index"])
     computes: list[Rate] = []
     wholes: list[Rate] = []
-    for _ in range(TURNS):  # in turn, because each is judged by the other
+    # Slow steps get one turn: each takes as long as several steps.
+    batch_s = num_records / loader.records_per_s
+    num_turns = TURNS if WHOLE * seconds > SLOW_STEPS * batch_s else 1
+    for _ in range(num_turns):  # in turn, because each is judged by the other
         say("computing alone")
-        computes.append(probe.compute(COMPUTE * seconds / TURNS, burn_in_s))
+        computes.append(probe.compute(COMPUTE * seconds / num_turns, burn_in_s))
         say("training")
-        wholes.append(probe.train(WHOLE * seconds / TURNS, burn_in_s))
+        wholes.append(probe.train(WHOLE * seconds / num_turns, burn_in_s))
     compute = _pooled(computes)
     whole = _pooled(wholes)
     say("computing another batch size")

@@ -54,6 +54,7 @@ def python_in_transform(facts: DiagnosisFacts) -> Verdict | None:
         "transforms (transform=...), or move it to the device (augment=...).",
         gain(facts, load_s=max(load_s, 1e-9)),
         edit=_edit(facts, "transform"),
+        parts=("wait",),
     )
 
 

@@ -10,6 +10,12 @@ from framework.commands.diagnose.python_rules import (
 from tests.commands.diagnose.cases import FINE, facts
 
 LINE = PythonLine("objective", "/code/loss.py", 7, "__call__", "total += x.item()", 0.6)
+PARTS_OF = {
+    "python_in_model": ("compute", "forward", "backward"),
+    "python_in_objective": ("compute", "forward"),
+    "python_in_augment": ("copy",),
+    "python_in_transform": ("wait",),
+}
 STEP = HostPython({"objective": 0.8, "model": 0.5, "augment": 0.3}, 0.9, (LINE,))
 OF_FUNCTION = {"settings": {"has_function": True}}
 
@@ -34,6 +40,7 @@ def test_a_rule_speaks_where_python_takes_much(rule, changes, share):
         assert share in verdict.says
         assert verdict.edit
         assert verdict.gain > 1
+        assert verdict.parts == PARTS_OF[rule.__name__]
 
 
 @pytest.mark.parametrize(

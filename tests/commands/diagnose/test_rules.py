@@ -2,6 +2,7 @@ import re
 
 from framework.cli.paths import ROOT
 from framework.commands.diagnose.rules import MODULES, RULES, verdicts_of
+from framework.commands.diagnose.step_parts import TITLES
 from framework.contracts.span import SPANS
 from tests.commands.diagnose.cases import FINE, facts
 
@@ -9,7 +10,7 @@ from tests.commands.diagnose.cases import FINE, facts
 def test_every_cause_has_one_rule_and_every_rule_names_parts_of_a_step():
     names = [rule.__name__ for rule in RULES]
     assert len(set(names)) == len(names)
-    assert all(set(module.PARTS) <= {*SPANS, "compute"} for module in MODULES)
+    assert all(set(module.PARTS) <= {*SPANS, *TITLES} for module in MODULES)
 
 
 def test_a_verdict_knows_its_parts_and_keeps_its_prediction():
