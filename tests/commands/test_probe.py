@@ -137,6 +137,25 @@ def test_a_part_of_the_batch_can_be_computed(config):
     probe.close()
 
 
+def test_a_batch_of_more_records_repeats_them(config):
+    probe = Probe(config, (), num_windows=1)
+    sizes = []
+    steps = probe._steps
+    probe._steps = lambda loader, *times: (
+        sizes.append(len(loader._batch["index"])) or steps(loader, *times)
+    )
+    assert probe.compute(0.05, 0.0, num_records=20).records_per_s > 0
+    assert sizes == [20]
+    probe.close()
+
+
+def test_the_first_batch_is_read_once(config):
+    probe = Probe(config, ())
+    assert probe.batch() is probe.batch()
+    assert probe.host_batch() is probe.host_batch()
+    probe.close()
+
+
 def test_busy_cores_are_counted_over_the_windows(config):
     rate = measured(config, (), lambda probe: probe.train(0.2, 0.0))
     assert 0 < rate.busy_cores < 1000
