@@ -11,7 +11,9 @@ MOSTLY = 0.6
 FINE = 1.2
 # A smaller share of a step that does not grow with the batch is not worth advice.
 FIXED_SHARE = 0.25
-MOST_LARGER = 64  # times
+# How many times as large a batch may become.
+MOST_LARGER = 8
+MOST_LARGER_TINY = 64
 # What a wait for a GPU and the launches after it take at least. Assumed; no GPU measured it.
 SYNC_S = 2e-5
 SYNC_SHARE = 0.05  # of a step; less is not worth advice
@@ -59,6 +61,8 @@ def larger_batch(facts: DiagnosisFacts) -> Verdict | None:
     # The fixed cost of tiny batches slows loading as well.
     is_tiny = size < TINY and fixed > MOSTLY
     if fixed < FIXED_SHARE or not (is_tiny or _mostly_computing(facts)):
+        return None
+    if _python_share(facts) > fixed / 2:  # the fixed cost is Python of the user: python_rules
         return None
     larger = _larger_size(facts)
     if larger <= size:
@@ -143,11 +147,18 @@ def fixed_share(facts: DiagnosisFacts) -> float:
     return min(1.0, max(0.0, fixed_s / step_s))
 
 
+def _python_share(facts: DiagnosisFacts) -> float:
+    """Return the share of a step without waiting that the user's Python takes in computing."""
+    if facts.python is None:
+        return 0.0
+    return sum(facts.python.step.get(part, 0.0) for part in ("model", "objective"))
+
+
 def _larger_size(facts: DiagnosisFacts) -> int:
     """Return the batch size, doubled until the fixed cost is a small share of a step."""
     fixed = fixed_share(facts)
     size = facts.settings.batch_size
-    most = MOST_LARGER * size
+    most = (MOST_LARGER_TINY if size < TINY else MOST_LARGER) * size
     if facts.storage is not None:
         most = min(most, facts.storage.num_records)
     factor = 2

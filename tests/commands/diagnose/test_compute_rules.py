@@ -10,6 +10,7 @@ from framework.commands.diagnose.compute_rules import (
     synchronizations,
 )
 from framework.commands.diagnose.device_syncs import Sync
+from framework.commands.diagnose.host_python import HostPython
 from tests.commands.diagnose.cases import CUDA, FINE, facts
 
 SYNCS = (Sync("/code/loss.py", 9, "item()", 3000, "total += x.item()"),)
@@ -61,6 +62,13 @@ def test_a_larger_batch_has_no_more_records_than_the_store():
     verdict = larger_batch(facts(**TINY, rates=MOSTLY_FIXED, storage={"num_records": 5}))
     assert verdict.overrides == ("batch_size=4",)
     assert larger_batch(facts(**TINY, rates=MOSTLY_FIXED, storage={"num_records": 1})) is None
+
+
+@pytest.mark.parametrize(("share", "speaks"), [(0.3, True), (0.6, False)])
+def test_a_fixed_cost_of_the_users_python_is_no_cause_for_larger_batches(share, speaks):
+    python = HostPython({"objective": share})
+    verdict = larger_batch(facts(rates={**SMALL_STEPS, "other": 500.0}, python=python))
+    assert (verdict is not None) == speaks
 
 
 def test_that_data_is_fine_is_said_with_a_bound():
