@@ -81,10 +81,16 @@ Action = Callable[[Tensor], object]
 # seconds for everything.
 SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {
     "python": measure_python,
+    "syncs": measure_syncs,
     "on_machine": measure_machine,
     "on_run": measure_run,
-    "syncs": measure_syncs,
 }
+# They are left out if slow steps have used up the time, since they take many more steps.
+OPTIONAL = {
+    "on_machine": "other programs, and limits of the machine",
+    "on_run": "validating, saving and reporting",
+}
+LATEST = 2.5  # times the seconds
 
 
 class Setting(NamedTuple):
@@ -102,6 +108,7 @@ class Setting(NamedTuple):
 
 def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
     """Measure and describe a run in about ``seconds``. ``say`` announces each measurement."""
+    start = time.perf_counter()
     load = os.getloadavg()[0]
     with closing(setting.probe()) as probe:
         source = probe.assembly.train_source
@@ -118,9 +125,20 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
         rates = Rates(**_together(probe, seconds, say), copy=_copy_rate(probe), **alone)
         machine = machine_of(probe.assembly.device, load)
         convolutional = not probe.config["channels_last"] and _has_convolutions(probe)
-        subjects = {name: measure(probe, seconds, say) for name, measure in SUBJECTS.items()}
+        subjects = _subjects(probe, seconds, start + LATEST * seconds, say)
         settings = settings_of(probe)
         return DiagnosisFacts(machine, settings, rates, storage, convolutional, **subjects)
+
+
+def _subjects(probe: Probe, seconds: float, latest: float, say: Say) -> dict[str, Any]:
+    """Measure the subjects, but those of `OPTIONAL` only if ``latest`` has not passed."""
+    measured: dict[str, Any] = {}
+    for name, measure in SUBJECTS.items():
+        if name in OPTIONAL and time.perf_counter() > latest:
+            say(f"no time left for {OPTIONAL[name]}")
+        else:
+            measured[name] = measure(probe, seconds, say)
+    return measured
 
 
 def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
@@ -173,7 +191,8 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
     store = source.store
     views = tuple(source.read.views)
     size = source.order.batch_size
-    if any(field.encoding == "image" for field in store.manifest.fields.values()):
+    has_images = any(field.encoding == "image" for field in store.manifest.fields.values())
+    if has_images or source.read.transform.function is not None:
         size = SLICE
     indices = _indices(source.order, size)
     say("reading")

@@ -6,6 +6,7 @@ import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
+from framework.commands.diagnose import measure_parts
 from framework.commands.diagnose.measure_parts import (
     Setting,
     free_target,
@@ -66,6 +67,15 @@ def test_a_source_without_a_store_is_measured_as_far_as_it_goes():
     assert facts.storage is None
     assert facts.rates.prepare is None
     assert facts.rates.compute > 0
+
+
+def test_without_time_only_the_steps_are_measured(monkeypatch):
+    monkeypatch.setattr(measure_parts, "LATEST", 0.0)
+    said = []
+    facts = gather_facts(setting("data=synthetic", "batch_size=8"), 0.2, said.append)
+    assert facts.python is not None
+    assert (facts.on_machine, facts.on_run) == (None, None)
+    assert "no time left for validating, saving and reporting" in said
 
 
 CLIPS = (
