@@ -120,7 +120,9 @@ def _fit(
             return slow_block(assembly.train_source, assembly.waits)
 
         stats = assembly.train.stats
-        measured = MeasuredSink(sinks, stats, usage, assembly.say, start_step, slow)
+        tuning = assembly.tuning
+        tuned = tuning.take if tuning is not None else dict
+        measured = MeasuredSink(sinks, stats, usage, assembly.say, start_step, slow, tuned)
         reported = [measured] if assembly.leads else []
         try:
             trainer.fit(reported)
@@ -138,6 +140,7 @@ def _fit(
             "queue": {"ready": measured.ready, "depth": measured.depth},
             "usage": measured.usage(),
             "content": measured.content,
+            "tuning": tuning.summary() if tuning is not None else {},
             "slow_records": joined_blocks(gathered(assembly.parallel, slow())),
             "effective": assembly.effective,
         }

@@ -1,6 +1,7 @@
 """One tiny real run on the digits, in this process, and everything it leaves."""
 
 import json
+import random
 import threading
 
 import pytest
@@ -14,7 +15,9 @@ from framework.cli.hydra_session import hydra_session
 from framework.config import schema as settings
 from framework.config.prepare_data import prepare
 from framework.contracts.span import SPANS
+from framework.data import live_tuning
 from framework.errors import CheckpointError, ConfigError
+from framework.loader.tuner import Decision, ReadPlan
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.run import _complete_resolved, choices, facts, run
@@ -43,6 +46,7 @@ SUMMARY = {
     "usage": dict,
     "content": dict,
     "slow_records": dict,
+    "tuning": dict,
     "effective": dict,
 }
 FILES = {
@@ -472,3 +476,52 @@ def test_a_fact_below_a_key_with_a_dot_leaves_the_stored_configuration_readable(
         "a.b": {"num_classes": "auto"},
         "in_channels": 3,
     }
+
+
+# ----------------------------------------------------------------------------------------------------------------- tuning
+
+
+class Restless:
+    """Decides after every batch, at random."""
+
+    def __init__(self, home, _):
+        self.random = random.Random(1)
+        self.plan = home
+
+    def observe(self, seen):
+        depth = self.random.randint(1, 4) if self.plan.depth else 0
+        self.plan = ReadPlan(self.random.randint(1, 3), self.random.randint(1, 3), depth)
+        return Decision(self.plan, "a test")
+
+
+@pytest.fixture
+def restless(monkeypatch):
+    """Lets ``workers.num=auto`` change everything after every batch."""
+    monkeypatch.setattr(live_tuning, "LOOK_S", 0.0)
+    monkeypatch.setattr(live_tuning, "LEAST_BATCHES", 1)
+    monkeypatch.setattr(live_tuning, "Tuner", Restless)
+
+
+AUTO = ("workers.num=auto", "report_every=1", "transform=flip")
+
+
+@pytest.mark.parametrize("loader", ["plain", "prefetch", "stream"])
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_live_tuning_changes_no_loss(dataset, tmp_path, restless, loader, kind):
+    trained(dataset, tmp_path / "fixed", "workers.num=0", *AUTO[1:])
+    choices = (f"loader={loader}", f"workers.kind={kind}")
+    summary = trained(dataset, tmp_path / "auto", *AUTO, *choices)
+    fixed, tuned = (lines(tmp_path / name, "train") for name in ("fixed", "auto"))
+    assert [line["loss"] for line in fixed] == [line["loss"] for line in tuned]
+    assert len(summary["tuning"]["decisions"]) > 3
+    assert any("decisions" in line["tuning"] for line in tuned)
+    assert "tuning" not in fixed[0]
+
+
+def test_a_tuned_run_resumes_to_the_same_losses(dataset, tmp_path, restless):
+    trained(dataset, tmp_path / "whole", "workers.num=0", *AUTO[1:])
+    steps = iter([False, True])
+    trained(dataset, tmp_path / "part", *AUTO, stop=lambda: next(steps, True))
+    trained(dataset, tmp_path / "part", *AUTO, f"resume.run={tmp_path}/part")
+    whole, part = (lines(tmp_path / name, "train") for name in ("whole", "part"))
+    assert [line["loss"] for line in whole] == [line["loss"] for line in part]

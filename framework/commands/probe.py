@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, final
 import torch
 
 from framework.config.assemble import Assembly, assemble
+from framework.config.auto import AUTO
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import Batch, taken
 from framework.contracts.data import MicroBatch, MicroBatches
@@ -176,6 +177,9 @@ class Probe:
             "verify": "always" if config["verify"] == "always" else "off",
             "data": {**config["data"], "val": None},
         }
+        workers = self.config["workers"]
+        if workers["num"] == AUTO:  # a tuner would change what is measured
+            self.config = {**self.config, "workers": {**workers, "num": None}}
         self.assembly = assemble(self.config, allowed)
         self._batch: Batch | None = None
         self._host_batch: Batch | None = None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from framework.augment.fused import Fused
-from framework.config.auto import PARTS, is_wanted, resolve
+from framework.config.auto import AUTO, PARTS, is_wanted, resolve
 from framework.config.build import build, last_line
 from framework.config.declared_inputs import (
     NOTHING,
@@ -46,6 +46,7 @@ from framework.contracts.records import Manifest
 from framework.contracts.slow_records import waits_for
 from framework.contracts.waits import Waits
 from framework.data.classes import with_agreed_classes
+from framework.data.live_tuning import LiveTuning, start_tuning
 from framework.data.reader import followers
 from framework.errors import ConfigError
 from framework.measure.clock import make_clock
@@ -84,6 +85,7 @@ class Assembly:
         augment: Changes batches on the device.
         train: Delivers the training batches.
         waits: How long the training steps wait for their batches.
+        tuning: Changes how training records are read, with ``workers.num=auto``; else None.
         val_loaders: Delivers the batches of each validation set, by its name.
         from_data: The value of each ``auto``, by dotted name.
         declared: What the model says about its inputs.
@@ -103,6 +105,7 @@ class Assembly:
     augment: Augment
     train: Loader
     waits: Waits
+    tuning: LiveTuning | None
     val_loaders: Mapping[str, Loader]
     from_data: Config
     declared: DeclaredInputs = NOTHING
@@ -248,6 +251,9 @@ def assemble(
             name: loader(source, val_clock, training=False, waits=Waits())
             for name, source in val_sources.items()
         }
+        tuning: LiveTuning | None = None
+        if config["workers"]["num"] == AUTO:
+            tuning = start_tuning(train_source, train, waits, cores_per_rank(), say)
         order = train_source.order
         check_num_steps(order, train.num_steps)
         check_ranks(parallel, learned(config, order.batch_size, train_source.manifest))
@@ -265,6 +271,7 @@ def assemble(
         augment=augment,
         train=train,
         waits=waits,
+        tuning=tuning,
         val_loaders=val_loaders,
         from_data={**sizes, **from_data},
         declared=declared,
@@ -373,7 +380,7 @@ def source_context(
         fold=fold_of(config),
         val_batch_size=config["val_batch_size"],
         seed=config["seed"],
-        num_workers=workers["num"],
+        num_workers=None if workers["num"] == AUTO else workers["num"],
         worker_kind=workers["kind"],
         device=parallel.device,
         collate=config["collate"],

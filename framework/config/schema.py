@@ -90,7 +90,13 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
         "window_blocks": Rule(int, 1, number=126),
     },
     "workers": {
-        "num": Rule(int | None, 0, 1024),
+        "num": Rule(
+            int | str | None,
+            0,
+            1024,
+            choices=("auto",),
+            means="a whole number from 0 to 1024, or auto",
+        ),
         "kind": Rule(str | None, choices=("thread", "process"), number=107),
         "start_method": Rule(str | None, choices=("fork", "forkserver", "spawn"), number=107),
         "timeout_s": Rule(float, above=0, means="a number of seconds"),

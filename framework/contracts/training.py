@@ -174,6 +174,9 @@ class Report:
     content: Mapping[str, float] = field(default_factory=dict[str, float])
     # What ``slow_block`` returns about this rank, at the end of an epoch.
     slow_records: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # With ``workers.num=auto``: the present number of workers and how far they read ahead, and the
+    # ``decisions`` since the last line.
+    tuning: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # Metrics that are arrays, such as a confusion matrix: host tensors.
     arrays: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     ranks: RankReport | None = None  # what all ranks measured; None if there is one

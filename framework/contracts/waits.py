@@ -20,6 +20,7 @@ class Waits:
 
     Attributes:
         wait_s: Seconds that steps waited, over the loader's life.
+        start_s: The part of ``wait_s`` for the first batches of epochs.
         step_s: Seconds of the steps themselves, without pauses.
         num_batches: Batches that arrived.
         slow_wait_s: The part of ``wait_s`` for batches with slow records.
@@ -29,6 +30,7 @@ class Waits:
     def __init__(self, slow: set[int] | None = None) -> None:
         self.slow: set[int] = set() if slow is None else slow
         self.wait_s = 0.0
+        self.start_s = 0.0
         self.step_s = 0.0
         self.num_batches = 0
         self.slow_wait_s = 0.0
@@ -58,6 +60,8 @@ class Waits:
         wait_s = now - self._asked_at
         self.wait_s += wait_s
         self.num_batches += 1
+        if not self._number:
+            self.start_s += wait_s
         if self._number in self.slow:
             self.slow.discard(self._number)
             self.slow_wait_s += wait_s

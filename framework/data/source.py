@@ -8,17 +8,18 @@ from typing import Generic, Protocol, TypeVar, final
 
 from torch import Tensor
 
-from framework.contracts.batch import Batch
+from framework.contracts.batch import Batch, leaves
 from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest, RecordStore, notes_of
 from framework.contracts.slow_records import SlowRecords
 from framework.data.collate import Padding, with_nested
 from framework.data.reader import BatchReader, Request
-from framework.data.workers import AHEAD, Reader, Workers
+from framework.data.workers import Reader, Workers
 from framework.errors import DataError
 from framework.order.batches import Order, RecordFacts
 from framework.order.select import chosen
 from framework.store.columns import NoFacts, StoreFacts
+from framework.store.resident import ResidentStore
 from framework.system.malloc import keep_freed_memory
 
 R = TypeVar("R", bound=Reader)
@@ -74,6 +75,7 @@ class WorkerSource(Generic[R]):
         )
         self._first_epoch: int | None = None
         self._counters = list(counters)
+        self.batch_bytes = 0  # of the first batch
 
     @property
     def readers(self) -> Workers:
@@ -96,14 +98,21 @@ class WorkerSource(Generic[R]):
                 for counter in self._counters:
                     counter.add(batch)
                 ledger.delivered(len(share.indices))
+                if not self.batch_bytes:
+                    self.batch_bytes = sum(tensor.nbytes for tensor in leaves(batch))
                 yield MicroBatch(batch, share.weight, share.last)
+
+    @property
+    def takes_workers(self) -> bool:
+        """Whether workers can read its records."""
+        return True
 
     @property
     def num_ahead(self) -> int:
         """The most batches that workers read ahead of the consumer."""
         if self.workers.kind == "process":
-            return AHEAD * self.workers.num
-        return AHEAD * min(1, self.workers.num)
+            return self.workers.ahead * self.workers.num
+        return self.workers.ahead * min(1, self.workers.num)
 
     def sample(self, count: int) -> Batch:
         return self.records(self.order.sample(count))
@@ -160,6 +169,10 @@ class StoreSource(WorkerSource[BatchReader]):
             counters.append(counter)
         super().__init__(read, order, context, "thread", counters)
         self._on_close = on_close
+
+    @property
+    def takes_workers(self) -> bool:
+        return not isinstance(self.store, ResidentStore)
 
     @property
     def manifest(self) -> Manifest:

@@ -110,6 +110,7 @@ class Workers:
     kind: str  # ``thread`` or ``process``
     timeout_s: float = 300.0  # ResourceError R106 after a longer wait for a batch
     start_method: str | None = None  # of processes, such as ``spawn``; None: Python's default
+    ahead: int = AHEAD  # batches that are read ahead: by all threads together, or by each process
 
     def __post_init__(self) -> None:
         if self.kind not in ("thread", "process"):
@@ -121,13 +122,47 @@ class Workers:
         self._loader: DataLoader[Timed] | None = None
         self._busy = threading.Lock()  # held by the ``map`` that uses the processes
         self._late = False  # whether a batch took longer than ``timeout_s``
+        self._may_change = False
+        self._chosen = self.num, self.ahead
 
     def map(self, requests: Iterable[Request]) -> Generator[Batch]:
-        """Yield one batch per request, in order. The iterator may be closed early."""
-        if self.num and self.kind == "process":
-            return self._by_processes(requests)
-        if self.num:
-            return self._by_threads(requests)
+        """Yield one batch per request, in order. The iterator may be closed early.
+
+        ``change`` takes effect after the batches that are being read.
+        """
+        if self._may_change:
+            return self._in_parts(requests)
+        return self._mapped(requests, (self.num, self.ahead))
+
+    def change(self, num: int, ahead: int) -> None:
+        """Use other workers from the next request on, after ``allow_changes``.
+
+        Any thread may call this.
+        """
+        self._chosen = num, ahead
+        self.num = num
+        self.ahead = ahead
+
+    def allow_changes(self) -> None:
+        """Let ``change`` take effect in the midst of a ``map``."""
+        self._may_change = True
+
+    def _in_parts(self, requests: Iterable[Request]) -> Generator[Batch]:
+        """Yield the batches. After a change, continue with the other workers."""
+        rest = iter(requests)
+        while True:
+            chosen = self._chosen
+            part = _Part(rest, lambda chosen=chosen: self._chosen == chosen)
+            yield from self._mapped(part, chosen)
+            if part.is_last:
+                return
+
+    def _mapped(self, requests: Iterable[Request], chosen: tuple[int, int]) -> Generator[Batch]:
+        num, _ = chosen
+        if num and self.kind == "process":
+            return self._by_processes(requests, chosen)
+        if num:
+            return self._by_threads(requests, chosen)
         if self.read.decodes:
             return self._decoded_here(requests)
         return self._gathered_here(requests)
@@ -151,28 +186,29 @@ class Workers:
             sums_s["read"] += perf_counter() - start
             yield batch
 
-    def _by_threads(self, requests: Iterable[Request]) -> Generator[Batch]:
-        pool = _Pool(self.num)
+    def _by_threads(self, requests: Iterable[Request], chosen: tuple[int, int]) -> Generator[Batch]:
+        num, ahead = chosen
+        pool = _Pool(num)
         in_progress: deque[tuple[Work, list[Future[None]]]] = deque()
         try:
             with crowded() if self.read.decodes else nullcontext():
                 for request in requests:
-                    in_progress.append(self._submit(pool, request))
-                    if len(in_progress) > AHEAD:
+                    in_progress.append(self._submit(pool, request, num))
+                    if len(in_progress) > ahead:
                         yield self._finished(*in_progress.popleft())
                 while in_progress:
                     yield self._finished(*in_progress.popleft())
         finally:
             pool.close(wait=not self._late)
 
-    def _submit(self, pool: "_Pool", request: Request) -> tuple[Work, list[Future[None]]]:
+    def _submit(self, pool: "_Pool", request: Request, num: int) -> tuple[Work, list[Future[None]]]:
         work: Work = self.read.begin(request)
         count = len(request.indices)
         # Raw records form one slice, since two threads do not read them faster than one. Otherwise
         # each thread gets one slice: smaller slices would not finish the batch any sooner.
         step = max(1, count)
         if self.read.decodes:
-            step = max(LEAST_SLICE, -(-count // self.num))
+            step = max(LEAST_SLICE, -(-count // num))
         return work, [
             pool.submit(self.read.fill, work, start, min(start + step, count))
             for start in range(0, max(1, count), step)
@@ -201,15 +237,17 @@ class Workers:
         fix = "check the disk and the transform, or raise workers.timeout_s"
         return ResourceError(106, where, f"no batch came within that time{which}", fix)
 
-    def _by_processes(self, requests: Iterable[Request]) -> Generator[Batch]:
+    def _by_processes(
+        self, requests: Iterable[Request], chosen: tuple[int, int]
+    ) -> Generator[Batch]:
         # The processes of a DataLoader serve one iterator at a time.
         if self._busy.acquire(blocking=False):
             try:
-                yield from self._by_own_processes(requests)
+                yield from self._by_own_processes(requests, chosen)
             finally:
                 self._busy.release()
             return
-        others = replace(self)
+        others = replace(self, num=chosen[0], ahead=chosen[1])
         others.stages = self.stages
         others.ledger = self.ledger
         try:
@@ -217,10 +255,15 @@ class Workers:
         finally:
             others.close()
 
-    def _by_own_processes(self, requests: Iterable[Request]) -> Generator[Batch]:
+    def _by_own_processes(
+        self, requests: Iterable[Request], chosen: tuple[int, int]
+    ) -> Generator[Batch]:
+        made = self._loader
+        if made is not None and (made.num_workers, made.prefetch_factor) != chosen:
+            self.close()
         if self._loader is None:
             with _without_core_warning():
-                self._loader = self._make_loader()
+                self._loader = self._make_loader(*chosen)
         self._requests.now = requests
         try:
             watched = _watched(self._loader, self.timeout_s, self._kill, self.start_method)
@@ -243,13 +286,13 @@ class Workers:
             fix = "look at memory and /dev/shm, or set workers.kind=thread"
             raise ResourceError(102, where, what, fix) from error
 
-    def _make_loader(self) -> DataLoader[Timed]:
+    def _make_loader(self, num: int, ahead: int) -> DataLoader[Timed]:
         return DataLoader(
             _ReaderDataset(self.read),
             batch_size=None,
             sampler=self._requests,
-            num_workers=self.num,
-            prefetch_factor=AHEAD,
+            num_workers=num,
+            prefetch_factor=ahead,
             persistent_workers=True,
             collate_fn=_unchanged,
             worker_init_fn=partial(_start_worker, os.getpid()),
@@ -311,6 +354,33 @@ class Workers:
                     process.kill()
                     process.join()
         self._loader = None
+
+
+@final
+class _Part(Iterator[Request]):
+    """The requests until the workers change.
+
+    Args:
+        requests: All that are left.
+        stays: Returns whether the workers are still the same.
+
+    Attributes:
+        is_last: Whether no request was left.
+    """
+
+    def __init__(self, requests: Iterator[Request], stays: Callable[[], bool]) -> None:
+        self._requests = requests
+        self._stays = stays
+        self.is_last = False
+
+    def __next__(self) -> Request:
+        if not self._stays():
+            raise StopIteration
+        try:
+            return next(self._requests)
+        except StopIteration:
+            self.is_last = True
+            raise
 
 
 @contextmanager

@@ -94,26 +94,30 @@ class Occupancy:
     """How many items were ready when the next one was taken, over all queues of a loader's life.
 
     Only the thread that takes items may use it.
+
+    Attributes:
+        num_ready: The sum of these numbers.
+        num_taken: The items that were taken.
     """
 
     def __init__(self) -> None:
-        self._num_ready = 0
-        self._num_taken = 0
+        self.num_ready = 0
+        self.num_taken = 0
         self.newest = 0  # how many were ready at the newest time
+        self._before = 0, 0
 
     def count(self, num_ready: int) -> None:
         self.newest = num_ready
-        self._num_ready += num_ready
-        self._num_taken += 1
+        self.num_ready += num_ready
+        self.num_taken += 1
 
     def take(self) -> float | None:
         """Return the mean since the last call, or None if nothing was taken."""
-        mean = None
-        if self._num_taken:
-            mean = self._num_ready / self._num_taken
-        self._num_ready = 0
-        self._num_taken = 0
-        return mean
+        num_ready, num_taken = self._before
+        self._before = self.num_ready, self.num_taken
+        if self.num_taken == num_taken:
+            return None
+        return (self.num_ready - num_ready) / (self.num_taken - num_taken)
 
 
 class _End(NamedTuple):
@@ -144,6 +148,13 @@ class Ahead(Generic[T]):
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
         self._thread.start()
+
+    def deepen(self, depth: int) -> None:
+        """Let the thread run ahead by another number of items from now on."""
+        self._depth = depth
+        with self._queue.mutex:
+            self._queue.maxsize = depth
+            self._queue.not_full.notify_all()
 
     @property
     def is_ready(self) -> bool:
@@ -208,7 +219,14 @@ class QueuedLoader:
         self.num_steps = context.source.order.num_steps
         self.identity = context.source.order.identity
         self.notes: tuple[str, ...] = ()
-        self._occupancy = Occupancy()
+        self.occupancy = Occupancy()
+        self._running: Ahead[MicroBatch] | None = None
+
+    def deepen(self, depth: int) -> None:
+        """Keep another number of batches ready from now on."""
+        self.depth = depth
+        if self._running is not None:
+            self._running.deepen(depth)
 
     def _ahead(self, epoch: int, start: int, pinned: bool) -> closing[Ahead[MicroBatch]]:
         consumer = None
@@ -216,16 +234,17 @@ class QueuedLoader:
             consumer = torch.cuda.current_stream(self.context.device)
         host = host_batches(self.context, epoch, start, pinned, consumer)
         threads = beside(self.context.device)
-        return closing(Ahead(host, self.depth, self._occupancy, threads))
+        self._running = Ahead(host, self.depth, self.occupancy, threads)
+        return closing(self._running)
 
     @property
     def num_ready(self) -> int:
         """How many batches were ready when the newest one was taken."""
-        return self._occupancy.newest
+        return self.occupancy.newest
 
     def stats(self) -> LoaderStats:
         source = self.context.source
-        ready = self._occupancy.take()
+        ready = self.occupancy.take()
         return LoaderStats(source.stages(), ready, self.depth, content_of(source))
 
     def close(self) -> None:

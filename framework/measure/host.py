@@ -34,6 +34,15 @@ def rss_bytes(pid: int) -> int | None:
         return None
 
 
+def unshared_bytes(pid: int) -> int:
+    """Return the physical memory that a process does not share; 0 if it has ended."""
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0
+    return memory.rss - getattr(memory, "shared", 0)
+
+
 def process_cpu_s(pid: int) -> float | None:
     """Return the exact CPU time of a process; None if it has ended or this is not Linux.
 

@@ -48,6 +48,8 @@ class JsonlSink:
             line["slow_records"] = report.slow_records
         if report.ranks is not None:
             line["ranks"] = report.ranks.as_dict()
+        if report.tuning:
+            line["tuning"] = report.tuning
         if report.skipped:
             line["skipped"] = report.skipped
         if report.ready is not None:

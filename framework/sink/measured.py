@@ -25,6 +25,7 @@ class MeasuredSink:
         warn: Called once for each sink that cannot write.
         start_step: Step that the run starts from.
         slow: Returns what is known of slow records; called at the end of an epoch.
+        tuning: Returns how records are read now, and what was decided since the last call.
 
     Attributes:
         stages_s: Thread-seconds of the whole run, by stage.
@@ -40,12 +41,14 @@ class MeasuredSink:
         warn: Callable[[str], None],
         start_step: int = 0,
         slow: Callable[[], Mapping[str, Any]] = dict[str, Any],
+        tuning: Callable[[], Mapping[str, Any]] = dict[str, Any],
     ) -> None:
         self._sinks = sinks
         self._stats = stats
         self._usage = usage
         self._warn = warn
         self._slow = slow
+        self._tuning = tuning
         self._failed: set[str] = set()
         self._step = start_step
         self._asked_at = time.monotonic()
@@ -118,6 +121,7 @@ class MeasuredSink:
         return replace(
             report,
             slow_records=slow,
+            tuning=self._tuning(),
             stages_s=per_step_s,
             ready=stats.ready,
             usage=self._used,

@@ -195,6 +195,7 @@ def test_a_number_of_workers_that_cannot_be_is_named(num):
 
 def test_the_number_of_workers_may_be_left_open():
     _workers(num=None)
+    _workers(num="auto")
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, None, "5", True])

@@ -19,6 +19,7 @@ def test_waiting_and_steps_add_up():
     passed(waits, step_s=0.03)
     assert waits.num_batches == 2
     assert waits.wait_s >= 0.02
+    assert waits.start_s >= 0.02
     assert waits.step_s >= 0.03
 
 

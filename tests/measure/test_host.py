@@ -16,6 +16,7 @@ from framework.measure.host import (
     rss_bytes,
     threads_per_rank,
     total_memory_bytes,
+    unshared_bytes,
 )
 
 
@@ -24,6 +25,11 @@ def test_the_peak_of_memory_never_falls_and_sees_what_was_held():
     held = bytearray(b"x" * (before + (64 << 20) - rss_bytes(os.getpid())))
     del held
     assert peak_rss_bytes() >= before + (32 << 20)
+
+
+def test_memory_of_its_own_is_a_part_of_all_memory_of_a_process():
+    assert 0 < unshared_bytes(os.getpid()) <= rss_bytes(os.getpid())
+    assert unshared_bytes(2**30) == 0
 
 
 def test_cores_are_those_this_process_may_run_on():

@@ -16,7 +16,14 @@ from framework.commands.report.chart import DASHES, Chart, finished, fitted, leg
 from framework.commands.report.compare_runs import Look, looks
 from framework.commands.report.palette import MUTED, OF_RUN, of_run
 from framework.commands.report.recorded_run import RecordedRun, is_validation
-from framework.commands.report.run_metrics import MOST, Drawn, columns_of, thinned
+from framework.commands.report.run_metrics import (
+    MOST,
+    WAITING,
+    WORKERS,
+    Drawn,
+    columns_of,
+    thinned,
+)
 from framework.commands.report.units import time_unit
 
 MOST_METRICS = 4
@@ -48,7 +55,10 @@ class _Lines(NamedTuple):
 
 def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Iterator[Chart]:
     """Draw each metric over steps and over seconds, loss first."""
-    for number, metric in enumerate(metric_names(runs)[:MOST_METRICS]):
+    names_of_curves = metric_names(runs)
+    tuned = [name for name in (WORKERS, WAITING) if name in names_of_curves]
+    metrics = [name for name in names_of_curves if name not in tuned]
+    for number, metric in enumerate([*metrics[:MOST_METRICS], *tuned]):
         # The name of a metric is the user's: only harmless letters become part of a file's name.
         letters = (c if c.isascii() and c.isalnum() else "_" for c in metric[:40])
         file_name = "".join(letters)
@@ -207,7 +217,9 @@ def _scale_y(axes: Axes, lines: Sequence[_Line], metric: str) -> None:
     ends = [end for line in lines for end in line.drawn[1:] if end is not None]
     least = min(float(values.min()) for values in ends)
     greatest = max(float(values.max()) for values in ends)
-    label = f"{fitted(metric, 24)}, mean per record"
+    label = fitted(metric, 24)
+    if metric not in (WORKERS, WAITING):
+        label += ", mean per record"
     if metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES:
         axes.set_yscale("log")
         label += ", log"

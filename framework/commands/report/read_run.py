@@ -183,6 +183,9 @@ def _notes(
             notes.append(shown(line))
     if summary and spans and all(span.p50_s is None for span in spans.values()):
         notes.append("older format: means only, no p50 and p90 of the spans")
+    tuned = mapping(summary.get("tuning")).get("decisions")
+    decisions = map(mapping, tuned if isinstance(tuned, list) else [])
+    notes += [f"after {shown(own.get('at_s'))} s: {shown(own.get('text'))}" for own in decisions]
     if metrics.num_bad:
         notes.append(f"{metrics.num_bad:,} lines of metrics.jsonl are damaged and left out")
     if not (path / "metrics.jsonl").is_file():

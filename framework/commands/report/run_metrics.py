@@ -11,9 +11,12 @@ import numpy as np
 
 from framework.commands.report.json_values import duration, lines_of, mapping, number, positive
 from framework.commands.report.recorded_run import MetricCurve, RecordedSpan
-from framework.contracts.span import ALL_SPANS, IDLE
+from framework.contracts.span import ALL_SPANS, IDLE, waiting_share
 
 NO_METRIC = {"step", "epoch", "split", "lr", "records_per_s"}
+# Curves of a run with ``workers.num=auto``, beside its metrics.
+WORKERS = "workers (auto)"
+WAITING = "waiting (auto)"
 UNITS = ("_s", "_bytes", "_share", "_count")  # endings of measured figures, which are no metrics
 MOST = 600  # points of a curve that are all drawn
 
@@ -68,6 +71,8 @@ class _Reader:
         if split == "train":
             self._advance(step, line)
             self.slow = mapping(line.get("slow_records")) or self.slow
+            if "tuning" in line:
+                self._take_tuning(step, line)
         keys = tuple(line)
         if keys not in self.names:
             self.names[keys] = tuple(_metric_names(keys))
@@ -75,6 +80,18 @@ class _Reader:
             value = number(line[name])
             if value is not None:
                 points = self.points.setdefault((split, name), array("d"))
+                points.extend((step, self.seconds, value))
+
+    def _take_tuning(self, step: float, line: dict[str, Any]) -> None:
+        spans_s = {name: duration(line.get(f"{name}_s")) for name in (*ALL_SPANS, IDLE)}
+        known_s = {name: span_s for name, span_s in spans_s.items() if span_s is not None}
+        values = {
+            WORKERS: number(mapping(line["tuning"]).get("num_workers")),
+            WAITING: waiting_share(known_s),
+        }
+        for name, value in values.items():
+            if value is not None:
+                points = self.points.setdefault(("train", name), array("d"))
                 points.extend((step, self.seconds, value))
 
     def _advance(self, step: float, line: dict[str, Any]) -> None:

@@ -94,3 +94,16 @@ def test_each_validation_set_has_a_line_of_its_own(tmp_path):
     assert "validation, clean" in chart.svg
     assert "validation, noisy" in chart.svg
     assert read_run(folder).val == {"clean.loss": 1 / 3 + 9, "noisy.loss": 1 / 3 + 9}
+
+
+def test_a_tuned_run_shows_its_workers_and_its_waiting(tmp_path):
+    lines = [
+        {**line, "tuning": {"num_workers": 2 + line["step"] // 20}}
+        for line in lines_of()
+        if line["split"] == "train"
+    ]
+    charts = drawn([make_run(tmp_path / "a", lines=lines)])
+    titles = [chart.title for chart in charts.values()]
+    assert "workers (auto) over steps" in titles
+    assert "waiting (auto) over seconds" in titles
+    assert not [name for name in drawn([make_run(tmp_path / "b")]) if "auto" in name]

@@ -3,7 +3,13 @@ import json
 import numpy as np
 import pytest
 
-from framework.commands.report.run_metrics import columns_of, read_metrics, thinned
+from framework.commands.report.run_metrics import (
+    WAITING,
+    WORKERS,
+    columns_of,
+    read_metrics,
+    thinned,
+)
 from tests.commands.report.runs import SPANS_S, lines_of
 
 
@@ -154,3 +160,14 @@ def test_points_that_are_not_finite_are_left_out():
 
 def test_many_points_at_one_place_are_drawn_there():
     assert len(thinned(np.ones(1000), np.arange(1000.0), 100).x) == 1000
+
+
+def test_a_tuned_run_has_curves_of_its_workers_and_its_waiting(tmp_path):
+    spans_s = {"wait_s": 1.0, "forward_s": 3.0}
+    lines = [
+        {"step": 10, "split": "train", "loss": 1, "lr": 1, **spans_s, "tuning": tuning}
+        for tuning in ({"num_workers": 4}, "damaged")
+    ]
+    curves = read_metrics(written(tmp_path, lines)).curves
+    assert curves["train", WORKERS].values.tolist() == [4.0]
+    assert curves["train", WAITING].values.tolist() == [0.25]

@@ -1,0 +1,211 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.loader.tuner import (
+    MOST_AHEAD,
+    Decision,
+    Observation,
+    ReadPlan,
+    Tuner,
+    TunerLimits,
+)
+
+HOME = ReadPlan(2, 2, 2)
+WINDOW_S = 4.0
+
+
+class Pipeline:
+    """Workers that decode, each a batch in ``decode_s``, and steps of ``step_s``.
+
+    With ``cores``, no more workers than that are of any use.
+    """
+
+    def __init__(self, decode_s=0.02, step_s=0.02, cores=math.inf, **facts):
+        self.decode_s = decode_s
+        self.step_s = step_s
+        self.cores = cores
+        self.facts = facts
+
+    def seen(self, plan):
+        useful = min(plan.num_workers, self.cores)
+        batch_s = max(self.step_s, self.decode_s / useful)
+        facts = {
+            "wait_share": 1 - self.step_s / batch_s,
+            "busy_workers": self.decode_s / batch_s * plan.num_workers / useful,
+            "queue_share": 1.0 if self.step_s == batch_s else 0.0,
+            "free_cores": 1.0,
+            **self.facts,
+        }
+        return Observation(WINDOW_S, round(WINDOW_S / batch_s), **facts)
+
+
+def make(home=HOME, num_cores=2, most=16, budget=1e9, processes=False):
+    return Tuner(home, TunerLimits(num_cores, most, budget, processes))
+
+
+def watched(tuner, pipeline, count):
+    """Let a tuner see so many windows. Return its decisions by their window."""
+    decisions = [tuner.observe(pipeline.seen(tuner.plan)) for _ in range(count)]
+    return {number: decision for number, decision in enumerate(decisions) if decision}
+
+
+def test_steps_that_do_not_wait_change_nothing():
+    assert watched(make(), Pipeline(decode_s=0.02), 50) == {}
+
+
+def test_waiting_brings_more_workers():
+    decisions = watched(make(), Pipeline(decode_s=0.08), 2)
+    assert decisions == {
+        1: Decision(ReadPlan(4, 2, 2), "steps waited 50 % of the last 8 s"),
+    }
+
+
+def test_one_window_with_waiting_changes_nothing():
+    tuner = make()
+    for _ in range(5):
+        assert tuner.observe(Pipeline(decode_s=0.08).seen(HOME)) is None
+        assert tuner.observe(Pipeline(decode_s=0.02).seen(HOME)) is None
+
+
+def test_workers_grow_until_steps_wait_no_more():
+    tuner = make()
+    watched(tuner, Pipeline(decode_s=0.25), 20)
+    assert tuner.plan.num_workers in range(12, 17)
+
+
+def test_it_goes_back_when_decoding_is_quick_again():
+    tuner = make()
+    watched(tuner, Pipeline(decode_s=0.08), 20)
+    assert tuner.plan.num_workers >= 4
+    decisions = watched(tuner, Pipeline(decode_s=0.02), 7)
+    assert tuner.plan == HOME
+    assert "steps waited 0 %, and 1.0 of" in next(iter(decisions.values())).why
+
+
+def test_it_stays_while_the_added_workers_are_busy():
+    tuner = make()
+    watched(tuner, Pipeline(decode_s=0.078), 6)
+    assert tuner.plan.num_workers == 4
+    assert watched(tuner, Pipeline(decode_s=0.078), 100) == {}
+
+
+def test_it_reacts_within_30_seconds_to_a_change_in_mid_run():
+    tuner = make()
+    watched(tuner, Pipeline(decode_s=0.035), 30)
+    first = min(watched(tuner, Pipeline(decode_s=0.07), 10))
+    assert (first + 1) * WINDOW_S <= 30
+
+
+def test_what_brings_nothing_is_taken_back_and_then_left_alone():
+    tuner = make()
+    decisions = watched(tuner, Pipeline(decode_s=0.2, cores=2), 30)
+    assert tuner.plan == HOME
+    assert "the rate changed by +0 %" in [decision.why for decision in decisions.values()]
+    assert len(decisions) <= 8
+
+
+def test_trials_become_rare_if_none_helps():
+    tuner = make()
+    decisions = watched(tuner, Pipeline(decode_s=0.2, cores=2), 400)
+    gaps = [later - earlier for earlier, later in zip(decisions, list(decisions)[1:], strict=False)]
+    assert max(gaps) >= 64
+
+
+def test_after_a_rest_a_shift_is_noticed_at_once():
+    tuner = make()
+    watched(tuner, Pipeline(decode_s=0.1, cores=2), 20)
+    assert min(watched(tuner, Pipeline(decode_s=0.2), 10)) <= 4
+
+
+def test_busy_cores_get_no_more_workers_than_there_are_cores():
+    pipeline = Pipeline(decode_s=0.08, free_cores=0.1, busy_workers=2.0)
+    decisions = watched(make(), pipeline, 20)
+    assert all(decision.plan.num_workers == 2 for decision in decisions.values())
+
+
+def test_beside_other_programs_more_and_fewer_workers_are_tried():
+    pipeline = Pipeline(0.08, cores=2, free_cores=0.0, other_cores=1.0, busy_workers=2.0)
+    tried = {decision.plan.num_workers for decision in watched(make(), pipeline, 40).values()}
+    assert tried >= {4, 1}
+
+
+def test_batches_that_are_late_at_times_are_read_further_ahead_first():
+    pipeline = Pipeline(decode_s=0.08, queue_share=0.8)
+    assert watched(make(), pipeline, 2)[1].plan == ReadPlan(2, 4, 4)
+
+
+def test_workers_that_idle_are_given_more_batches_first():
+    pipeline = Pipeline(decode_s=0.08, busy_workers=0.9, queue_share=None)
+    assert watched(make(HOME._replace(depth=0)), pipeline, 2)[1].plan == ReadPlan(2, 4, 0)
+
+
+def test_nothing_grows_beyond_the_budget_of_memory():
+    pipeline = Pipeline(decode_s=0.2, batch_bytes=100.0, worker_bytes=1000.0)
+    tuner = make(budget=2500.0, processes=True)
+    watched(tuner, pipeline, 40)
+    assert tuner.plan.num_workers <= 4
+
+
+def test_it_goes_home_when_memory_runs_out():
+    tuner = make()
+    watched(tuner, Pipeline(decode_s=0.08), 6)
+    decisions = watched(tuner, Pipeline(decode_s=0.08, free_memory=0.05), 1)
+    assert decisions[0] == Decision(HOME, "only 5 % of memory is free")
+
+
+def test_a_way_back_that_brings_waiting_is_undone_and_tried_later():
+    tuner = make()
+    watched(tuner, Pipeline(decode_s=0.08), 10)
+    added = tuner.plan
+    idle = Pipeline(decode_s=0.08, busy_workers=0.5)
+    times = [number for number, one in watched(tuner, idle, 60).items() if one.plan == HOME]
+    assert tuner.plan in (added, HOME)
+    assert times[1] - times[0] < times[2] - times[1]
+
+
+def test_reading_in_line_can_get_workers():
+    home = ReadPlan(0, 2, 2)
+    seen = Observation(4.0, 100, wait_share=0.5, busy_workers=1.0, queue_share=0.0, free_cores=1.0)
+    tuner = make(home)
+    assert tuner.observe(seen) is None
+    assert tuner.observe(seen).plan == ReadPlan(1, 2, 2)
+
+
+def test_changes_are_told_in_words():
+    assert HOME.changes_to(ReadPlan(4, 2, 2)) == "workers 2 -> 4"
+    assert HOME.changes_to(ReadPlan(2, 4, 4)) == "batches read ahead 2 -> 4, loader depth 2 -> 4"
+
+
+observations = st.builds(
+    Observation,
+    seconds=st.floats(0.5, 20),
+    num_batches=st.integers(1, 10_000),
+    wait_share=st.floats(0, 1),
+    busy_workers=st.floats(0, 32),
+    queue_share=st.none() | st.floats(0, 1),
+    free_cores=st.floats(0, 8),
+    other_cores=st.floats(0, 8),
+    free_memory=st.floats(0, 1),
+    batch_bytes=st.floats(0, 1e9),
+    worker_bytes=st.floats(0, 1e9),
+)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+@given(seen=st.lists(observations, max_size=60), num=st.integers(0, 8))
+def test_whatever_it_sees_a_plan_keeps_its_limits(processes, seen, num):
+    home = ReadPlan(num, 2, 2)
+    tuner = make(home, processes=processes)
+    before = home
+    for one in seen:
+        decision = tuner.observe(one)
+        if decision is not None:
+            assert decision.plan != before
+            before = decision.plan
+        assert tuner.plan == before
+        assert min(1, num) <= before.num_workers <= max(16, num)
+        assert 2 <= before.ahead <= MOST_AHEAD
+        assert before.depth <= MOST_AHEAD
