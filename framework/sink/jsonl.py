@@ -38,20 +38,17 @@ class JsonlSink:
             line[f"{name}_s"] = span.mean_s
             line[f"{name}_p50_s"] = span.p50_s
             line[f"{name}_p90_s"] = span.p90_s
-        if report.stages_s:
-            line["stages_s"] = report.stages_s
-        if report.content:
-            line["content"] = report.content
-        if report.usage:
-            line["usage"] = report.usage
-        if report.slow_records:
-            line["slow_records"] = report.slow_records
+        measured = {
+            "stages_s": report.stages_s,
+            "content": report.content,
+            "usage": report.usage,
+            "slow_records": report.slow_records,
+            "tuning": report.tuning,
+            "skipped": report.skipped,
+        }
+        line |= {name: value for name, value in measured.items() if value}
         if report.ranks is not None:
             line["ranks"] = report.ranks.as_dict()
-        if report.tuning:
-            line["tuning"] = report.tuning
-        if report.skipped:
-            line["skipped"] = report.skipped
         if report.ready is not None:
             line["ready"] = report.ready
         if report.arrays:

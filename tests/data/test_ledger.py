@@ -18,6 +18,7 @@ from framework.measure.clock import HostClock
 from framework.transform.resize import Resize
 from tests.conftest import make_context, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg
+from tests.slow_mount import slow_mount, why_not
 
 KINDS = [(0, "thread"), (2, "thread"), (2, "process")]
 LOADERS = {
@@ -187,6 +188,18 @@ def test_a_quick_record_does_not_displace_slower_ones():
 
 def test_without_slow_records_there_is_no_report():
     assert Ledger().report(1.0, str) is None
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize(("num", "kind"), KINDS)
+def test_one_slow_file_on_a_mount_is_named(tmp_path, num, kind):
+    write_images(tmp_path / "set", places=())
+    with slow_mount(tmp_path / "set", tmp_path / "mount", "00004.jpg", SLEEP_S) as mount:
+        source = folder_source(str(mount), context=resized(num, kind))
+        block = read_all(source, LOADERS["prefetch"])
+    assert block["records"][0]["name"] == str(mount / "a" / "00004.jpg")
+    assert block["records"][0]["mean_s"] > SLEEP_S
+    assert block["slow_wait_s"] > SLEEP_S / 2
 
 
 @pytest.mark.slow
