@@ -109,7 +109,7 @@ def slow_words(block: Mapping[str, Any], train_s: float) -> str:
     saved_s = min(block["saved_s"], 0.99 * train_s)
     if saved_s < WORTH * train_s:
         return ""
-    names = ", ".join(map(_named, block["records"][:MOST_NAMED]))
+    names = ", ".join(map(named, block["records"][:MOST_NAMED]))
     more = len(block["records"]) - MOST_NAMED
     if more > 0:
         names += f" and {more} more"
@@ -126,7 +126,8 @@ def _minus_total_s(record: Mapping[str, Any]) -> float:
     return -record["num_reads"] * record["mean_s"]
 
 
-def _named(record: Mapping[str, Any]) -> str:
+def named(record: Mapping[str, Any]) -> str:
+    """Return a record of a block in words: its name, time and size."""
     size = ""
     if record["size_bytes"]:
         size = f", {record['size_bytes'] / 1e6:.1f} MB"

@@ -7,6 +7,7 @@ A subject with facts of its own has them in a dataclass in a file of its own, an
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.host_python import HostPython
@@ -126,6 +127,7 @@ class DiagnosisFacts:
     convolutional: bool = False  # whether the model has 2-d convolutions, channels first
     python: HostPython | None = None
     on_machine: MachineFacts | None = None
+    slow_records: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as ``slow_block``
     on_run: RunFacts | None = None
     syncs: tuple[Sync, ...] = ()  # calls of the user that wait for the device, in one step
 

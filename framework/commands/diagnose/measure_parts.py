@@ -37,6 +37,7 @@ from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.data import Source
 from framework.contracts.records import Field, RecordStore
+from framework.contracts.slow_records import slow_block
 from framework.contracts.span import waiting_share
 from framework.data.dataset import DatasetSource
 from framework.data.reader import Request
@@ -83,6 +84,7 @@ SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {
     "python": measure_python,
     "syncs": measure_syncs,
     "on_machine": measure_machine,
+    "slow_records": lambda probe, *_: slow_block(probe.assembly.train_source, probe.assembly.waits),
     "on_run": measure_run,
 }
 # They are left out if slow steps have used up the time, since they take many more steps.

@@ -12,6 +12,7 @@ from framework.commands.diagnose import (
     loading_rules,
     machine_rules,
     python_rules,
+    record_rules,
     run_rules,
     storage_rules,
 )
@@ -19,7 +20,15 @@ from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 
 Rule = Callable[[DiagnosisFacts], Verdict | None]
-MODULES = (loading_rules, storage_rules, compute_rules, python_rules, machine_rules, run_rules)
+MODULES = (
+    loading_rules,
+    storage_rules,
+    record_rules,
+    compute_rules,
+    python_rules,
+    machine_rules,
+    run_rules,
+)
 RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in module.RULES)
 
 

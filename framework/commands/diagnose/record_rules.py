@@ -1,0 +1,35 @@
+"""Rules about single records."""
+
+from framework.commands.diagnose.facts import DiagnosisFacts
+from framework.commands.diagnose.verdict import Verdict
+from framework.contracts.slow_records import FEW, MOST_NAMED, named
+
+# If slow records take a smaller share of a step, they are no cause.
+LEAST_SHARE = 0.03
+MOST_SHARE = 0.99
+
+
+def slow_records(facts: DiagnosisFacts) -> Verdict | None:
+    """A few records take many times as long as the others, and their batches are late."""
+    block = facts.slow_records
+    if not block or not facts.data_limits or block["num_slow"] > FEW * block["num_records"]:
+        return None
+    # The waiting was measured without steps, too. Their share of it is taken to be the same.
+    share = facts.rates.wait * block["saved_s"] / (block["wait_s"] or 1.0)
+    if share < LEAST_SHARE:
+        return None
+    names = ", ".join(map(named, block["records"][:MOST_NAMED]))
+    of_waiting = 100 * block["slow_wait_s"] / block["wait_s"]
+    return Verdict(
+        "slow_records",
+        f"{block['num_slow']:,} of {block['num_records']:,} reads took at least 8 times as long as "
+        f"the usual {1e3 * block['usual_s']:.1f} ms, and {of_waiting:.0f} % of the waiting was for "
+        f"their batches: {names}.",
+        "Make these records as small as the others, or move them to a disk that is as fast.",
+        min(facts.headroom, 1 / (1 - min(share, MOST_SHARE))),
+        action="shrink these files, or pack all with pack.max_side=512, say",
+    )
+
+
+PARTS = ("wait",)
+RULES = (slow_records,)

@@ -1,0 +1,38 @@
+import pytest
+
+from framework.commands.diagnose.record_rules import slow_records
+from tests.commands.diagnose.cases import FINE, facts
+
+RECORD = {"name": "a/huge.jpg", "mean_s": 0.5, "num_reads": 2, "size_bytes": 9_000_000}
+BLOCK = {
+    "records": [RECORD],
+    "num_slow": 2,
+    "num_records": 1000,
+    "slow_s": 1.0,
+    "read_s": 2.0,
+    "usual_s": 0.001,
+    "wait_s": 4.0,
+    "slow_wait_s": 3.0,
+    "saved_s": 2.0,
+}
+
+
+def test_slow_records_are_named_with_what_they_cost():
+    verdict = slow_records(facts(slow_records=BLOCK, rates={"wait": 0.5}))
+    assert verdict.gain == pytest.approx(4 / 3)
+    assert "2 of 1,000 reads" in verdict.says
+    assert "75 % of the waiting was for their batches: a/huge.jpg (500 ms, 9.0 MB)" in verdict.says
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"slow_records": {**BLOCK, "num_slow": 100}},
+        {"slow_records": {**BLOCK, "saved_s": 0.01}},
+        {"slow_records": BLOCK, "rates": FINE},
+    ],
+    ids=["none is slow", "many are slow", "they cost nothing", "data does not limit"],
+)
+def test_otherwise_they_are_no_cause(changes):
+    assert slow_records(facts(**changes)) is None
