@@ -47,6 +47,7 @@ SUMMARY = {
     "content": dict,
     "slow_records": dict,
     "tuning": dict,
+    "ranks": type(None),  # one rank
     "effective": dict,
 }
 FILES = {
