@@ -95,7 +95,7 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
             0,
             1024,
             choices=("auto",),
-            means="a whole number from 0 to 1024, or auto",
+            means="auto, or a whole number",
         ),
         "kind": Rule(str | None, choices=("thread", "process"), number=107),
         "start_method": Rule(str | None, choices=("fork", "forkserver", "spawn"), number=107),
