@@ -46,6 +46,8 @@ def python_in_transform(facts: DiagnosisFacts) -> Verdict | None:
     if facts.storage is not None and facts.storage.form == "dataset":
         owner = "Dataset"
     load_s = facts.load_s * (1 - python.transform)
+    if facts.rates.prepare_plain is not None:  # measured without the function
+        load_s = facts.settings.batch_size / facts.rates.prepare_plain
     return Verdict(
         "python_in_transform",
         f"Python code of the {owner} takes {100 * python.transform:.0f} % of preparing a record"

@@ -51,6 +51,13 @@ def test_nothing_is_said_of_what_was_not_sampled(rule):
     assert rule(facts(**OF_FUNCTION, python=HostPython({}, 0.0))) is None
 
 
+def test_the_gain_without_the_function_is_measured_if_it_can_be():
+    sampled = python_in_transform(facts(**OF_FUNCTION, python=HostPython({}, 0.4)))
+    plain = {"rates": {"prepare_plain": 3000.0}}
+    measured = python_in_transform(facts(**OF_FUNCTION, **plain, python=HostPython({}, 0.4)))
+    assert measured.gain > sampled.gain
+
+
 def test_the_line_is_named():
     verdict = python_in_objective(facts(python=STEP, rates=FINE))
     assert "loss.py:7 (__call__)" in verdict.says
