@@ -30,7 +30,7 @@ MOST_LONGER = 3
 PARTS_SHARE = 0.35
 SAMPLE_SHARE = 0.06
 TRIAL_SHARE = 0.03
-BURN_SHARE = 0.01
+BURN_SHARE = 0.02
 APPLY_SHARE = 0.08
 SAMPLE_BATCHES = 16
 # If packing takes longer, `apply` packs a sample for so many seconds instead.
