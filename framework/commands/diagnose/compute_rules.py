@@ -70,8 +70,8 @@ def larger_batch(facts: DiagnosisFacts) -> Verdict | None:
     factor = larger / size
     return Verdict(
         "larger_batch",
-        f"{100 * fixed:.0f} % of computing a step does not grow with its {size} records: it is the "
-        "fixed cost of a step, which a larger batch shares.",
+        f"{100 * fixed:.0f} % of computing a step does not depend on its batch size of {size}: "
+        "it is the fixed cost of a step, which a larger batch shares.",
         f"Use batches of {larger} records, and try to scale optim.lr by up to {factor:.0f}.",
         _faster(facts, factor / (fixed + (1 - fixed) * factor)),
         (f"batch_size={larger}",),
