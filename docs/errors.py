@@ -27,6 +27,7 @@ from framework.commands.report import report
 from framework.commands.runs import runs
 from framework.commands.tune import tune
 from framework.commands.verify import verify
+from framework.commands.watch import watch
 from framework.config import schema
 from framework.errors import error_kinds
 
@@ -132,7 +133,7 @@ def rows_of_options() -> Iterator[Row]:
         ),
         *(tune, verify, schema),
     )
-    tables = [("", command.RULES) for command in commands]
+    tables = [("", command.RULES) for command in (*commands, watch)]
     tables += [("pack.", progress.RULES)]
     groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]
     groups += [("optim.groups.NAME", schema.GROUP_RULES), ("sink.NAME", schema.SINK_RULES)]

@@ -14,6 +14,7 @@ from framework.system.stopping import ends_on_signals, leave
 COMMANDS = {
     "train": "train a model; every part is a choice",
     "diagnose": "measure what limits a run, and say what to do about it",
+    "watch": "run somebody's PyTorch script unchanged, and say where its time goes",
     "tune": "choose workers, loader and depth for this machine, or the batch size, by measuring",
     "pack": "pack images, arrays or records of your own into one HDF5 or LMDB store",
     "edit": "make a new version of a store: append, drop, relabel, or add a field",
@@ -29,6 +30,7 @@ COMMANDS = {
     "bisect": "find the key, environment or commit that makes one of two runs or benches slower",
 }
 LIKE_TRAIN = ("bench", "diagnose", "tune")  # they take the words of train, and complete them
+AS_TYPED = ("watch",)  # the words of somebody else's program
 COMPLETION = (["-sc"], ["--shell-completion"])
 USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...
 
@@ -82,6 +84,8 @@ def _dispatch(arguments: list[str]) -> int:
     if command not in COMMANDS:
         what = f"not a command{did_you_mean(command, list(COMMANDS))}"
         raise ConfigError(120, command, what, f"choose {', '.join(COMMANDS)}")
+    if command in AS_TYPED:
+        return import_module(f"framework.commands.{command}.{command}").main(rest)
     check_words(rest)
     return _start(command, [literal(word) for word in rest])
 

@@ -1,0 +1,326 @@
+"""Store the items that a script's Dataset returns, and serve them from the store afterwards.
+
+While items are collected, each process writes them into memory maps of a temporary folder, at the
+place of their number. When all are there, they become one store of ours: `KEY.h5` in the cache.
+A killed script leaves only the folder, which the next one removes.
+"""
+
+import hashlib
+import os
+import pickle
+import pickletools
+import shutil
+import socket
+import sys
+from collections.abc import Sequence, Sized
+from operator import index as number_of
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from framework.commands.watch.item_check import (
+    checked_indices,
+    checked_layout,
+    copied,
+    refuse_differing,
+)
+from framework.commands.watch.item_layout import ItemLayout, LayoutError
+from framework.contracts.records import Manifest, NumberKeys
+from framework.data.dataset import title_of
+from framework.errors import PacelineError
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.system.durable import remove_leftovers
+from framework.system.user_code import user_line
+
+BLOCK = 1024  # items that are written at once
+# The collected items and the store exist side by side for a moment.
+COPIES = 2
+
+
+@final
+class ItemStores:
+    """The stores of all Datasets of a script.
+
+    Args:
+        folder: The cache.
+
+    Attributes:
+        notes: What happened to each Dataset, by its title.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder).absolute()
+        self.notes: dict[str, str] = {}
+        self._known: dict[str, StoredItems | None] = {}
+
+    def served(self, dataset: Any) -> Any:
+        """Return what serves the items of a Dataset: a store, or the Dataset if it cannot be."""
+        if isinstance(dataset, IterableDataset | StoredItems):
+            self._note(dataset, "an IterableDataset has no items by number")
+            return dataset
+        try:
+            key = key_of(dataset)
+        except LayoutError as error:
+            self._note(dataset, str(error))
+            return dataset
+        if key not in self._known:
+            self._known[key] = self._opened(dataset, key)
+        stored = self._known[key]
+        if stored is None:
+            return dataset
+        stored.publish()
+        self._note(dataset, stored.words)
+        return stored
+
+    def publish(self) -> None:
+        """Write the stores of which all items were collected."""
+        for stored in self._known.values():
+            if stored is not None:
+                stored.publish()
+                self._note(stored.dataset, stored.words)
+
+    def close(self) -> None:
+        """Publish what is complete, and remove what is not."""
+        self.publish()
+        for stored in self._known.values():
+            if stored is not None:
+                stored.discard()
+
+    def _opened(self, dataset: Any, key: str) -> "StoredItems | None":
+        path = self.folder / f"{key}.h5"
+        try:
+            copy = copied(dataset)
+            layout, items = checked_layout(copy)
+            stored = StoredItems(dataset, layout, path)
+            stored.open(items)
+        except (LayoutError, PacelineError) as error:
+            self._note(dataset, str(error))
+            return None
+        except Exception as error:  # noqa: BLE001  # a user's Dataset may do anything
+            self._note(dataset, f"reading items fails here ({type(error).__name__}: {error})")
+            return None
+        return stored
+
+    def _note(self, dataset: Any, words: str) -> None:
+        if not isinstance(dataset, StoredItems):
+            size = f" ({len(dataset):,})" if isinstance(dataset, Sized) else ""
+            self.notes[f"{title_of(dataset)}{size}"] = words
+
+
+def key_of(dataset: Any) -> str:
+    """Return a name for what a Dataset returns: its state, its code and its number of items.
+
+    Raises:
+        LayoutError: Its state cannot be pickled.
+    """
+    digest = hashlib.sha256()
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        state = pickle.dumps(dataset, 5, buffer_callback=buffers.append)
+    except Exception as error:
+        what = f"the Dataset cannot be pickled ({type(error).__name__}: {error})"
+        raise LayoutError(" ".join(what.split())[:200]) from error
+    digest.update(state)
+    for buffer in buffers:
+        digest.update(buffer.raw())
+    for file in sorted(_user_files(state)):
+        digest.update(Path(file).read_bytes())
+    digest.update(str(len(dataset)).encode())
+    return digest.hexdigest()[:24]
+
+
+def _user_files(state: bytes) -> set[str]:
+    """Return the user's files that define what a pickle refers to."""
+    texts = {argument for _, argument, _ in pickletools.genops(state) if isinstance(argument, str)}
+    modules = [sys.modules.get(text.split(" ")[0]) for text in texts]
+    files = [getattr(module, "__file__", None) for module in modules]
+    return {file for file in files if file and user_line(file, 1) is not None}
+
+
+@final
+class StoredItems:
+    """A map-style Dataset that remembers the items of another.
+
+    It can be sent to worker processes, which write and read the same maps.
+
+    Args:
+        dataset: The user's Dataset.
+        layout: The layout of its items.
+        path: The store.
+    """
+
+    def __init__(self, dataset: Any, layout: ItemLayout, path: Path) -> None:
+        self.dataset = dataset
+        self.layout = layout
+        self.path = path
+        self.num_items = len(dataset)
+        self.store: HDF5Store | None = None
+        self.is_reused = False
+        # All ranks of a host share the folder, and have the same parent.
+        owner = os.getppid() if "RANK" in os.environ else os.getpid()
+        self.folder = path.with_name(f"{path.name}.tmp.{socket.gethostname()}.{owner}.items")
+        self._maps: list[np.ndarray] | None = None
+        self._done: np.ndarray | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_maps": None, "_done": None}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        return self.num_items
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        """Return items, as DataLoader's fetcher asks for them."""
+        if self.store is not None:
+            return self._from_store(self.store, torch.tensor([number_of(i) for i in indices]))
+        return [self._item(index) for index in indices]
+
+    def open(self, items: list[list[np.ndarray]]) -> None:
+        """Open the store, or else make the maps.
+
+        Args:
+            items: The items that were checked. A store with other ones is out of date.
+
+        Raises:
+            LayoutError: The disk has no room.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.path)
+        if self.path.exists() and self._matches(items):
+            self.store = HDF5Store(str(self.path))
+            self.is_reused = True
+            return
+        needed = COPIES * self.num_items * self.layout.item_bytes
+        free = shutil.disk_usage(self.path.parent).free
+        if needed > free:
+            sizes = f"{needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
+            raise LayoutError(f"storing all items takes {sizes} in {self.path.parent}")
+        self.folder.mkdir(exist_ok=True)
+        self._open_maps()
+
+    def publish(self) -> None:
+        """Write the store if all items were collected."""
+        if self.store is not None or self._done is None or not self._done.all():
+            return
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            source = f"dataset {title_of(self.dataset)}"
+            options = {"watch": self.layout.words}
+            fields = self.layout.fields
+            writer = HDF5Writer(str(self.path), fields=fields, num_records=self.num_items)
+            try:
+                self._write(writer)
+                writer.close(Manifest(self.num_items, fields, source=source, options=options))
+            finally:
+                writer.abort()
+        if self.path.exists():
+            self.store = HDF5Store(str(self.path))
+            self._maps = self._done = None
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove the maps. A process that has them open keeps them."""
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def words(self) -> str:
+        """Where the items are, or why they are not stored."""
+        size = f"{self.num_items * self.layout.item_bytes / 1e6:,.1f} MB"
+        if self.is_reused:
+            return f"{self.num_items:,} items come from {self.path} ({size}) of an earlier run"
+        if self.store is not None:
+            return f"{self.num_items:,} items were stored in {self.path} ({size})"
+        assert self._done is not None
+        missing = self.num_items - int(np.count_nonzero(self._done))
+        reason = f"{missing:,} of {self.num_items:,} items were not read"
+        note = self.folder / "misfit"
+        if note.exists():
+            reason = note.read_text(encoding="utf-8")
+        return f"nothing is kept for the next run: {reason}"
+
+    def _write(self, writer: HDF5Writer) -> None:
+        assert self._maps is not None
+        for start in range(0, self.num_items, BLOCK):
+            stop = min(start + BLOCK, self.num_items)
+            pairs = zip(self.layout.leaves, self._maps, strict=True)
+            records = {leaf.name: np.array(rows[start:stop]) for leaf, rows in pairs}
+            writer.write(records, NumberKeys(start, stop))
+
+    def _matches(self, items: list[list[np.ndarray]]) -> bool:
+        """Return whether the store holds the same items as the Dataset has now."""
+        store = HDF5Store(str(self.path))
+        try:
+            if store.manifest.options.get("watch") != self.layout.words:
+                return False
+            records = store.read(torch.tensor(checked_indices(self.num_items)))
+            columns = [records[leaf.name] for leaf in self.layout.leaves]
+            for place, arrays in enumerate(items):
+                stored = [column[place].numpy() for column in columns]
+                refuse_differing(self.layout, arrays, stored, "stored otherwise:")
+        except (PacelineError, LayoutError):
+            return False
+        finally:
+            store.close()
+        return True
+
+    def _from_store(self, store: HDF5Store, indices: torch.Tensor) -> list[Any]:
+        indices = torch.where(indices < 0, indices + self.num_items, indices)
+        records = store.read(indices)
+        columns = [records[leaf.name] for leaf in self.layout.leaves]
+        return [
+            self.layout.item([column[place] for column in columns]) for place in range(len(indices))
+        ]
+
+    def _item(self, index: Any) -> Any:
+        """Return an item from the maps, or from the Dataset, whose item is then written there."""
+        if self._maps is None or self._done is None:
+            self._open_maps()
+        assert self._maps is not None
+        assert self._done is not None
+        number = number_of(index)
+        if not 0 <= number < self.num_items:
+            return self.dataset[index]
+        if self._done[number]:
+            return self.layout.item(
+                [torch.from_numpy(np.array(rows[number])) for rows in self._maps]
+            )
+        item = self.dataset[index]
+        try:
+            arrays = self.layout.arrays(item)
+        except LayoutError as error:
+            (self.folder / "misfit").write_text(f"item {number}: {error}", encoding="utf-8")
+            return item
+        for rows, array in zip(self._maps, arrays, strict=True):
+            rows[number] = array
+        self._done[number] = 1
+        return item
+
+    def _open_maps(self) -> None:
+        self._done = self._map("done", "uint8", ())
+        self._maps = [
+            self._map(f"leaf{number}", leaf.dtype, leaf.shape)
+            for number, leaf in enumerate(self.layout.leaves)
+        ]
+
+    def _map(self, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the array of a file, which is made if it does not exist yet."""
+        path = self.folder / name
+        size = self.num_items * np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
+        if not size:
+            return np.zeros((self.num_items, *shape), dtype)
+        return np.memmap(path, dtype, "r+", 0, (self.num_items, *shape))

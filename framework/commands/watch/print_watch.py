@@ -1,0 +1,123 @@
+"""Print what was seen of a script: the headline, the spans, the advice and the waiting calls."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from framework.commands.diagnose.print_diagnosis import sync_lines
+from framework.commands.diagnose.verdict import Verdict
+from framework.commands.print_table import print_table
+from framework.commands.watch.script_facts import ScriptFacts
+from framework.commands.watch.script_rules import UNKNOWN, limit_of, script_verdicts, times
+from framework.contracts.span import IDLE, shares
+from framework.measure.statistics import median
+
+HEADS = ("share", "p50", "p90", "mean", "total")
+
+
+def show_watch(facts: ScriptFacts, notes: Mapping[str, str]) -> None:
+    """Print everything. ``notes`` say what was done with the items of each Dataset."""
+    print(f"\npaceline watch: {limit_of(facts)}")
+    if facts.steps:
+        title = f"where the time of {facts.steps:,} training steps went"
+        print_table(title, ["span"], list(HEADS), span_rows(facts))
+    print(*fact_lines(facts), sep="\n")
+    if notes and len(facts.epoch_rates) > 1:
+        first, *later = facts.epoch_rates
+        rate = median(later)
+        factor = times(rate / max(first, 1e-9))
+        print(f"epoch 1: {first:,.0f} records/s; later epochs: {rate:,.0f}, {factor} as fast")
+    for title, words in notes.items():
+        print(f"items of {title}: {words}")
+    verdicts = script_verdicts(facts)
+    if facts.steps:
+        print("", "what to do, the most promising first" if verdicts else "no advice", sep="\n")
+    for number, verdict in enumerate(verdicts, 1):
+        print("\n".join(verdict_lines(number, verdict)))
+    if facts.syncs:
+        print("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))
+    if facts.waiting > 0.2 and facts.items is not None:
+        print("\n".join(equivalent_lines(facts)))
+
+
+def span_rows(facts: ScriptFacts) -> list[list[str]]:
+    """Return the cells of each span."""
+    known = shares(facts.spans)
+    rows: list[list[str]] = []
+    for name, span in facts.spans.items():
+        cells = (f"{1e3 * value:.3f} ms" for value in (span.p50_s, span.p90_s, span.mean_s))
+        rows.append([name, f"{100 * known[name]:.1f} %", *cells, f"{span.total_s:.2f} s"])
+    return rows
+
+
+def fact_lines(facts: ScriptFacts) -> list[str]:
+    """Return lines about what is no span of a step."""
+    lines: list[str] = []
+    if facts.steps:
+        rate = facts.step_records / max(facts.step_s, 1e-9)
+        line = f"{rate:,.0f} records/s, {1e3 * facts.step_s:.2f} ms a step"
+        line += f", {facts.compute_cores:.1f} of {facts.num_cores} cores busy while computing"
+        lines.append(line)
+    if IDLE in facts.spans:
+        lines.append("wait is the host's; idle, the device's, is what it costs")
+    parts = {
+        "before the first batch": facts.before_s,
+        "first step, not counted": facts.first_s,
+        "validation": facts.validation_s,
+        "between epochs": facts.outside_s,
+    }
+    known = [f"{name} {seconds:.2f} s" for name, seconds in parts.items() if seconds >= 0.005]
+    if known:
+        lines.append("; ".join(known))
+    if facts.ranks > 1:
+        lines.append(f"figures of rank 0 of {facts.ranks}")
+    return lines
+
+
+def verdict_lines(number: int, verdict: Verdict) -> list[str]:
+    """Return the gain, the cause and the change."""
+    gain = f"{times(verdict.gain)} as fast by the model"
+    if verdict.gain == UNKNOWN:
+        gain = "the gain is not predictable, so try it"
+    lines = [f"{number}. {verdict.rule}: {gain}", f"   {verdict.says}", f"   {verdict.why}"]
+    if verdict.learns:
+        lines.append("   This changes what the model learns: compare the validation figures.")
+    label = "type" if verdict.edit.startswith("paceline ") else "write"
+    lines.append(f"   {label}: {verdict.edit}")
+    return lines
+
+
+def equivalent_lines(facts: ScriptFacts) -> list[str]:
+    """Return how Paceline trains on the same Dataset."""
+    assert facts.loader is not None
+    name = facts.loader.dataset.replace("__main__.", "yourscript.")
+    block = f"{{_target_: {name}, ...}}"
+    lines = [f"in Paceline: paceline train data=dataset 'data.train={block}'"]
+    if facts.items is not None and not facts.items.refusal:
+        pack = f"paceline pack input=dataset 'input.dataset={block}' output.path=items.h5"
+        lines.append(f"  or pack the items once: {pack}, then data=hdf5 data.train=items.h5")
+    return lines
+
+
+def watch_json(facts: ScriptFacts, notes: Mapping[str, str]) -> dict[str, Any]:
+    """Return all figures as plain values."""
+    spans = {
+        name: {
+            "share": shares(facts.spans)[name],
+            "p50_s": span.p50_s,
+            "p90_s": span.p90_s,
+            "mean_s": span.mean_s,
+            "total_s": span.total_s,
+        }
+        for name, span in facts.spans.items()
+    }
+    return {
+        "limit": limit_of(facts),
+        "spans": spans,
+        "step_s": facts.step_s,
+        "records_per_s": facts.step_records / max(facts.step_s, 1e-9),
+        "waiting": facts.waiting,
+        "facts": {key: value for key, value in asdict(facts).items() if key != "spans"},
+        "verdicts": [asdict(verdict) for verdict in script_verdicts(facts)],
+        "items": dict(notes),
+    }

@@ -1,0 +1,267 @@
+"""Follow the steps of somebody's training loop by what it calls, and mark where time goes.
+
+Training asks for a batch, calls a module, runs backward and steps an optimizer. The time before
+each of these events belongs to a span. A step ends when the next batch is asked for after an
+optimizer has stepped.
+"""
+
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from threading import get_ident
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from framework.commands.watch.other_programs import OtherPrograms
+from framework.contracts.span import Span, merged
+from framework.measure.clock import STEP_ENDS, make_clock
+
+# Spans that are no part of a training step.
+OUTSIDE = "outside"  # between the last batch of an epoch and the first one of the next
+VALIDATION = "validation"
+OTHER = "other"  # after the optimizer has stepped, and what no other span covers
+# One step in so many asks for the CPU time of this process, which takes 80 us beside busy threads.
+CPU_EVERY = 16
+SAMPLED_STEP = 3  # the step whose input and waiting calls are noted
+
+
+class Phase:
+    """What the script did last. Plain numbers: an Enum takes a microsecond more per step."""
+
+    OUTSIDE = 0
+    ASKED = 1  # for a batch
+    BATCH = 2
+    FORWARD = 3
+    BACKWARD = 4
+    STEPPED = 5
+    VALIDATION = 6
+
+
+@dataclass
+class Counts:
+    """What is counted beside the spans.
+
+    Attributes:
+        steps: Measured steps.
+        records: Records of these steps.
+        epochs: Iterators of training DataLoaders.
+        start_s: Seconds until the first batch of each epoch.
+        before_s: Seconds from the start to the first batch that was asked for.
+        first_s: Seconds of the first step, which makes what is made once. It is not measured.
+        compute_s: Seconds of some measured steps, without waiting.
+        compute_cpu_s: CPU seconds of this process in ``compute_s``.
+        epoch_starts: All seconds in steps, and all records, when each epoch began.
+    """
+
+    steps: int = 0
+    records: int = 0
+    epochs: int = 0
+    start_s: list[float] = field(default_factory=list[float])
+    before_s: float = 0.0
+    first_s: float = 0.0
+    compute_s: float = 0.0
+    compute_cpu_s: float = 0.0
+    epoch_starts: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+
+    def epoch_rates(self, end: tuple[float, int]) -> list[float]:
+        """Return records per second of each epoch. ``end`` is what the last one has reached."""
+        pairs = pairwise([*self.epoch_starts, end])
+        return [(after[1] - before[1]) / max(after[0] - before[0], 1e-9) for before, after in pairs]
+
+
+@final
+class StepRecorder:
+    """The state of a training loop. The thread that trains calls all methods.
+
+    Args:
+        discards_epoch: Whether the first epoch is not measured, if there are several.
+
+    Attributes:
+        others: What other programs do meanwhile.
+        loader: The DataLoader of the newest training batch.
+        root: The outermost module that training calls.
+        sample: The input of ``root`` in one step, on the host, if it is a single tensor.
+        device: Where the parameters of ``root`` are.
+        reached: All seconds in steps, and all records.
+    """
+
+    def __init__(self, discards_epoch: bool = False) -> None:
+        self.discards_epoch = discards_epoch
+        self.counts = Counts()
+        self.others = OtherPrograms()
+        self.loader: DataLoader[Any] | None = None
+        self.root: nn.Module | None = None
+        self.sample: Tensor | None = None
+        self.device = torch.device("cpu")
+        self.reached = (0.0, 0)  # all seconds in steps, and all records
+        self._thread = get_ident()
+        self._clock = make_clock(self.device)
+        self._phase = Phase.OUTSIDE
+        self._depth = 0  # of calls of backward
+        self._has_stepped = False  # whether any optimizer ever stepped
+        self._trains_in_eval = False
+        self._is_epoch_start = False
+        self._is_first = True
+        self._asked_s = self._got_s = self._began_s = time.perf_counter()
+        self._got_cpu_s = 0.0
+
+    def is_here(self) -> bool:
+        """Return whether this thread trains."""
+        return get_ident() == self._thread
+
+    def iterates(self, loader: DataLoader[Any]) -> None:
+        """The script makes an iterator, which may start workers."""
+        self.asks(loader)
+        if self._phase == Phase.ASKED:
+            self.counts.epochs += 1
+            self.counts.epoch_starts.append(self.reached)
+            self._is_epoch_start = True
+            if self.discards_epoch and self.counts.epochs == 2:
+                self._discard()
+
+    def asks(self, loader: DataLoader[Any] | None) -> None:
+        """The script asks for a batch."""
+        if self._phase == Phase.ASKED:  # ``iterates`` was called
+            return
+        self._end_part()
+        self._phase = Phase.VALIDATION
+        if not self._is_validating():
+            self._phase = Phase.ASKED
+            self._asked_s = time.perf_counter()
+            self.loader = loader or self.loader
+
+    def gets(self, batch: Any) -> None:
+        """A batch has come."""
+        if self._phase == Phase.VALIDATION:
+            self._clock.mark(VALIDATION)
+            return
+        self._clock.mark("wait")
+        self._phase = Phase.BATCH
+        self._got_s = time.perf_counter()
+        if self.counts.steps % CPU_EVERY == 0:
+            self._got_cpu_s = time.process_time()
+        if self._is_epoch_start:
+            self._is_epoch_start = False
+            self.counts.start_s.append(self._got_s - self._asked_s)
+        records = num_records(batch)
+        self.counts.records += records
+        self.reached = (self.reached[0] + self._got_s - self._asked_s, self.reached[1] + records)
+
+    def has_no_more(self) -> None:
+        """The DataLoader has no more batches."""
+        if self._phase != Phase.VALIDATION:
+            self._clock.mark("wait")
+            self._phase = Phase.OUTSIDE
+
+    def calls(self, module: nn.Module, inputs: tuple[Any, ...]) -> bool:
+        """A module is called, the first since the batch. Return whether it has parameters."""
+        if module is not self.root:
+            parameter = next(module.parameters(), None)
+            if parameter is None:
+                return False
+            if self._phase != Phase.VALIDATION:
+                self._learn(module, parameter.device)
+        if self._phase != Phase.VALIDATION:
+            self._clock.mark("copy")
+            self._phase = Phase.FORWARD
+            if self.counts.steps == SAMPLED_STEP and len(inputs) == 1 and len(_size(inputs[0])):
+                self.sample = inputs[0].detach().cpu()
+        return True
+
+    def begins_backward(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            if self._phase == Phase.VALIDATION and self.root is not None:
+                self._trains_in_eval = not self.root.training  # as with frozen batch norm
+            self._clock.mark("forward")
+
+    def ends_backward(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._clock.mark("backward")
+            self._phase = Phase.BACKWARD
+
+    def begins_optimizer(self) -> None:
+        # In other phases the optimizer has a closure, which runs forward and backward.
+        if self._phase == Phase.BACKWARD:
+            self._clock.mark("optimizer")
+
+    def ends_optimizer(self) -> None:
+        if not self._has_stepped:  # batches were counted as steps
+            self._has_stepped = self._is_first = True
+        self._clock.mark("optimizer")
+        self._phase = Phase.STEPPED
+
+    def spans(self) -> dict[str, Span]:
+        """Return the spans since the last call. ``other`` ends a step."""
+        spans = self._clock.spans()
+        ends = spans.pop(STEP_ENDS, Span())
+        if OTHER in spans:  # between the batches of an accumulated step
+            ends = Span(ends.total_s + spans.pop(OTHER).total_s, ends.num_steps, ends.recent)
+        return {**merged({}, spans), OTHER: ends}
+
+    def end(self) -> None:
+        """The script has ended, or is no longer watched."""
+        if self._phase != Phase.ASKED:
+            self._end_part()
+
+    def _is_validating(self) -> bool:
+        if not torch.is_grad_enabled():
+            return True
+        return self.root is not None and not self.root.training and not self._trains_in_eval
+
+    def _end_part(self) -> None:
+        """Name the time since the last mark by what the script did last."""
+        if self._phase == Phase.OUTSIDE:
+            self._clock.mark(OUTSIDE)
+            self.counts.before_s = self.counts.before_s or time.perf_counter() - self._began_s
+        elif self._phase == Phase.VALIDATION:
+            self._clock.mark(VALIDATION)
+        elif self._phase == Phase.STEPPED or not self._has_stepped:
+            self._clock.mark(STEP_ENDS)
+            self._end_step()
+        else:
+            self._clock.mark(OTHER)
+        if self._phase in (Phase.BACKWARD, Phase.STEPPED):
+            compute_s = time.perf_counter() - self._got_s
+            self.reached = (self.reached[0] + compute_s, self.reached[1])
+            if self._got_cpu_s and self.counts.steps:
+                self.counts.compute_s += compute_s
+                self.counts.compute_cpu_s += time.process_time() - self._got_cpu_s
+                self._got_cpu_s = 0.0
+
+    def _end_step(self) -> None:
+        if self._phase not in (Phase.STEPPED, Phase.BACKWARD):
+            return
+        self.counts.steps += 1
+        if self._is_first:
+            self._is_first = False
+            self.counts.first_s = self._discard()
+
+    def _discard(self) -> float:
+        """Forget what was measured. Return the seconds of its steps."""
+        spans = self.spans()
+        self.counts.steps = self.counts.records = 0
+        self.counts.compute_s = self.counts.compute_cpu_s = 0.0
+        return sum(s.total_s for name, s in spans.items() if name not in (OUTSIDE, VALIDATION))
+
+    def _learn(self, module: nn.Module, device: torch.device) -> None:
+        """Remember the model. A model on a GPU gets the GPU's clock."""
+        if device.type != self.device.type and self._is_first:
+            self._clock = make_clock(device)
+        self.device = device
+        self.root = module
+
+
+def num_records(batch: Any) -> int:
+    """Return the length of the first tensor of a batch, and 1 if it has none."""
+    while isinstance(batch, dict | list | tuple) and batch:
+        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
+    return next(iter(_size(batch)), 1)
+
+
+def _size(value: Any) -> tuple[int, ...]:
+    return tuple(value.shape) if isinstance(value, Tensor) else ()

@@ -1,0 +1,184 @@
+"""Hooks on the DataLoader's iterator, the outermost module, backward and optimizer steps.
+
+A hook of modules waits for the first call after a batch, and is off while the model runs, so that
+the modules inside the model stay as fast as they are.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any, final
+from weakref import WeakMethod
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import DataLoader, dataloader
+from torch.utils.hooks import RemovableHandle
+
+from framework.commands.watch.step_recorder import SAMPLED_STEP, StepRecorder
+from framework.commands.watch.waiting_calls import WaitingCalls
+
+# Torch has no hook for it.
+Iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+@final
+class TorchHooks:
+    """The hooks, from ``install`` to ``remove``.
+
+    Args:
+        recorder: What the hooks call.
+        num_steps: Call ``finish`` after so many measured steps; 0: never.
+        finish: Called at most once.
+        served: Returns the Dataset that an iterator reads instead of its own.
+    """
+
+    def __init__(
+        self,
+        recorder: StepRecorder,
+        num_steps: int,
+        finish: Callable[[], object],
+        served: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.recorder = recorder
+        self.calls = WaitingCalls()
+        self._num_steps = num_steps
+        self._finish = finish
+        self._served = served
+        self._handles: list[RemovableHandle] = []
+        self._armed: RemovableHandle | None = None
+        self._undo: list[Callable[[], object]] = []
+        self.is_on = False
+
+    def install(self) -> None:
+        self.is_on = True
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_optimizer),
+            register_optimizer_step_post_hook(self._after_optimizer),
+        ]
+        self._replace(DataLoader, "__iter__", self._iterating)
+        self._replace(Iterator, "__init__", self._making)
+        self._replace(Iterator, "__next__", self._next)
+        self._replace(torch.autograd, "backward", self._backward)
+        # Only the model itself is hooked, and only when it is called.
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
+        known = WeakMethod(self._forget)  # a function that is called at forks is kept forever
+
+        def forget() -> None:
+            if (method := known()) is not None:
+                method()
+
+        os.register_at_fork(after_in_child=forget)
+
+    def remove(self) -> None:
+        """Remove all hooks. Does nothing the second time."""
+        self._forget()
+        self.calls.stop()
+        self._disarm()
+        while self._handles:
+            self._handles.pop().remove()
+        while self._undo:
+            self._undo.pop()()
+
+    def _forget(self) -> None:
+        self.is_on = False
+
+    def _is_watched(self) -> bool:
+        return self.is_on and self.recorder.is_here()
+
+    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        before = getattr(owner, name)
+        setattr(owner, name, make(before))
+        self._undo.append(lambda: setattr(owner, name, before))
+
+    def _iterating(self, iterate: Any) -> Any:
+        def iterating(loader: DataLoader[Any]) -> Any:
+            if self._is_watched():
+                self._disarm()
+                self.recorder.iterates(loader)
+            return iterate(loader)
+
+        return iterating
+
+    def _making(self, make: Any) -> Any:
+        def making(iterator: Any, loader: DataLoader[Any]) -> None:
+            make(iterator, loader)
+            if self._served is not None and self.is_on:
+                iterator._dataset = self._served(iterator._dataset)  # noqa: SLF001
+
+        return making
+
+    def _next(self, get: Any) -> Any:
+        recorder = self.recorder
+
+        def following(iterator: Any) -> Any:
+            if not self._is_watched():
+                return get(iterator)
+            reads_ahead = self._armed is not None  # the last batch has not been used yet
+            self._disarm()
+            self.calls.stop()
+            recorder.asks(None)
+            try:
+                batch = get(iterator)
+            except StopIteration:
+                recorder.has_no_more()
+                if reads_ahead:
+                    self._arm()
+                raise
+            recorder.gets(batch)
+            self._arm()
+            self._after_batch()
+            return batch
+
+        return following
+
+    def _after_batch(self) -> None:
+        steps = self.recorder.counts.steps
+        if steps == SAMPLED_STEP:
+            self.calls.start()
+        if steps == self._num_steps and steps:
+            self.remove()
+            self._finish()
+
+    def _backward(self, backward: Any) -> Any:
+        recorder = self.recorder
+
+        def watched(*args: Any, **kwargs: Any) -> None:
+            if not self._is_watched():
+                backward(*args, **kwargs)
+                return
+            self._disarm()
+            recorder.begins_backward()
+            try:
+                backward(*args, **kwargs)
+            finally:
+                recorder.ends_backward()
+
+        return watched
+
+    def _arm(self) -> None:
+        self._armed = self._armed or register_module_forward_pre_hook(self._before_module)
+
+    def _disarm(self) -> None:
+        if self._armed is not None:
+            self._armed.remove()
+            self._armed = None
+
+    def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling() or not self._is_watched():
+            return
+        if self.recorder.calls(module, inputs):
+            self._disarm()
+
+    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._is_watched():
+            self.recorder.begins_optimizer()
+
+    def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._is_watched():
+            self.recorder.ends_optimizer()

@@ -1,0 +1,158 @@
+"""The command ``paceline watch``."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from framework.commands.own_keys import read_keys
+from framework.commands.watch.run_script import Script, end_like, run_script
+from framework.commands.watch.when_imported import when_imported
+from framework.config.rule import Rule
+from framework.config.targets import did_you_mean
+from framework.errors import ConfigError, PacelineError
+
+RULES = {
+    "steps": Rule(int, 1, 1_000_000_000, number=358),
+    "output": Rule(str | None, means="the name of a file", number=358),
+    "materialize": Rule(bool, number=358),
+    "cache": Rule(str, means="the name of a folder", number=358),
+}
+USAGE = """usage: paceline watch [key=value] ... SCRIPT [its own words] ...
+       paceline watch [key=value] ... -m MODULE [its own words] ...
+
+Runs a PyTorch script as Python does, unchanged, and prints at its end where its steps spent time
+and what would make them faster. Its output and its exit code stay the same; the report goes to
+stderr. Under torchrun, put it before the script, and rank 0 reports:
+torchrun --nproc-per-node 2 --no-python paceline watch train.py
+
+keys, which stand before the script
+  steps: null          # report after so many steps; the script then continues without being watched
+  output: null         # JSON file for all figures
+  materialize: false   # true: store the items of the script's Datasets in the first epoch, and
+                       # serve them from there later, and in the next run. Refused if the items are
+                       # random.
+  cache: .paceline     # the folder of these stores"""
+
+
+class WatchWords(NamedTuple):
+    """The command line."""
+
+    script: Script
+    steps: int = 0
+    output: str | None = None
+    materialize: bool = False
+    cache: str = ".paceline"
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if arguments else 2
+    asked = parse_watch(arguments)
+    watch = Watch(asked)
+    when_imported("torch", watch.begin)
+    error = run_script(asked.script)
+    watch.finish(error)
+    end_like(error)
+    return None
+
+
+def parse_watch(arguments: Sequence[str]) -> WatchWords:
+    """Separate our keys from the script and its words.
+
+    Raises:
+        ConfigError: C358 for a wrong key or value, or without a script.
+    """
+    own: dict[str, str] = {}
+    words = list(arguments)
+    while words and words[0].partition("=")[1] and not os.path.exists(words[0]):
+        key, _, value = words.pop(0).partition("=")
+        if key not in RULES:
+            what = f"is no key of watch{did_you_mean(key, tuple(RULES))}"
+            raise ConfigError(358, f"{key}={value}", what, "see 'paceline watch --help'")
+        own[key] = value
+    is_module = words[:1] == ["-m"]
+    if is_module:
+        words.pop(0)
+    if not words or words[0].startswith("-"):
+        where = words[0] if words else "watch"
+        raise ConfigError(358, where, "names no script", "paceline watch train.py")
+    asked = WatchWords(Script(words[0], is_module, words[1:]), **read_keys(own, RULES))
+    if asked.output is not None and not Path(asked.output).absolute().parent.is_dir():
+        fix = "make the folder, or choose another path"
+        raise ConfigError(358, f"output = {asked.output}", "its folder does not exist", fix)
+    # The script may change the directory.
+    output = asked.output and os.path.abspath(asked.output)
+    return asked._replace(output=output, cache=os.path.abspath(asked.cache))
+
+
+@final
+class Watch:
+    """What watches a script, from the import of torch to the report."""
+
+    def __init__(self, asked: WatchWords) -> None:
+        self._asked = asked
+        self._hooks: Any = None
+        self._stores: Any = None
+
+    def begin(self) -> None:
+        """Install the hooks. Torch has just been imported."""
+        from framework.commands.watch.item_store import ItemStores  # noqa: PLC0415
+        from framework.commands.watch.step_recorder import StepRecorder  # noqa: PLC0415
+        from framework.commands.watch.torch_hooks import TorchHooks  # noqa: PLC0415
+
+        served = None
+        if self._asked.materialize:
+            self._stores = ItemStores(self._asked.cache)
+            served = self._stores.served
+        # The first epoch makes and stores the items.
+        recorder = StepRecorder(discards_epoch=served is not None)
+        self._hooks = TorchHooks(recorder, self._asked.steps, self._report, served)
+        self._hooks.install()
+
+    def finish(self, error: BaseException | None) -> None:
+        """Report, unless this was done already. ``error`` ended the script."""
+        if self._hooks is None:
+            self._say("paceline watch: the script has not imported torch")
+            return
+        if self._hooks.is_on:
+            self._hooks.remove()
+            failed = error is not None and not isinstance(error, SystemExit | KeyboardInterrupt)
+            self._report(may_probe=not failed)
+        self._hooks.recorder.loader = None  # ends its workers, as the end of the script would
+        if self._stores is not None:
+            self._stores.close()
+
+    def _report(self, may_probe: bool = True) -> None:
+        if os.environ.get("RANK", "0") != "0":
+            return
+        recorder = self._hooks.recorder
+        recorder.end()  # before anything is imported, which takes time
+        from framework.commands.watch.print_watch import show_watch, watch_json  # noqa: PLC0415
+        from framework.commands.watch.script_facts import gather_script_facts  # noqa: PLC0415
+        from framework.system.durable import write_json  # noqa: PLC0415
+
+        syncs = self._hooks.calls.noted()
+        facts = gather_script_facts(recorder, syncs, may_probe, self._stores is not None)
+        notes: dict[str, str] = {}
+        if self._stores is not None:
+            self._stores.publish()
+            notes = self._stores.notes
+        sys.stdout.flush()
+        with redirect_stdout(sys.stderr):
+            show_watch(facts, notes)
+            if self._asked.output is not None:
+                try:
+                    write_json(Path(self._asked.output), watch_json(facts, notes))
+                except PacelineError as error:
+                    print(error)
+                else:
+                    print(f"all figures: {self._asked.output}")
+        sys.stderr.flush()
+
+    def _say(self, line: str) -> None:
+        if os.environ.get("RANK", "0") == "0":
+            print(line, file=sys.stderr)

@@ -1,0 +1,221 @@
+"""Items are stored once and served afterwards, and batches stay equal by hash."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from framework.commands.watch.item_store import ItemStores, StoredItems, key_of
+from framework.store.open_store import open_store
+from tests.commands.watch.loops import hooked
+
+
+class Counted(Dataset):
+    """Items of several types. Reading one leaves a byte in a file."""
+
+    def __init__(self, log, count=12, scale=1):
+        self.log = log
+        self.count = count
+        self.scale = scale
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        with open(self.log, "ab") as file:
+            file.write(b".")
+        image = np.random.default_rng(index).integers(0, 255, (3, 4, 4)).astype(np.uint8)
+        return {"x": torch.from_numpy(image) * self.scale, "n": index, "f": np.float32(index / 3)}
+
+
+def digest(loader, epochs=3):
+    """The hash of all batches."""
+    result = hashlib.sha256()
+    torch.manual_seed(5)
+    for _ in range(epochs):
+        for batch in loader:
+            for name, value in batch.items():
+                result.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+                result.update(value.numpy().tobytes())
+    return result.hexdigest()
+
+
+def reads(log):
+    return Path(log).stat().st_size if Path(log).exists() else 0
+
+
+def served_digest(dataset, **options):
+    stores = ItemStores("cache")
+    with hooked(served=stores.served):
+        result = digest(DataLoader(dataset, 4, shuffle=True, **options))
+    stores.close()
+    return result, stores
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}],
+    ids=["none", "fork", "persistent"],
+)
+def test_batches_stay_equal_by_hash(options):
+    wanted = digest(DataLoader(Counted("a"), 4, shuffle=True, **options))
+    result, stores = served_digest(Counted("b"), **options)
+    assert result == wanted
+    assert reads("a") == 36
+    assert reads("b") == 12 + 2 * 12 + 1  # once, and for the check
+    assert "12 items were stored" in next(iter(stores.notes.values()))
+    assert [path.suffix for path in Path("cache").iterdir()] == [".h5"]
+
+
+@pytest.mark.slow
+def test_spawned_workers_share_the_store():
+    options = {"num_workers": 2, "multiprocessing_context": "spawn"}
+    wanted = digest(DataLoader(Counted("a"), 4, shuffle=True))
+    assert served_digest(Counted("b"), **options)[0] == wanted
+
+
+def test_the_next_run_reads_the_store():
+    first, _ = served_digest(Counted("b"))
+    before = reads("b")
+    again, stores = served_digest(Counted("b"))
+    assert again == first
+    assert reads("b") - before == 2 * 12 + 1  # the check alone
+    assert "of an earlier run" in next(iter(stores.notes.values()))
+
+
+def test_the_store_is_one_of_ours():
+    served_digest(Counted("b"))
+    (path,) = Path("cache").glob("*.h5")
+    store = open_store(str(path))
+    assert list(store.manifest.fields) == ["x", "n", "f"]
+    assert store.read(torch.tensor([7]))["n"].tolist() == [7]
+    store.close()
+
+
+def test_other_arguments_have_another_key():
+    key = key_of(Counted("b"))
+    assert key == key_of(Counted("b"))
+    assert len({key, key_of(Counted("b", 13)), key_of(Counted("b", scale=2))}) == 3
+
+
+class Hidden(Counted):
+    """Its items depend on something that its state does not hold."""
+
+    shift = 0
+
+    def __getitem__(self, index):
+        return index + Hidden.shift
+
+
+def test_a_store_with_other_items_is_made_again(monkeypatch):
+    stores = ItemStores("cache")
+    for shift in (0, 5):
+        monkeypatch.setattr(Hidden, "shift", shift)
+        stores = ItemStores("cache")
+        served = stores.served(Hidden("b"))
+        assert [served[index] for index in range(12)] == [index + shift for index in range(12)]
+        stores.close()
+    assert "were stored" in next(iter(stores.notes.values()))
+
+
+class Random(Counted):
+    def __getitem__(self, index):
+        return {"a": 1, "noise": torch.rand(2)}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([1])
+
+
+class Ragged(Counted):
+    def __getitem__(self, index):
+        return torch.zeros(1 if index < 11 else 2)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (Random("b"), "twice gives another noise"),
+        (Stream(), "no items by number"),
+        (Ragged("b"), r"item 11: field value has the shape \[2\]"),
+    ],
+)
+def test_what_cannot_be_served_is_left_alone_with_a_reason(dataset, words):
+    stores = ItemStores("cache")
+    assert stores.served(dataset) is dataset
+    assert words.replace("\\", "") in next(iter(stores.notes.values()))
+    stores.close()
+    assert not list(Path().glob("cache/*"))
+
+
+def test_items_that_were_not_all_read_are_not_kept():
+    stores = ItemStores("cache")
+    served = stores.served(Counted("b"))
+    assert served[3]["n"] == 3
+    stores.close()
+    assert "11 of 12 items were not read" in next(iter(stores.notes.values()))
+    assert not list(Path("cache").iterdir())
+
+
+class Late(Counted):
+    """An item that the check does not look at is different."""
+
+    def __getitem__(self, index):
+        return torch.zeros(2 if index == 1 else 1)
+
+
+def test_an_item_with_another_layout_is_passed_on_and_nothing_is_kept():
+    stores = ItemStores("cache")
+    served = stores.served(Late("b", 100))
+    assert [len(served[index]) for index in range(100)] == [1, 2] + [1] * 98
+    assert len(served[1]) == 2
+    stores.close()
+    assert "item 1: field value" in next(iter(stores.notes.values()))
+
+
+def test_attributes_and_indices_are_those_of_the_dataset():
+    stores = ItemStores("cache")
+    served = stores.served(Counted("b"))
+    assert isinstance(served, StoredItems)
+    assert (served.scale, len(served)) == (1, 12)
+    with pytest.raises(AttributeError):
+        _ = served.no_such_thing
+    stores.close()
+
+
+KILLED = """
+import os, signal
+from framework.commands.watch.item_store import ItemStores
+from tests.commands.watch.test_item_store import Counted
+served = ItemStores("cache").served(Counted("b"))
+for index in range(6):
+    served[index]
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_run_left_is_removed_and_not_used():
+    root = str(Path(__file__).parents[3])
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [path.is_dir() for path in Path("cache").iterdir()] == [True]
+    wanted = digest(DataLoader(Counted("a"), 4, shuffle=True))
+    assert served_digest(Counted("b"))[0] == wanted
+    assert [path.suffix for path in Path("cache").iterdir()] == [".h5"]
+
+
+def test_a_full_disk_is_said_before_anything_is_stored(monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
+    stores = ItemStores("cache")
+    dataset = Counted("b")
+    assert stores.served(dataset) is dataset
+    assert "are free" in next(iter(stores.notes.values()))

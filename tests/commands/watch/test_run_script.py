@@ -1,0 +1,97 @@
+"""A watched script sees what Python gives it, and ends as it does in Python."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.commands.watch.run_script import Script, run_script
+from framework.errors import ConfigError
+from tests.cli.command import started
+
+SHOW = """
+import os, sys, pickle
+import beside
+
+class Local:
+    pass
+
+print(sys.argv, __name__, __file__, sys.path[0], beside.WHAT, os.getcwd())
+print(pickle.loads(pickle.dumps(Local())).__class__.__module__)
+"""
+
+
+def plain(*words):
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def watched(*words):
+    done = started("watch", *words)
+    line = "paceline watch: the script has not imported torch\n"
+    assert line in done.err
+    return done.code, done.out, done.err.replace(line, "")
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "beside.py").write_text("WHAT = 'a module beside the script'\n")
+    (folder / "show.py").write_text(SHOW)
+    return folder
+
+
+def test_arguments_paths_and_classes_are_those_of_python(project):
+    words = ["project/show.py", "--lr", "0.1", "a=b", "x='y'"]
+    assert watched(*words) == plain(*words)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.exit(3)",
+        "import sys; sys.exit('bad data')",
+        "def f(x):\n    return 1 / x\nf(0)",
+        "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('no a') from e",
+        "def f(:\n",
+        "open('no/such/file')",
+    ],
+)
+def test_exit_code_and_traceback_are_those_of_python(code):
+    Path("script.py").write_text(code)
+    assert watched("script.py") == plain("script.py")
+
+
+def test_a_script_stops_itself_by_ctrl_c_as_in_python():
+    Path("script.py").write_text(
+        "import os, signal, atexit\natexit.register(print, 'bye')\nos.kill(os.getpid(), 2)\n"
+    )
+    code, out, err = watched("script.py")
+    assert (code, out) == (-signal.SIGINT, "bye\n")
+    assert (code, out, err) == plain("script.py")
+
+
+def test_a_module_runs_as_with_m(project, monkeypatch):
+    package = project / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text("from . import part\nimport sys\nprint(sys.argv[1:])\n")
+    (package / "part.py").write_text("print(__name__, __package__)\n")
+    monkeypatch.chdir(project)
+    assert watched("-m", "pack", "1") == plain("-m", "pack", "1")
+
+
+@pytest.mark.parametrize(("name", "is_module"), [("none.py", False), ("no.such.module", True)])
+def test_a_script_that_is_missing_is_an_error(name, is_module):
+    with pytest.raises(ConfigError, match="C359"):
+        run_script(Script(name, is_module, []))
+
+
+def test_a_package_of_our_name_is_refused(tmp_path):
+    (tmp_path / "framework").mkdir()
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(ConfigError, match="hides the package"):
+        run_script(Script(str(tmp_path / "train.py"), False, []))

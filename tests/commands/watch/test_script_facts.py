@@ -1,0 +1,85 @@
+"""What is measured after a script has ended."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from framework.commands.watch.script_facts import gather_script_facts
+from tests.commands.watch.loops import Numbers, Pausing, hooked, loader, train
+
+
+class Photos(Dataset):
+    """Large images, cut to a small size."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        image = Image.open(self.path).convert("RGB").resize((8, 8))
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1).float(), 1
+
+
+def facts_of(data, model, may_probe=True, **options):
+    with hooked() as hooks:
+        train(data, model, **options)
+    recorder = hooks.recorder
+    return gather_script_facts(recorder, hooks.calls.noted(), may_probe, materialized=False)
+
+
+def test_the_loader_the_items_and_the_steps_are_described():
+    facts = facts_of(loader(20, 0.002), Pausing(), epochs=2)
+    assert (facts.steps, facts.records, facts.epochs) == (19, 38, 2)
+    assert facts.loader is not None
+    assert (facts.loader.workers, facts.loader.batch_size) == (0, 2)
+    assert facts.loader.dataset.endswith("Numbers")
+    assert facts.items is not None
+    assert facts.items.item_s > 0.002
+    assert (facts.items.num_items, facts.items.item_bytes, facts.items.refusal) == (20, 20, "")
+    assert facts.largest == "wait"
+    assert facts.headroom > 1
+    assert facts.fixed_share is not None
+
+
+def test_large_images_are_seen(tmp_path):
+    path = tmp_path / "large.jpg"
+    Image.fromarray(np.zeros((120, 160, 3), np.uint8)).save(path)
+    data = DataLoader(Photos(str(path)), batch_size=2)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    items = facts_of(data, model).items
+    assert items is not None
+    assert (items.decoded, items.size) == ((120, 160), (8, 8))
+    assert 0 < items.decode_share < 1
+
+
+def test_nothing_is_probed_if_that_is_not_wanted():
+    facts = facts_of(loader(), Pausing(), may_probe=False)
+    assert facts.items is None
+    assert facts.fixed_share is None
+
+
+def test_a_part_of_a_dataset_is_described_by_the_whole():
+    data = DataLoader(Subset(Numbers(), [1, 2, 3, 4]), batch_size=2)
+    facts = facts_of(data, Pausing())
+    assert facts.loader is not None
+    assert facts.loader.dataset.endswith("Numbers")
+
+
+@pytest.mark.parametrize("fails", ["item", "model"])
+def test_a_probe_that_fails_leaves_a_gap(fails, monkeypatch):
+    model = Pausing()
+    with hooked() as hooks:
+        train(loader(20), model)
+    if fails == "item":
+        monkeypatch.setattr(Numbers, "__getitem__", lambda *_: 1 / 0)
+    else:
+        monkeypatch.setattr(Pausing, "forward", lambda *_: 1 / 0)
+    facts = gather_script_facts(hooks.recorder, [], True, materialized=False)
+    assert (facts.items is None) == (fails == "item")
+    assert (facts.fixed_share is None) == (fails == "model")
+    assert model.training

@@ -1,0 +1,83 @@
+"""How events become spans."""
+
+import torch
+from torch import nn
+
+from framework.commands.watch.step_recorder import StepRecorder, num_records
+from tests.commands.watch.loops import Numbers, Pausing, hooked, loader, train
+
+BATCH = (torch.zeros(4, 3), torch.zeros(4))
+
+
+def step(recorder, module):
+    recorder.asks(None)
+    recorder.gets(BATCH)
+    recorder.calls(module, (BATCH[0],))
+    recorder.begins_backward()
+    recorder.ends_backward()
+    recorder.begins_optimizer()
+    recorder.ends_optimizer()
+
+
+def test_the_first_step_is_not_measured():
+    recorder = StepRecorder()
+    for _ in range(3):
+        step(recorder, nn.Linear(3, 2))
+    recorder.end()
+    assert (recorder.counts.steps, recorder.counts.records) == (2, 8)
+    assert recorder.counts.first_s > 0
+    assert set(recorder.spans()) >= {"wait", "copy", "forward", "backward", "optimizer", "other"}
+
+
+def test_steps_without_an_optimizer_of_torch_end_with_backward():
+    recorder = StepRecorder()
+    for _ in range(3):
+        recorder.asks(None)
+        recorder.gets(BATCH)
+        recorder.begins_backward()
+        recorder.ends_backward()
+    recorder.end()
+    assert recorder.counts.steps == 2
+
+
+def test_a_module_without_parameters_is_no_model():
+    recorder = StepRecorder()
+    recorder.asks(None)
+    recorder.gets(BATCH)
+    assert not recorder.calls(nn.Flatten(), ())
+    assert recorder.calls(nn.Linear(3, 1), ())
+
+
+def test_a_model_that_trains_in_eval_mode_is_still_training():
+    recorder = StepRecorder()
+    model = nn.Linear(3, 2).eval()
+    for _ in range(5):
+        step(recorder, model)
+    recorder.end()
+    assert recorder.counts.steps == 4
+    assert recorder.spans()["wait"].num_steps >= 3
+
+
+def test_a_backward_inside_another_is_no_event():
+    recorder = StepRecorder()
+    recorder.asks(None)
+    recorder.gets(BATCH)
+    for _ in range(2):
+        recorder.begins_backward()
+    for _ in range(2):
+        recorder.ends_backward()
+    assert recorder.spans()["backward"].num_steps == 1
+
+
+def test_the_rates_of_epochs_are_known_and_the_first_may_be_discarded():
+    with hooked(discards_epoch=True) as hooks:
+        train(loader(20), Pausing(), epochs=3)
+    counts = hooks.recorder.counts
+    assert counts.steps == 20
+    assert len(counts.epoch_rates(hooks.recorder.reached)) == 3
+
+
+def test_the_records_of_a_batch_are_those_of_its_first_tensor():
+    assert num_records(BATCH) == 4
+    assert num_records({"a": [torch.zeros(7)]}) == 7
+    assert num_records("text") == num_records([]) == num_records(Numbers()) == 1

@@ -1,0 +1,164 @@
+"""The hooks see every event of a training loop, and leave nothing behind."""
+
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.utils.data import DataLoader, dataloader
+
+from framework.contracts.span import shares
+from tests.commands.watch.loops import PAUSE_S, Pausing, hooked, loader, train, validate
+
+
+def largest(hooks):
+    known = shares({n: s for n, s in hooks.recorder.spans().items() if n != "outside"})
+    return max(known, key=lambda name: known[name])
+
+
+class Slowly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(PAUSE_S)
+        return gradient
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_slow_items_are_waiting(workers):
+    with hooked() as hooks:
+        train(loader(delay_s=PAUSE_S, num_workers=workers), Pausing())
+    assert largest(hooks) == "wait"
+
+
+def test_a_slow_model_is_forward():
+    with hooked() as hooks:
+        train(loader(), Pausing(PAUSE_S))
+    assert largest(hooks) == "forward"
+
+
+def test_a_slow_gradient_is_backward():
+    model = nn.Sequential(Pausing())
+    model.register_forward_hook(lambda _m, _i, output: Slowly.apply(output))
+    with hooked() as hooks:
+        train(loader(), model)
+    assert largest(hooks) == "backward"
+
+
+def test_a_slow_optimizer_is_optimizer():
+    optimizer_step = torch.optim.SGD.step
+    with hooked() as hooks:
+        model = Pausing()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        optimizer.register_step_pre_hook(lambda *_: time.sleep(PAUSE_S))
+        for inputs, labels in loader():
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+    assert torch.optim.SGD.step is optimizer_step
+    assert largest(hooks) == "optimizer"
+
+
+def test_a_closure_keeps_forward_and_backward():
+    with hooked() as hooks:
+        model = Pausing(PAUSE_S)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for inputs, labels in loader():
+
+            def closure():
+                loss = nn.functional.cross_entropy(model(inputs), labels)  # noqa: B023
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+    assert largest(hooks) == "forward"
+
+
+def test_what_follows_a_step_is_other():
+    with hooked() as hooks:
+        train(loader(), Pausing(), between=lambda: time.sleep(PAUSE_S))
+    assert largest(hooks) == "other"
+
+
+def test_validation_is_told_apart_by_the_mode_of_the_model():
+    model = Pausing()
+    with hooked() as hooks:
+        for _ in range(2):
+            train(loader(), model)
+            validate(loader(4, PAUSE_S), model)
+    spans = hooks.recorder.spans()
+    assert spans["validation"].total_s > 8 * PAUSE_S
+    assert spans["wait"].total_s < 8 * PAUSE_S
+    assert hooks.recorder.counts.steps == 7  # all but the first
+    assert hooks.recorder.counts.epochs == 2
+
+
+def test_accumulated_batches_are_one_step():
+    with hooked() as hooks:
+        train(loader(16), Pausing(), accumulate=4)
+    assert hooks.recorder.counts.steps == 1
+    assert hooks.recorder.counts.records == 8
+
+
+def test_inner_modules_are_called_without_hooks():
+    seen = []
+    model = Pausing()
+    model.inner.register_forward_hook(
+        lambda *_: seen.append(len(torch_module._global_forward_pre_hooks))
+    )
+    with hooked() as hooks:
+        train(loader(), model)
+    assert set(seen) == {0}
+    assert hooks.recorder.root is model
+
+
+def test_everything_is_put_back():
+    before = (
+        DataLoader.__iter__,
+        dataloader._BaseDataLoaderIter.__next__,
+        dataloader._BaseDataLoaderIter.__init__,
+        torch.autograd.backward,
+        torch.Tensor.item,
+    )
+    with hooked():
+        train(loader(20), Pausing())
+    after = (
+        DataLoader.__iter__,
+        dataloader._BaseDataLoaderIter.__next__,
+        dataloader._BaseDataLoaderIter.__init__,
+        torch.autograd.backward,
+        torch.Tensor.item,
+    )
+    assert after == before
+    assert not torch_module._global_forward_pre_hooks
+
+
+def test_after_so_many_steps_the_hooks_are_gone():
+    steps = []
+    with hooked(num_steps=3, finish=lambda: steps.append(1)) as hooks:
+        train(loader(40), Pausing(), epochs=2)
+    assert steps == [1]
+    assert hooks.recorder.counts.steps == 3
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_one_call():
+    model = torch.compile(Pausing(), backend="eager")
+    with hooked() as hooks:
+        train(loader(), model, epochs=3)
+    assert hooks.recorder.root is model
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+    torch._dynamo.reset()
+
+
+def test_batches_of_other_threads_are_not_steps():
+    from threading import Thread
+
+    with hooked() as hooks:
+        thread = Thread(target=train, args=(loader(), Pausing()))
+        thread.start()
+        thread.join()
+    assert hooks.recorder.counts.steps == 0

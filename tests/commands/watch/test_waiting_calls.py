@@ -1,0 +1,44 @@
+"""Calls that wait for the device are noted with their line."""
+
+import torch
+
+from framework.commands.watch.waiting_calls import METHODS, WaitingCalls
+
+
+def test_calls_are_noted_between_start_and_stop():
+    calls = WaitingCalls()
+    value = torch.tensor(2.0)
+    calls.start()
+    try:
+        values = [value.item() for _ in range(3)]
+        chosen = 1 if value > 1 else 0
+        number = float(value)
+    finally:
+        calls.stop()
+    value.item()
+    assert (values, chosen, number) == ([2.0] * 3, 1, 2.0)
+    noted = {(sync.call, sync.count) for sync in calls.noted()}
+    assert noted == {("item()", 3), ("bool()", 1), ("float()", 1)}
+    assert all(sync.file == __file__ and sync.text for sync in calls.noted())
+
+
+def test_the_methods_are_put_back():
+    before = [getattr(torch.Tensor, name) for name in METHODS]
+    own = [name in vars(torch.Tensor) for name in METHODS]
+    calls = WaitingCalls()
+    calls.start()
+    calls.stop()
+    calls.stop()
+    assert [getattr(torch.Tensor, name) for name in METHODS] == before
+    assert [name in vars(torch.Tensor) for name in METHODS] == own
+
+
+def test_the_step_count_of_an_optimizer_does_not_wait():
+    weight = torch.zeros(2, requires_grad=True)
+    weight.grad = torch.ones(2)
+    optimizer = torch.optim.Adam([weight])
+    calls = WaitingCalls()
+    calls.start()
+    optimizer.step()
+    calls.stop()
+    assert calls.noted() == []

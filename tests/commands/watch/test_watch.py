@@ -1,0 +1,230 @@
+"""``paceline watch`` as its users meet it: six scripts as people write them."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from framework.commands.watch.watch import parse_watch
+from framework.errors import ConfigError
+from tests.cli.command import is_one_error_line, paceline, started
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def has(package):
+    reason = f"the package {package} is not installed"
+    return pytest.mark.skipif(find_spec(package) is None, reason=reason)
+
+
+@pytest.fixture
+def photos():
+    """A folder of JPEGs, in two classes."""
+    random = np.random.default_rng(0)
+    for number in range(24):
+        folder = Path("photos", "ab"[number % 2])
+        folder.mkdir(parents=True, exist_ok=True)
+        small = random.integers(0, 255, (30, 40, 3), dtype=np.uint8)
+        Image.fromarray(small).resize((160, 120)).save(folder / f"{number}.jpg")
+    return "photos"
+
+
+def plain(script, *words):
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / script, *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def watched(script, *words, own=()):
+    done = paceline("watch", "output=watch.json", *own, str(SCRIPTS / script), *words)
+    assert done.code == 0, done.err
+    return done, json.loads(Path("watch.json").read_text())
+
+
+def test_a_plain_loop_is_watched_and_its_output_is_the_same(photos):
+    done, result = watched("plain_loop.py", photos, "--epochs", "2")
+    assert done.out == plain("plain_loop.py", photos, "--epochs", "2")
+    assert "paceline watch: " in done.err
+    assert result["facts"]["steps"] == 5
+    assert result["facts"]["items"]["decoded"] == [120, 160]
+    assert set(result["spans"]) >= {"wait", "copy", "forward", "backward", "optimizer", "other"}
+    assert any("loss.item()" in sync["text"] for sync in result["facts"]["syncs"])
+
+
+def test_stored_items_give_the_same_losses_and_are_used_again(photos):
+    words = (photos, "--epochs", "3", "--workers", "1")
+    wanted = watched("plain_loop.py", *words)[0].out
+    for what in ("were stored", "of an earlier run"):
+        done, result = watched("plain_loop.py", *words, own=["materialize=true", "cache=kept"])
+        assert done.out == wanted
+        assert what in next(iter(result["items"].values()))
+
+
+def test_mixed_precision_with_a_scaler_is_watched():
+    done, result = watched("amp_scaler.py", "2", own=["materialize=true"])
+    assert result["facts"]["steps"] == 10  # of the second epoch
+    assert "were stored" in next(iter(result["items"].values()))
+    assert result["spans"]["optimizer"]["total_s"] > 0
+    assert done.out == watched("amp_scaler.py", "2")[0].out
+
+
+def test_accumulation_counts_whole_steps_and_random_items_are_refused():
+    done, result = watched("accumulation.py", own=["materialize=true"])
+    assert result["facts"]["steps"] == 8
+    assert "gives another field0" in next(iter(result["items"].values()))
+    assert done.out == watched("accumulation.py")[0].out
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_two_loaders_with_workers_are_told_apart(start):
+    words = ("--delay", "0.01", "--rows", "40", "--start", start)
+    done, result = watched("two_loaders.py", *words, own=["materialize=true"])
+    assert result["facts"]["validation_s"] > 0
+    assert len(result["items"]) == 2
+    assert done.out == watched("two_loaders.py", *words)[0].out
+
+
+@pytest.mark.slow
+@has("accelerate")
+def test_accelerate_is_watched():
+    done, result = watched("with_accelerate.py", own=["materialize=true"])
+    assert done.out == plain("with_accelerate.py")
+    assert result["facts"]["steps"] == 12
+
+
+@pytest.mark.slow
+@has("lightning")
+def test_lightning_is_watched():
+    done, result = watched("with_lightning.py", own=["materialize=true"])
+    assert done.out == plain("with_lightning.py")
+    assert result["facts"]["steps"] == 24
+    assert result["facts"]["validation_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_watched(photos):
+    words = (photos, "--epochs", "3", "--compile")
+    done = started(
+        "watch", "output=watch.json", str(SCRIPTS / "plain_loop.py"), *words, BACKEND="eager"
+    )
+    assert done.code == 0, done.err
+    assert done.out.count("epoch") == 3
+    assert "global hooks" not in done.err
+    assert json.loads(Path("watch.json").read_text())["facts"]["steps"] == 8
+
+
+LOOP = """
+import os, sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+data = DataLoader(TensorDataset(torch.zeros(64, 2)), 2)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range({epochs}):
+    for number, (inputs,) in enumerate(data):
+        model(inputs).mean().backward()
+        optimizer.step()
+        if number == 9:
+            {end}
+    print("epoch", epoch, flush=True)
+"""
+
+
+def write_loop(end="pass", epochs=3):
+    Path("loop.py").write_text(LOOP.format(end=end, epochs=epochs))
+    return "loop.py"
+
+
+def test_a_script_that_raises_is_reported_and_fails_as_before():
+    done = paceline("watch", "output=watch.json", write_loop("raise RuntimeError('bad batch')"))
+    assert done.code == 1
+    assert done.err.endswith("RuntimeError: bad batch\n")
+    assert "framework/commands/watch" not in done.err
+    result = json.loads(Path("watch.json").read_text())
+    assert result["facts"]["steps"] == 9
+    assert result["facts"]["items"] is None
+
+
+def test_the_exit_code_of_a_script_is_kept():
+    done = paceline("watch", write_loop("sys.exit(7)"))
+    assert done.code == 7
+    assert "where the time of 9 training steps went" in done.err
+
+
+def test_the_report_comes_after_so_many_steps_and_the_script_goes_on():
+    done = paceline("watch", "steps=5", write_loop())
+    assert done.code == 0
+    assert done.out.count("epoch") == 3
+    assert "where the time of 5 training steps went" in done.err
+
+
+def test_ctrl_c_reports_and_ends_as_python_does():
+    words = [sys.executable, "-m", "framework", "watch", write_loop(epochs=10**9)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout.readline() == "epoch 0\n"
+        time.sleep(0.1)
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate(timeout=60)
+    assert run.returncode == -signal.SIGINT
+    assert "paceline watch: Computing limits training" in err
+    assert err.endswith("KeyboardInterrupt\n")
+
+
+@pytest.mark.slow
+def test_under_torchrun_rank_0_reports():
+    script = write_loop("torch.distributed.init_process_group('gloo') if not epoch else None")
+    words = ["--nproc-per-node", "2", "--master-port", "0", "-m", "framework", "watch", script]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("paceline watch: ") == 1
+    assert "figures of rank 0 of 2" in done.stderr
+
+
+def test_nothing_imports_torch_before_the_script():
+    """It may set a variable that torch reads while it is imported."""
+    Path("early.py").write_text("import sys\nprint('torch' in sys.modules)\nimport torch\n")
+    done = started("watch", "early.py")
+    assert done.out == "False\n"
+    assert "No training step was seen" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ([], None),
+        (["steps=0", "train.py"], "C358"),
+        (["stepz=3", "train.py"], "C358"),
+        (["steps=5"], "C358"),
+        (["-x"], "C358"),
+        (["output=no/such/place.json", "train.py"], "C358"),
+        (["nowhere.py"], "C359"),
+        (["-m", "no.module"], "C359"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words, number):
+    done = paceline("watch", *words)
+    assert done.code == 2
+    if number is None:
+        assert done.out.startswith("usage: paceline watch")
+    else:
+        assert is_one_error_line(done, number), done.err
+
+
+def test_keys_end_where_the_script_begins():
+    asked = parse_watch(["steps=9", "cache=x", "train.py", "steps=8", "--cache=y"])
+    assert asked.script == ("train.py", False, ["steps=8", "--cache=y"])
+    assert (asked.steps, asked.materialize, Path(asked.cache).name) == (9, False, "x")
+    with pytest.raises(ConfigError, match="did you mean 'steps'"):
+        parse_watch(["stepz=1", "train.py"])
