@@ -1,0 +1,84 @@
+"""What ``paceline watch`` costs a step, measured in pairs: with its hooks and without, in turn.
+
+    python benchmarks/watch.py [pairs] [milliseconds of a step]
+
+Every pair trains two epochs of the same steps, in an order that alternates. A step of a tiny model
+shows the cost in microseconds, and a step of the given length its share.
+"""
+
+import sys
+import time
+from statistics import median
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from framework.commands.paired_test import Pairs
+from framework.commands.watch.step_recorder import StepRecorder
+from framework.commands.watch.torch_hooks import TorchHooks
+
+RECORDS = 16
+
+
+def epoch_s(model, loader, optimizer, burn):
+    """CPU seconds of the median step of an epoch, to which other programs add little."""
+    times = []
+    criterion = nn.CrossEntropyLoss()
+    iterator = iter(loader)
+    start = time.thread_time()
+    for inputs, labels in iterator:
+        optimizer.zero_grad()
+        loss = criterion(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        burn()
+        now = time.thread_time()
+        times.append(now - start)
+        start = now
+    return median(times)
+
+
+def compare(num_pairs, step_ms, steps):
+    """The rates without and with the hooks."""
+    model = nn.Sequential(*[nn.Linear(32, 32) for _ in range(8)], nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    data = TensorDataset(torch.randn(RECORDS * steps, 32), torch.zeros(RECORDS * steps).long())
+    loader = DataLoader(data, batch_size=RECORDS)
+    hooks = TorchHooks(StepRecorder(), 0, lambda: None)
+
+    def burn():  # so much work that a step takes as long as is asked for
+        end = time.thread_time() + step_ms / 1e3
+        while time.thread_time() < end:
+            pass
+
+    rates = ([], [])
+    epoch_s(model, loader, optimizer, burn)
+    for number in range(num_pairs):
+        for side in (number % 2, 1 - number % 2):
+            if side:
+                hooks.install()
+            rates[side].append(1 / epoch_s(model, loader, optimizer, burn))
+            hooks.remove()
+    return Pairs(*map(tuple, rates))
+
+
+def main():
+    torch.set_num_threads(1)
+    num_pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+    step_ms = float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
+    tiny = compare(num_pairs, 0.0, 100)
+    costs_us = [
+        1e6 * (1 / after - 1 / before) for before, after in zip(*vars(tiny).values(), strict=False)
+    ]
+    print(f"a tiny step takes {1e6 / median(tiny.before):.0f} us")
+    print(f"its hooks take {median(costs_us):.1f} us, the median of {num_pairs} pairs")
+    whole = compare(num_pairs, max(0.0, step_ms - 1e3 / median(tiny.before)), 40)
+    share = 100 * (1 / whole.gain - 1)
+    low, high = (100 * (1 / ratio - 1) for ratio in reversed(whole.quartiles))
+    print(f"a step takes {1e3 / median(whole.before):.2f} ms")
+    print(f"its hooks take {share:.2f} % of it (quartiles {low:.2f} to {high:.2f} %)")
+
+
+if __name__ == "__main__":
+    main()
