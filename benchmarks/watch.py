@@ -8,7 +8,9 @@ shows the cost in microseconds, and a step of the given length its share.
 
 import sys
 import time
+from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,9 +23,14 @@ from framework.commands.watch.torch_hooks import TorchHooks
 RECORDS = 16
 
 
-def epoch_s(model, loader, optimizer, burn):
+def epoch_s(
+    model: nn.Module,
+    loader: DataLoader[Any],
+    optimizer: torch.optim.Optimizer,
+    burn: Callable[[], None],
+) -> float:
     """CPU seconds of the median step of an epoch, to which other programs add little."""
-    times = []
+    times: list[float] = []
     criterion = nn.CrossEntropyLoss()
     iterator = iter(loader)
     start = time.thread_time()
@@ -39,7 +46,7 @@ def epoch_s(model, loader, optimizer, burn):
     return median(times)
 
 
-def compare(num_pairs, step_ms, steps):
+def compare(num_pairs: int, step_ms: float, steps: int) -> Pairs:
     """The rates without and with the hooks."""
     model = nn.Sequential(*[nn.Linear(32, 32) for _ in range(8)], nn.Linear(32, 4))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -47,12 +54,12 @@ def compare(num_pairs, step_ms, steps):
     loader = DataLoader(data, batch_size=RECORDS)
     hooks = TorchHooks(StepRecorder(), 0, lambda: None)
 
-    def burn():  # so much work that a step takes as long as is asked for
+    def burn() -> None:  # so much work that a step takes as long as is asked for
         end = time.thread_time() + step_ms / 1e3
         while time.thread_time() < end:
             pass
 
-    rates = ([], [])
+    rates: tuple[list[float], list[float]] = ([], [])
     epoch_s(model, loader, optimizer, burn)
     for number in range(num_pairs):
         for side in (number % 2, 1 - number % 2):
@@ -60,10 +67,10 @@ def compare(num_pairs, step_ms, steps):
                 hooks.install()
             rates[side].append(1 / epoch_s(model, loader, optimizer, burn))
             hooks.remove()
-    return Pairs(*map(tuple, rates))
+    return Pairs(tuple(rates[0]), tuple(rates[1]))
 
 
-def main():
+def main() -> None:
     torch.set_num_threads(1)
     num_pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     step_ms = float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
