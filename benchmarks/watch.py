@@ -1,18 +1,28 @@
-"""What ``paceline watch`` costs a step, measured in pairs: with its hooks and without, in turn.
+"""What ``paceline watch`` costs a step, and whether its advice gains what it predicts.
 
     python benchmarks/watch.py [pairs] [milliseconds of a step]
+    python benchmarks/watch.py gains
 
-Every pair trains two epochs of the same steps, in an order that alternates. A step of a tiny model
-shows the cost in microseconds, and a step of the given length its share.
+The cost is measured in pairs: two epochs of the same steps, with the hooks and without, in an order
+that alternates. A step of a tiny model shows it in microseconds, and a step of the given length its
+share. The gains are those of scripts in tests/commands/watch/scripts/, which run as they are and
+with the advice, in turn.
 """
 
+import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,6 +31,21 @@ from framework.commands.watch.step_recorder import StepRecorder
 from framework.commands.watch.torch_hooks import TorchHooks
 
 RECORDS = 16
+SCRIPTS = Path(__file__).parents[1] / "tests" / "commands" / "watch" / "scripts"
+ROUNDS = 3
+PHOTOS = 192
+# A script, its words, the rule whose advice is followed, our words for that, and the script's.
+CASES = (
+    ("plain_loop.py", ["photos"], "materialize", ["materialize=true"], []),
+    ("amp_scaler.py", ["6"], "materialize", ["materialize=true"], []),
+    (
+        "two_loaders.py",
+        ["--rows", "800", "--delay", "0.004", "--workers", "0"],
+        "more_workers",
+        [],
+        ["--workers", "2"],
+    ),
+)
 
 
 def epoch_s(
@@ -70,7 +95,42 @@ def compare(num_pairs: int, step_ms: float, steps: int) -> Pairs:
     return Pairs(tuple(rates[0]), tuple(rates[1]))
 
 
+def watched(script: str, words: list[str], own: list[str]) -> dict[str, Any]:
+    """Watch a script, and return all figures."""
+    command = [sys.executable, "-m", "framework", "watch", "output=watch.json", *own]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command += [str(SCRIPTS / script), *words]
+    subprocess.run(command, check=True, capture_output=True, env=environment)
+    return json.loads(Path("watch.json").read_text())
+
+
+def gains() -> None:
+    """Print what each advice was predicted to gain beside what it gained."""
+    os.chdir(tempfile.mkdtemp(prefix="paceline-watch-"))
+    random = np.random.default_rng(0)
+    for number in range(PHOTOS):
+        folder = Path("photos", "ab"[number % 2])
+        folder.mkdir(parents=True, exist_ok=True)
+        small = random.integers(0, 255, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(small).resize((500, 400)).save(folder / f"{number}.jpg")
+    for script, words, rule, own, changes in CASES:
+        predicted: list[float] = []
+        measured: list[float] = []
+        for number in range(ROUNDS):
+            before = watched(script, words, [])
+            cache = [f"cache=cache-{script}-{number}"] if own else []
+            after = watched(script, [*words, *changes], [*own, *cache])
+            verdicts = {verdict["rule"]: verdict["gain"] for verdict in before["verdicts"]}
+            predicted.append(verdicts[rule])
+            measured.append(after["records_per_s"] / before["records_per_s"])
+        figures = f"predicted {median(predicted):.2f} times, measured {median(measured):.2f} times"
+        print(f"{script:16} {rule:14} {figures}", flush=True)
+
+
 def main() -> None:
+    if sys.argv[1:] == ["gains"]:
+        gains()
+        return
     torch.set_num_threads(1)
     num_pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     step_ms = float(sys.argv[2]) if len(sys.argv) > 2 else 5.0

@@ -1,5 +1,6 @@
 """Print what was seen of a script: the headline, the spans, the advice and the waiting calls."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -8,10 +9,11 @@ from framework.commands.diagnose.print_diagnosis import sync_lines
 from framework.commands.diagnose.verdict import Verdict
 from framework.commands.print_table import print_table
 from framework.commands.watch.script_facts import ScriptFacts
-from framework.commands.watch.script_rules import UNKNOWN, limit_of, script_verdicts, times
+from framework.commands.watch.script_rules import LOCKED, UNKNOWN, limit_of, script_verdicts, times
 from framework.contracts.span import IDLE, shares
 from framework.measure.statistics import median
 
+PARTS = {"step": "a step, in Python", "items": "making an item"}
 HEADS = ("share", "p50", "p90", "mean", "total")
 
 
@@ -34,6 +36,10 @@ def show_watch(facts: ScriptFacts, notes: Mapping[str, str]) -> None:
         print("", "what to do, the most promising first" if verdicts else "no advice", sep="\n")
     for number, verdict in enumerate(verdicts, 1):
         print("\n".join(verdict_lines(number, verdict)))
+    lines = (*facts.lines, *(facts.items.lines if facts.items else ()))
+    for line in lines:
+        place = f"{os.path.relpath(line.file)}:{line.line} in {line.function}"
+        print(f"{100 * line.share:.0f} % of {PARTS[line.part]}: {place}: {line.text}")
     if facts.syncs:
         print("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))
     if facts.waiting > 0.2 and facts.items is not None:
@@ -93,6 +99,8 @@ def equivalent_lines(facts: ScriptFacts) -> list[str]:
     name = facts.loader.dataset.replace("__main__.", "yourscript.")
     block = f"{{_target_: {name}, ...}}"
     lines = [f"in Paceline: paceline train data=dataset 'data.train={block}'"]
+    if facts.items is not None and facts.items.lock_share < LOCKED:
+        lines[0] += " workers.kind=thread"
     if facts.items is not None and not facts.items.refusal:
         pack = f"paceline pack input=dataset 'input.dataset={block}' output.path=items.h5"
         lines.append(f"  or pack the items once: {pack}, then data=hdf5 data.train=items.h5")

@@ -15,18 +15,25 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from framework.commands.diagnose.device_syncs import Sync
+from framework.commands.diagnose.host_python import PythonLine
 from framework.commands.watch.item_check import checked_layout, copied
 from framework.commands.watch.item_layout import LayoutError
+from framework.commands.watch.python_lines import lines_of, lock_share
 from framework.commands.watch.step_recorder import OUTSIDE, VALIDATION, StepRecorder
+from framework.commands.watch.torch_hooks import TorchHooks
 from framework.contracts.span import Span, shares, step_s, waiting_share
 from framework.data.dataset import title_of
 from framework.measure.host import num_cores
+from framework.measure.machine_watch import MachineUse
+from framework.measure.stack_sampler import StackSampler
 from framework.measure.statistics import median
 from framework.order.batches import spread
 from framework.system.rng import kept_generators
 
 ITEMS_S = 1.0  # for reading items
 MOST_ITEMS = 64
+SAMPLED_S = 0.3  # for sampling which lines make them
+LOCK_S = 0.2  # for measuring how long they hold Python's lock
 FORWARD_S = 0.5  # for forward passes of half a batch and of a whole one
 LEAST_REPEATS = 5
 
@@ -55,6 +62,8 @@ class ItemFacts:
         decoded: Height and width of the median decoded image.
         decode_share: The share of ``item_s`` that decodes images.
         size: Height and width of the image in an item.
+        lock_share: The share of ``item_s`` for which Python's lock is held.
+        lines: Lines of Python with their shares of ``item_s``.
     """
 
     item_s: float
@@ -65,6 +74,8 @@ class ItemFacts:
     decoded: tuple[int, int] | None = None
     decode_share: float = 0.0
     size: tuple[int, int] | None = None
+    lock_share: float = 1.0
+    lines: tuple[PythonLine, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,7 @@ class ScriptFacts:
         fixed_share: The share of a forward pass that does not grow with the batch.
         ranks: Of the run, of which this process is the first.
         others_cores: Cores that other programs kept busy.
+        lines: Lines of Python with their shares of a step.
         epoch_rates: Records per second of each epoch.
         materialized: Whether stores serve the items.
         syncs: Calls of one step that wait for the device.
@@ -110,6 +122,7 @@ class ScriptFacts:
     fixed_share: float | None = None
     ranks: int = 1
     others_cores: float = 0.0
+    lines: tuple[PythonLine, ...] = ()
     epoch_rates: tuple[float, ...] = ()
     materialized: bool = False
     syncs: tuple[Sync, ...] = field(default=())
@@ -162,14 +175,21 @@ class ScriptFacts:
 
 
 def gather_script_facts(
-    recorder: StepRecorder, syncs: list[Sync], may_probe: bool, materialized: bool
+    hooks: TorchHooks, machine: MachineUse, may_probe: bool, materialized: bool
 ) -> ScriptFacts:
-    """Return the facts. With ``may_probe``, items are read and the model is called, for seconds."""
+    """Return the facts.
+
+    Args:
+        hooks: What was seen of the script.
+        machine: How the machine was used meanwhile.
+        may_probe: Whether to read items and to call the model, which takes seconds.
+        materialized: Whether stores serve the items.
+    """
+    recorder = hooks.recorder
     spans = recorder.spans()
     outside = spans.pop(OUTSIDE, Span())
     validation = spans.pop(VALIDATION, Span())
     counts = recorder.counts
-    others_cores = recorder.others.cores()
     items = None
     fixed_share = None
     if may_probe:
@@ -197,10 +217,11 @@ def gather_script_facts(
         first_s=counts.first_s,
         fixed_share=fixed_share,
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
-        others_cores=others_cores,
+        others_cores=0.0 if "RANK" in os.environ else machine.others_cores,
+        lines=tuple(hooks.sampled.lines()),
         epoch_rates=tuple(counts.epoch_rates(recorder.reached)),
         materialized=materialized,
-        syncs=tuple(syncs),
+        syncs=tuple(hooks.calls.noted()),
     )
 
 
@@ -239,6 +260,7 @@ def _items(loader: DataLoader[Any] | None) -> ItemFacts | None:
     num_items = len(dataset)
     images: list[tuple[int, int]] = []
     times_s: list[float] = []
+    sampler = StackSampler()
     with _noted_images(images, times_s):
         item = dataset[0]
         times_s.clear()
@@ -252,6 +274,11 @@ def _items(loader: DataLoader[Any] | None) -> ItemFacts | None:
                 break
         took_s = time.perf_counter() - start
         cpu_s = time.process_time() - cpu_s
+    indices = itertools.cycle(spread(num_items, min(MOST_ITEMS, num_items)).tolist())
+    sampler.start()
+    while time.perf_counter() - start < took_s + SAMPLED_S:
+        dataset[next(indices)]
+    sampler.stop()
     refusal = ""
     item_bytes = 0
     try:
@@ -267,6 +294,8 @@ def _items(loader: DataLoader[Any] | None) -> ItemFacts | None:
         decoded=_median_size(images),
         decode_share=sum(times_s) / took_s,
         size=_image_size(item),
+        lock_share=lock_share(lambda: dataset[next(indices)], LOCK_S),
+        lines=tuple(lines_of(sampler, "items")),
     )
 
 

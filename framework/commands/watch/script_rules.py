@@ -1,5 +1,6 @@
 """Rules about a script that is not ours: what limits its steps, and what to change in it."""
 
+import os
 from typing import Any
 
 from framework.commands.diagnose.verdict import Verdict
@@ -22,6 +23,10 @@ STARTS = 0.05
 SLOW_COPY = 0.05
 # If other programs keep a larger share of the cores busy, the figures are rough.
 BUSY = 0.25
+# If items hold Python's lock for a larger share of their time, threads would take turns.
+LOCKED = 0.5
+# A line of Python with a smaller share of a step is not worth advice.
+LINE = 0.2
 
 
 def limit_of(facts: ScriptFacts) -> str:
@@ -89,10 +94,18 @@ def more_workers(facts: ScriptFacts) -> Verdict | None:
         "more_workers",
         f"num_workers={loader.workers}: {where}, on {facts.num_cores} cores, and "
         f"{100 * facts.waiting:.0f} % of a step waits for them.",
-        "Workers make items while the step computes; each has a Python lock of its own.",
+        f"Workers make items while the step computes.{_lock(facts)}",
         gain(facts, workers=facts.num_cores, persists=True),
         edit=f"DataLoader(..., num_workers={facts.num_cores}, persistent_workers=True)",
     )
+
+
+def _lock(facts: ScriptFacts) -> str:
+    """Return a sentence about Python's lock, if the items hold it."""
+    if facts.items is None or facts.items.lock_share < LOCKED:
+        return ""
+    share = 100 * facts.items.lock_share
+    return f" Items hold Python's lock {share:.0f} % of their time, and each worker has its own."
 
 
 def fewer_workers(facts: ScriptFacts) -> Verdict | None:
@@ -186,6 +199,21 @@ def larger_batch(facts: ScriptFacts) -> Verdict | None:
     )
 
 
+def python_lines(facts: ScriptFacts) -> Verdict | None:
+    """A line of the script's own Python takes much of a step."""
+    if not facts.lines or facts.lines[0].share < LINE or facts.largest in ("wait", "idle"):
+        return None
+    line = facts.lines[0]
+    place = f"{os.path.relpath(line.file)}:{line.line} in {line.function}"
+    return Verdict(
+        "python_lines",
+        f"{place} takes {100 * line.share:.0f} % of a step, outside of torch: {line.text}",
+        "Python and what it calls run on one core here, while the device and other cores wait.",
+        UNKNOWN,
+        edit="operators on whole batches, or do it in the Dataset, where workers share it",
+    )
+
+
 def fewer_threads(facts: ScriptFacts) -> Verdict | None:
     """Torch uses more threads than there are cores."""
     if facts.num_threads <= facts.num_cores or facts.gpu is not None:
@@ -248,6 +276,7 @@ RULES = (
     smaller_images,
     materialize,
     larger_batch,
+    python_lines,
     fewer_threads,
     other_programs,
     pinned_memory,

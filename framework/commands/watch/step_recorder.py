@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from framework.commands.watch.other_programs import OtherPrograms
 from framework.contracts.span import Span, merged
 from framework.measure.clock import STEP_ENDS, make_clock
 
@@ -80,7 +79,6 @@ class StepRecorder:
         discards_epoch: Whether the first epoch is not measured, if there are several.
 
     Attributes:
-        others: What other programs do meanwhile.
         loader: The DataLoader of the newest training batch.
         root: The outermost module that training calls.
         sample: The input of ``root`` in one step, on the host, if it is a single tensor.
@@ -91,7 +89,6 @@ class StepRecorder:
     def __init__(self, discards_epoch: bool = False) -> None:
         self.discards_epoch = discards_epoch
         self.counts = Counts()
-        self.others = OtherPrograms()
         self.loader: DataLoader[Any] | None = None
         self.root: nn.Module | None = None
         self.sample: Tensor | None = None

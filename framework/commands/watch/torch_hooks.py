@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.hooks import RemovableHandle
 
+from framework.commands.watch.python_lines import SampledSteps
 from framework.commands.watch.step_recorder import SAMPLED_STEP, StepRecorder
 from framework.commands.watch.waiting_calls import WaitingCalls
 
@@ -47,6 +48,7 @@ class TorchHooks:
     ) -> None:
         self.recorder = recorder
         self.calls = WaitingCalls()
+        self.sampled = SampledSteps()
         self._num_steps = num_steps
         self._finish = finish
         self._served = served
@@ -79,6 +81,7 @@ class TorchHooks:
         """Remove all hooks. Does nothing the second time."""
         self._forget()
         self.calls.stop()
+        self.sampled.stop()
         self._disarm()
         while self._handles:
             self._handles.pop().remove()
@@ -139,6 +142,7 @@ class TorchHooks:
 
     def _after_batch(self) -> None:
         steps = self.recorder.counts.steps
+        self.sampled.after_batch(steps)
         if steps == SAMPLED_STEP:
             self.calls.start()
         if steps == self._num_steps and steps:

@@ -97,13 +97,16 @@ class Watch:
         self._asked = asked
         self._hooks: Any = None
         self._stores: Any = None
+        self._machine: Any = None
 
     def begin(self) -> None:
         """Install the hooks. Torch has just been imported."""
         from framework.commands.watch.item_store import ItemStores  # noqa: PLC0415
         from framework.commands.watch.step_recorder import StepRecorder  # noqa: PLC0415
         from framework.commands.watch.torch_hooks import TorchHooks  # noqa: PLC0415
+        from framework.measure.machine_watch import MachineWatch  # noqa: PLC0415
 
+        self._machine = MachineWatch()
         served = None
         if self._asked.materialize:
             self._stores = ItemStores(self._asked.cache)
@@ -135,8 +138,9 @@ class Watch:
         from framework.commands.watch.script_facts import gather_script_facts  # noqa: PLC0415
         from framework.system.durable import write_json  # noqa: PLC0415
 
-        syncs = self._hooks.calls.noted()
-        facts = gather_script_facts(recorder, syncs, may_probe, self._stores is not None)
+        machine = self._machine.lap()
+        stored = self._stores is not None
+        facts = gather_script_facts(self._hooks, machine, may_probe, stored)
         notes: dict[str, str] = {}
         if self._stores is not None:
             self._stores.publish()

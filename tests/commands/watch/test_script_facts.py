@@ -8,7 +8,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from framework.commands.watch.script_facts import gather_script_facts
+from framework.measure.machine_watch import MachineUse
 from tests.commands.watch.loops import Numbers, Pausing, hooked, loader, train
+
+IDLE = MachineUse(1.0)
 
 
 class Photos(Dataset):
@@ -28,8 +31,7 @@ class Photos(Dataset):
 def facts_of(data, model, may_probe=True, **options):
     with hooked() as hooks:
         train(data, model, **options)
-    recorder = hooks.recorder
-    return gather_script_facts(recorder, hooks.calls.noted(), may_probe, materialized=False)
+    return gather_script_facts(hooks, IDLE, may_probe, materialized=False)
 
 
 def test_the_loader_the_items_and_the_steps_are_described():
@@ -79,7 +81,7 @@ def test_a_probe_that_fails_leaves_a_gap(fails, monkeypatch):
         monkeypatch.setattr(Numbers, "__getitem__", lambda *_: 1 / 0)
     else:
         monkeypatch.setattr(Pausing, "forward", lambda *_: 1 / 0)
-    facts = gather_script_facts(hooks.recorder, [], True, materialized=False)
+    facts = gather_script_facts(hooks, IDLE, True, materialized=False)
     assert (facts.items is None) == (fails == "item")
     assert (facts.fixed_share is None) == (fails == "model")
     assert model.training

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from framework.commands.diagnose.host_python import PythonLine
 from framework.commands.watch.script_facts import ItemFacts, LoaderFacts, ScriptFacts
 from framework.commands.watch.script_rules import (
     UNKNOWN,
@@ -35,6 +36,7 @@ FACTS = ScriptFacts(
     items=ITEMS,
     epochs=2,
 )
+LINE = PythonLine("step", "/a/train.py", 7, "loss_of", "return loop(x)", 0.6)
 FINE = replace(FACTS, spans=spans(0.1, 10), items=None)
 
 
@@ -78,6 +80,7 @@ def test_a_script_without_a_problem_gets_no_advice():
         (replace(FINE, others_cores=3.0), "other_programs"),
         (replace(FINE, fixed_share=0.9), "larger_batch"),
         (replace(FINE, validation_s=1.0), "rarer_validation"),
+        (replace(FINE, lines=(LINE,)), "python_lines"),
         (replace(FACTS, loader=LoaderFacts(4, 10), start_s=0.1), "persistent_workers"),
         (
             replace(
@@ -108,3 +111,11 @@ def test_an_unknown_gain_comes_last():
 
 def test_factors_are_said_in_words():
     assert (times(2.417), times(54.2)) == ("2.42 times", "54 times")
+
+
+def test_items_that_hold_the_lock_are_for_processes():
+    (workers,) = [v for v in script_verdicts(FACTS) if v.rule == "more_workers"]
+    assert "hold Python's lock 100 %" in workers.why
+    free = replace(FACTS, items=replace(ITEMS, lock_share=0.1))
+    (workers,) = [v for v in script_verdicts(free) if v.rule == "more_workers"]
+    assert "lock" not in workers.why

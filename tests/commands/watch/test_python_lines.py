@@ -1,0 +1,50 @@
+"""Lines of Python are found by samples, and the time for which they hold the lock."""
+
+import hashlib
+import time
+
+from framework.commands.watch.python_lines import (
+    FIRST_STEP,
+    NUM_SAMPLED,
+    SampledSteps,
+    counted_beside,
+    lock_share,
+)
+from tests.commands.watch.loops import Pausing, hooked, loader, train
+
+
+def python(seconds=0.02):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def test_the_line_that_takes_a_step_is_named():
+    with hooked() as hooks:
+        train(loader(60), Pausing(), between=lambda: time.sleep(0.02))
+    (line, *_) = hooks.sampled.lines()
+    assert (line.part, line.function) == ("step", "<lambda>")
+    assert line.share > 0.5
+    assert "time.sleep" in line.text
+
+
+def test_only_some_steps_are_sampled():
+    steps = SampledSteps()
+    for number in range(FIRST_STEP + NUM_SAMPLED + 3):
+        steps.after_batch(number)
+        assert steps._is_on == (FIRST_STEP <= number < FIRST_STEP + NUM_SAMPLED)
+    steps.stop()
+    assert steps.lines() == []
+
+
+def test_python_holds_the_lock_and_waiting_does_not():
+    data = bytes(8 << 20)
+    assert lock_share(python, 0.3) > lock_share(lambda: time.sleep(0.02), 0.3)
+    assert 0 <= lock_share(lambda: hashlib.sha256(data), 0.2) <= 1
+
+
+def test_counting_ends_with_the_block():
+    counts = []
+    with counted_beside(counts.append):
+        time.sleep(0.05)
+    assert counts[0] > 0
