@@ -14,6 +14,7 @@ from framework.system.stopping import ends_on_signals, leave
 COMMANDS = {
     "train": "train a model; every part is a choice",
     "diagnose": "measure what limits a run, and say what to do about it",
+    "plan": "forecast time, memory, disk and traffic on other ranks and hosts",
     "watch": "run somebody's PyTorch script unchanged, and say where its time goes",
     "tune": "choose workers, loader and depth for this machine, or the batch size, by measuring",
     "pack": "pack images, arrays or records of your own into one HDF5 or LMDB store",

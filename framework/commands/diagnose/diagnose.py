@@ -61,18 +61,18 @@ def main(arguments: list[str]) -> int:
     start = time.perf_counter()
     log_folder = Path(tempfile.mkdtemp(prefix="paceline-diagnose-"))
     try:
-        with undone(lambda _: _remove_if_empty(log_folder)):
+        with undone(lambda _: remove_if_empty(log_folder)):
             outcome = outcome_of(
                 partial(_diagnose, asked, arguments, start),
                 log_folder,
                 show_traceback="debug=trace" in arguments,
             )
     finally:
-        _remove_if_empty(log_folder)
+        remove_if_empty(log_folder)
     return told_code(outcome)
 
 
-def _remove_if_empty(log_folder: Path) -> None:
+def remove_if_empty(log_folder: Path) -> None:
     """Remove the folder, unless an error has left a traceback in it for the user."""
     with suppress(OSError):
         log_folder.rmdir()

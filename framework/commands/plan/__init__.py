@@ -1,0 +1,1 @@
+"""Forecast a run on other ranks and hosts from a short run here, or from a finished one."""

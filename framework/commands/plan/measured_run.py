@@ -1,0 +1,167 @@
+"""What a finished run measured, as a forecast needs it."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from framework.config.saved_config import read_config
+from framework.config.targets import Config
+from framework.contracts.records import Manifest
+from framework.errors import CheckpointError, ConfigError
+from framework.measure.statistics import median, spread_share
+
+SPANS = ("wait", "copy", "forward", "backward", "optimizer", "report")
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """Figures of a run's steps.
+
+    Attributes:
+        ranks: Processes, all on one host.
+        cores_per_rank: That each could use.
+        rank_batch: Records of a rank in a step.
+        step_s: Seconds of a step.
+        spans_s: Seconds of a step in each span.
+        spread: Of ``step_s``, as a share.
+        gpu: The GPU's name; None: it computed on cores.
+        memory_bytes: Of a rank with its workers, at most.
+        state_bytes: Of a saved state.
+        weight_bytes: Of saved weights, which are as many bytes as the gradients.
+        num_records: Of the training set.
+        store_bytes: Of the training set; None if it is no file.
+        reads_ahead: Whether records are read while a step computes.
+        validate_s: Seconds of a validation; None if there was none.
+        keep: Saved states that are kept.
+        accumulate: Forward passes of a step.
+        epochs: That the configuration asks for.
+        max_steps: The same in steps, or None.
+        batch_size: Of the configuration.
+    """
+
+    ranks: int
+    cores_per_rank: int
+    rank_batch: int
+    step_s: float
+    spans_s: Mapping[str, float]
+    spread: float
+    gpu: str | None
+    memory_bytes: float
+    state_bytes: int
+    weight_bytes: int
+    num_records: int
+    store_bytes: int | None
+    reads_ahead: bool
+    validate_s: float | None
+    keep: int
+    accumulate: int
+    epochs: int
+    max_steps: int | None
+    batch_size: int
+
+
+def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
+    """Return what the run in a directory measured.
+
+    Args:
+        path: The directory.
+        cores: That all its ranks could use together, if that was fewer than the machine has.
+
+    Raises:
+        CheckpointError: K120 for anything but the directory of a run.
+        ConfigError: C398 for a run without figures.
+    """
+    config, manifest = read_config(path)
+    facts = _json(path, "run.json")
+    summary = _json(path, "summary.json")
+    reports = _reports(path)
+    if not summary.get("spans") or len(reports) < 2:
+        what = "holds too few reports of training to forecast from"
+        raise ConfigError(398, f"run = {path}", what, "give a run with clock=true and more steps")
+    ranks = _ranks(config)
+    batch_size = int(summary["effective"]["batch_size"])
+    rates = [report["records_per_s"] for report in reports[1:]]
+    gpus = facts["machine"]["gpus"]
+    is_gpu = bool(gpus) and config["device"] != "cpu"
+    checkpoints = path / "checkpoints"
+    return MeasuredRun(
+        ranks=ranks,
+        cores_per_rank=max(1, (cores or facts["machine"]["num_cores"]) // ranks),
+        rank_batch=max(1, batch_size // ranks),
+        step_s=batch_size / median(rates),
+        spans_s={name: median([r.get(f"{name}_s", 0.0) for r in reports[1:]]) for name in SPANS},
+        spread=spread_share(rates),
+        gpu=gpus[0] if is_gpu else None,
+        memory_bytes=summary["usage"].get("peak_tree_rss_bytes", summary["peak_rss_bytes"]),
+        state_bytes=_largest(checkpoints, "step-*.pt"),
+        weight_bytes=_largest(checkpoints, "last.pt"),
+        num_records=manifest.num_records,
+        store_bytes=_store_bytes(config),
+        reads_ahead=_reads_ahead(config, manifest),
+        validate_s=_validate_s(summary, path),
+        keep=config["checkpoint"]["keep"],
+        accumulate=config["accumulate"],
+        epochs=config["epochs"],
+        max_steps=config["max_steps"],
+        batch_size=batch_size,
+    )
+
+
+def _json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        return json.loads((path / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        what = f"its {name} cannot be read"
+        fix = "give the directory of a run that has finished"
+        raise CheckpointError(120, f"run = {path}", what, fix) from error
+
+
+def _reports(path: Path) -> list[dict[str, Any]]:
+    """Return the reports of training, without the short one at an epoch's end."""
+    try:
+        text = (path / "metrics.jsonl").read_text(encoding="utf-8")
+    except OSError:
+        return []
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if line["split"] == "train" and "forward_s" in line]
+
+
+def _ranks(config: Config) -> int:
+    parallel = config["parallel"]
+    return parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
+
+
+def _largest(folder: Path, pattern: str) -> int:
+    return max((path.stat().st_size for path in folder.glob(pattern)), default=0)
+
+
+def _store_bytes(config: Config) -> int | None:
+    """Return the size of the training store, or None if the data is no file or folder."""
+    path = config["data"].get("train")
+    if not isinstance(path, str):
+        return None
+    if os.path.isfile(path):
+        return os.path.getsize(path)
+    if not os.path.isdir(path):
+        return None
+    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
+
+
+def _reads_ahead(config: Config, manifest: Manifest) -> bool:
+    """Return whether a loader or workers read while a step computes."""
+    loader = str(config["loader"]["_target_"])
+    decodes = any(field.encoding == "image" for field in manifest.fields.values())
+    workers = config["workers"]["num"]
+    return ".plain." not in loader or bool(workers) or (workers is None and decodes)
+
+
+def _validate_s(summary: Mapping[str, Any], path: Path) -> float | None:
+    """Return the mean seconds of a validation."""
+    text = (path / "metrics.jsonl").read_text(encoding="utf-8")
+    num_validations = text.count('"split": "val"')
+    if not num_validations or not summary.get("validate_s"):
+        return None
+    return summary["validate_s"] / num_validations

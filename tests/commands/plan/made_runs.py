@@ -1,0 +1,28 @@
+"""Measured runs for tests."""
+
+from dataclasses import replace
+
+from framework.commands.plan.measured_run import MeasuredRun
+
+SINGLE = MeasuredRun(
+    ranks=1,
+    cores_per_rank=2,
+    rank_batch=50,
+    step_s=0.1,
+    spans_s={"wait": 0.0, "forward": 0.05, "backward": 0.05},
+    spread=0.02,
+    gpu=None,
+    memory_bytes=5e8,
+    state_bytes=2_000_000,
+    weight_bytes=1_000_000,
+    num_records=1000,
+    store_bytes=100_000_000,
+    reads_ahead=True,
+    validate_s=1.0,
+    keep=2,
+    accumulate=1,
+    epochs=10,
+    max_steps=None,
+    batch_size=50,
+)
+DOUBLE = replace(SINGLE, ranks=2, step_s=0.12, batch_size=100)

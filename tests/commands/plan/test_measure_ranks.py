@@ -1,0 +1,64 @@
+"""Short runs here measure one rank, and as many as there are cores for."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+from framework.commands.plan import measure_ranks
+from framework.commands.plan.measure_ranks import most_ranks, planned_batch_size, short_runs
+from framework.commands.plan.planned_hosts import PlannedHosts
+from framework.errors import ConfigError
+
+HOST = PlannedHosts(1, 1, cores=1, memory=10**9)
+
+
+def test_the_batch_of_all_ranks_is_that_of_the_configuration():
+    config = {"rank_batch_size": None, "batch_size": 64, "accumulate": 2}
+    assert planned_batch_size(config, HOST) == 64
+    of_rank = {**config, "rank_batch_size": 8}
+    assert planned_batch_size(of_rank, replace(HOST, hosts=3)) == 8 * 2 * 3
+
+
+def test_as_many_ranks_are_measured_as_there_are_cores_for(monkeypatch):
+    monkeypatch.setattr(measure_ranks, "num_cores", lambda: 4)
+    assert most_ranks(HOST) == 1
+    assert most_ranks(replace(HOST, ranks_per_host=2, cores=4)) == 2
+    assert most_ranks(replace(HOST, ranks_per_host=8, cores=8)) == 4
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        (replace(HOST, cores=16), "16 cores, and this machine has 4"),
+        (replace(HOST, ranks_per_host=2, cores=8), "this machine has cores for one"),
+        (replace(HOST, gpu="H100"), "this machine has no GPU"),
+    ],
+)
+def test_what_cannot_be_measured_here_is_refused_at_once(hosts, words, monkeypatch):
+    monkeypatch.setattr(measure_ranks, "num_cores", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match=words):
+        most_ranks(hosts)
+
+
+def test_a_run_that_fails_says_why(tmp_path):
+    config = {"rank_batch_size": None, "batch_size": 64}
+    words = ["data.train=nowhere.h5", "prepare=null"]
+    with pytest.raises(ConfigError, match=r"C398.*D101"):
+        short_runs(words, None, config, HOST, 2, str(tmp_path))
+
+
+@pytest.mark.slow
+def test_one_and_two_ranks_are_measured(tmp_path):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    config = {"rank_batch_size": None, "batch_size": 128, "epochs": 7, "max_steps": None}
+    config["checkpoint"] = {"keep": 3}
+    hosts = replace(HOST, ranks_per_host=2, cores=2)
+    single, double = short_runs(["batch_size=128"], None, config, hosts, 4, str(tmp_path))
+    assert (single.ranks, double.ranks) == (1, 2)
+    assert single.rank_batch == double.rank_batch == 64
+    assert single.cores_per_rank == double.cores_per_rank == 1
+    assert (double.epochs, double.keep) == (7, 3)

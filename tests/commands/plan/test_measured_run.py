@@ -1,0 +1,48 @@
+"""Figures are read from the directory of a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from framework.commands.plan.measured_run import measured_run
+from framework.errors import CheckpointError, ConfigError
+from tests.cli.command import paceline
+
+
+@pytest.fixture
+def run_dir():
+    words = ["epochs=2", "report_every=3", "hydra.run.dir=run", "sink=[jsonl]", "batch_size=256"]
+    done = paceline("train", *words)
+    assert done.code == 0, done.err
+    return Path("run")
+
+
+def test_a_finished_run_is_measured(run_dir):
+    run = measured_run(run_dir)
+    assert (run.ranks, run.rank_batch, run.epochs, run.num_records) == (1, 256, 2, 1437)
+    assert run.step_s > 0
+    assert sum(run.spans_s.values()) > 0
+    assert run.memory_bytes > 1e7
+    assert run.state_bytes > run.weight_bytes > 0
+    assert run.store_bytes == Path("outputs/data/digits/train.h5").stat().st_size
+    assert run.validate_s is not None
+    assert run.reads_ahead
+    assert measured_run(run_dir, cores=1).cores_per_rank == 1
+
+
+def test_a_run_without_reports_is_refused(run_dir):
+    (run_dir / "metrics.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="too few reports"):
+        measured_run(run_dir)
+
+
+def test_a_run_that_has_not_ended_is_refused(run_dir):
+    (run_dir / "summary.json").write_text(json.dumps({})[:1])
+    with pytest.raises(CheckpointError, match=r"summary\.json cannot be read"):
+        measured_run(run_dir)
+
+
+def test_anything_else_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="K120"):
+        measured_run(tmp_path)
