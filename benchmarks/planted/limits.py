@@ -17,6 +17,7 @@ ROOT = Path("/sys/fs/cgroup")
 # Moves itself into the groups, and becomes the command.
 ENTER = 'for group in $GROUPS_OF_IT; do echo $$ > "$group/cgroup.procs"; done; exec "$@"'
 SPIN = "while True: pass"
+SWAP_BYTES = 2 << 30
 
 
 def is_v2() -> bool:
@@ -70,6 +71,34 @@ def in_groups(limits: Mapping[str, str]) -> Around:
                     group.rmdir()
 
     return around
+
+
+def swapping(num_bytes: int) -> Around:
+    """Let the command use so much memory, and swap the rest to a file beside the data."""
+
+    @contextmanager
+    def around(folder: Path) -> Generator[list[str]]:
+        file = folder / "swap"
+        with open(file, "wb") as opened:
+            os.posix_fallocate(opened.fileno(), 0, SWAP_BYTES)
+        file.chmod(0o600)
+        subprocess.run(["mkswap", file], check=True, stdout=subprocess.DEVNULL)  # noqa: S607
+        subprocess.run(["swapon", file], check=True)  # noqa: S607
+        try:
+            with memory(num_bytes)(folder) as prefix:
+                yield prefix
+        finally:
+            subprocess.run(["swapoff", file], check=True)  # noqa: S607
+            file.unlink()
+
+    return around
+
+
+def no_swap() -> str:
+    """Return why no file can be swapped to here; "" if one can."""
+    if os.geteuid() or not (shutil.which("mkswap") and shutil.which("swapon")):
+        return "needs root, mkswap and swapon"
+    return no_groups()
 
 
 def disk_speed(bytes_per_s: int, memory_bytes: int) -> Around:

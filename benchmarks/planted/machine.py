@@ -10,9 +10,11 @@ from planted.limits import (
     beside_programs,
     disk_speed,
     no_groups,
+    no_swap,
     no_taskset,
     one_core,
     quota,
+    swapping,
 )
 from planted.pictures import write_folder, write_raw
 from planted.slow_files import mounted, no_mount
@@ -20,19 +22,25 @@ from planted.users import SMALL
 
 CORES = len(os.sched_getaffinity(0))
 MB = 1 << 20
-LATENCY_MS = 20.0
+LATENCY_MS = 10.0
 
 
-def _computing(folder: Path) -> list[str]:
+def _computing(folder: Path, width: int = 4) -> list[str]:
+    """A model with small operators, in which threads wait more than they compute."""
     return [
         "model=resnet9",
-        "model.width=4",  # small operators, in which threads wait more than they compute
+        f"model.width={width}",
         "model.num_classes=2",
         "batch_size=64",
         "data=hdf5",
         f"data.train={write_raw(folder / 'raw32.h5', 2048, 32)}",
         "data.val=null",
     ]
+
+
+def _scaling(folder: Path) -> list[str]:
+    """A model with large operators, which compute faster on more cores."""
+    return _computing(folder, width=32)
 
 
 def _crowded(folder: Path) -> list[str]:
@@ -57,19 +65,25 @@ def _calm(folder: Path) -> list[str]:
 
 
 def _large(folder: Path) -> list[str]:
-    large = write_folder(folder / "large", 6000, 600, 800)
-    return [*SMALL, "batch_size=64", "data=folder", f"data.train={large}", f"workers.num={CORES}"]
+    large = write_folder(folder / "many", 12_000, 600, 800)
+    return [*SMALL, "batch_size=16", "data=folder", f"data.train={large}", f"workers.num={CORES}"]
+
+
+def _hoarding(folder: Path) -> list[str]:
+    raw = write_raw(folder / "raw.h5", 2048, 64)
+    words = [*SMALL, "batch_size=64", "data=hdf5", f"data.train={raw}"]
+    return [*words, "transform=function", "transform.function._target_=planted.hoarder.look_up"]
 
 
 def _mounted_photos(folder: Path) -> list[str]:
-    write_folder(folder / "photos", 640, 320, 400)
+    write_folder(folder / "far", 192, 320, 400)
     place = folder / "mounted"
-    return [*SMALL, "batch_size=64", "data=folder", f"data.train={place}", f"workers.num={CORES}"]
+    return [*SMALL, "batch_size=16", "data=folder", f"data.train={place}", f"workers.num={CORES}"]
 
 
 @contextmanager
 def _mount(folder: Path) -> Generator[list[str]]:
-    with mounted(folder / "photos", folder / "mounted", LATENCY_MS):
+    with mounted(folder / "far", folder / "mounted", LATENCY_MS):
         yield []
 
 
@@ -100,8 +114,8 @@ PLANTED = (
         "quota",
         "cpu_quota",
         "a CPU quota of a quarter of the cores",
-        _computing,
-        Remedy(_computing, limited=False),
+        _scaling,
+        Remedy(_scaling, limited=False),
         around=quota(CORES / 4),
         obstacle=no_groups,
     ),
@@ -109,10 +123,19 @@ PLANTED = (
         "affinity",
         "few_cores",
         "an affinity mask with one core",
-        _computing,
-        Remedy(_computing, limited=False),
+        _scaling,
+        Remedy(_scaling, limited=False),
         around=one_core,
         obstacle=no_taskset,
+    ),
+    Planted(
+        "swap",
+        "swap",
+        "a table that needs 500 MB more than the memory",
+        _hoarding,
+        Remedy(_hoarding, limited=False),
+        around=swapping(900 * MB),
+        obstacle=no_swap,
     ),
     Planted(
         "disk",
@@ -126,7 +149,7 @@ PLANTED = (
     Planted(
         "network",
         "network_disk",
-        "images on a file system that answers after 20 ms",
+        "images on a file system that answers after 10 ms",
         _mounted_photos,
         around=_mount,
         obstacle=no_mount,

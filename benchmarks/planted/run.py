@@ -35,7 +35,7 @@ def _saving(folder: Path) -> list[str]:
 
 
 def _reporting(folder: Path) -> list[str]:
-    words = [*_small(folder, 2048), "data.val=null", "report_every=1"]
+    words = [*_small(folder, 8192), "data.val=null", "report_every=1"]
     return [
         *words,
         "+sink.board._target_=planted.slow_sink.SlowSink",

@@ -136,6 +136,7 @@ def mount(source: Path, place: Path, latency_s: float) -> None:
 @contextmanager
 def mounted(source: Path, place: Path, latency_ms: float) -> Generator[None]:
     """Serve a slow view of ``source`` at ``place``, in a process of its own."""
+    LIBC.umount2(bytes(place), DETACH)  # what a killed command left
     place.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "planted.slow_files", str(source), str(place)]
     with subprocess.Popen([*command, f"{latency_ms:g}"]) as server:

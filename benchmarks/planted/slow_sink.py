@@ -4,7 +4,7 @@ import time
 
 from framework.contracts.training import Report, RunContext
 
-ANSWER_S = 0.02
+ANSWER_S = 0.05
 
 
 class SlowSink:

@@ -36,6 +36,8 @@ SAMPLE_BATCHES = 16
 # If packing takes longer, `apply` packs a sample for so many seconds instead.
 LONGEST_PACKING_S = 120.0
 SAMPLE_PACKING_S = 20.0
+# Most of preparing a record waits for them, whatever else would help.
+DISKS = {"cold_disk", "network_disk"}
 # They make every step faster, and no step is slow because of them.
 TIPS = {"data_is_fine", "amp", "channels_last"}
 # Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
@@ -112,7 +114,8 @@ def cause_of(
     largest = next(iter(shares_of(facts, good)))
     about = [verdict for verdict in good if is_cause_of(verdict, largest)]
     if about:
-        return about[0]
+        # Packing gains most, but a disk that is waited for is the reason.
+        return next((verdict for verdict in about if verdict.rule in DISKS), about[0])
     likely = [v for v in others if is_cause_of(v, largest) and not v.lost]
     if largest != "wait":
         likely = [verdict for verdict in likely if verdict.modeled >= LIKELY]

@@ -1,6 +1,5 @@
 """Facts about what the machine gives a run: cores, memory and its disk."""
 
-import math
 from dataclasses import dataclass, field
 
 from framework.measure.disk_rate import DiskRate
@@ -29,7 +28,7 @@ class MachineFacts:
     all_cores: int = 1  # that the machine has
     allowed_cores: int = 1  # in the affinity mask
     all_cores_gain: float = 1.0  # of training on all cores
-    quota_cores: float = math.inf  # of the control groups
+    quota_cores: float | None = None  # of the control groups; None without a quota
     memory_bytes: int = 1 << 40  # of the machine, or of the control groups if that is less
     free_memory_bytes: int = 1 << 40  # after training, cached files included
     in_group: bool = False  # whether a control group limits the memory

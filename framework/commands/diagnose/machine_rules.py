@@ -14,8 +14,8 @@ THROTTLED = 0.1
 FREE = 0.1
 # Swapping less is what any machine does.
 SWAPPED_BYTES_PER_S = 1e6
-# The share of preparing a record that waiting for the disk must take.
-DISK_SHARE = 0.3
+# The share of preparing a record that waiting for the disk must take to be its cause.
+DISK_SHARE = 0.5
 # If many threads together read so many times as fast as one, each of them waits for the answer.
 LATENCY = 1.5
 # The share of free memory that a staged store may take.
@@ -72,11 +72,13 @@ def other_programs(facts: DiagnosisFacts) -> Verdict | None:
     if machine is None:
         return None
     use = machine.use
+    if machine.use.throttled_share >= THROTTLED:  # see `cpu_quota`
+        return None
     if machine.taken_cores < BUSY_CORES or machine.num_threads > facts.machine.num_cores:
         return None
     names = ", ".join(f"{name} ({pid}) {cores:.1f}" for pid, name, cores in use.programs)
     says = (
-        f"Other programs keep {use.others_cores:.1f} of {facts.machine.num_cores} cores busy, "
+        f"Other programs keep {use.others_cores:.1f} of {machine.allowed_cores} cores busy, "
         f"while training has {use.own_cores:.1f}"
     )
     if names:
@@ -102,7 +104,9 @@ def other_programs(facts: DiagnosisFacts) -> Verdict | None:
 def cpu_quota(facts: DiagnosisFacts) -> Verdict | None:
     """A control group stops the run in every period, once its CPU quota is used up."""
     machine = facts.on_machine
-    if machine is None or machine.use.throttled_share < THROTTLED:
+    if machine is None or machine.quota_cores is None:
+        return None
+    if machine.use.throttled_share < THROTTLED:
         return None
     use = machine.use
     cores = machine.allowed_cores

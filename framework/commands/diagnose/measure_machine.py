@@ -1,5 +1,6 @@
 """Measure what the machine gives a run, and what more or less of it would change."""
 
+import math
 import os
 import random
 import sys
@@ -47,9 +48,10 @@ def measure_machine(probe: Probe, seconds: float, say: Callable[[str], None]) ->
     probe.train(TRAIN * seconds, BURN_IN * seconds)
     use = watch.lap()
     total = total_memory_bytes()
+    quota = Cgroups().cores()
     return MachineFacts(
         use=use,
-        quota_cores=Cgroups().cores(),
+        quota_cores=quota if quota < math.inf else None,
         memory_bytes=total,
         free_memory_bytes=available_memory_bytes(),
         in_group=Cgroups().memory_limit_bytes() == total,

@@ -57,7 +57,7 @@ def measure_run(probe: Probe, seconds: float, say: Callable[[str], None]) -> Run
         trainer.fit(timed)
         epoch_steps = assembly.train.num_steps
         step_s = trainer.pace.train_s / max(1, trainer.progress.step)
-        validate_every = math.inf
+        validate_every = None
         if limited:
             validate_every = probe.given["validate_every"] or epoch_steps
         return RunFacts(
@@ -144,12 +144,12 @@ def _validation_s(
 
 
 def _save_every(
-    config: Config, validate_every: float, epoch_steps: int, step_s: float
+    config: Config, validate_every: int | None, epoch_steps: int, step_s: float
 ) -> dict[str, float]:
     """Return the steps between two saves, by the key that asks for them."""
     chosen = config["checkpoint"]
     saves = {
-        "validate_every": validate_every,
+        "validate_every": validate_every or math.inf,
         "checkpoint.every_steps": chosen["every_steps"] or math.inf,
         "checkpoint.every_epochs": (chosen["every_epochs"] or math.inf) * epoch_steps,
         "checkpoint.every_s": max(1.0, (chosen["every_s"] or math.inf) / max(step_s, 1e-9)),

@@ -12,12 +12,12 @@ HORIZON = 1000
 class RunFacts:
     """What a validation, a save and a report cost, and every how many steps each happens.
 
-    A cost is in seconds, and an interval in optimizer steps, which is infinite if it never happens.
+    A cost is in seconds, and an interval in optimizer steps.
     """
 
     epoch_steps: int
     validate_s: float = 0.0
-    validate_every: float = math.inf
+    validate_every: float | None = None  # None: the run never validates
     save_s: float = 0.0
     # The intervals of saving by their key. A validation saves the state, too.
     save_every: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -26,20 +26,24 @@ class RunFacts:
 
     @property
     def saves_per_step(self) -> float:
-        """How often a step is followed by a save. Intervals that coincide save once."""
-        known = [int(every) for every in self.save_every.values() if every < math.inf]
-        if not known:
-            return 0.0
-        last = HORIZON * min(known)
-        return len({step for every in known for step in range(every, last + 1, every)}) / last
+        """How often a step is followed by a save."""
+        return times_per_step(*self.save_every.values())
+
+    @property
+    def reports_per_step(self) -> float:
+        """How often a step is followed by a report: every epoch ends with one."""
+        return times_per_step(self.report_every, self.epoch_steps)
 
     @property
     def costs_s(self) -> dict[str, float]:
         """Seconds per step of validating, saving and reporting, on average over the run."""
+        validating_s = 0.0
+        if self.validate_every is not None:
+            validating_s = self.validate_s / self.validate_every
         return {
-            "validating": self.validate_s / self.validate_every,
+            "validating": validating_s,
             "saving": self.save_s * self.saves_per_step,
-            "reporting": math.fsum(self.report_s.values()) / self.report_every,
+            "reporting": math.fsum(self.report_s.values()) * self.reports_per_step,
         }
 
     def shares(self, step_s: float) -> dict[str, float]:
@@ -47,3 +51,12 @@ class RunFacts:
         costs_s = self.costs_s
         run_s = step_s + math.fsum(costs_s.values())
         return {name: cost_s / run_s for name, cost_s in costs_s.items()}
+
+
+def times_per_step(*intervals: float) -> float:
+    """Return how often something happens that has these intervals; if they coincide, once."""
+    known = [int(every) for every in intervals]
+    if not known:
+        return 0.0
+    last = HORIZON * min(known)
+    return len({step for every in known for step in range(every, last + 1, every)}) / last

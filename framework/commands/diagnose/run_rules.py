@@ -3,7 +3,7 @@
 import math
 
 from framework.commands.diagnose.facts import DiagnosisFacts
-from framework.commands.diagnose.run_facts import RunFacts
+from framework.commands.diagnose.run_facts import RunFacts, times_per_step
 from framework.commands.diagnose.verdict import Verdict
 
 # A smaller share of the run is not worth advice.
@@ -15,7 +15,7 @@ TARGET_SHARE = 0.03
 def frequent_validation(facts: DiagnosisFacts) -> Verdict | None:
     """Validating takes much of the run."""
     run = facts.on_run
-    if run is None or not _matters(facts, run, "validating"):
+    if run is None or run.validate_every is None or not _matters(facts, run, "validating"):
         return None
     cost_s = run.validate_s + run.save_s  # the state is saved after each
     every = _interval(facts, cost_s)
@@ -63,7 +63,9 @@ def chatty_sinks(facts: DiagnosisFacts) -> Verdict | None:
     if run is None or not _matters(facts, run, "reporting"):
         return None
     cost_s = math.fsum(run.report_s.values())
-    every = _interval(facts, cost_s)
+    every = min(_interval(facts, cost_s), run.epoch_steps)
+    left_s = cost_s * times_per_step(every, run.epoch_steps)
+    left = left_s / (_step_s(facts) + left_s)
     slowest = max(run.report_s, key=lambda name: run.report_s[name])
     share = run.report_s[slowest] / cost_s
     return Verdict(
@@ -71,9 +73,11 @@ def chatty_sinks(facts: DiagnosisFacts) -> Verdict | None:
         f"Writing reports takes {_percent(facts, run, 'reporting')} of the run: "
         f"{1e3 * cost_s:,.1f} ms every {run.report_every:,} steps, beside "
         f"{_step_ms(facts):,.1f} ms a step. {100 * share:.0f} % of it is sink={slowest}.",
-        f"Report every {every:,} steps, which takes less than {100 * TARGET_SHARE:.0f} %.",
-        _gain(facts, run, run.costs_s["reporting"] - cost_s / every),
-        (f"report_every={every}",),
+        f"Report every {every:,} steps, which takes {100 * left:.0f} % of the run. Every epoch of "
+        f"{run.epoch_steps:,} steps ends with a report.",
+        _gain(facts, run, run.costs_s["reporting"] - left_s),
+        (f"report_every={every}",) if every > run.report_every else (),
+        action=f"leave out sink={slowest}" if every <= run.report_every else "",
     )
 
 

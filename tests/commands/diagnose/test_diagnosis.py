@@ -186,3 +186,10 @@ def test_advice_against_the_cause_is_applied_before_larger_gains():
     cause = Verdict("frequent_validation", "", "", 3.0, ("validate_every=100",))
     made = Diagnosis(facts(), "frequent_validation", "", (other, cause), (), (), 1.0)
     assert made.best == cause
+
+
+def test_a_disk_that_is_waited_for_is_the_cause_even_if_packing_gains_more():
+    known = facts(rates={"wait": 0.9})
+    packing = Verdict("repack_raw", "", "", 9.0, parts=("wait",), tried=True)
+    disk = Verdict("network_disk", "", "", 5.0, ("workers.num=8",), parts=("wait",))
+    assert cause_of(known, (packing, disk), ()) == disk
