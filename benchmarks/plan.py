@@ -61,6 +61,7 @@ def run(
     words: Sequence[str], name: str, prepare: Callable[[], None] | None = None
 ) -> tuple[float, float]:
     """Train, and return the seconds of a step and the bytes of memory."""
+    name = f"{name}-{os.getpid()}"
     paceline("train", *words, f"hydra.run.dir={name}", "sink=[jsonl]", prepare=prepare)
     summary = json.loads(Path(name, "summary.json").read_text())
     lines = map(json.loads, Path(name, "metrics.jsonl").read_text().splitlines())
@@ -71,6 +72,7 @@ def run(
 
 def epoch_s(words: Sequence[str], name: str, prepare: Callable[[], None]) -> float:
     """Train for an epoch, and return the seconds of all its steps."""
+    name = f"{name}-{os.getpid()}"
     paceline("train", *words, f"hydra.run.dir={name}", "sink=[jsonl]", prepare=prepare)
     return json.loads(Path(name, "summary.json").read_text())["train_s"]
 
