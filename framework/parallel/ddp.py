@@ -56,6 +56,7 @@ class DistributedParallel(UnshardedState, RankGroup):
         super().__init__("ddp", timeout_s, sync_batch_norm, device)
         self._hooks: list[RemovableHandle] = []
         self._until_exchanged = ExchangeEnds(self.exchange)
+        self.syncs = True  # False: no gradients are exchanged, to measure what that costs
         self.bucket_mb = bucket_mb
         self.static_graph = static_graph
         self.compress = compress
@@ -124,6 +125,6 @@ class DistributedParallel(UnshardedState, RankGroup):
         return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        if not last and isinstance(model, DistributedDataParallel):
+        if not (last and self.syncs) and isinstance(model, DistributedDataParallel):
             return model.no_sync()
         return self._until_exchanged

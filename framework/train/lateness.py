@@ -67,15 +67,20 @@ class StepTimes(NamedTuple):
         arrived_s: When each rank came to the exchange of gradients, by rank 0's clock: float64
             [ranks, steps].
         own_s: Seconds of own work before it: float64 [ranks, steps, len(SPANS)].
-        step_s: Seconds of each whole step: float64 [steps].
+        exchange_s: Seconds in exchanges: float64 [ranks, steps].
         uncertainty_s: How wrong the difference of a rank's arrival to that of any other may be:
             float64 [ranks, steps].
     """
 
     arrived_s: Array
     own_s: Array
-    step_s: Array
+    exchange_s: Array
     uncertainty_s: Array
+
+    @property
+    def step_s(self) -> Array:
+        """Seconds of each whole step, as a mean over the ranks: float64 [steps]."""
+        return (self.own_s.sum(axis=2) + self.exchange_s).mean(axis=0)
 
 
 def same_steps(rows: Sequence[Array]) -> list[Array]:
@@ -93,6 +98,8 @@ class LateSteps:
 
     num_steps: int = 0
     total_s: float = 0.0  # seconds of all steps
+    exchange_s: float = 0.0  # seconds that the last rank of each step spent in exchanges
+    waiting_s: float = 0.0  # seconds in exchanges beyond these, as a mean over the ranks
     late: Mapping[tuple[int, str], Span] = field(default_factory=dict[tuple[int, str], Span])
     squares_s2: float = 0.0  # the sum of the squares of what ranks were late by
     uncertainty_s: float = 0.0  # the largest
@@ -104,6 +111,8 @@ class LateSteps:
         return LateSteps(
             num_steps=self.num_steps + other.num_steps,
             total_s=self.total_s + other.total_s,
+            exchange_s=self.exchange_s + other.exchange_s,
+            waiting_s=self.waiting_s + other.waiting_s,
             late=late,
             squares_s2=self.squares_s2 + other.squares_s2,
             uncertainty_s=max(self.uncertainty_s, other.uncertainty_s),
@@ -118,12 +127,17 @@ def late_steps(times: StepTimes) -> LateSteps:
     is_other = np.arange(num_ranks)[:, None] != last  # [ranks, steps]
     others = np.where(is_other, times.arrived_s, np.nan)
     late_s = times.arrived_s[last, steps] - np.nanmedian(others, axis=0)
+    # The others cannot have waited longer for it than they waited.
+    others = np.where(is_other, times.exchange_s, np.nan)
+    waited_s = np.nanmedian(others, axis=0) - times.exchange_s[last, steps]
+    late_s = np.minimum(late_s, waited_s)
     others = np.where(is_other[:, :, None], times.own_s, np.nan)
     more_s = times.own_s[last, steps] - np.nanmedian(others, axis=0)  # [steps, spans]
     is_own = np.maximum(more_s, 0.0).sum(axis=1) >= EXPLAINED * late_s
     uncertainty_s = times.uncertainty_s[last, steps]
     is_late = is_own & (late_s > uncertainty_s) & (late_s > LEAST_SHARE * times.step_s)
     names = np.array(SPANS)[more_s.argmax(axis=1)]
+    least_s = times.exchange_s.min(axis=0)
     late: dict[tuple[int, str], list[float]] = {}
     for step in np.flatnonzero(is_late):
         key = int(last[step]), str(names[step])
@@ -131,6 +145,8 @@ def late_steps(times: StepTimes) -> LateSteps:
     return LateSteps(
         num_steps=num_steps,
         total_s=float(times.step_s.sum()),
+        exchange_s=float(least_s.sum()),
+        waiting_s=float((times.exchange_s.mean(axis=0) - least_s).sum()),
         late={key: Span.of(seconds) for key, seconds in late.items()},
         squares_s2=float((late_s[is_late] ** 2).sum()),
         uncertainty_s=float(uncertainty_s.max(initial=0.0)),

@@ -41,14 +41,19 @@ class RankWatch:
             self._clock = clock
         self._clocks = HostClocks()
         self._totals_s: Array = np.zeros((parallel.world_size, len(NAMES), 2))
-        self._late = LateSteps()
+        self.steps = LateSteps()  # of this run, on rank 0
 
     @property
     def whole(self) -> RankReport | None:
         """What rank 0 knows of all steps of this run; None if there is one rank."""
         if self._clock is None:
             return None
-        return self._report(self._totals_s, self._late)
+        return self._report(self._totals_s, self.steps)
+
+    def forget(self) -> None:
+        """Start again, because the first steps are not like the others."""
+        self._totals_s = np.zeros_like(self._totals_s)
+        self.steps = LateSteps()
 
     def take(self, spans: Mapping[str, Span]) -> RankReport | None:
         """Gather what the ranks measured since the last report. All ranks call it together.
@@ -73,7 +78,7 @@ class RankWatch:
         totals_s = np.stack([block[2:HEADER].reshape(-1, 2) for block in blocks])
         late = self._late_steps([block[HEADER:].reshape(-1, COLUMNS) for block in blocks])
         self._totals_s = self._totals_s + totals_s
-        self._late = self._late + late
+        self.steps = self.steps + late
         return self._report(totals_s, late)
 
     def _late_steps(self, rows: list[Array]) -> LateSteps:
@@ -86,11 +91,13 @@ class RankWatch:
             offsets_s, uncertainty_s = self._clocks.at(arrived_s)
             arrived_s = arrived_s - offsets_s
             uncertainty_s = uncertainty_s + np.median(uncertainty_s, axis=0)
-        step_s = every[:, :, 2:].sum(axis=2).mean(axis=0)
-        return late_steps(StepTimes(arrived_s, every[:, :, 3:], step_s, uncertainty_s))
+        return late_steps(StepTimes(arrived_s, every[:, :, 3:], every[:, :, 2], uncertainty_s))
 
     def _report(self, totals_s: Array, late: LateSteps) -> RankReport:
-        means_s = totals_s[:, :, 0] / np.maximum(totals_s[:, :, 1], 1.0)
+        # A report cuts its step in two, which counts twice for the spans of both parts.
+        num_steps = totals_s[:, [NAMES.index("optimizer")], 1]
+        num_steps = np.where(num_steps, num_steps, totals_s[:, :, 1])
+        means_s = totals_s[:, :, 0] / np.maximum(num_steps, 1.0)
         spans: dict[str, RankSpan] = {}
         for number, name in enumerate(NAMES):
             if totals_s[:, number, 1].any():

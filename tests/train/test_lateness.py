@@ -25,8 +25,8 @@ def times(delays_s, span="forward", uncertainty_s=0.0, explained=True):
     if explained:
         own_s[:, :, SPANS.index(span)] += delays_s
     arrived_s = np.arange(delays_s.shape[1]) * STEP_S + delays_s
-    step_s = np.full(delays_s.shape[1], STEP_S)
-    return StepTimes(arrived_s, own_s, step_s, np.full(delays_s.shape, uncertainty_s))
+    exchange_s = STEP_S - own_s.sum(axis=2)
+    return StepTimes(arrived_s, own_s, exchange_s, np.full(delays_s.shape, uncertainty_s))
 
 
 def delayed(num_ranks, rank, late_s, num_steps=40, share=1.0):
@@ -79,6 +79,12 @@ def test_chance_rarely_names_a_rank(seed, num_ranks):
         delays_s = random.exponential(0.02, (num_ranks, 200))
         named += late_rank(late_steps(times(delays_s)), num_ranks) is not None
     assert named <= 1
+
+
+def test_waiting_for_the_last_rank_is_told_from_the_exchange_itself():
+    steps = late_steps(times(delayed(2, 1, 0.03, num_steps=10)))
+    assert steps.exchange_s == pytest.approx(10 * 0.01)
+    assert steps.waiting_s == pytest.approx(10 * 0.015)  # one of two ranks waits for 0.03 s
 
 
 def test_a_few_steps_prove_nothing():
