@@ -1,9 +1,9 @@
 """All planted set-ups."""
 
-from planted import compute, loading, machine, records, run, storage
+from planted import compute, loading, machine, ranks, records, run, storage
 from planted.contract import Planted
 
-MODULES = (loading, storage, records, compute, machine, run)
+MODULES = (loading, storage, records, compute, machine, run, ranks)
 
 
 def every_planted() -> list[Planted]:

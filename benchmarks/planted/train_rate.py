@@ -5,12 +5,15 @@ python -m planted.train_rate SECONDS train|compute WORDS...    # words of 'pacel
 
 import os
 import sys
+import tempfile
 from contextlib import closing
+from pathlib import Path
 
 import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
+from framework.commands.diagnose.diagnose_ranks import measured_here
 from framework.commands.diagnose.measure_parts import Setting
 from framework.measure.host import threads_per_rank
 
@@ -19,10 +22,20 @@ def train_rate(seconds: float, part: str, words: list[str]) -> float:
     """Return the rate of training, or of ``compute``: training that repeats one batch."""
     torch.set_num_threads(threads_per_rank())
     setting = Setting(*composed([*words, "verify=off"], Grant(typed=True, exported="")))
+    if setting.config["parallel"].get("num_processes", 1) > 1:
+        return rate_of_ranks(setting, seconds)
     with closing(setting.probe()) as probe:
         if part == "compute":
             return probe.compute(seconds).records_per_s
         return probe.train(seconds).records_per_s
+
+
+def rate_of_ranks(setting: Setting, seconds: float) -> float:
+    """Return the rate of training with several ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        facts = measured_here(setting.config, setting.allowed, Path(folder), seconds)
+    assert facts is not None
+    return setting.config["batch_size"] / facts.step_s
 
 
 if __name__ == "__main__":
