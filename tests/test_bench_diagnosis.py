@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from framework.commands.diagnose import rank_rules
 from framework.commands.diagnose.rules import RULES
 from framework.commands.paired_test import Pairs
 
@@ -23,7 +24,9 @@ def bench(monkeypatch):
 
 def test_every_planted_cause_has_a_rule_and_a_name_of_its_own(bench):
     every = bench.every_planted()
-    assert {planted.cause for planted in every} <= {rule.__name__ for rule in RULES}
+    assert {planted.cause for planted in every} <= {
+        rule.__name__ for rule in (*RULES, *rank_rules.RULES)
+    }
     assert len({planted.name for planted in every}) == len(every)
 
 

@@ -4,13 +4,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from framework.cli.allowed import granted
+from framework.cli.arguments import option
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
@@ -18,6 +20,7 @@ from framework.commands.own_keys import read_keys, split_words
 from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
+from framework.parallel.launch.srun import rank_environment
 from framework.system.durable import write_json
 from framework.system.stopping import message_if_stopped, undone
 
@@ -28,9 +31,11 @@ RULES = {
 }
 # Of the seconds, if importing and packing took longer than the rest.
 LEAST_LEFT = 0.4
+RANKS_SHARE = 0.5  # of the seconds, for measuring all ranks together
 USAGE = """usage: paceline diagnose [the same overrides as 'paceline train'] [key=value] ...
 
 Measures every part of a run alone and together, and says what limits it and what to do about it.
+Of several ranks it first measures all of them, here, on several hosts, or under torchrun and srun.
 Missing stores are packed first, as 'paceline train' would do. Training steps are run to measure
 them; the weights are thrown away. What is measured appears while it runs.
 
@@ -63,7 +68,7 @@ def main(arguments: list[str]) -> int:
     try:
         with undone(lambda _: remove_if_empty(log_folder)):
             outcome = outcome_of(
-                partial(_diagnose, asked, arguments, start),
+                partial(_diagnose, asked, arguments, start, log_folder),
                 log_folder,
                 show_traceback="debug=trace" in arguments,
             )
@@ -97,24 +102,123 @@ def parse(arguments: Sequence[str]) -> Asked:
     return Asked(words, config_dir, **read_keys(own, RULES))
 
 
-def _diagnose(asked: Asked, arguments: list[str], start: float) -> RunOutcome:
+def _diagnose(asked: Asked, arguments: list[str], start: float, folder: Path) -> RunOutcome:
     # Hydra and torch are slow to import. Help and misspelled words need neither.
     from framework.cli.compose_config import composed  # noqa: PLC0415
 
-    grant = granted(arguments)
-    config, allowed = composed(asked.words, grant, asked.config_dir)
-    _check_one_process(config)
+    if option(arguments, "parallel.num_nodes") is None:
+        os.environ.update(rank_environment(os.environ))  # of a task of srun
+    if os.environ.get("RANK", "0") != "0":
+        from framework.commands.diagnose.diagnose_ranks import measured_as_rank  # noqa: PLC0415
+
+        measured_as_rank(None, asked.seconds)  # rank 0 says how long
+        return RunOutcome(0, "measured")
+    config = composed(asked.words, granted(arguments), asked.config_dir)[0]
     if asked.output is not None and not Path(asked.output).absolute().parent.is_dir():
         fix = "make the folder, or choose another path"
         raise ConfigError(191, f"output = {asked.output}", "its folder does not exist", fix)
+    num_ranks = _num_ranks(config)
+    if num_ranks > 1:
+        return _diagnose_ranks(asked, arguments, start, folder, num_ranks)
+    return _diagnose_alone(asked, arguments, start)
 
+
+def _num_ranks(config: dict[str, Any]) -> int:
+    """Return how many ranks the configured run has.
+
+    Raises:
+        ConfigError: C190 if a launcher has started several processes, each of which would run
+            alone.
+    """
+    parallel = config["parallel"]
+    under_launcher = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    if "num_processes" not in parallel:
+        if under_launcher:
+            what = f"started as one of {os.environ['WORLD_SIZE']} ranks, each of which is alone"
+            raise ConfigError(190, "parallel", what, "add parallel=ddp, or leave out the launcher")
+        return 1
+    if under_launcher:
+        return int(os.environ["WORLD_SIZE"])
+    return parallel["num_processes"] * parallel.get("num_nodes", 1)
+
+
+def _diagnose_ranks(
+    asked: Asked, arguments: list[str], start: float, folder: Path, num_ranks: int
+) -> RunOutcome:
+    """Diagnose several ranks; if no rank is the cause, diagnose what one of them does alone."""
+    from framework.cli.compose_config import composed  # noqa: PLC0415
+    from framework.commands.diagnose import print_ranks  # noqa: PLC0415
+    from framework.commands.diagnose.diagnose_ranks import (  # noqa: PLC0415
+        RanksFailed,
+        measured_as_rank,
+        measured_here,
+    )
+    from framework.commands.diagnose.rank_rules import rank_cause, rank_verdicts  # noqa: PLC0415
+    from framework.commands.train.run_ranks import RankedJob  # noqa: PLC0415
+    from framework.measure.host import cores_per_rank, num_cores  # noqa: PLC0415
+
+    config, allowed = composed(asked.words, granted(arguments), asked.config_dir)
+    progress = DiagnosisProgress(start)
+    seconds = RANKS_SHARE * asked.seconds
+    with message_if_stopped("stopped{by}: the diagnosis is not complete"):
+        progress.say(f"training {num_ranks} ranks")
+        if "RANK" in os.environ:
+            threads = cores_per_rank()
+            job = RankedJob(config, str(folder), allowed)
+            facts = measured_as_rank(job, seconds)
+        else:
+            threads = max(1, num_cores() // config["parallel"]["num_processes"])
+            try:
+                facts = measured_here(config, allowed, folder, seconds)
+            except RanksFailed as failed:
+                return failed.outcome
+        progress.clear()
+        if facts is None:  # another host leads
+            return RunOutcome(0, "measured")
+        verdicts = rank_verdicts(facts)
+        cause = rank_cause(facts, verdicts)
+        print_ranks.show(facts, verdicts, cause, partial(changed, asked.words), asked.config_dir)
+        took_s = time.perf_counter() - start
+        plain = print_ranks.as_json(facts, verdicts, cause, asked.words, took_s)
+        if cause is not None:
+            print(f"took {took_s:.0f} s")
+            if asked.apply:
+                print("applied: nothing, since advice about ranks has to be followed by hand")
+            if asked.output is not None:
+                write_json(Path(asked.output), plain)
+                print(f"all figures: {asked.output}")
+            return RunOutcome(0, "diagnosed")
+    share = _share_of_rank(config, num_ranks)
+    print(f"no rank holds up the others; what one of them does alone ({' '.join(share)}):\n")
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        os.environ.pop(name, None)
+    alone = asked._replace(words=changed(asked.words, share))
+    return _diagnose_alone(alone, arguments, start, {"ranks": plain})
+
+
+def _share_of_rank(config: dict[str, Any], num_ranks: int) -> list[str]:
+    """Return the overrides that make one process do what one of the ranks does."""
+    size = config["batch_size"] // num_ranks
+    if config["rank_batch_size"] is not None:
+        size = config["rank_batch_size"] * config["accumulate"]
+    return ["parallel=none", f"batch_size={max(1, size)}", "rank_batch_size=null"]
+
+
+def _diagnose_alone(
+    asked: Asked, arguments: list[str], start: float, more: Mapping[str, Any] = MappingProxyType({})
+) -> RunOutcome:
+    """Diagnose one process. ``more`` is added to the figures in ``output``."""
     import torch  # noqa: PLC0415
 
+    from framework.cli.compose_config import composed  # noqa: PLC0415
     from framework.cli.progress import pack_missing  # noqa: PLC0415
     from framework.commands.diagnose import print_diagnosis  # noqa: PLC0415
     from framework.commands.diagnose.diagnosis import apply, diagnose  # noqa: PLC0415
     from framework.commands.diagnose.measure_parts import Setting  # noqa: PLC0415
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
+
+    grant = granted(arguments)
 
     def compose(changes: Sequence[str]) -> Setting:
         return Setting(*composed(changed(asked.words, changes), grant, asked.config_dir))
@@ -122,7 +226,8 @@ def _diagnose(asked: Asked, arguments: list[str], start: float) -> RunOutcome:
     with message_if_stopped("stopped{by}: the diagnosis is not complete"):
         # A training run sets the same number. With another, the rates would not be those of a run.
         torch.set_num_threads(threads_per_rank())
-        pack_missing(config, allowed)
+        setting = compose(())
+        pack_missing(setting.config, setting.allowed)
         # Imports and small packing have taken some of the time.
         left_s = asked.seconds - (time.perf_counter() - start)
         progress = DiagnosisProgress(start)
@@ -134,28 +239,10 @@ def _diagnose(asked: Asked, arguments: list[str], start: float) -> RunOutcome:
             progress.clear()
             print_diagnosis.show_applied(diagnosis.applied)
         if asked.output is not None:
-            write_json(Path(asked.output), print_diagnosis.as_json(diagnosis, asked.words))
+            plain = print_diagnosis.as_json(diagnosis, asked.words)
+            write_json(Path(asked.output), {**plain, **more})
             print(f"all figures: {asked.output}")
         return RunOutcome(0, "diagnosed")
-
-
-def _check_one_process(config: dict[str, Any]) -> None:
-    """Check that the configured run uses one process, and that this is the only one.
-
-    Raises:
-        ConfigError: C190 if there are several.
-    """
-    parallel = config["parallel"]
-    if "num_processes" not in parallel and "RANK" not in os.environ:
-        return
-    num_processes = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
-    if "num_processes" in parallel and "WORLD_SIZE" in os.environ:  # started by torchrun or srun
-        num_processes = int(os.environ["WORLD_SIZE"])
-    share = config["batch_size"] // parallel.get("virtual_ranks", num_processes)
-    fix = (
-        f"run one rank's share, without torchrun or srun: parallel=none batch_size={max(1, share)}"
-    )
-    raise ConfigError(190, "parallel", "diagnose measures one process", fix)
 
 
 def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:

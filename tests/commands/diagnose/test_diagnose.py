@@ -42,7 +42,6 @@ def test_a_run_is_diagnosed_in_words_and_in_json():
         (["sedonds"], "C192"),
         (["apply"], "C192"),
         (["--wrong"], "C192"),
-        (["parallel=ddp"], "C190"),
         (["loader=plian"], "C104"),
         (["wrokers.num=2"], "C102"),
         (["data.train=nowhere.h5", "prepare=null"], "D101"),
@@ -70,15 +69,6 @@ def test_the_traceback_of_an_unexpected_error_is_kept(error, tmp_path, monkeypat
     else:
         log = Path(line.partition("the traceback is in ")[2])
         assert "RuntimeError: odd" in log.read_text()
-
-
-def test_under_torchrun_the_advice_is_to_start_one_process(monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert main(["parallel=ddp", "batch_size=32"]) == 2
-    line = capsys.readouterr().err
-    assert "C190" in line
-    assert "without torchrun or srun: parallel=none batch_size=8" in line
 
 
 def test_help_names_our_own_keys():
