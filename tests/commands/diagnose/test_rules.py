@@ -1,6 +1,7 @@
 import re
 
 from framework.cli.paths import ROOT
+from framework.commands.diagnose import rank_rules
 from framework.commands.diagnose.rules import MODULES, RULES, verdicts_of
 from framework.commands.diagnose.step_parts import TITLES
 from framework.contracts.span import SPANS
@@ -24,4 +25,4 @@ def test_a_verdict_knows_its_parts_and_keeps_its_prediction():
 def test_the_documentation_has_a_row_for_every_cause():
     page = (ROOT / "docs" / "bottlenecks.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|[^|]+\|[^|]+\|$", page.partition("## Seven")[0], re.MULTILINE)
-    assert sorted(rows) == sorted(rule.__name__ for rule in RULES)
+    assert sorted(rows) == sorted(rule.__name__ for rule in (*RULES, *rank_rules.RULES))
