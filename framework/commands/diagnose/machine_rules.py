@@ -1,7 +1,10 @@
 """Rules about what the machine gives a run: cores, memory and its disk."""
 
+import math
+
 from framework.commands.diagnose.facts import DiagnosisFacts, gain
 from framework.commands.diagnose.verdict import Verdict
+from framework.data.workers import AHEAD, LEAST_SLICE
 from framework.measure.disk_rate import NUM_THREADS, DiskRate
 
 # A smaller measured gain may be chance.
@@ -265,7 +268,8 @@ def _more_readers(facts: DiagnosisFacts, rule: str, says: str, disk: DiskRate) -
         return None
     batch_bytes = settings.batch_size * storage.record_bytes
     working_s = max(facts.load_s - settings.batch_size * _disk_wait_s(facts), 0.0)
-    load_s = max(batch_bytes / disk.cold_many, working_s / facts.machine.num_cores)
+    at_once = min(disk.cold_many / disk.cold, _slices_at_once(settings.batch_size, workers))
+    load_s = max(batch_bytes / (disk.cold * at_once), working_s / facts.machine.num_cores)
     step_s = max(load_s, settings.batch_size / facts.rates.compute)
     overrides: tuple[str, ...] = (f"workers.num={workers}",)
     if storage.encoding == "raw":  # a thread reads a whole batch, and only three are read at once
@@ -279,6 +283,12 @@ def _more_readers(facts: DiagnosisFacts, rule: str, says: str, disk: DiskRate) -
         overrides,
         parts=("wait",),
     )
+
+
+def _slices_at_once(batch_size: int, workers: int) -> int:
+    """Return how many slices of batches worker threads read at the same time."""
+    slices = math.ceil(batch_size / max(LEAST_SLICE, math.ceil(batch_size / workers)))
+    return min(workers, slices * (AHEAD + 1))
 
 
 def _disk_wait_s(facts: DiagnosisFacts) -> float:

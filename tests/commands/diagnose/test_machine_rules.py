@@ -128,6 +128,17 @@ def test_a_disk_that_answers_late_gets_more_readers_than_cores():
     assert 1.5 < cold_disk(known).gain <= known.headroom
 
 
+def test_small_batches_have_fewer_slices_that_can_wait_at_the_same_time():
+    storage = {**STORE, "form": "folder"}
+    gains = [
+        cold_disk(
+            case(storage=storage, rates=WAITING, disk=FAR_DISK, settings={"batch_size": size})
+        ).gain
+        for size in (8, 64)
+    ]
+    assert 1 < gains[0] < gains[1]
+
+
 def test_a_disk_with_a_full_line_needs_a_copy():
     storage = {**STORE, "num_records": 10**8}
     verdict = cold_disk(case(storage=storage, rates=WAITING, disk=SLOW_DISK))
