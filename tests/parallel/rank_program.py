@@ -27,7 +27,7 @@ from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.launch.ranks import share_text, under_launcher
 from framework.parallel.virtual import VirtualParallel
 from framework.precision.fp32 import FP32
-from framework.system.stopping import leave, set_all
+from framework.system.stopping import die_with_parent, leave, set_all
 from framework.train.goal import Goal
 from framework.train.stop_watchers import EarlyStop
 from framework.train.validate import evaluate
@@ -596,6 +596,7 @@ def main(program, folder):
 
 
 if __name__ == "__main__":
+    die_with_parent()
     set_all(signal.SIG_DFL)  # the launcher starts ranks with signals held back
     main(*sys.argv[1:])
     leave(0)

@@ -17,7 +17,7 @@ from framework.measure.clock import RankClock
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.virtual import VirtualParallel
-from framework.system.stopping import leave
+from framework.system.stopping import die_with_parent, leave
 from tests.fakes import CPU, FakeLoader, FakeSink, make_data, make_trainer
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -147,4 +147,5 @@ def main(kind, cases, folder):
 
 
 if __name__ == "__main__":
+    die_with_parent()
     main(*sys.argv[1:])
