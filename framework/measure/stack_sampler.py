@@ -82,7 +82,9 @@ def charged(frame: FrameType | None) -> CodeLine | None:
         if file.startswith(OURS):
             break
         if is_blamed(file):
-            place = CodeLine(file, frame.f_lineno, frame.f_code.co_name)
+            # Python knows no line for some instructions, such as those that close a context.
+            line = frame.f_lineno or frame.f_code.co_firstlineno
+            place = CodeLine(file, line, frame.f_code.co_name)
             if not file.startswith(INSTALLED):
                 return place
             library = library or place

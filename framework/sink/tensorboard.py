@@ -1,5 +1,7 @@
 """TensorBoard: loss, metrics, learning rate, speed, spans and usage; sample images once."""
 
+import time
+from pathlib import Path
 from typing import final
 
 # protobuf makes this module when it is imported.
@@ -23,6 +25,7 @@ class TensorBoardSink:
     def __init__(self, num_images: int, *, run: RunContext) -> None:
         folder = run.run_dir / "tensorboard"
         purge_step = run.start_step + 1 if folder.exists() else None
+        _leave_second(folder)
         self._writer = SummaryWriter(str(folder), purge_step=purge_step)
         if num_images and not run.start_step:
             for name, images in sample_pictures(run.sample, num_images).items():
@@ -44,3 +47,13 @@ class TensorBoardSink:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _leave_second(folder: Path) -> None:
+    """Wait until the next second if a file of events in ``folder`` is of the present one.
+
+    TensorBoard reads files in the order of their names, which begin with the second.
+    """
+    now_s = time.time()
+    if any(folder.glob(f"events.out.tfevents.{int(now_s):010d}.*")):
+        time.sleep(int(now_s) + 1 - now_s)

@@ -40,7 +40,7 @@ def test_time_goes_to_the_line_that_takes_it(sampler):
     assert first.place[:2] == (__file__, line_of("# the planted" + " line"))
     assert first.place.function == "slow"
     assert first.place.text.startswith("time.sleep")
-    assert first.seconds > 0.8 * sampler.total_s
+    assert first.seconds > sampler.total_s / 2
     assert first.python_s == first.seconds
 
 
@@ -50,10 +50,8 @@ def test_a_label_says_what_ran(sampler):
     sampler.label = "two"
     slow()
     sampler.stop()
-    seconds = dict.fromkeys(("one", "two"), 0.0)
-    for line in sampler.lines():
-        seconds[line.label] += line.seconds
-    assert all(value > SLEEP_S / 2 for value in seconds.values())
+    labels = {line.label for line in sampler.lines() if line.place.function == "slow"}
+    assert labels == {"one", "two"}
 
 
 def test_layers_are_charged_to_their_caller_but_are_no_python_of_the_caller(sampler):
@@ -64,18 +62,20 @@ def test_layers_are_charged_to_their_caller_but_are_no_python_of_the_caller(samp
         layers(x)
     sampler.stop()
     lines = [line for line in sampler.lines() if line.place.text == "layers(x)"]
-    assert sum(line.seconds for line in lines) > 0.1
-    assert sum(line.python_s for line in lines) < 0.1
+    seconds = sum(line.seconds for line in lines)
+    assert seconds > 0
+    assert sum(line.python_s for line in lines) < seconds / 2
 
 
 def test_the_time_between_a_stop_and_a_start_does_not_count(sampler):
     sampler.stop()
     total_s = sampler.total_s
     slow()
+    began_at = time.perf_counter()
     sampler.start()
     slow()
     sampler.stop()
-    assert SLEEP_S / 2 < sampler.total_s - total_s < 1.8 * SLEEP_S
+    assert SLEEP_S <= sampler.total_s - total_s <= time.perf_counter() - began_at
 
 
 def test_python_that_keeps_the_lock_is_seen_where_it_runs(sampler):
@@ -86,7 +86,7 @@ def test_python_that_keeps_the_lock_is_seen_where_it_runs(sampler):
         x += total
     sampler.stop()
     busy = [line for line in sampler.lines() if "# the busy" in line.place.text]
-    assert sum(line.python_s for line in busy) > 0.2
+    assert sum(line.python_s for line in busy) > sum(own.python_s for own in sampler.lines()) / 2
 
 
 def test_the_switch_interval_is_given_back(sampler):

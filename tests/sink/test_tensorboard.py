@@ -132,6 +132,13 @@ def test_no_images_where_none_are_wanted(tmp_path):
     assert read(tmp_path).Tags()["images"] == []
 
 
+def test_two_files_of_a_run_are_never_of_the_same_second(tmp_path):
+    for step in (0, 2, 4):
+        write(tmp_path, train(step + 2), start_step=step, num_images=0)
+    names = sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
+    assert len({name.split(".")[3] for name in names}) == 3
+
+
 def test_a_resumed_run_voids_what_was_logged_after_its_start(tmp_path):
     write(tmp_path, train(2), train(4), train(6))
     write(tmp_path, train(6, loss=9.0), train(8, loss=9.0), start_step=4)
