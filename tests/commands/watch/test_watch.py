@@ -180,7 +180,7 @@ def test_ctrl_c_reports_and_ends_as_python_does():
 @pytest.mark.slow
 def test_under_torchrun_rank_0_reports():
     script = write_loop("torch.distributed.init_process_group('gloo') if not epoch else None")
-    words = ["--nproc-per-node", "2", "--master-port", "0", "-m", "framework", "watch", script]
+    words = ["--standalone", "--nproc-per-node", "2", "-m", "framework", "watch", script]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *words],
         capture_output=True,
