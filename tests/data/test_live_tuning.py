@@ -163,7 +163,7 @@ def test_another_program_on_the_cores_is_reacted_to_within_30_s(tmp_path):
     said = []
     loader, tuning = loader_over(source, LOADERS["prefetch"], said.append)
     code = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
-    num_programs = 2 * multiprocessing.cpu_count()
+    num_programs = 4 * multiprocessing.cpu_count()
     with closing(loader):
         trained_until(loader, lambda: False, 20.0, step_s=BUSY_STEP_S)
         before = len(tuning.decisions)
@@ -179,7 +179,7 @@ def test_another_program_on_the_cores_is_reacted_to_within_30_s(tmp_path):
         assert tuning.plan["num_workers"] == 2, said
 
 
-BUSY_STEP_S = 0.08
+BUSY_STEP_S = 0.05
 
 
 class Busy(Items):

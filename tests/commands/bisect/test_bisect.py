@@ -48,7 +48,8 @@ def environment(folder):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = folder / "lib" / version / "site-packages"
-    (site / "ours.pth").write_text(sysconfig.get_path("purelib"))
+    ours = sysconfig.get_path("purelib")  # whose own .pth files count, too
+    (site / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})")
     (site / "slow_package.py").write_text("MORE_MS = 50")
     facts = site / "slow_package-2.0.dist-info"
     facts.mkdir()

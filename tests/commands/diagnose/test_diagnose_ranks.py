@@ -80,10 +80,7 @@ def test_without_a_slow_rank_one_of_them_is_diagnosed_alone(environment):
     result = json.loads(Path("result.json").read_text())
     assert "no rank holds up the others" in done.stdout
     assert result["ranks"]["cause"] == ""
-    assert (
-        result["facts"]["settings"]["batch_size"]
-        == result["ranks"]["facts"]["ranks"]["num_ranks"] ** 0 * 64
-    )
+    assert result["facts"]["settings"]["batch_size"] == 64 // 2  # a rank's share
     assert result["cause"]
 
 
@@ -93,7 +90,7 @@ def test_an_error_of_a_rank_is_one_line(environment):
     assert done.returncode != 0
     *progress, line = done.stderr.strip().splitlines()
     assert line.startswith("error[U100]: own_net.py:12: in Net.forward: ValueError"), done.stderr
-    assert all("training 2 ranks" in said for said in progress)
+    assert not any("error" in said or "Traceback" in said for said in progress), done.stderr
 
 
 @pytest.mark.slow

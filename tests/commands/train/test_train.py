@@ -32,6 +32,9 @@ SUMMARY = {
         "peak_rss_bytes",
         "choices",
         "notes",
+        "ranks",
+        "slow_records",
+        "tuning",
     ),
     *(
         "train_s",

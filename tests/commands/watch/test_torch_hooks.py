@@ -146,6 +146,8 @@ def test_after_so_many_steps_the_hooks_are_gone():
 
 @pytest.mark.slow
 def test_a_compiled_model_is_one_call():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()  # of other tests
     model = torch.compile(nn.Linear(3, 2), backend="eager")
     with hooked() as hooks:
         train(loader(), model, epochs=3)
