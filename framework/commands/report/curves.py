@@ -54,10 +54,13 @@ class _Lines(NamedTuple):
 
 
 def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Iterator[Chart]:
-    """Draw each metric over steps and over seconds, loss first."""
-    names_of_curves = metric_names(runs)
-    tuned = [name for name in (WORKERS, WAITING) if name in names_of_curves]
-    metrics = [name for name in names_of_curves if name not in tuned]
+    """Draw each metric over steps and over seconds, loss first.
+
+    Tuned workers are drawn if their number changed in any run.
+    """
+    metrics = [name for name in metric_names(runs) if name not in (WORKERS, WAITING)]
+    workers = [run.curves[key].values for run in runs for key in run.curves if key[1] == WORKERS]
+    tuned = (WORKERS, WAITING) if any(np.ptp(values) > 0 for values in workers) else ()
     for number, metric in enumerate([*metrics[:MOST_METRICS], *tuned]):
         # The name of a metric is the user's: only harmless letters become part of a file's name.
         letters = (c if c.isascii() and c.isalnum() else "_" for c in metric[:40])

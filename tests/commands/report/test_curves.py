@@ -107,3 +107,8 @@ def test_a_tuned_run_shows_its_workers_and_its_waiting(tmp_path):
     assert "workers (auto) over steps" in titles
     assert "waiting (auto) over seconds" in titles
     assert not [name for name in drawn([make_run(tmp_path / "b")]) if "auto" in name]
+
+
+def test_workers_that_never_changed_are_not_drawn(tmp_path):
+    lines = [{**line, "tuning": {"num_workers": 2}} for line in lines_of()]
+    assert not [name for name in drawn([make_run(tmp_path / "a", lines=lines)]) if "auto" in name]
