@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import final
 
 PAUSE_S = 1.0  # a longer time between two batches may be a validation or a saved state
-MUCH = 10  # times the mean of a step: longer ones are pauses
+MUCH = 10  # a pause takes this many times as long as the step before, too
 
 
 @final
@@ -38,6 +38,7 @@ class Waits:
         self._number = 0
         self._asked_at = 0.0
         self._arrived_at = 0.0
+        self._newest_s = 0.0  # seconds between the newest two batches, pause or not
         self._look_at = float("inf")
         self._look: Callable[[float], float] = _never
 
@@ -76,8 +77,9 @@ class Waits:
         """Count the step that has ended. The next batch is awaited from now on."""
         now = perf_counter()
         step_s = now - self._arrived_at
-        if step_s < PAUSE_S or step_s * self.num_batches < MUCH * self.step_s:
+        if step_s < PAUSE_S or step_s < MUCH * self._newest_s:
             self.step_s += step_s
+        self._newest_s = step_s
         self._asked_at = now
 
 

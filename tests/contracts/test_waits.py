@@ -53,6 +53,17 @@ def test_a_validation_between_two_batches_is_no_step(monkeypatch):
     assert waits.step_s < 0.2
 
 
+def test_steps_that_all_take_long_are_counted(monkeypatch):
+    times = iter([0.0, 0.0, 30.0, 30.0, 60.0, 60.0, 90.0])
+    monkeypatch.setattr(module, "perf_counter", lambda: next(times))
+    waits = Waits()
+    waits.begin()
+    for _ in range(3):
+        waits.arrived()
+        waits.ask()
+    assert waits.step_s == 60.0  # the first may have been a pause
+
+
 def test_a_look_happens_when_it_is_time():
     calls = []
 
