@@ -160,15 +160,17 @@ class StoreFacts:
 
 
 def _size_in_start(store: ReadsStarts, index: int) -> tuple[int, int] | None:
-    """Return the size of a JPEG from the start of its file; None if that does not tell it.
+    """Return the size of an image from the start of its file; None if that does not tell it.
 
-    Other formats may say at the end how an image is turned.
+    Formats other than JPEG may say at the end how an image is turned.
     """
+    data = store.read_start(index, START_BYTES)
     try:
-        header = read_header(store.read_start(index, START_BYTES))
+        header = read_header(data)
     except BadImage:
         return None
-    return header.size if header.format == "jpeg" else None
+    is_enough = header.format == "jpeg" or len(data) < START_BYTES
+    return header.size if is_enough else None
 
 
 def is_number(field: Field) -> bool:
