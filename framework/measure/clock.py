@@ -27,11 +27,14 @@ class _Steps:
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = {}
         self._seen: set[str] = set()  # names of the current step
+        self._taken: set[str] = set()  # names that ``take`` has counted in the current step
         self._spans: dict[str, Span] = {}
 
     def add(self, name: str, seconds: float) -> None:
         if name in self._seen:
             self._seconds[name][-1] += seconds
+        elif name in self._taken:
+            self._spans = merged(self._spans, {name: Span(seconds)})
         else:
             self._seen.add(name)
             self._seconds.setdefault(name, []).append(seconds)
@@ -44,9 +47,12 @@ class _Steps:
         """
         seconds = self._seconds
         seen = self._seen
+        taken = self._taken
         for name, now in marks:
             if name in seen:
                 seconds[name][-1] += now - last
+            elif name in taken:
+                self.add(name, now - last)
             elif name:
                 seen.add(name)
                 if name in seconds:
@@ -55,12 +61,14 @@ class _Steps:
                     seconds[name] = [now - last]
             if name == STEP_ENDS:
                 seen.clear()
+                taken.clear()
             last = now
         return last
 
     def end(self) -> None:
         """End the current step."""
         self._seen.clear()
+        self._taken.clear()
 
     def fold(self) -> None:
         """Summarize the finished steps, to save memory. Keep the seconds of the current step."""
@@ -70,8 +78,12 @@ class _Steps:
         self._seconds = unfinished
 
     def take(self) -> dict[str, Span]:
-        """Return the spans since the last call. An unfinished step counts as a step."""
-        self.end()
+        """Return the spans since the last call.
+
+        A span of an unfinished step counts as a step. The next call only adds its other seconds.
+        """
+        self._taken |= self._seen
+        self._seen = set()
         self.fold()
         spans = self._spans
         self._spans = {}

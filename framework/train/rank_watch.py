@@ -94,7 +94,7 @@ class RankWatch:
         return late_steps(StepTimes(arrived_s, every[:, :, 3:], every[:, :, 2], uncertainty_s))
 
     def _report(self, totals_s: Array, late: LateSteps) -> RankReport:
-        # A report cuts its step in two, which counts twice for the spans of both parts.
+        # Not every step has every span: on GPUs, some parallels only exchange flags now and then.
         num_steps = totals_s[:, [NAMES.index("optimizer")], 1]
         num_steps = np.where(num_steps, num_steps, totals_s[:, :, 1])
         means_s = totals_s[:, :, 0] / np.maximum(num_steps, 1.0)

@@ -103,6 +103,19 @@ def test_the_clock_of_a_rank_tells_steps_apart(time):
     assert clock.spans()["wait"].recent == (2.0, 4.0)
 
 
+@pytest.mark.parametrize("make", [HostClock, RankClock])
+def test_a_span_in_both_parts_of_a_step_that_is_cut_counts_as_one_step(time, make):
+    clock = make()
+    laps = []
+    for _ in range(3):
+        step(clock, time, (OWN, 1.0), (EXCHANGE, 2.0), ("optimizer", 1.0))
+        laps.append(clock.spans())
+        step(clock, time, (OWN, 1.0), (EXCHANGE, 3.0), ("report", 1.0))
+    assert [lap[EXCHANGE].total_s for lap in laps] == [2.0, 5.0, 5.0]
+    assert [lap[EXCHANGE].num_steps for lap in laps] == [1, 1, 1]
+    assert [lap["optimizer"].num_steps for lap in laps] == [1, 1, 1]
+
+
 def test_only_one_of_several_ranks_has_the_clock_of_a_rank():
     cpu = torch.device("cpu")
     assert type(make_clock(cpu)) is HostClock
