@@ -124,6 +124,12 @@ class Workers:
         self._late = False  # whether a batch took longer than ``timeout_s``
         self._may_change = False
         self._chosen = self.num, self.ahead
+        self._used = self._chosen  # by the newest ``map``
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the workers from before the newest ``change`` still read."""
+        return self._used != self._chosen
 
     def map(self, requests: Iterable[Request]) -> Generator[Batch]:
         """Yield one batch per request, in order. The iterator may be closed early.
@@ -151,7 +157,7 @@ class Workers:
         """Yield the batches. After a change, continue with the other workers."""
         rest = iter(requests)
         while True:
-            chosen = self._chosen
+            chosen = self._used = self._chosen
             part = _Part(rest, lambda chosen=chosen: self._chosen == chosen)
             yield from self._mapped(part, chosen)
             if part.is_last:

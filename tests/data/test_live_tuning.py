@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -212,6 +213,24 @@ def test_batches_of_few_steps_are_not_judged(store, monkeypatch):
     with closing(loader):
         list(loader.epoch(0))
     assert not tuning.decisions
+
+
+def test_nothing_is_observed_until_a_change_has_taken_effect(store, often):
+    transform = RandomCrop([3, 3], flip=0.5, flip_vertical=0.5)
+    source = hdf5_source(store, "none", context=make_context(4, 2, "process", transform))
+    loader, tuning = loader_over(source, LOADERS["plain"])
+    wanted = Wanted(3, tuning._tuner.plan)
+    are_changing = []
+
+    def observe(seen):
+        are_changing.append(source.workers.is_changing)
+        return wanted.observe(seen)
+
+    tuning._tuner = SimpleNamespace(observe=observe)
+    with closing(loader):
+        list(loader.epoch(0))
+    assert tuning.decisions
+    assert not any(are_changing)
 
 
 def test_data_without_workers_is_refused():
