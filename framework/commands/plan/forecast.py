@@ -20,8 +20,10 @@ class Forecast:
         epochs: As configured, perhaps not whole.
         step_s: Seconds of a step, once the data is in memory or keeps being read.
         first_step_s: The same in the first epoch, whose data comes from the disk.
-        exchange_s: The part of a step that exchanges gradients beyond what one rank computes.
+        exchange_s: The part of a step that exchanges gradients beyond what one rank computes; None
+            if no rank alone was measured.
         train_s: Of all steps.
+        validations: Their number.
         validate_s: Of all validations; None if a validation was not measured.
         memory_bytes: Of all ranks, without the page cache.
         cached_share: The share of the training set that fits into the rest of the memory.
@@ -36,8 +38,9 @@ class Forecast:
     epochs: float
     step_s: float
     first_step_s: float
-    exchange_s: float
+    exchange_s: float | None
     train_s: float
+    validations: int
     validate_s: float | None
     memory_bytes: float
     cached_share: float
@@ -47,31 +50,32 @@ class Forecast:
     fits: bool
     limit: str
 
-    @property
-    def records_per_s(self) -> float:
-        return 0.0
-
 
 def missing(what: str, why: str, fix: str) -> ConfigError:
     """Return the error for a forecast that would need a guess. ConfigError C398."""
     return ConfigError(398, what, why, fix)
 
 
-def check_can_forecast(hosts: PlannedHosts, runs: list[MeasuredRun], batch_size: int) -> None:
-    """Raise ConfigError C398 if something was not measured, with the way to measure it."""
-    run = runs[-1]
+def rank_share(hosts: PlannedHosts, batch_size: int) -> int:
+    """Return the records of a rank in a step. ConfigError C398 if the ranks cannot share a batch."""
     if batch_size % hosts.ranks:
         fix = f"choose a batch_size that {hosts.ranks} divides"
         raise missing(f"batch_size = {batch_size}", f"{hosts.ranks} ranks cannot share it", fix)
-    rank_batch = batch_size // hosts.ranks
-    if run.rank_batch != rank_batch:
-        why = (
-            f"each rank computes {rank_batch} records in a step, but {run.rank_batch} were measured"
-        )
-        raise missing("ranks", why, f"measure with batch_size={rank_batch * run.ranks}")
-    _check_device(hosts, run)
-    if len(runs) == 1 and run.ranks > 1 and hosts.ranks != run.ranks:
-        why = f"only {run.ranks} ranks together were measured, and no rank alone"
+    return batch_size // hosts.ranks
+
+
+def check_can_forecast(hosts: PlannedHosts, runs: list[MeasuredRun], batch_size: int) -> None:
+    """Raise ConfigError C398 if something was not measured, with the way to measure it."""
+    single, run = runs[0], runs[-1]
+    rank_batch = rank_share(hosts, batch_size)
+    for own in runs:
+        if own.rank_batch != rank_batch:
+            what = f"each rank computes {rank_batch} records in a step"
+            why = f"{what}, but {own.rank_batch} were measured"
+            raise missing("ranks", why, f"measure with batch_size={rank_batch * own.ranks}")
+        _check_device(hosts, own)
+    if single.ranks > 1 and (hosts.hosts > 1 or hosts.ranks != run.ranks):
+        why = f"only {single.ranks} ranks together were measured, and no rank alone"
         raise missing(f"ranks = {hosts.ranks}", why, "give run=DIR,DIR: one of them of one rank")
     if hosts.ranks_per_host > 1 and run.ranks == 1:
         why = "what ranks of one host cost each other was not measured"
@@ -123,9 +127,10 @@ def forecast(hosts: PlannedHosts, runs: list[MeasuredRun], batch_size: int) -> F
         epochs = min(epochs, run.max_steps / steps)
     network_bytes = _network_bytes(hosts, run)
     network_s = network_bytes / hosts.network if hosts.network and network_bytes else 0.0
-    exchange_s = max(_exchange_s(hosts, single, run), network_s)
     computed_s = run.step_s
-    if len(runs) > 1 or run.ranks == 1:
+    exchange_s = None
+    if single.ranks == 1:
+        exchange_s = max(_exchange_s(hosts, single, run), network_s)
         computed_s = min(single.step_s, run.step_s) + exchange_s
     memory_bytes = hosts.ranks_per_host * run.memory_bytes
     step_bytes = hosts.ranks_per_host * run.rank_batch * _record_bytes(run)
@@ -134,6 +139,9 @@ def forecast(hosts: PlannedHosts, runs: list[MeasuredRun], batch_size: int) -> F
     cached = _cached_share(hosts, run, memory_bytes)
     step_s = _with_disk(run, computed_s, disk_s * (1 - cached))
     first = min(1.0, epochs)
+    validations = ceil(epochs)
+    if run.validate_every is not None:
+        validations = ceil(steps * epochs / run.validate_every)
     reads = None if run.store_bytes is None else step_bytes / first_step_s
     return Forecast(
         steps=steps,
@@ -142,7 +150,8 @@ def forecast(hosts: PlannedHosts, runs: list[MeasuredRun], batch_size: int) -> F
         first_step_s=first_step_s,
         exchange_s=exchange_s,
         train_s=steps * (first * first_step_s + (epochs - first) * step_s),
-        validate_s=_all_validations_s(hosts, run, epochs),
+        validations=validations,
+        validate_s=_all_validations_s(hosts, run, validations),
         memory_bytes=memory_bytes,
         cached_share=cached,
         disk_bytes=_disk_bytes(run),
@@ -195,10 +204,10 @@ def _cached_share(hosts: PlannedHosts, run: MeasuredRun, memory_bytes: float) ->
     return min(1.0, max(0.0, hosts.memory - memory_bytes) / run.store_bytes)
 
 
-def _all_validations_s(hosts: PlannedHosts, run: MeasuredRun, epochs: float) -> float | None:
+def _all_validations_s(hosts: PlannedHosts, run: MeasuredRun, validations: int) -> float | None:
     if run.validate_s is None:
         return None
-    return ceil(epochs) * run.validate_s * run.ranks / hosts.ranks
+    return validations * run.validate_s * run.ranks / hosts.ranks
 
 
 def _disk_bytes(run: MeasuredRun) -> float:
@@ -207,12 +216,12 @@ def _disk_bytes(run: MeasuredRun) -> float:
 
 
 def _limit(
-    run: MeasuredRun, computed_s: float, exchange_s: float, network_s: float, disk_s: float
+    run: MeasuredRun, computed_s: float, exchange_s: float | None, network_s: float, disk_s: float
 ) -> str:
     """Return what sets the pace of the first epoch."""
     if disk_s > computed_s:
         return "disk"
-    if exchange_s > computed_s / 2:
+    if exchange_s is not None and exchange_s > computed_s / 2:
         return "network" if network_s == exchange_s else "exchange"
     waits = run.spans_s["wait"] > sum(run.spans_s.values()) / 2
     return "preparing records" if waits else "computing"

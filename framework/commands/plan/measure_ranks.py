@@ -14,7 +14,7 @@ import torch
 from framework.cli.arguments import quoted
 from framework.commands.diagnose.diagnose import changed
 from framework.commands.own_keys import config_flags
-from framework.commands.plan.forecast import missing
+from framework.commands.plan.forecast import missing, rank_share
 from framework.commands.plan.measured_run import MeasuredRun, measured_run
 from framework.commands.plan.planned_hosts import PlannedHosts
 from framework.errors import ConfigError
@@ -77,19 +77,16 @@ def short_runs(
         folder: For the runs' directories.
     """
     together = most_ranks(hosts)
-    batch_size = planned_batch_size(config, hosts)
-    if batch_size % hosts.ranks:
-        fix = f"choose a batch_size that {hosts.ranks} divides"
-        raise missing(f"batch_size = {batch_size}", f"{hosts.ranks} ranks cannot share it", fix)
+    rank_batch = rank_share(hosts, planned_batch_size(config, hosts))
     counts = sorted({1, together})
     runs: list[MeasuredRun] = []
     for ranks in counts:
         run_dir = Path(folder) / f"ranks-{ranks}"
-        changes = _changes(ranks, batch_size // hosts.ranks, seconds / len(counts), run_dir)
+        changes = _changes(ranks, rank_batch, seconds / len(counts), run_dir)
         cores = ranks * hosts.cores_per_rank
         _train([*config_flags(config_dir), *changed(words, changes)], cores)
         run = measured_run(run_dir, cores)
-        of_plan = {"epochs": config["epochs"], "max_steps": config["max_steps"]}
+        of_plan = {key: config[key] for key in ("epochs", "max_steps", "validate_every")}
         runs.append(replace(run, keep=config["checkpoint"]["keep"], **of_plan))
     return runs
 

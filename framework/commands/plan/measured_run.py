@@ -36,10 +36,9 @@ class MeasuredRun:
         reads_ahead: Whether records are read while a step computes.
         validate_s: Seconds of a validation; None if there was none.
         keep: Saved states that are kept.
-        accumulate: Forward passes of a step.
         epochs: That the configuration asks for.
         max_steps: The same in steps, or None.
-        batch_size: Of the configuration.
+        validate_every: Steps between validations; None: one at the end of each epoch.
     """
 
     ranks: int
@@ -57,10 +56,9 @@ class MeasuredRun:
     reads_ahead: bool
     validate_s: float | None
     keep: int
-    accumulate: int
     epochs: int
     max_steps: int | None
-    batch_size: int
+    validate_every: int | None
 
 
 def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
@@ -72,7 +70,7 @@ def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
 
     Raises:
         CheckpointError: K120 for anything but the directory of a run.
-        ConfigError: C398 for a run without figures.
+        ConfigError: C398 for a run without figures, or of several hosts.
     """
     config, manifest = read_config(path)
     facts = _json(path, "run.json")
@@ -81,7 +79,11 @@ def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
     if not summary.get("spans") or len(reports) < 2:
         what = "holds too few reports of training to forecast from"
         raise ConfigError(398, f"run = {path}", what, "give a run with clock=true and more steps")
-    ranks = _ranks(config)
+    num_hosts = config["parallel"].get("num_nodes", 1)
+    if num_hosts > 1:
+        what = f"was trained on {num_hosts} hosts, and its steps hold their network"
+        raise ConfigError(398, f"run = {path}", what, "give runs of one host, and network=...")
+    ranks = config["parallel"].get("num_processes", 1)
     batch_size = int(summary["effective"]["batch_size"])
     rates = [report["records_per_s"] for report in reports[1:]]
     gpus = facts["machine"]["gpus"]
@@ -103,10 +105,9 @@ def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
         reads_ahead=_reads_ahead(config, manifest),
         validate_s=_validate_s(summary, path),
         keep=config["checkpoint"]["keep"],
-        accumulate=config["accumulate"],
         epochs=config["epochs"],
         max_steps=config["max_steps"],
-        batch_size=batch_size,
+        validate_every=config["validate_every"],
     )
 
 
@@ -127,11 +128,6 @@ def _reports(path: Path) -> list[dict[str, Any]]:
         return []
     lines = [json.loads(line) for line in text.splitlines()]
     return [line for line in lines if line["split"] == "train" and "forward_s" in line]
-
-
-def _ranks(config: Config) -> int:
-    parallel = config["parallel"]
-    return parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
 
 
 def _largest(folder: Path, pattern: str) -> int:

@@ -11,13 +11,14 @@ from framework.cli.allowed import granted
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.commands.diagnose.diagnose import remove_if_empty
 from framework.commands.own_keys import read_keys, split_words
+from framework.commands.plan.planned_hosts import KEYS as HOST_KEYS
+from framework.commands.plan.planned_hosts import planned_hosts
 from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
 from framework.system.durable import write_json
 from framework.system.stopping import message_if_stopped, scratch_folder, undone
 
-HOST_KEYS = ("hosts", "ranks_per_host", "cores", "memory", "disk", "network", "gpu")
 RULES = {
     "cluster": Rule(str | None, means="the name of a YAML file", number=399),
     "run": Rule(str | None, means="the directory of a run, or of two", number=399),
@@ -96,7 +97,6 @@ def parse_plan(arguments: Sequence[str]) -> PlanWords:
 def _plan(asked: PlanWords, arguments: list[str]) -> RunOutcome:
     # Hydra and torch are slow to import. Help and misspelled words need neither.
     from framework.commands.plan.forecast import forecast  # noqa: PLC0415
-    from framework.commands.plan.planned_hosts import planned_hosts  # noqa: PLC0415
     from framework.commands.plan.print_plan import plan_json, show_plan  # noqa: PLC0415
 
     hosts = planned_hosts(asked.hosts, asked.cluster)

@@ -9,7 +9,6 @@ import yaml
 
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
-from framework.measure.host import num_cores, total_memory_bytes
 
 NUMBER = 399
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -58,6 +57,8 @@ def planned_hosts(own: dict[str, str], path: str | None) -> PlannedHosts:
     Raises:
         ConfigError: C399 for a wrong key or value.
     """
+    from framework.measure.host import num_cores, total_memory_bytes  # noqa: PLC0415  # loads torch
+
     texts: dict[str, Any] = {**(_read(path) if path is not None else {}), **own}
     values: dict[str, Any] = {"cores": num_cores(), "memory": total_memory_bytes()}
     for key, value in texts.items():

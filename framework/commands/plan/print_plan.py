@@ -8,6 +8,7 @@ from framework.commands.plan.forecast import Forecast
 from framework.commands.plan.measured_run import MeasuredRun
 from framework.commands.plan.planned_hosts import PlannedHosts
 from framework.commands.print_table import print_table
+from framework.commands.report.units import plural
 
 
 def show_plan(hosts: PlannedHosts, runs: Sequence[MeasuredRun], plan: Forecast) -> None:
@@ -46,11 +47,12 @@ def rows(hosts: PlannedHosts, plan: Forecast, batch_size: int) -> list[list[str]
         ["disk", _bytes(plan.disk_bytes), "training set, states and weights"],
     ]
     if plan.validate_s is not None:
-        table.insert(5, ["validation", _time(plan.validate_s), "once an epoch"])
+        number = plural(plan.validations, "validation")
+        table.insert(5, ["validation", _time(plan.validate_s), number])
     if plan.read_bytes_per_s is not None:
         rate = f"{_bytes(plan.read_bytes_per_s)}/s"
         table.append(["reading, first epoch", rate, "a host, from its disk"])
-    if hosts.ranks > 1:
+    if hosts.ranks > 1 and plan.exchange_s is not None:
         exchange = f"{1e3 * plan.exchange_s:.2f} ms"
         table.append(["exchanging gradients", exchange, "of a step"])
     if hosts.hosts > 1:

@@ -13,6 +13,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Sequence, Sized
+from contextlib import suppress
 from operator import index as number_of
 from pathlib import Path
 from typing import Any, final
@@ -159,6 +160,7 @@ class StoredItems:
         self.num_items = len(dataset)
         self.store: HDF5Store | None = None
         self.is_reused = False
+        self.failure = ""  # why the store cannot be written
         # All ranks of a host share the folder, and have the same parent.
         owner = os.getppid() if "RANK" in os.environ else os.getpid()
         self.folder = path.with_name(f"{path.name}.tmp.{socket.gethostname()}.{owner}.items")
@@ -195,11 +197,13 @@ class StoredItems:
             LayoutError: The disk has no room.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self.path)
-        if self.path.exists() and self._matches(items):
-            self.store = HDF5Store(str(self.path))
-            self.is_reused = True
-            return
+        remove_leftovers(self.path.parent)  # also those of a Dataset that has changed since
+        if self.path.exists():
+            if self._matches(items):
+                self.store = HDF5Store(str(self.path))
+                self.is_reused = True
+                return
+            self.path.unlink(missing_ok=True)  # so that no rank takes it for the new one
         needed = COPIES * self.num_items * self.layout.item_bytes
         free = shutil.disk_usage(self.path.parent).free
         if needed > free:
@@ -210,7 +214,7 @@ class StoredItems:
 
     def publish(self) -> None:
         """Write the store if all items were collected."""
-        if self.store is not None or self._done is None or not self._done.all():
+        if self.store is not None or self.failure or self._done is None or not self._done.all():
             return
         if os.environ.get("LOCAL_RANK", "0") == "0":
             source = f"dataset {title_of(self.dataset)}"
@@ -220,6 +224,8 @@ class StoredItems:
             try:
                 self._write(writer)
                 writer.close(Manifest(self.num_items, fields, source=source, options=options))
+            except PacelineError as error:  # the script continues with the maps
+                self.failure = str(error)
             finally:
                 writer.abort()
         if self.path.exists():
@@ -246,6 +252,8 @@ class StoredItems:
         note = self.folder / "misfit"
         if note.exists():
             reason = note.read_text(encoding="utf-8")
+        if self.failure:
+            reason = self.failure
         return f"nothing is kept for the next run: {reason}"
 
     def _write(self, writer: HDF5Writer) -> None:
@@ -283,13 +291,16 @@ class StoredItems:
 
     def _item(self, index: Any) -> Any:
         """Return an item from the maps, or from the Dataset, whose item is then written there."""
-        if self._maps is None or self._done is None:
-            self._open_maps()
-        assert self._maps is not None
-        assert self._done is not None
         number = number_of(index)
         if not 0 <= number < self.num_items:
             return self.dataset[index]
+        if self._maps is None or self._done is None:
+            try:
+                self._open_maps()
+            except FileNotFoundError:  # another rank has made the store of them meanwhile
+                return self.dataset[index]
+        assert self._maps is not None
+        assert self._done is not None
         if self._done[number]:
             return self.layout.item(
                 [torch.from_numpy(np.array(rows[number])) for rows in self._maps]
@@ -298,7 +309,8 @@ class StoredItems:
         try:
             arrays = self.layout.arrays(item)
         except LayoutError as error:
-            (self.folder / "misfit").write_text(f"item {number}: {error}", encoding="utf-8")
+            with suppress(FileNotFoundError):
+                (self.folder / "misfit").write_text(f"item {number}: {error}", encoding="utf-8")
             return item
         for rows, array in zip(self._maps, arrays, strict=True):
             rows[number] = array

@@ -175,14 +175,16 @@ class ScriptFacts:
 
 
 def gather_script_facts(
-    hooks: TorchHooks, machine: MachineUse, may_probe: bool, materialized: bool
+    hooks: TorchHooks, machine: MachineUse, may_read: bool, may_call: bool, materialized: bool
 ) -> ScriptFacts:
     """Return the facts.
 
     Args:
         hooks: What was seen of the script.
         machine: How the machine was used meanwhile.
-        may_probe: Whether to read items and to call the model, which takes seconds.
+        may_read: Whether to read items of a copy of the Dataset.
+        may_call: Whether to call the model. It may remember its calls, so that a script that
+            continues would learn something else.
         materialized: Whether stores serve the items.
     """
     recorder = hooks.recorder
@@ -190,11 +192,13 @@ def gather_script_facts(
     outside = spans.pop(OUTSIDE, Span())
     validation = spans.pop(VALIDATION, Span())
     counts = recorder.counts
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     items = None
     fixed_share = None
-    if may_probe:
-        with kept_generators(recorder.device):
+    with kept_generators(recorder.device):
+        if may_read:
             items = _tried(lambda: _items(recorder.loader))
+        if may_call and ranks == 1:  # a wrapped model waits for the other ranks
             fixed_share = _tried(lambda: _fixed_share(recorder))
     gpu = None
     if recorder.device.type == "cuda":
@@ -216,7 +220,7 @@ def gather_script_facts(
         before_s=counts.before_s,
         first_s=counts.first_s,
         fixed_share=fixed_share,
-        ranks=int(os.environ.get("WORLD_SIZE", "1")),
+        ranks=ranks,
         others_cores=0.0 if "RANK" in os.environ else machine.others_cores,
         lines=tuple(hooks.sampled.lines()),
         epoch_rates=tuple(counts.epoch_rates(recorder.reached)),
@@ -276,9 +280,11 @@ def _items(loader: DataLoader[Any] | None) -> ItemFacts | None:
         cpu_s = time.process_time() - cpu_s
     indices = itertools.cycle(spread(num_items, min(MOST_ITEMS, num_items)).tolist())
     sampler.start()
-    while time.perf_counter() - start < took_s + SAMPLED_S:
-        dataset[next(indices)]
-    sampler.stop()
+    try:
+        while time.perf_counter() - start < took_s + SAMPLED_S:
+            dataset[next(indices)]
+    finally:
+        sampler.stop()
     refusal = ""
     item_bytes = 0
     try:
@@ -359,7 +365,7 @@ def _fixed_share(recorder: StepRecorder) -> float | None:
     whole = sample.to(recorder.device)
     sizes = (whole, whole[: len(whole) // 2])
     least_s = [math.inf, math.inf]
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]  # some may be frozen
     model.eval()  # statistics and dropout stay as they are
     try:
         start = time.perf_counter()
@@ -369,7 +375,8 @@ def _fixed_share(recorder: StepRecorder) -> float | None:
             if number >= LEAST_REPEATS and time.perf_counter() - start > FORWARD_S:
                 break
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
     share = len(sizes[1]) / len(whole)
     fixed = (least_s[1] - share * least_s[0]) / (1 - share) / least_s[0]
     return min(1.0, max(0.0, fixed))

@@ -55,7 +55,12 @@ def main(arguments: list[str]) -> int:
     watch = Watch(asked)
     when_imported("torch", watch.begin)
     error = run_script(asked.script)
-    watch.finish(error)
+    try:
+        watch.finish(error)
+    except KeyboardInterrupt:
+        watch.say("paceline watch: interrupted, so the report is not complete")
+    except Exception as failure:  # noqa: BLE001  # the script's exit code counts
+        watch.say(f"paceline watch: the report failed ({type(failure).__name__}: {failure})")
     end_like(error)
     return None
 
@@ -119,17 +124,24 @@ class Watch:
     def finish(self, error: BaseException | None) -> None:
         """Report, unless this was done already. ``error`` ended the script."""
         if self._hooks is None:
-            self._say("paceline watch: the script has not imported torch")
+            self.say("paceline watch: the script has not imported torch")
             return
-        if self._hooks.is_on:
-            self._hooks.remove()
-            failed = error is not None and not isinstance(error, SystemExit | KeyboardInterrupt)
-            self._report(may_probe=not failed)
-        self._hooks.recorder.loader = None  # ends its workers, as the end of the script would
-        if self._stores is not None:
-            self._stores.close()
+        try:
+            if self._hooks.is_on:
+                self._hooks.remove()
+                failed = error is not None and not isinstance(error, SystemExit | KeyboardInterrupt)
+                self._report(may_read=not failed, may_call=not failed)
+        finally:
+            self._hooks.recorder.loader = None  # ends its workers, as the end of the script would
+            if self._stores is not None:
+                self._stores.close()
 
-    def _report(self, may_probe: bool = True) -> None:
+    def say(self, line: str) -> None:
+        """Print a line, if this is the first rank."""
+        if os.environ.get("RANK", "0") == "0":
+            print(line, file=sys.stderr)
+
+    def _report(self, may_read: bool = True, may_call: bool = False) -> None:
         if os.environ.get("RANK", "0") != "0":
             return
         recorder = self._hooks.recorder
@@ -140,7 +152,7 @@ class Watch:
 
         machine = self._machine.lap()
         stored = self._stores is not None
-        facts = gather_script_facts(self._hooks, machine, may_probe, stored)
+        facts = gather_script_facts(self._hooks, machine, may_read, may_call, stored)
         notes: dict[str, str] = {}
         if self._stores is not None:
             self._stores.publish()
@@ -156,7 +168,3 @@ class Watch:
                 else:
                     print(f"all figures: {self._asked.output}")
         sys.stderr.flush()
-
-    def _say(self, line: str) -> None:
-        if os.environ.get("RANK", "0") == "0":
-            print(line, file=sys.stderr)

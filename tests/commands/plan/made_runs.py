@@ -20,9 +20,8 @@ SINGLE = MeasuredRun(
     reads_ahead=True,
     validate_s=1.0,
     keep=2,
-    accumulate=1,
     epochs=10,
     max_steps=None,
-    batch_size=50,
+    validate_every=None,
 )
-DOUBLE = replace(SINGLE, ranks=2, step_s=0.12, batch_size=100)
+DOUBLE = replace(SINGLE, ranks=2, step_s=0.12)

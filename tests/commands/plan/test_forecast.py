@@ -10,6 +10,7 @@ from framework.errors import ConfigError
 from tests.commands.plan.made_runs import DOUBLE, SINGLE
 
 ONE = PlannedHosts(1, 1, cores=2, memory=10**9)
+FOUR = replace(DOUBLE, ranks=4, step_s=0.15)
 TWO = replace(ONE, ranks_per_host=2, cores=4, memory=2 * 10**9)
 
 
@@ -29,6 +30,11 @@ def test_two_ranks_add_what_they_cost_each_other():
     assert plan.step_s == pytest.approx(0.12)
     assert plan.exchange_s == pytest.approx(0.02)
     assert plan.memory_bytes == 1e9
+
+
+def test_ranks_of_which_none_was_measured_alone_take_what_they_took():
+    plan = forecast(TWO, [DOUBLE], 100)
+    assert (plan.step_s, plan.exchange_s) == (0.12, None)
 
 
 def test_four_ranks_exchange_more():
@@ -68,6 +74,12 @@ def test_a_bound_on_the_steps_counts():
     assert plan.train_s == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("every", "count"), [(None, 10), (7, 29), (20, 10), (1000, 1)])
+def test_validations_are_counted(every, count):
+    plan = forecast(ONE, [replace(SINGLE, validate_every=every)], 50)
+    assert (plan.validations, plan.validate_s) == (count, count)
+
+
 def test_too_little_memory_is_said():
     assert not forecast(replace(ONE, memory=10**8), [SINGLE], 50).fits
 
@@ -85,6 +97,10 @@ def test_too_little_memory_is_said():
         (replace(TWO, ranks_per_host=16, cores=32), [SINGLE, DOUBLE], 800, "is a guess"),
         (replace(ONE, disk=1e8), [replace(SINGLE, store_bytes=None)], 50, "is no file"),
         (replace(TWO, ranks_per_host=4, cores=8), [DOUBLE], 200, "no rank alone"),
+        (replace(TWO, ranks_per_host=8, cores=16), [DOUBLE, FOUR], 400, "no rank alone"),
+        (replace(ONE, hosts=2, network=1e9), [DOUBLE], 100, "no rank alone"),
+        (TWO, [replace(SINGLE, cores_per_rank=4), DOUBLE], 100, "but 4 were measured"),
+        (TWO, [replace(SINGLE, rank_batch=25), DOUBLE], 100, "but 25 were measured"),
     ],
 )
 def test_what_was_not_measured_is_refused(hosts, runs, batch_size, words):

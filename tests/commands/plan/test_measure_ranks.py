@@ -55,7 +55,7 @@ def test_one_and_two_ranks_are_measured(tmp_path):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     config = {"rank_batch_size": None, "batch_size": 128, "epochs": 7, "max_steps": None}
-    config["checkpoint"] = {"keep": 3}
+    config |= {"checkpoint": {"keep": 3}, "validate_every": None}
     hosts = replace(HOST, ranks_per_host=2, cores=2)
     single, double = short_runs(["batch_size=128"], None, config, hosts, 4, str(tmp_path))
     assert (single.ranks, double.ranks) == (1, 2)

@@ -37,6 +37,15 @@ def test_a_run_without_reports_is_refused(run_dir):
         measured_run(run_dir)
 
 
+def test_a_run_of_two_hosts_is_refused(run_dir):
+    path = run_dir / "resolved.json"
+    config = json.loads(path.read_text())
+    config["parallel"] |= {"num_processes": 2, "num_nodes": 2}
+    path.write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="was trained on 2 hosts"):
+        measured_run(run_dir)
+
+
 def test_a_run_that_has_not_ended_is_refused(run_dir):
     (run_dir / "summary.json").write_text(json.dumps({})[:1])
     with pytest.raises(CheckpointError, match=r"summary\.json cannot be read"):

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from framework.commands.watch.item_store import ItemStores, StoredItems, key_of
+from framework.errors import ResourceError
+from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from tests.commands.watch.loops import hooked
 
@@ -208,9 +211,43 @@ def test_what_a_killed_run_left_is_removed_and_not_used():
     done = subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False)
     assert done.returncode == -signal.SIGKILL
     assert [path.is_dir() for path in Path("cache").iterdir()] == [True]
-    wanted = digest(DataLoader(Counted("a"), 4, shuffle=True))
-    assert served_digest(Counted("b"))[0] == wanted
+    wanted = digest(DataLoader(Counted("a", scale=2), 4, shuffle=True))
+    assert served_digest(Counted("b", scale=2))[0] == wanted  # has another key
     assert [path.suffix for path in Path("cache").iterdir()] == [".h5"]
+
+
+def test_a_store_that_cannot_be_written_does_not_stop_the_script(monkeypatch):
+    def fail(*_):
+        raise ResourceError(101, "cache", "cannot write: No space left on device", "free space")
+
+    monkeypatch.setattr(HDF5Writer, "close", fail)
+    wanted = digest(DataLoader(Counted("a"), 4, shuffle=True))
+    result, stores = served_digest(Counted("b"))
+    assert result == wanted
+    assert "No space left" in next(iter(stores.notes.values()))
+    assert not list(Path("cache").iterdir())
+
+
+def test_a_store_that_is_out_of_date_is_no_rank_s_new_one(monkeypatch):
+    monkeypatch.setattr(Hidden, "shift", 0)
+    stores = ItemStores("cache")
+    assert [stores.served(Hidden("b"))[index] for index in range(12)] == list(range(12))
+    stores.close()
+    monkeypatch.setattr(Hidden, "shift", 5)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    stores = ItemStores("cache")
+    for _ in range(2):
+        served = stores.served(Hidden("b"))
+        assert [served[index] for index in range(12)] == list(range(5, 17))
+    monkeypatch.delenv("LOCAL_RANK")
+    stores.close()
+
+
+def test_a_worker_that_starts_while_the_store_replaces_the_maps_reads_the_dataset():
+    stores = ItemStores("cache")
+    served = pickle.loads(pickle.dumps(stores.served(Counted("b"))))
+    stores.close()
+    assert served[3]["n"] == 3
 
 
 def test_a_full_disk_is_said_before_anything_is_stored(monkeypatch):

@@ -28,10 +28,10 @@ class Photos(Dataset):
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).float(), 1
 
 
-def facts_of(data, model, may_probe=True, **options):
+def facts_of(data, model, may_read=True, may_call=True, **options):
     with hooked() as hooks:
         train(data, model, **options)
-    return gather_script_facts(hooks, IDLE, may_probe, materialized=False)
+    return gather_script_facts(hooks, IDLE, may_read, may_call, materialized=False)
 
 
 def test_the_loader_the_items_and_the_steps_are_described():
@@ -60,8 +60,26 @@ def test_large_images_are_seen(tmp_path):
 
 
 def test_nothing_is_probed_if_that_is_not_wanted():
-    facts = facts_of(loader(), Pausing(), may_probe=False)
+    facts = facts_of(loader(), Pausing(), may_read=False, may_call=False)
     assert facts.items is None
+    assert facts.fixed_share is None
+
+
+def test_modes_of_modules_stay_as_they_are():
+    model = Pausing()
+    with hooked() as hooks:
+        train(loader(20), model)
+    model.inner.eval()  # as with frozen batch norm
+    facts = gather_script_facts(hooks, IDLE, True, True, materialized=False)
+    assert facts.fixed_share is not None
+    assert model.training
+    assert not model.inner.training
+
+
+def test_a_model_of_several_ranks_is_not_called(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    facts = facts_of(loader(20), Pausing())
+    assert facts.items is not None
     assert facts.fixed_share is None
 
 
@@ -81,7 +99,7 @@ def test_a_probe_that_fails_leaves_a_gap(fails, monkeypatch):
         monkeypatch.setattr(Numbers, "__getitem__", lambda *_: 1 / 0)
     else:
         monkeypatch.setattr(Pausing, "forward", lambda *_: 1 / 0)
-    facts = gather_script_facts(hooks, IDLE, True, materialized=False)
+    facts = gather_script_facts(hooks, IDLE, True, True, materialized=False)
     assert (facts.items is None) == (fails == "item")
     assert (facts.fixed_share is None) == (fails == "model")
     assert model.training

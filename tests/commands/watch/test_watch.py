@@ -177,6 +177,44 @@ def test_ctrl_c_reports_and_ends_as_python_does():
     assert err.endswith("KeyboardInterrupt\n")
 
 
+BROKEN = """
+import framework.commands.watch.script_facts as facts
+def fail(*_):
+    raise {error}("broken")
+facts.gather_script_facts = fail
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [("KeyboardInterrupt", "interrupted, so the report is not complete"), ("OSError", "broken")],
+)
+def test_a_report_that_fails_changes_no_exit_code(error, words):
+    script = Path(write_loop())
+    script.write_text(script.read_text() + BROKEN.format(error=error) + "sys.exit(3)\n")
+    done = paceline("watch", "materialize=true", str(script))
+    assert done.code == 3
+    assert words in done.err
+    assert "Traceback" not in done.err
+    assert [path.suffix for path in Path(".paceline").iterdir()] == [".h5"]
+
+
+MEMORY = """
+class Remembers(torch.nn.Linear):
+    calls = 0
+    def forward(self, inputs):
+        self.calls += 1
+        return super().forward(inputs)
+"""
+
+
+def test_a_script_that_continues_has_a_model_that_was_not_called():
+    script = Path(write_loop())
+    text = script.read_text().replace("model = torch.nn.Linear", f"{MEMORY}\nmodel = Remembers")
+    script.write_text(text + "print(model.calls)\n")
+    assert paceline("watch", "steps=5", str(script)).out.endswith("\n96\n")
+
+
 @pytest.mark.slow
 def test_under_torchrun_rank_0_reports():
     script = write_loop("torch.distributed.init_process_group('gloo') if not epoch else None")
