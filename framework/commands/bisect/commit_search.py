@@ -61,16 +61,17 @@ class Worktrees:
         """Return the folder of a commit. ConfigError C349 if git cannot check it out."""
         if commit not in self._trees:
             path = self._folder / commit[:12]
+            self._trees[commit] = path  # a signal may come while git checks it out
             if _git(self._repo, "worktree", "add", "--detach", str(path), commit) is None:
                 what = f"git worktree cannot check out {commit}"
                 raise ConfigError(349, f"repo = {self._repo}", what, "look at 'git worktree list'")
-            self._trees[commit] = path
         return str(self._trees[commit])
 
     def remove(self) -> None:
         for path in self._trees.values():
             with suppress(ConfigError):
-                _git(self._repo, "worktree", "remove", "--force", str(path))
+                # Twice: a checkout that did not end has locked it.
+                _git(self._repo, "worktree", "remove", "--force", "--force", str(path))
         self._trees.clear()
 
 

@@ -49,14 +49,12 @@ class Meter:
     def __init__(self, allowed: Sequence[str], seconds: float) -> None:
         self.allowed = tuple(allowed)
         self.seconds = seconds
-        self.num_measurements = 0
         self._servers: dict[Environment, MeasuringProcess] = {}
         self._epochs = count()
 
     def rate(self, setting: MeasuredSetting) -> float:
         """Return records per second. Refused if the setting does not run."""
         server = self.server(setting.environment)
-        self.num_measurements += 1
         request = {
             "config": setting.config,
             "epoch": next(self._epochs),

@@ -196,8 +196,8 @@ class RunAgain:
             until = self._end_of_part(position, last)
             with closing(self._assembly(position, state)) as assembly:
                 trainer = self._trainer(assembly, watch, position, until, state)
-                self._train(trainer, watch)
-                if self.ended or trainer.progress.step < until or until == last:
+                has_ended = self._train(trainer, watch)
+                if has_ended or trainer.progress.step < until or until == last:
                     if seen is not None:
                         seen(watch, assembly, begin)
                     return watch
@@ -268,7 +268,8 @@ class RunAgain:
             trainer.load_state_dict(state)
         return trainer
 
-    def _train(self, trainer: Trainer, watch: StepWatch) -> None:
+    def _train(self, trainer: Trainer, watch: StepWatch) -> bool:
+        """Take steps. Return whether the error that ended the run was met."""
         try:
             trainer.fit([_ComparingSink(self)])
         except LastStepTaken:
@@ -276,6 +277,8 @@ class RunAgain:
         except NumericError as error:
             watch.finish()
             self.ended = str(error)
+            return True
+        return False
 
 
 def _only_training(config: Config, run_dir: Path) -> Config:

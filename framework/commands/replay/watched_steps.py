@@ -37,10 +37,10 @@ class StepFacts:
         epoch: Its epoch, counted from 1.
         learning_rate: Of the first parameter group.
         means: The loss and the metrics of its records.
-        gradients: The norm of the gradients of each layer, before they are clipped.
+        gradients: The norm of the gradients of each layer, before they are clipped; {} in a search.
         finite: Whether the loss and all gradients are finite.
         updated: Whether the weights changed; False for a skipped step.
-        weights: The SHA-256 of the weights and buffers after the step.
+        weights: The SHA-256 of the weights and buffers after the step; "" in a search.
     """
 
     step: int
@@ -159,10 +159,11 @@ class StepWatch:
         scale = 1.0
         if isinstance(precision, ScalesLoss):
             scale = precision.loss_scale
-        model = self.parts.parallel.unwrap(self.parts.model)
         facts.learning_rate = float(optimizer.param_groups[0]["lr"])
-        facts.gradients = gradient_norms(model, scale)
         facts.finite = are_finite(gradients(optimizer))
+        if self.target is not None:
+            model = self.parts.parallel.unwrap(self.parts.model)
+            facts.gradients = gradient_norms(model, scale)
 
     def updated(self, has_changed: bool) -> None:
         if self.present is not None:
@@ -183,7 +184,9 @@ class StepWatch:
         if facts is not None:
             facts.means, _ = self._tally.means(parts.parallel.total)
             facts.finite &= math.isfinite(facts.means["loss"])
-            facts.weights = weights_digest(parts.parallel.unwrap(parts.model).state_dict())
+            if self.target is not None:
+                model = parts.parallel.unwrap(parts.model)
+                facts.weights = weights_digest(model.state_dict())
         if self.is_target:
             self._find_losses(parts)
         self._is_open = False

@@ -94,6 +94,19 @@ def test_the_first_step_that_is_not_finite_is_found(tmp_path, on_nan):
     assert own["updated"] == (on_nan == "stop")
 
 
+def test_a_step_that_ends_the_run_is_found_after_a_resume(tmp_path):
+    known_run(tmp_path, "workers.num=0", "epochs=1")
+    words = ["resume=run", "epochs=3", "optim.lr=1e18", "schedule=constant", "resume.allow=[optim,schedule]"]
+    done = paceline("train", *words, cwd=tmp_path)
+    assert done.code == 6, done.err
+    for path in (tmp_path / "run" / "checkpoints").glob("step-*.pt"):
+        path.unlink()
+    own = replayed(tmp_path / "run", "nan")
+    assert own["step"] > 5
+    assert not own["finite"]
+    assert own["from_step"] == 0
+
+
 def test_a_store_that_has_changed_is_refused_and_a_newer_version_is_not_read(tmp_path):
     known = known_run(tmp_path, "workers.num=0")
     edit = paceline("edit", "digits/train.h5", "drop=label == 3")

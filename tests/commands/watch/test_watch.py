@@ -172,7 +172,7 @@ def test_ctrl_c_reports_and_ends_as_python_does():
         time.sleep(0.1)
         run.send_signal(signal.SIGINT)
         _, err = run.communicate(timeout=60)
-    assert run.returncode == -signal.SIGINT
+    assert run.returncode == -signal.SIGINT, err
     assert "paceline watch: Computing limits training" in err
     assert err.endswith("KeyboardInterrupt\n")
 
