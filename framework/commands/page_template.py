@@ -9,13 +9,13 @@ from markupsafe import Markup
 from framework import __version__
 from framework.commands.report.palette import COLORS
 
-STYLE = Path(__file__).parent / "report" / "templates" / "style.css"
+SHARED = Path(__file__).parent / "templates"  # the style, and what pages have in common
 
 
 def rendered(template: Path, **values: Any) -> str:
     """Return the HTML. Every value is escaped unless it is Markup."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
+        loader=jinja2.FileSystemLoader([template.parent, SHARED]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -24,6 +24,6 @@ def rendered(template: Path, **values: Any) -> str:
     return environment.get_template(template.name).render(
         version=__version__,
         colors=COLORS,
-        style=Markup(STYLE.read_text(encoding="utf-8")),  # noqa: S704  # our own file
+        style=Markup((SHARED / "style.css").read_text(encoding="utf-8")),  # noqa: S704  # our own file
         **values,
     )

@@ -9,11 +9,10 @@ from framework.cli.allowed import find_packages
 from framework.cli.outcome import RunOutcome
 from framework.cli.progress import pack_missing
 from framework.commands.diagnose.rank_facts import RankFacts
-from framework.commands.train.run_ranks import RankedJob, launch_ranks, outcome_path, read_job
+from framework.commands.train.run_ranks import RankedJob, launch_ranks, read_job, run_rank
 from framework.config.targets import check_targets
 from framework.parallel.launch.hosts import Meeting, parse_endpoint
-from framework.system.durable import uninterrupted, write_json
-from framework.system.stopping import leave
+from framework.system.durable import write_json
 
 MODULE = "framework.commands.diagnose.start_measuring"
 FACTS = "ranks.json"
@@ -85,13 +84,7 @@ def _measured(job: RankedJob) -> RankFacts:
 
 def main(path: str) -> None:
     """Run one rank that ``launch_ranks`` has started, and end the process."""
-    text = Path(path).read_text(encoding="utf-8")
-    job = read_job(text)
-    find_packages(job.allowed)
-    outcome = job.outcome(_measured_for_host)
-    with uninterrupted():
-        write_json(outcome_path(job, json.loads(text)["launcher"]), outcome._asdict())
-    leave(outcome.code)
+    run_rank(path, _measured_for_host)
 
 
 def _measured_for_host(job: RankedJob) -> RunOutcome:

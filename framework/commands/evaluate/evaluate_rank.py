@@ -1,13 +1,10 @@
 """Evaluate in ranks: ``python -m framework.commands.evaluate.evaluate_rank FILE`` runs one rank."""
 
-import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from framework.system.stopping import die_with_parent, leave, set_all
+from framework.commands.train.start_rank import begin_rank
 
 if TYPE_CHECKING:
     from framework.cli.outcome import RunOutcome
@@ -15,27 +12,11 @@ if TYPE_CHECKING:
 
 
 def main(path: str) -> None:
-    """Run the rank that ``FILE`` describes, a file that its launcher holds in memory."""
-    die_with_parent()
-    set_all(signal.SIG_DFL)  # there is nothing to save
-    if not os.path.exists(path):  # the launcher has died
-        os._exit(1)
-    leave(_rank(path))
+    """Run the rank that ``FILE`` describes."""
+    begin_rank(path)
+    from framework.commands.train.run_ranks import run_rank  # noqa: PLC0415  # loads torch
 
-
-def _rank(path: str) -> int:
-    # These load torch, after signals have got their meaning.
-    from framework.cli.allowed import find_packages  # noqa: PLC0415
-    from framework.commands.train.run_ranks import outcome_path, read_job  # noqa: PLC0415
-    from framework.system.durable import uninterrupted, write_json  # noqa: PLC0415
-
-    text = Path(path).read_text(encoding="utf-8")
-    job = read_job(text)
-    find_packages(job.allowed)
-    outcome = job.outcome(evaluate_here)
-    with uninterrupted():
-        write_json(outcome_path(job, json.loads(text)["launcher"]), outcome._asdict())
-    return outcome.code
+    run_rank(path, evaluate_here)
 
 
 def evaluate_here(job: "RankedJob") -> "RunOutcome":

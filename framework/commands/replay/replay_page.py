@@ -28,7 +28,9 @@ def replay_page(summary: Mapping[str, Any], pictures: Mapping[str, Tensor]) -> s
             for name, images in pictures.items()
             if place < len(images)
         ]
-        facts = {name: printable(str(value)) for name, value in record.items() if value is not None}
+        facts = [
+            (name, printable(str(value))) for name, value in record.items() if value is not None
+        ]
         records.append({"pictures": sources, "facts": facts})
     return rendered(
         TEMPLATES / "replay.html",

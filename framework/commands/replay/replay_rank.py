@@ -1,13 +1,10 @@
 """Replay in a rank of its own: ``python -m framework.commands.replay.replay_rank FILE``."""
 
-import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from framework.system.stopping import die_with_parent, leave, set_all
+from framework.commands.train.start_rank import begin_rank
 
 if TYPE_CHECKING:
     from framework.cli.outcome import RunOutcome
@@ -17,27 +14,11 @@ PLACE = "place.json"  # in the job's folder: where the results are
 
 
 def main(path: str) -> None:
-    """Run the rank that ``FILE`` describes, a file that its launcher holds in memory."""
-    die_with_parent()
-    set_all(signal.SIG_DFL)  # there is nothing to save
-    if not os.path.exists(path):  # the launcher has died
-        os._exit(1)
-    leave(_rank(path))
+    """Run the rank that ``FILE`` describes."""
+    begin_rank(path)
+    from framework.commands.train.run_ranks import run_rank  # noqa: PLC0415  # loads torch
 
-
-def _rank(path: str) -> int:
-    # These load torch, after signals have got their meaning.
-    from framework.cli.allowed import find_packages  # noqa: PLC0415
-    from framework.commands.train.run_ranks import outcome_path, read_job  # noqa: PLC0415
-    from framework.system.durable import uninterrupted, write_json  # noqa: PLC0415
-
-    text = Path(path).read_text(encoding="utf-8")
-    job = read_job(text)
-    find_packages(job.allowed)
-    outcome = job.outcome(replay_here)
-    with uninterrupted():
-        write_json(outcome_path(job, json.loads(text)["launcher"]), outcome._asdict())
-    return outcome.code
+    run_rank(path, replay_here)
 
 
 def replay_here(job: "RankedJob") -> "RunOutcome":

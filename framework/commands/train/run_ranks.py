@@ -259,8 +259,19 @@ def outcome_path(job: RankedJob, launcher: str) -> Path:
     return Path(job.run_dir, f"exit.rank{os.environ['RANK']}.{launcher}.json")
 
 
+def run_rank(path: str, action: Callable[[RankedJob], RunOutcome]) -> NoReturn:
+    """Run ``action`` in a rank that ``launch_ranks`` has started, and end the process."""
+    text = Path(path).read_text(encoding="utf-8")
+    job = read_job(text)
+    find_packages(job.allowed)
+    outcome = job.outcome(action)
+    with uninterrupted():
+        write_json(outcome_path(job, json.loads(text)["launcher"]), outcome._asdict())
+    leave(outcome.code)
+
+
 def main(path: str) -> NoReturn:
-    """Run one rank that ``launch_ranks`` has started, and end the process."""
+    """Run a rank of training that ``launch_ranks`` has started, and end the process."""
     leave(_rank(path))
 
 

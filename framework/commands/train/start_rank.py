@@ -1,4 +1,4 @@
-"""Start one rank: ``python -m framework.commands.train.start_rank FILE``.
+"""Start a rank that trains: ``python -m framework.commands.train.start_rank FILE``.
 
 Signals get their meaning before anything large is imported.
 """
@@ -10,14 +10,18 @@ import sys
 from framework.system.stopping import die_with_parent, set_all
 
 
-def main(path: str) -> None:
-    """Run the rank that ``FILE`` describes, a file that its launcher holds in memory."""
+def begin_rank(path: str) -> None:
+    """Let this process end with its launcher, which holds the file ``path`` in memory."""
     die_with_parent()
     set_all(signal.SIG_DFL)  # there is nothing to save before the first step
-    if not os.path.exists(
-        path
-    ):  # the launcher died before the kernel knew that this process must die with it
+    # The launcher may have died before the kernel knew that this process must die with it.
+    if not os.path.exists(path):
         os._exit(1)
+
+
+def main(path: str) -> None:
+    """Run the rank that ``FILE`` describes."""
+    begin_rank(path)
     from framework.commands.train.run_ranks import main as run  # noqa: PLC0415
 
     run(path)
