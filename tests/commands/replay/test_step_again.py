@@ -96,8 +96,8 @@ def test_the_first_step_that_is_not_finite_is_found(tmp_path, on_nan):
 
 def test_a_step_that_ends_the_run_is_found_after_a_resume(tmp_path):
     known_run(tmp_path, "workers.num=0", "epochs=1")
-    words = ["resume=run", "epochs=3", "optim.lr=1e18", "schedule=constant", "resume.allow=[optim,schedule]"]
-    done = paceline("train", *words, cwd=tmp_path)
+    words = ["epochs=3", "optim.lr=1e18", "schedule=constant", "resume.allow=[optim,schedule]"]
+    done = paceline("train", "resume=run", *words, cwd=tmp_path)
     assert done.code == 6, done.err
     for path in (tmp_path / "run" / "checkpoints").glob("step-*.pt"):
         path.unlink()
