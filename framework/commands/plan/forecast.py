@@ -57,7 +57,7 @@ def missing(what: str, why: str, fix: str) -> ConfigError:
 
 
 def rank_share(hosts: PlannedHosts, batch_size: int) -> int:
-    """Return the records of a rank in a step. ConfigError C398 if the ranks cannot share a batch."""
+    """Return the records of a rank in a step. ConfigError C398 if ranks cannot share a batch."""
     if batch_size % hosts.ranks:
         fix = f"choose a batch_size that {hosts.ranks} divides"
         raise missing(f"batch_size = {batch_size}", f"{hosts.ranks} ranks cannot share it", fix)
