@@ -18,7 +18,10 @@ Config = dict[str, Any]
 
 
 def composed(
-    overrides: Sequence[str], grant: Grant, config_dir: str | None = None
+    overrides: Sequence[str],
+    grant: Grant,
+    config_dir: str | None = None,
+    own_keys: Sequence[str] = (),
 ) -> tuple[Config, tuple[str, ...]]:
     """Compose and check what ``paceline train`` would train with these overrides.
 
@@ -26,6 +29,7 @@ def composed(
         overrides: The words of the command line.
         grant: The packages that the user allows.
         config_dir: The user's folder of groups and recipes.
+        own_keys: The keys of the command, which a misspelled word may mean.
 
     Returns:
         The configuration as plain values, and the prefixes of the user's packages.
@@ -33,7 +37,7 @@ def composed(
     Raises:
         ConfigError: For a configuration that could not be trained.
     """
-    with explained("train", overrides, config_dir), hydra_session("train", config_dir):
+    with explained("train", overrides, config_dir, own_keys), hydra_session("train", config_dir):
         return checked(compose("train", list(overrides)), grant)
 
 

@@ -28,18 +28,27 @@ PATH_KEYS = {"data": "data.train", "input": "input.path", "output": "output.path
 
 
 @contextmanager
-def explained(command: str, words: Sequence[str], config_dir: str | None) -> Generator[None]:
-    """Turn an error of Hydra's inside the block into its ConfigError."""
+def explained(
+    command: str, words: Sequence[str], config_dir: str | None, own_keys: Sequence[str] = ()
+) -> Generator[None]:
+    """Turn an error of Hydra's inside the block into its ConfigError.
+
+    ``own_keys`` are words that the command takes beside those of the configuration.
+    """
     try:
         yield
     except PacelineError:
         raise
     except Exception as error:  # a file can make Hydra raise anything
-        raise explain(command, list(words), error, config_dir) from error
+        raise explain(command, list(words), error, config_dir, own_keys) from error
 
 
 def explain(
-    command: str, arguments: list[str], error: Exception, config_dir: str | None
+    command: str,
+    arguments: list[str],
+    error: Exception,
+    config_dir: str | None,
+    own_keys: Sequence[str] = (),
 ) -> ConfigError:
     """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe.
 
@@ -51,7 +60,8 @@ def explain(
     if match := UNKNOWN_KEY.search(text):
         key = match[1]
         if "@" not in key or key.startswith(("+", "~")):
-            return unknown_key(command, arguments, key.lstrip("+~").split("@")[0], config_dir)
+            name = key.lstrip("+~").split("@")[0]
+            return unknown_key(command, arguments, name, config_dir, own_keys)
         fix = f"put a + before it: +{key}=CHOICE"
         return ConfigError(102, key, "is not there to be replaced", fix)
     if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
@@ -80,7 +90,11 @@ def _unknown_choice(command: str, name: str, config_dir: str | None) -> ConfigEr
 
 
 def unknown_key(
-    command: str, arguments: list[str], key: str, config_dir: str | None
+    command: str,
+    arguments: list[str],
+    key: str,
+    config_dir: str | None,
+    own_keys: Sequence[str] = (),
 ) -> ConfigError:
     """Return the ConfigError C102 for a key that is not there, with the nearest one."""
     known = known_keys(command, arguments, config_dir)
@@ -94,6 +108,7 @@ def unknown_key(
         if len(choices) == 1:
             fix = f"choose {words}, which has it"
         return ConfigError(102, key, f"the chosen {group} has no such key", fix)
+    known = [*known, *own_keys]
     hint = did_you_mean(key, known)
     if not hint and "." not in key:
         # A misspelled group is nearer to the groups than to dotted keys.

@@ -220,3 +220,19 @@ def test_a_key_that_is_there_is_set_without_a_sign(word):
     done = paceline("train", word)
     assert is_one_error_line(done, "C102")
     assert "leave out the + or ~" in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "nearest"),
+    [
+        ("diagnose", "sedonds=3", "seconds"),
+        ("tune", "memroy=1G", "memory"),
+        ("bench", "repaets=2", "repeats"),
+        ("plan", "ranks_per_hosts=2", "ranks_per_host"),
+        ("diagnose", "wrokers=2", "workers"),
+    ],
+)
+def test_a_hint_knows_the_keys_of_the_command_too(command, word, nearest):
+    done = paceline(command, word)
+    assert is_one_error_line(done, "C102"), done.err
+    assert f"did you mean '{nearest}'" in done.err

@@ -185,7 +185,7 @@ def _cells(axes: Axes, fixed: list[str], grant: Grant, config_dir: str | None) -
         shown = {key.lstrip("+"): value for key, value in choice.items()}
         words = [*fixed, *(f"{key}={value}" for key, value in choice.items())]
         try:
-            cell = BenchCell(shown, *composed(words, grant, config_dir))
+            cell = BenchCell(shown, *composed(words, grant, config_dir, tuple(RULES)))
             pack_missing(cell.config, cell.allowed)
         except PacelineError as error:
             cell = BenchCell(shown, {}, (), str(error))

@@ -113,13 +113,12 @@ def _diagnose(asked: Asked, arguments: list[str], start: float, folder: Path) ->
 
         measured_as_rank(None, asked.seconds)  # rank 0 says how long
         return RunOutcome(0, "measured")
-    config = composed(asked.words, granted(arguments), asked.config_dir)[0]
+    composition = composed(asked.words, granted(arguments), asked.config_dir, tuple(RULES))
     if asked.output is not None and not Path(asked.output).absolute().parent.is_dir():
         fix = "make the folder, or choose another path"
         raise ConfigError(191, f"output = {asked.output}", "its folder does not exist", fix)
-    num_ranks = _num_ranks(config)
-    if num_ranks > 1:
-        return _diagnose_ranks(asked, arguments, start, folder, num_ranks)
+    if _num_ranks(composition[0]) > 1:
+        return _diagnose_ranks(asked, arguments, start, folder, *composition)
     return _diagnose_alone(asked, arguments, start)
 
 
@@ -143,10 +142,14 @@ def _num_ranks(config: dict[str, Any]) -> int:
 
 
 def _diagnose_ranks(
-    asked: Asked, arguments: list[str], start: float, folder: Path, num_ranks: int
+    asked: Asked,
+    arguments: list[str],
+    start: float,
+    folder: Path,
+    config: dict[str, Any],
+    allowed: tuple[str, ...],
 ) -> RunOutcome:
     """Diagnose several ranks; if no rank is the cause, diagnose what one of them does alone."""
-    from framework.cli.compose_config import composed  # noqa: PLC0415
     from framework.commands.diagnose import print_ranks  # noqa: PLC0415
     from framework.commands.diagnose.diagnose_ranks import (  # noqa: PLC0415
         RanksFailed,
@@ -157,7 +160,7 @@ def _diagnose_ranks(
     from framework.commands.train.run_ranks import RankedJob  # noqa: PLC0415
     from framework.measure.host import cores_per_rank, num_cores  # noqa: PLC0415
 
-    config, allowed = composed(asked.words, granted(arguments), asked.config_dir)
+    num_ranks = _num_ranks(config)
     progress = DiagnosisProgress(start)
     seconds = RANKS_SHARE * asked.seconds
     with message_if_stopped("stopped{by}: the diagnosis is not complete"):

@@ -136,7 +136,8 @@ def _measured(asked: PlanWords, arguments: list[str], hosts: Any) -> tuple[list[
         short_runs,
     )
 
-    config, allowed = composed(asked.words, granted(arguments), asked.config_dir)
+    own_keys = (*RULES, *HOST_KEYS)
+    config, allowed = composed(asked.words, granted(arguments), asked.config_dir, own_keys)
     together = most_ranks(hosts)
     pack_missing(config, allowed)
     ranks = " and ".join(map(str, sorted({1, together})))

@@ -115,7 +115,7 @@ def _bytes(text: str) -> int:
 
 
 def _tune(request: TuneRequest) -> RunOutcome:
-    config, allowed = composed(request.words, request.grant, request.config_dir)
+    config, allowed = composed(request.words, request.grant, request.config_dir, tuple(RULES))
     _check_run(config)
     if request.output and not Path(request.output).absolute().parent.is_dir():
         what = "is in a folder that does not exist"
