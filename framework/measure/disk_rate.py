@@ -29,7 +29,10 @@ class DiskRate(NamedTuple):
 
 
 def disk_rate(pieces: Sequence[Piece], seconds: float) -> DiskRate | None:
-    """Measure reading ``pieces`` in about ``seconds``; None if the cache cannot be passed by."""
+    """Measure reading ``pieces`` in about ``seconds``.
+
+    None if the cache cannot be passed by, or if there is too little to read.
+    """
     half = len(pieces) // 2
     try:
         cold = _rate(pieces[:half], seconds / 2)
@@ -39,11 +42,13 @@ def disk_rate(pieces: Sequence[Piece], seconds: float) -> DiskRate | None:
             cold_many = sum(job.result() for job in jobs)
     except (OSError, AttributeError):  # no direct access here, or a file is gone
         return None
-    return DiskRate(cold, cold_many)
+    if cold and cold_many:
+        return DiskRate(cold, cold_many)
+    return None
 
 
 def _rate(pieces: Sequence[Piece], seconds: float) -> float:
-    """Return bytes per second of one thread. At least one piece is read."""
+    """Return bytes per second of one thread. The first piece is read, however long it takes."""
     num_bytes = 0
     start = time.perf_counter()
     for piece in pieces:

@@ -13,9 +13,9 @@ import torch
 from framework.commands.diagnose.machine_facts import MachineFacts
 from framework.commands.probe import Probe, Rate
 from framework.data.source import StoreSource
-from framework.measure.cgroup import Cgroups
 from framework.measure.disk_rate import DiskRate, Piece, disk_rate
 from framework.measure.host import (
+    CGROUPS,
     available_memory_bytes,
     move_threads,
     num_cores,
@@ -48,13 +48,13 @@ def measure_machine(probe: Probe, seconds: float, say: Callable[[str], None]) ->
     probe.train(TRAIN * seconds, BURN_IN * seconds)
     use = watch.lap()
     total = total_memory_bytes()
-    quota = Cgroups().cores()
+    quota = CGROUPS.cores()
     return MachineFacts(
         use=use,
         quota_cores=quota if quota < math.inf else None,
         memory_bytes=total,
         free_memory_bytes=available_memory_bytes(),
-        in_group=Cgroups().memory_limit_bytes() == total,
+        in_group=CGROUPS.memory_limit_bytes() == total,
         **_threads(probe, seconds, use),
         **_opencv(probe, seconds),
         **_cores(probe, seconds, use),
@@ -159,6 +159,8 @@ def _disk(probe: Probe, seconds: float) -> DiskRate | None:
     if not files:
         return None
     path = max(files, key=os.path.getsize)
-    length = max(1, os.path.getsize(path) // num_records)
-    numbers = draw.sample(range(num_records), min(NUM_PIECES, num_records))
-    return disk_rate([Piece(path, number * length, length) for number in numbers], seconds)
+    size = os.path.getsize(path)
+    length = max(1, sum(map(os.path.getsize, files)) // num_records)
+    places = range(0, max(1, size - length), length)  # a shard has some of the records
+    starts = draw.sample(places, min(NUM_PIECES, len(places)))
+    return disk_rate([Piece(path, start, length) for start in starts], seconds)
