@@ -6,14 +6,11 @@ calls are watched that would wait on a GPU. Calls inside torch and Paceline are 
 
 import inspect
 import linecache
-import os
-import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,14 +18,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-import framework
 from framework.commands.probe import Probe
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import move
+from framework.measure.stack_sampler import charged
 
-OURS = str(Path(framework.__file__).parent) + os.sep
-TORCH = str(Path(torch.__file__).parent) + os.sep
-LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib")})
 # Functions of this file that watch a call and are not its culprit.
 WATCHERS = {"__torch_function__", "note_wait", "_note"}
 READS = {
@@ -69,23 +63,15 @@ def find_syncs(probe: Probe) -> list[Sync]:
 
 
 def culprit(frame: FrameType | None) -> tuple[str, int] | None:
-    """Return (file, line) of the code to blame for the call in ``frame``.
-
-    It is the nearest code that belongs neither to torch nor to us. A library is blamed only if no
-    user code called it. None means that the call is our own.
-    """
-    library: tuple[str, int] | None = None
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(OURS):
-            if file != __file__ or frame.f_code.co_name not in WATCHERS:
-                return library
-        elif not file.startswith((TORCH, "<")):
-            if not file.startswith(LIBRARIES):
-                return file, frame.f_lineno
-            library = library or (file, frame.f_lineno)
+    """Return (file, line) of the code to blame for the call in ``frame``; None if it is our own."""
+    while frame is not None and _watches(frame):
         frame = frame.f_back
-    return library
+    place = charged(frame)
+    return place and (place.file, place.line)
+
+
+def _watches(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == __file__ and frame.f_code.co_name in WATCHERS
 
 
 def _step_of(probe: Probe) -> Callable[[], None]:

@@ -13,7 +13,8 @@ from typing import Any, final
 
 import torch
 
-from framework.commands.diagnose.device_syncs import TORCH, Sync, culprit
+from framework.commands.diagnose.device_syncs import Sync, culprit
+from framework.measure.stack_sampler import TORCH
 
 OPTIMIZERS = f"{TORCH}optim"
 METHODS = (
