@@ -2,7 +2,7 @@
 
 import os
 
-from framework.commands.diagnose.facts import TINY, DiagnosisFacts
+from framework.commands.diagnose.facts import TINY, DiagnosisFacts, computing_gain
 from framework.commands.diagnose.verdict import Verdict
 
 # Computing faster shows only if computing takes a larger share of a step.
@@ -48,7 +48,7 @@ def amp(facts: DiagnosisFacts) -> Verdict | None:
         f"Computing takes {100 * facts.computing_share:.0f} % of the step, in single precision.",
         f"Compute in {dtype}, which {machine.gpu or 'this processor'} multiplies faster and which "
         "halves the memory of activations.",
-        _faster(facts, 1.5 if facts.cuda else 1.2),
+        computing_gain(facts, 1.5 if facts.cuda else 1.2),
         ("precision=amp", f"precision.dtype={dtype}"),
         learns=True,
     )
@@ -73,7 +73,7 @@ def larger_batch(facts: DiagnosisFacts) -> Verdict | None:
         f"{100 * fixed:.0f} % of computing a step does not depend on its batch size of {size}: "
         "it is the fixed cost of a step, which a larger batch shares.",
         f"Use batches of {larger} records, and try to scale optim.lr by up to {factor:.0f}.",
-        _faster(facts, factor / (fixed + (1 - fixed) * factor)),
+        computing_gain(facts, factor / (fixed + (1 - fixed) * factor)),
         (f"batch_size={larger}",),
         learns=True,
         parts=(*PARTS, "wait", "copy") if is_tiny else (),
@@ -89,7 +89,7 @@ def channels_last(facts: DiagnosisFacts) -> Verdict | None:
         "The model's convolutions keep each channel in a plane of its own (channels first). "
         f"Computing takes {100 * facts.computing_share:.0f} % of the step.",
         "Store the channels of a pixel together, which most kernels process faster.",
-        _faster(facts, 1.1),
+        computing_gain(facts, 1.1),
         ("channels_last=true",),
         learns=True,
     )
@@ -106,7 +106,7 @@ def compile_model(facts: DiagnosisFacts) -> Verdict | None:
         f"{100 * fixed:.0f} % of a step's computation does not grow with the batch: the host "
         "launches many small kernels.",
         "Let torch.compile fuse the kernels; the first step of each batch size takes a minute.",
-        _faster(facts, 1 / (1 - fixed / 2)),
+        computing_gain(facts, 1 / (1 - fixed / 2)),
         ("compile=true",),
         learns=True,
     )
@@ -169,9 +169,3 @@ def _larger_size(facts: DiagnosisFacts) -> int:
 
 def _mostly_computing(facts: DiagnosisFacts) -> bool:
     return facts.computing_share > MOSTLY
-
-
-def _faster(facts: DiagnosisFacts, factor: float) -> float:
-    """Return the gain of a step whose computing is ``factor`` times as fast."""
-    share = facts.computing_share
-    return 1 / (share / factor + 1 - share)

@@ -263,3 +263,9 @@ def gain(facts: DiagnosisFacts, **changes: object) -> float:
     if load is None:
         return 1.0
     return min(facts.headroom, load.step_s / replace(load, **changes).step_s)
+
+
+def computing_gain(facts: DiagnosisFacts, factor: float) -> float:
+    """Return the factor on the training rate if computing is ``factor`` times as fast."""
+    share = facts.computing_share
+    return 1 / (share / factor + 1 - share)

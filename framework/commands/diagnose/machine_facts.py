@@ -50,6 +50,15 @@ class MachineFacts:
         return max(1.0, wanted / max(use.own_cores, LEAST_CORES))
 
     @property
+    def undisturbed_gain(self) -> float:
+        """The factor on the cores that training has if no other program took any.
+
+        Others can give back no more than they take. The rest of what our threads wait for is each
+        other.
+        """
+        return min(self.demand, 1 + self.taken_cores / max(self.use.own_cores, LEAST_CORES))
+
+    @property
     def swapped_bytes_per_s(self) -> float:
         return (self.use.swapped_in_bytes + self.use.swapped_out_bytes) / self.use.wall_s
 

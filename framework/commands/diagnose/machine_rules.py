@@ -2,7 +2,7 @@
 
 import math
 
-from framework.commands.diagnose.facts import DiagnosisFacts, gain
+from framework.commands.diagnose.facts import DiagnosisFacts, computing_gain, gain
 from framework.commands.diagnose.verdict import Verdict
 from framework.data.workers import AHEAD, LEAST_SLICE
 from framework.measure.disk_rate import NUM_THREADS, DiskRate
@@ -46,7 +46,7 @@ def too_many_threads(facts: DiagnosisFacts) -> Verdict | None:
         f"torch computes with {machine.num_threads} threads on {cores} cores; with {cores} "
         f"threads, computing is {machine.fewer_threads_gain:.1f} times as fast.{beside}",
         "Use a thread for each core: more threads wait for each other in every operator.",
-        _computing_gain(facts, machine.fewer_threads_gain),
+        computing_gain(facts, machine.fewer_threads_gain),
         overrides,
         threads=cores,
         parts=COMPUTING,
@@ -99,7 +99,7 @@ def other_programs(facts: DiagnosisFacts) -> Verdict | None:
         "other_programs",
         f"{says}.",
         "Train when they have ended, or on cores of its own.",
-        machine.demand,
+        machine.undisturbed_gain,
         action=action,
     )
 
@@ -150,14 +150,12 @@ def swap(facts: DiagnosisFacts) -> Verdict | None:
     swapped = machine.swapped_bytes_per_s
     if swapped < SWAPPED_BYTES_PER_S:
         return None
-    return Verdict(
+    return _needs_memory(
+        facts,
         "swap",
         f"The machine swaps {swapped / 1e6:,.0f} MB/s while training runs, and "
         f"{use.own_swap_bytes / 1e6:,.0f} MB of this run are in swap. "
         f"{100 * use.stalled_share:.0f} % of the time, a program waits for memory.",
-        "Use less memory, or give the run more.",
-        machine.unstalled_gain,
-        action=_less_memory(facts),
     )
 
 
@@ -167,13 +165,11 @@ def memory_limit(facts: DiagnosisFacts) -> Verdict | None:
     if machine is None or machine.free_memory_bytes > FREE * machine.memory_bytes:
         return None
     whose = "the control group" if machine.in_group else "the machine"
-    return Verdict(
+    return _needs_memory(
+        facts,
         "memory_limit",
         f"{machine.free_memory_bytes / 1e6:,.0f} MB of the {machine.memory_bytes / 1e6:,.0f} MB "
         f"of {whose} are free: files are read from the disk again, and the run may be killed.",
-        "Use less memory, or give the run more.",
-        machine.unstalled_gain,
-        action=_less_memory(facts),
     )
 
 
@@ -201,22 +197,24 @@ RULES = (
 )
 
 
-def _computing_gain(facts: DiagnosisFacts, factor: float) -> float:
-    """Return the gain of training if computing is ``factor`` times as fast."""
-    share = facts.computing_share
-    return 1 / (share / factor + 1 - share)
-
-
-def _less_memory(facts: DiagnosisFacts) -> str:
-    """Return how to use less memory, by what this run uses it for."""
+def _needs_memory(facts: DiagnosisFacts, rule: str, says: str) -> Verdict:
+    """Return advice to use less memory, by what this run uses it for."""
+    machine = facts.on_machine
+    assert machine is not None
     settings = facts.settings
     ways: list[str] = []
     if settings.staged:
         ways.append("data.stage=none")
     if settings.kind == "process" and settings.workers > 1:
         ways.append("workers.kind=thread")
-    ways.append(f"batch_size={max(1, settings.batch_size // 2)} accumulate=2 per batch")
-    return f"{' or '.join(ways)}; or end other programs"
+    ways.append("a larger accumulate=")
+    return Verdict(
+        rule,
+        says,
+        "Use less memory, or give the run more.",
+        machine.unstalled_gain,
+        action=f"{' or '.join(ways)}; or end other programs",
+    )
 
 
 def _is_network(facts: DiagnosisFacts) -> bool:

@@ -13,6 +13,16 @@ def test_the_demand_is_at_most_the_cores_of_the_mask(own, waited, demand):
     assert MachineFacts(use, allowed_cores=2).demand == pytest.approx(demand)
 
 
+@pytest.mark.parametrize(
+    ("own", "waited", "others", "gain"),
+    # The threads of too many workers wait for each other, whatever other programs do.
+    [(1.0, 1.0, 1.0, 2.0), (1.6, 6.0, 0.4, 1.25), (0.8, 0.0, 1.0, 1.0), (1.6, 6.0, 0.0, 1.0)],
+)
+def test_other_programs_give_back_at_most_what_they_take(own, waited, others, gain):
+    use = MachineUse(1.0, own_cores=own, waited_cores=waited, others_cores=others)
+    assert MachineFacts(use, allowed_cores=4).undisturbed_gain == pytest.approx(gain)
+
+
 def test_programs_and_virtual_machines_take_cores():
     use = MachineUse(1.0, others_cores=0.5, stolen_cores=0.25)
     assert MachineFacts(use).taken_cores == 0.75
