@@ -118,10 +118,6 @@ class LiveTuning:
 
     def look(self, now: float) -> float:
         """Observe and decide. Return when to look again, by ``perf_counter``."""
-        if self._source.workers.is_changing:
-            # Until the batches that are under way are read, nothing shows what a change is worth.
-            self._before = self._counters()
-            return now + LOOK_S / 4
         before = self._before
         num_batches = self._waits.num_batches - before["num_batches"]
         if num_batches < LEAST_BATCHES or self._seconds(before) < LOOK_S / 2:
@@ -163,6 +159,7 @@ class LiveTuning:
             free_memory=available_memory_bytes() / total_memory_bytes(),
             batch_bytes=self._source.batch_bytes,
             worker_bytes=_bytes_of_a_child(),
+            is_changing=self._source.workers.is_changing,
         )
 
     def _counters(self) -> dict[str, float]:

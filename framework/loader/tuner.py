@@ -65,6 +65,7 @@ class Observation(NamedTuple):
         free_memory: The share of the memory that is free.
         batch_bytes: Bytes of a batch.
         worker_bytes: Bytes of a worker process of its own.
+        is_changing: Whether the workers from before the newest change still read.
     """
 
     seconds: float
@@ -77,6 +78,7 @@ class Observation(NamedTuple):
     free_memory: float = 1.0
     batch_bytes: float = 0.0
     worker_bytes: float = 0.0
+    is_changing: bool = False
 
     @property
     def rate(self) -> float:
@@ -103,8 +105,8 @@ class Tuner:
     """Watches observations, one after another, and decides.
 
     If steps wait, it tries more workers, or more batches ahead, and keeps what makes steps faster.
-    If they wait no more and few workers are busy, it goes back. After a change, one observation is
-    ignored, since the new workers have to begin.
+    If they wait no more and few workers are busy, it goes back. After a change, observations are
+    ignored until the new workers have begun, and one more in which they begin.
 
     Args:
         home: The plan to begin with, and to go back to.
@@ -130,7 +132,7 @@ class Tuner:
     def observe(self, seen: Observation) -> Decision | None:
         """Take in an observation. Return a change, or None."""
         if self._is_settling:
-            self._is_settling = False
+            self._is_settling = seen.is_changing
             return None
         if seen.free_memory < LEAST_FREE and self.plan != self.home:
             self._trial = None

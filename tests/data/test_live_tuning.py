@@ -215,22 +215,24 @@ def test_batches_of_few_steps_are_not_judged(store, monkeypatch):
     assert not tuning.decisions
 
 
-def test_nothing_is_observed_until_a_change_has_taken_effect(store, often):
+def test_a_change_has_taken_effect_when_the_batches_under_way_are_read(store, often):
     transform = RandomCrop([3, 3], flip=0.5, flip_vertical=0.5)
     source = hdf5_source(store, "none", context=make_context(4, 2, "process", transform))
     loader, tuning = loader_over(source, LOADERS["plain"])
-    wanted = Wanted(3, tuning._tuner.plan)
+    plan = ReadPlan(1, 2, 0)
     are_changing = []
 
     def observe(seen):
-        are_changing.append(source.workers.is_changing)
-        return wanted.observe(seen)
+        are_changing.append(seen.is_changing)
+        return Decision(plan, "once") if len(are_changing) == 1 else None
 
     tuning._tuner = SimpleNamespace(observe=observe)
     with closing(loader):
         list(loader.epoch(0))
-    assert tuning.decisions
-    assert not any(are_changing)
+    num_changing = sum(are_changing)
+    assert num_changing >= 2  # two processes had read ahead
+    rest = [False] * (len(are_changing) - num_changing - 1)
+    assert are_changing == [False, *[True] * num_changing, *rest]
 
 
 def test_data_without_workers_is_refused():

@@ -63,6 +63,15 @@ def test_waiting_brings_more_workers():
     }
 
 
+def test_a_change_is_judged_when_it_has_taken_effect():
+    tuner, slow = make(), Pipeline(decode_s=0.08)
+    watched(tuner, slow, 2)
+    under_way = slow.seen(HOME)._replace(is_changing=True)
+    assert not any(tuner.observe(under_way) for _ in range(5))
+    assert watched(tuner, slow, 2) == {}
+    assert tuner.plan == ReadPlan(4, 2, 2)
+
+
 def test_one_window_with_waiting_changes_nothing():
     tuner = make()
     for _ in range(5):
