@@ -36,17 +36,29 @@ def title_of(repo: str, commit: str) -> str:
     return _git(repo, "log", "-1", "--format=%h (%as, %s)", commit) or commit
 
 
-def first_slow(commits: Sequence[str], is_slow: Callable[[str], bool]) -> int:
-    """Return the place of the first slow commit, by halving. The first is fast, the last slow."""
+def first_slow(commits: Sequence[str], is_slow: Callable[[str], bool | None]) -> tuple[int, int]:
+    """Return the places of the last fast commit and the first slow one, by halving.
+
+    Between them are only commits that do not run.
+
+    Args:
+        commits: In their order. The first is fast, the last slow.
+        is_slow: Measures a commit. None: it does not run.
+    """
+    left = list(commits)  # without those that do not run
     low = 0
-    high = len(commits) - 1
+    high = len(left) - 1
     while high - low > 1:
         middle = (low + high) // 2
-        if is_slow(commits[middle]):
+        slow = is_slow(left[middle])
+        if slow is None:
+            del left[middle]
+            high -= 1
+        elif slow:
             high = middle
         else:
             low = middle
-    return high
+    return commits.index(left[low]), commits.index(left[high])
 
 
 class Worktrees:

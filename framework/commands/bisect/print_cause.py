@@ -95,8 +95,11 @@ def print_result(result: BisectResult) -> None:
         return
     for change in result.cause:
         print(printable(f"cause: {_named(change)}"))
-    if result.commit:
-        print(printable(f"first slow commit: {result.commit}"))
+    if result.commits:
+        *untested, slow = result.commits
+        print(printable(f"first slow commit: {slow}"))
+        for commit in untested:
+            print(printable(f"or this one, which does not run: {commit}"))
     if any(change.path == PYTHON.path for change in result.cause):
         print(printable(f"versions that differ: {', '.join(result.versions) or 'none'}"))
     assert result.alone is not None

@@ -64,7 +64,8 @@ class BisectResult:
         cause: The changes that make the slower side slow.
         alone: The test of the faster side with only these changes; None if it was not made.
         versions: The packages whose versions differ between the measured environments.
-        commit: The first slow commit, if commits were searched.
+        commits: The first slow commit, after those before it that do not run, if commits were
+            searched.
         tests: Every test on the way: what was changed, and the result in words.
     """
 
@@ -74,7 +75,7 @@ class BisectResult:
     cause: list[KeyChange] = field(default_factory=list[KeyChange])
     alone: RateComparison | None = None
     versions: list[str] = field(default_factory=list[str])
-    commit: str = ""
+    commits: list[str] = field(default_factory=list[str])
     tests: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     def as_json(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class BisectResult:
             "cause": [_change_as_json(change) for change in self.cause],
             "alone": self.alone and _test_as_json(self.alone),
             "versions": self.versions,
-            "commit": self.commit,
+            "commits": self.commits,
             "tests": self.tests,
         }
 
@@ -168,11 +169,13 @@ class CauseSearch:
         result.versions = self._versions()
         if not self._is_oriented():
             return result
-        result.cause = smallest_part(self._changes, self._has_effect)
-        if len(result.cause) == 1 and result.cause[0].path == COMMIT.path:
-            result.commit = self._first_slow_commit(result.cause[0])
+        result.cause = smallest_part(self._changes, lambda part: bool(self._has_effect(part)))
+        base: list[KeyChange] = []
+        part = result.cause
+        if len(part) == 1 and part[0].path == COMMIT.path:
+            base, part = self._first_slow_commit(part[0])
         self.say("the cause alone, measured once more:")
-        result.alone = self._test(result.cause)
+        result.alone = self._test(part, base)
         if result.alone is not None and result.alone.is_slower:
             result.outcome = FOUND
         return result
@@ -213,17 +216,23 @@ class CauseSearch:
                     341, side.name, f"does not run here ({refusal})", fix
                 ) from refusal
 
-    def _has_effect(self, part: Sequence[KeyChange]) -> bool:
+    def _has_effect(self, part: Sequence[KeyChange]) -> bool | None:
+        """Return whether some changes make the faster side slow; None if they do not run."""
         test = self._test(part)
         if test is None:
-            return False
+            return None
         # an unsure test counts by its median, since what it decides is tested again
         return test.pairs.gain >= self._least_gain
 
-    def _test(self, part: Sequence[KeyChange]) -> RateComparison | None:
-        """Test whether the faster side becomes slower by some changes. None if it does not run."""
+    def _test(
+        self, part: Sequence[KeyChange], base: Sequence[KeyChange] = ()
+    ) -> RateComparison | None:
+        """Test whether the faster side becomes slower by some changes. None if it does not run.
+
+        It is compared with the faster side with the changes in ``base``.
+        """
         names = ", ".join(change.name for change in part)
-        fast, slow = self._setting([]), self._setting(part)
+        fast, slow = self._setting(base), self._setting(part)
         try:
             test = compared(
                 lambda: self.meter.rate(fast),
@@ -255,15 +264,18 @@ class CauseSearch:
         assert self._trees is not None
         return self._trees.tree(commit)
 
-    def _first_slow_commit(self, change: KeyChange) -> str:
+    def _first_slow_commit(self, change: KeyChange) -> tuple[list[KeyChange], list[KeyChange]]:
+        """Find the first slow commit. Return the changes to the last fast one and to it."""
         repo = self.job.repo
         assert repo is not None
         commits = commits_between(repo, change.before, change.after)
         self.say(f"{len(commits)} commits lie between:")
-        place = first_slow(
+        fast, slow = first_slow(
             commits, lambda commit: self._has_effect([change._replace(after=commit)])
         )
-        return title_of(repo, commits[place])
+        self.result.commits = [title_of(repo, commit) for commit in commits[fast + 1 : slow + 1]]
+        base, part = (change._replace(after=commits[place]) for place in (fast, slow))
+        return [base], [part]
 
     def _versions(self) -> list[str]:
         """Return which packages differ between the two interpreters."""

@@ -60,8 +60,22 @@ def test_the_first_slow_commit_is_found_by_halving():
         asked = []
         commits = [str(number) for number in range(20)]
         slow = commits[place:]
-        assert first_slow(commits, lambda own: asked.append(own) or own in slow) == place  # noqa: B023
+        places = first_slow(commits, lambda own: asked.append(own) or own in slow)  # noqa: B023
+        assert places == (place - 1, place)
         assert len(asked) <= 5
+
+
+@pytest.mark.parametrize("broken", [{1}, {4, 5, 6}, {7, 8}, set(range(1, 9))])
+def test_commits_that_do_not_run_are_neither_fast_nor_slow(broken):
+    commits = [str(number) for number in range(10)]
+
+    def is_slow(commit):
+        return None if int(commit) in broken else int(commit) >= 7
+
+    runs = [number for number in range(10) if number not in broken]
+    fast = max(number for number in runs if number < 7)
+    slow = min(number for number in runs if number >= 7)
+    assert first_slow(commits, is_slow) == (fast, slow)
 
 
 def test_the_files_of_commits_lie_apart_and_are_removed(repo, tmp_path):

@@ -30,8 +30,11 @@ def test_what_differs_and_what_is_left_out_is_said(capsys):
 
 def test_the_cause_is_named_with_its_effect(capsys):
     test = RateComparison(PAIRS, SLOWER)
-    print_result(BisectResult(FOUND, "second", test, [KEY], test))
+    commits = ["abc (broken)", "def (slow)"]
+    print_result(BisectResult(FOUND, "second", test, [KEY], test, commits=commits))
     text = capsys.readouterr().out
+    assert "first slow commit: def (slow)" in text
+    assert "or this one, which does not run: abc (broken)" in text
     assert "the second is slower: 1.113 times" in text
     assert "cause: model.width: 16 -> 24" in text
     assert "alone, it is slower: 1.113 times" in text

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from framework.commands.bisect import search_cause
 from framework.commands.bisect.meter import Refused
 from framework.commands.bisect.search_cause import (
     ALIKE,
@@ -94,6 +95,31 @@ def test_another_environment_is_one_change():
     result = searched(asked, lambda own: 90 if own.environment.python == "/other/python" else 100)
     assert [change.name for change in result.cause] == ["python"]
     assert result.versions == ["torch 2.0 -> 2.1"]
+
+
+class NamedTrees:
+    def tree(self, commit):
+        return commit
+
+
+def test_the_first_slow_commit_is_measured_against_the_last_fast_one(monkeypatch):
+    monkeypatch.setattr(search_cause, "commits_between", lambda *_: list("abcdef"))
+    monkeypatch.setattr(search_cause, "title_of", lambda _, commit: commit)
+    measured = []
+
+    def rate(setting):
+        tree = setting.environment.tree
+        measured.append(tree)
+        if tree == "d":
+            raise Refused("it is broken")
+        return 80 if tree in "ef" else 100
+
+    asked = job(side(0, "a"), side(0, "f"), repo=".")
+    meter = ComputedRates(rate)
+    search = CauseSearch(asked, differences(asked), meter, NamedTrees(), lambda _: None)
+    result = search.run()
+    assert (result.outcome, result.commits) == (FOUND, ["d", "e"])
+    assert set(measured[-12:]) == {"c", "e"}
 
 
 def test_a_side_that_does_not_run_is_an_error():
