@@ -47,21 +47,18 @@ def _crowded(folder: Path) -> list[str]:
     return [*_computing(folder), "workers.num=16"]
 
 
-def _opencv(folder: Path) -> list[str]:
+def _opencv(folder: Path, threads: int) -> list[str]:
     return [
         *SMALL,
         "batch_size=32",
         "data=folder",
         f"data.train={write_folder(folder / 'photos', 640, 320, 400)}",
-        "workers.num=8",
-        "workers.kind=process",
-        "transform=function",
-        "transform.function._target_=planted.opencv_user.blur",
+        "data.source._target_=planted.opencv_user.blurred_source",
+        "+data.source.size=64",
+        f"+data.source.threads={threads}",
+        f"workers.num={CORES}",
+        "workers.kind=thread",
     ]
-
-
-def _calm(folder: Path) -> list[str]:
-    return [word.replace("opencv_user", "calm_opencv_user") for word in _opencv(folder)]
 
 
 def _large(folder: Path) -> list[str]:
@@ -98,9 +95,9 @@ PLANTED = (
     Planted(
         "opencv",
         "opencv_threads",
-        "16 OpenCV threads in each of 8 workers",
-        _opencv,
-        Remedy(_calm),
+        "64 OpenCV threads, which share calls that are too small",
+        lambda folder: _opencv(folder, 64),
+        Remedy(lambda folder: _opencv(folder, 0)),
     ),
     Planted(
         "beside",

@@ -1,16 +1,34 @@
-"""A user's transform that lets OpenCV use many threads, as its default does on a large machine."""
+"""A user's store that lets OpenCV share each call among many threads, as on a large machine."""
 
 import cv2
 import numpy as np
 
-cv2.setNumThreads(16)
+from framework.contracts.data import SourceContext
+from framework.data.source import StoreSource
+from planted.users import PillowStore
+
+SIDE = 128
+PASSES = 50
 
 
-def blur(images: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Blur and scale each image to 64 x 64 pixels."""
-    return {name: shrunk(image) for name, image in images.items()}
+class BlurredStore(PillowStore):
+    """A folder of images, blurred by calls that are too small to share among threads."""
+
+    def __init__(self, path: str, size: int, threads: int) -> None:
+        super().__init__(path, size)
+        cv2.setNumThreads(threads)
+
+    def _image(self, index: int) -> np.ndarray:
+        photo = cv2.imread(self.files.name(index))
+        assert photo is not None
+        image = cv2.resize(photo, (SIDE, SIDE))
+        for _ in range(PASSES):
+            image = cv2.pyrUp(cv2.pyrDown(image))
+        scaled = cv2.resize(image, (self.size, self.size))
+        return np.ascontiguousarray(scaled[..., ::-1].transpose(2, 0, 1))
 
 
-def shrunk(image: np.ndarray) -> np.ndarray:
-    large = cv2.resize(image, (800, 640), interpolation=cv2.INTER_CUBIC)
-    return cv2.resize(cv2.GaussianBlur(large, (9, 9), 2.0), (64, 64))
+def blurred_source(
+    path: str, size: int, threads: int, follow_links: str | None = None, *, context: SourceContext
+) -> StoreSource:
+    return StoreSource(BlurredStore(path, size, threads), context)

@@ -54,14 +54,15 @@ def too_many_threads(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def opencv_threads(facts: DiagnosisFacts) -> Verdict | None:
-    """Every worker starts OpenCV's threads, which are more than the cores."""
+    """OpenCV's threads and the threads of the workers are more than the cores."""
     machine = facts.on_machine
     if machine is None or machine.no_opencv_gain < LEAST_GAIN:
         return None
     workers = max(1, facts.settings.workers)
     return Verdict(
         "opencv_threads",
-        f"Each of {workers} workers lets OpenCV use {machine.opencv_threads} threads, on "
+        f"OpenCV shares each call among {machine.opencv_threads} threads, although "
+        f"{workers} {'thread reads' if workers == 1 else 'threads read'} records on "
         f"{facts.machine.num_cores} cores.",
         "Switch OpenCV's threads off; the workers already share the cores.",
         machine.no_opencv_gain,

@@ -76,7 +76,10 @@ def _threads(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
 
 
 def _opencv(probe: Probe, seconds: float) -> dict[str, Any]:
-    """Train without OpenCV's own threads, if they and the workers are more than the cores."""
+    """Train without OpenCV's own threads, if they and the workers are more than the cores.
+
+    Worker processes have settings of their own, which this process cannot change.
+    """
     opencv: Any = sys.modules.get("cv2")
     if opencv is None:
         return {}
