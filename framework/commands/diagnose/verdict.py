@@ -88,8 +88,8 @@ class Verdict:
 
     @property
     def lost(self) -> bool:
-        """Whether a trial was not faster."""
-        return self.tried and self.gain <= 1
+        """Whether a trial was not faster, or the model expects a slower step."""
+        return self.gain <= 1 if self.tried else self.gain < 1
 
     @property
     def words(self) -> list[str]:

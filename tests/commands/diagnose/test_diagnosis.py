@@ -159,6 +159,15 @@ def test_advice_that_was_tried_and_lost_is_no_advice_and_no_cause():
     assert replace(diagnosed, rejected=(replace(lost, gain=1.01),)).best is not None
 
 
+def test_advice_that_the_model_expects_to_slow_is_no_advice_and_no_cause():
+    slow = facts(settings={"workers": 0, "loader": "plain"})
+    slower = Verdict("no_workers", "n", "w", 0.81, ("a=1",), modeled=0.81, **WAIT)
+    assert cause_of(slow, [], [slower]) is None
+    assert diagnosis.Diagnosis(slow, "no_workers", "limit", (), (slower,), 1.0).best is None
+    unknown = replace(slower, gain=1.0, modeled=1.0)
+    assert cause_of(slow, [], [unknown]) == unknown
+
+
 def test_trials_end_with_the_time(monkeypatch):
     slow = facts(settings={"workers": 0, "loader": "plain"})
     monkeypatch.setattr(diagnosis, "gather_facts", lambda *_: slow)
