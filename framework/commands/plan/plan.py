@@ -95,12 +95,12 @@ def parse_plan(arguments: Sequence[str]) -> PlanWords:
 
 
 def _plan(asked: PlanWords, arguments: list[str]) -> RunOutcome:
-    # Hydra and torch are slow to import. Help and misspelled words need neither.
-    from framework.commands.plan.forecast import forecast  # noqa: PLC0415
-    from framework.commands.plan.print_plan import plan_json, show_plan  # noqa: PLC0415
-
-    hosts = planned_hosts(asked.hosts, asked.cluster)
     with message_if_stopped("stopped{by}: nothing was forecast"):
+        # Hydra and torch are slow to import. Help and misspelled words need neither.
+        from framework.commands.plan.forecast import forecast  # noqa: PLC0415
+        from framework.commands.plan.print_plan import plan_json, show_plan  # noqa: PLC0415
+
+        hosts = planned_hosts(asked.hosts, asked.cluster)
         if asked.run is not None:
             runs, batch_size = _finished(asked, hosts)
         else:
