@@ -3,6 +3,7 @@
 Batches come in the order of the requests.
 """
 
+import atexit
 import os
 import signal
 import threading
@@ -18,10 +19,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, final
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, _utils
 
 from framework.contracts.batch import Batch, leaves, mapped, tensors
 from framework.data.ledger import Ledger, SlowRead
@@ -39,6 +41,8 @@ AHEAD = 2
 LEAST_SLICE = 8
 CONTAINERS = (dict, list, tuple)  # fields that may have tensors inside
 ALIGNMENT = 64  # bytes; every dtype may begin there
+
+torch_signals: Any = _utils.signal_handling
 
 
 class Work(Protocol):
@@ -96,13 +100,14 @@ class Reader(Protocol):
 
 
 @final
-@dataclass
+@dataclass(eq=False)
 class Workers:
     """Workers that run a reader.
 
     Threads share the work on each batch, since decoding releases Python's lock (the GIL). Processes
     read whole batches, which suits transforms that hold the lock. Processes start at the first
-    ``map`` and live until ``close``. While one ``map`` is in use, another starts its own processes.
+    ``map`` and live until ``close``, or until the program ends. While one ``map`` is in use,
+    another starts its own processes.
     """
 
     read: Reader
@@ -270,6 +275,7 @@ class Workers:
         if self._loader is None:
             with _without_core_warning():
                 self._loader = self._make_loader(*chosen)
+            _unclosed.add(self)
         self._requests.now = requests
         try:
             watched = _watched(self._loader, self.timeout_s, self._kill, self.start_method)
@@ -282,13 +288,14 @@ class Workers:
                     yield result.batch
         except (RuntimeError, OSError, EOFError) as error:
             # torch raises these for a killed worker or a full /dev/shm.
-            self._end_processes()
+            how = self._end() or plain(error)
+            self.close()
             if self._late:
                 raise self._too_late() from error
             # A store that is truncated while it is mapped kills the process that reads it.
             self.read.check()
             where = f"workers.num = {self.num}"
-            what = f"a worker process was lost ({plain(error)})"
+            what = f"a worker process was lost ({how})"
             fix = "look at memory and /dev/shm, or set workers.kind=thread"
             raise ResourceError(102, where, what, fix) from error
 
@@ -331,24 +338,14 @@ class Workers:
                 os.kill(process.pid, signal.SIGKILL)
         return True
 
-    def _end_processes(self) -> None:
-        """End the processes while torch's SIGCHLD handler is off.
-
-        As long as torch remembers a dead worker, the end of any child makes the handler raise
-        RuntimeError, at any line of the main thread.
-        """
-        for _ in range(3):  # the handler may raise before it is off
-            with suppress(RuntimeError):
-                previous = signal.getsignal(signal.SIGCHLD)
-                is_main = threading.current_thread() is threading.main_thread()
-                if is_main:
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                try:
-                    self.close()
-                finally:
-                    if is_main:
-                        signal.signal(signal.SIGCHLD, previous)
-                return
+    def _end(self) -> str:
+        """Return how a process ended that a signal killed, or ""."""
+        for process in self._iterator._workers if self._iterator is not None else ():  # noqa: SLF001
+            if process.exitcode is not None and process.exitcode < 0:
+                return (
+                    f"process {process.pid} was killed by {signal.Signals(-process.exitcode).name}"
+                )
+        return ""
 
     def close(self) -> None:
         iterator = self._iterator
@@ -360,6 +357,20 @@ class Workers:
                     process.kill()
                     process.join()
         self._loader = None
+        _unclosed.discard(self)
+
+
+_unclosed: WeakSet[Workers] = WeakSet()  # those with processes
+
+
+def _close_all() -> None:
+    for workers in tuple(_unclosed):
+        workers.close()
+
+
+# Python waits for worker processes when it ends, and ours ignore the signal that tells them to end.
+# This runs before, since it is registered after torch and multiprocessing are imported.
+atexit.register(_close_all)
 
 
 @final
@@ -459,7 +470,13 @@ def _watched(
     thread.start()
     try:
         with _without_core_warning(), deaf_children(start_method):
-            results = iter(loader)  # if the last epoch was left early, waits for its batches
+            results: Any = iter(loader)  # if the last epoch was left early, waits for its batches
+        # As long as torch knows the processes, the end of any child process may raise RuntimeError
+        # at any line of the main thread. Without it, a lost process is noticed within 5 s, where a
+        # batch is awaited.
+        if results._worker_pids_set:  # noqa: SLF001
+            torch_signals._remove_worker_pids(id(results))  # noqa: SLF001
+            results._worker_pids_set = False  # noqa: SLF001
         since = time.monotonic()
         while (result := next(results, None)) is not None:
             since = float("inf")  # the consumer's time does not count

@@ -168,7 +168,7 @@ def test_any_error_in_a_thread_comes_back_as_it_is(make):
 
 
 def _lose_a_worker(queue):
-    """In a process of its own: torch's SIGCHLD handler, which tells of the loss, may raise in any line of the main thread."""
+    """Lose one of two worker processes, and tell the parent what is raised."""
     workers = Workers(Reading(_die), 2, "process")
     try:
         list(workers.map(_requests(20)))
@@ -185,7 +185,17 @@ def test_a_killed_process_is_a_resource_error(attempt):
     assert not queue.empty(), "it ended without a word"
     kind, words = queue.get()
     assert kind == ResourceError.__name__, words
-    assert re.search(r"R102.*workers\.num = 2.*worker process was lost", words)
+    assert re.search(r"R102.*workers\.num = 2.*process \d+ was killed by SIGKILL", words)
+
+
+def test_a_process_that_dies_while_the_program_computes_is_an_error_at_the_next_batch(make):
+    batches = make(_who, 2, "process").map(_requests(20))
+    killed = int(next(batches)["process"])
+    os.kill(killed, signal.SIGKILL)
+    # torch's SIGCHLD handler would raise here.
+    assert not settled(set(), lambda: {killed} & children_of_this_process())
+    with pytest.raises(ResourceError, match="R102"):
+        list(batches)
 
 
 def test_no_workers_means_the_callers_thread(make):
@@ -449,6 +459,18 @@ except t.PacelineError as error:
     print(error, flush=True)
 loader.close()
 """
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_program_that_ends_without_closing_waits_for_no_process(loader):
+    script = f"""
+from tests.data import test_workers as t
+loader = t._loader("{loader}", t._source(int, num_workers=2, worker_kind="process"))
+batches = loader.epoch(0)
+next(batches)
+raise LookupError("a mistake")
+"""
+    assert run_script(script).stderr.endswith("LookupError: a mistake\n")
 
 
 def run_script(script, limit_s=60):
