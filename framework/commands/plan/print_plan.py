@@ -22,14 +22,15 @@ def show_plan(hosts: PlannedHosts, runs: Sequence[MeasuredRun], plan: Forecast) 
 
 
 def _measured(run: MeasuredRun) -> list[str]:
-    where = run.gpu or f"{run.cores_per_rank} cores each"
-    name = f"{run.ranks} ranks, {run.rank_batch} records each, {where}"
+    where = run.gpu or f"{plural(run.cores_per_rank, 'core')} each"
+    name = f"{plural(run.ranks, 'rank')}, {run.rank_batch} records each, {where}"
     return [name, f"{1e3 * run.step_s:.2f}", f"{100 * run.spread:.0f} %"]
 
 
 def _hosts(hosts: PlannedHosts) -> str:
-    where = f" with a {hosts.gpu} each" if hosts.gpu else f", {hosts.cores} cores a host"
-    return f"{hosts.hosts} hosts x {hosts.ranks_per_host} ranks{where}"
+    cores = plural(hosts.cores, "core")
+    where = f" with a {hosts.gpu} each" if hosts.gpu else f", {cores} a host"
+    return f"{plural(hosts.hosts, 'host')} x {plural(hosts.ranks_per_host, 'rank')}{where}"
 
 
 def rows(hosts: PlannedHosts, plan: Forecast, batch_size: int) -> list[list[str]]:
@@ -42,7 +43,7 @@ def rows(hosts: PlannedHosts, plan: Forecast, batch_size: int) -> list[list[str]
         ["a step, later epochs", later, cached],
         ["records/s", f"{batch_size / plan.step_s:,.0f}", "of all ranks"],
         ["an epoch", _time(plan.steps * plan.step_s), f"{plan.steps:,} steps"],
-        ["training", _time(plan.train_s), f"{plan.epochs:g} epochs"],
+        ["training", _time(plan.train_s), f"{round(plan.epochs, 2):g} epochs"],
         ["memory of a host", _bytes(plan.memory_bytes), memory],
         ["disk", _bytes(plan.disk_bytes), "training set, states and weights"],
     ]

@@ -96,8 +96,7 @@ def verdict_lines(number: int, verdict: Verdict) -> list[str]:
 def equivalent_lines(facts: ScriptFacts) -> list[str]:
     """Return how Paceline trains on the same Dataset."""
     assert facts.loader is not None
-    name = facts.loader.dataset.replace("__main__.", "yourscript.")
-    block = f"{{_target_: {name}, ...}}"
+    block = f"{{_target_: {facts.loader.dataset}, ...}}"
     lines = [f"in Paceline: paceline train data=dataset 'data.train={block}'"]
     if facts.items is not None and facts.items.lock_share < LOCKED:
         lines[0] += " workers.kind=thread"

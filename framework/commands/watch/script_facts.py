@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class LoaderFacts:
     batch_size: int
     pins: bool = False
     persists: bool = False  # whether workers outlive an epoch
-    dataset: str = ""  # the name of its class
+    dataset: str = ""  # the path of its class
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,18 @@ def _loader_facts(loader: DataLoader[Any] | None) -> LoaderFacts | None:
         batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1,
         pins=loader.pin_memory,
         persists=loader.persistent_workers,
-        dataset=title_of(_innermost(loader.dataset)),
+        dataset=_path_of(title_of(_innermost(loader.dataset))),
     )
+
+
+def _path_of(title: str) -> str:
+    """Return under which path another program imports a class of the script."""
+    module, _, name = title.partition(".")
+    script = sys.modules["__main__"]
+    if module != "__main__" or script.__file__ is None:
+        return title
+    spec = script.__spec__  # of a script that was started by ``-m``
+    return f"{Path(script.__file__).stem if spec is None else spec.name}.{name}"
 
 
 def _innermost(dataset: Any) -> Any:

@@ -30,7 +30,7 @@ def test_a_finished_run_gives_a_forecast():
 def test_a_configuration_is_measured_and_forecast():
     done = paceline("plan", "batch_size=64", "cores=1", "seconds=3", "output=plan.json")
     assert done.code == 0, done.err
-    assert "forecast for 1 hosts x 1 ranks" in done.out
+    assert "forecast for 1 host x 1 rank, 1 core a host" in done.out
     result = json.loads(Path("plan.json").read_text())
     assert result["measured"][0]["cores_per_rank"] == 1
     assert not list(Path().glob("outputs/2*"))

@@ -1,5 +1,9 @@
 """What is measured after a script has ended."""
 
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +92,20 @@ def test_a_part_of_a_dataset_is_described_by_the_whole():
     facts = facts_of(data, Pausing())
     assert facts.loader is not None
     assert facts.loader.dataset.endswith("Numbers")
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"), [(None, "mine.Photos"), (ModuleSpec("pkg.train", None), "pkg.train.Photos")]
+)
+def test_a_class_of_the_script_is_named_as_others_import_it(spec, path, monkeypatch):
+    script = ModuleType("__main__")
+    script.__file__ = "/project/mine.py"
+    script.__spec__ = spec
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    photos = type("Photos", (Numbers,), {"__module__": "__main__"})
+    facts = facts_of(DataLoader(photos()), Pausing(), may_read=False, may_call=False)
+    assert facts.loader is not None
+    assert facts.loader.dataset == path
 
 
 @pytest.mark.parametrize("fails", ["item", "model"])
