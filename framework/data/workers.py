@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import wait
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, final
@@ -40,6 +41,7 @@ AHEAD = 2
 # 1/20 of a photograph.
 LEAST_SLICE = 8
 CONTAINERS = (dict, list, tuple)  # fields that may have tensors inside
+DYING_S = 1.0  # a process that is killed ends within this time
 ALIGNMENT = 64  # bytes; every dtype may begin there
 
 torch_signals: Any = _utils.signal_handling
@@ -340,8 +342,13 @@ class Workers:
 
     def _end(self) -> str:
         """Return how a process ended that a signal killed, or ""."""
-        for process in self._iterator._workers if self._iterator is not None else ():  # noqa: SLF001
-            if process.exitcode is not None and process.exitcode < 0:
+        if self._iterator is None:
+            return ""
+        processes = {process.sentinel: process for process in self._iterator._workers}  # noqa: SLF001
+        for ended in wait(list(processes), DYING_S):
+            process = processes[ended]
+            process.join()  # its exit code is known a moment later
+            if process.exitcode < 0:
                 return (
                     f"process {process.pid} was killed by {signal.Signals(-process.exitcode).name}"
                 )
