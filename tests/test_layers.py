@@ -1,6 +1,7 @@
 """A module imports strictly downwards, or inside its own folder; and one third-party library lives in one place."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ HOMES = {
 }
 
 
+@cache
 def imports(path: Path) -> list[str]:
     """Absolute names of everything a file imports, anywhere in it."""
     found: list[str] = []

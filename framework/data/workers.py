@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, final
-from weakref import WeakSet
+from weakref import WeakSet, proxy
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ AHEAD = 2
 # 1/20 of a photograph.
 LEAST_SLICE = 8
 CONTAINERS = (dict, list, tuple)  # fields that may have tensors inside
+LOOK_S = 0.5  # between two looks whether all processes live, while a batch is awaited
+CLOSE_S = 2.0  # the most time that processes get to end by themselves
 DYING_S = 1.0  # a process that is killed ends within this time
 ALIGNMENT = 64  # bytes; every dtype may begin there
 
@@ -280,7 +282,7 @@ class Workers:
             _unclosed.add(self)
         self._requests.now = requests
         try:
-            watched = _watched(self._loader, self.timeout_s, self._kill, self.start_method)
+            watched = _watched(self._loader, self.timeout_s, self._give_up, self.start_method)
             with closing(watched) as results:
                 for result in results:
                     if isinstance(result, Failure):
@@ -290,7 +292,10 @@ class Workers:
                     yield result.batch
         except (RuntimeError, OSError, EOFError) as error:
             # torch raises these for a killed worker or a full /dev/shm.
-            how = self._end() or plain(error)
+            processes = _processes_of(self._loader)
+            how = _how_ended(processes) or plain(error)
+            for process in processes:
+                process.kill()  # one of them may hang
             self.close()
             if self._late:
                 raise self._too_late() from error
@@ -312,59 +317,61 @@ class Workers:
             collate_fn=_unchanged,
             worker_init_fn=partial(_start_worker, os.getpid()),
             multiprocessing_context=self.start_method,
-            # With 0, torch checks every 5 s whether its workers live. With a timeout, it would
-            # notice a dead worker only after that time. ``_watched`` has the timeout instead.
+            # With a timeout, torch would notice a dead worker only after that time. ``_watched``
+            # has the timeout instead.
             timeout=0,
             # The default would draw a number from the global generator.
             generator=torch.Generator(),
         )
 
-    @property
-    def _iterator(self) -> Any:
-        """The loader's iterator, which owns the processes; None before the first ``map``."""
-        loader: Any = self._loader
-        if loader is None:
-            return None
-        return loader._iterator  # noqa: SLF001
-
-    def _kill(self) -> bool:
+    def _give_up(self) -> bool:
         """Kill all processes because one hangs, so that torch stops waiting for a batch.
 
         Return False if they are still being started, when there is nothing to kill.
         """
-        if self._iterator is None:
-            return False
-        self._late = True
-        for process in self._iterator._workers:  # noqa: SLF001
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
-        return True
-
-    def _end(self) -> str:
-        """Return how a process ended that a signal killed, or ""."""
-        if self._iterator is None:
-            return ""
-        processes = {process.sentinel: process for process in self._iterator._workers}  # noqa: SLF001
-        for ended in wait(list(processes), DYING_S):
-            process = processes[ended]
-            process.join()  # its exit code is known a moment later
-            if process.exitcode < 0:
-                return (
-                    f"process {process.pid} was killed by {signal.Signals(-process.exitcode).name}"
-                )
-        return ""
+        processes = _processes_of(self._loader)
+        self._late = self._late or bool(processes)
+        for process in processes:
+            process.kill()
+        return bool(processes)
 
     def close(self) -> None:
-        iterator = self._iterator
-        if iterator is not None:
-            # torch offers no public way to end its workers before garbage collection.
-            iterator._shutdown_workers()  # noqa: SLF001
-            for process in iterator._workers:  # noqa: SLF001
-                if process.is_alive():  # a worker that hangs ignores torch's SIGTERM
-                    process.kill()
-                    process.join()
+        # Several threads may close: a program may end while a loader's thread waits for a batch.
+        loader: Any = self._loader
         self._loader = None
         _unclosed.discard(self)
+        processes = _processes_of(loader)
+        if not processes:
+            return
+        iterator = loader._iterator  # noqa: SLF001
+        # torch would wait 5 s for a worker that hangs, and in vain.
+        iterator._workers_done_event.set()  # noqa: SLF001
+        for queue in iterator._index_queues:  # noqa: SLF001
+            queue.put(None)
+        end = time.monotonic() + CLOSE_S
+        for process in processes:
+            process.join(max(0.0, end - time.monotonic()))
+            process.kill()  # if it still lives
+        # torch offers no public way to end its workers before garbage collection.
+        iterator._shutdown_workers()  # noqa: SLF001
+
+
+def _processes_of(loader: Any) -> list[Any]:
+    """Return the processes that a DataLoader has started."""
+    if loader is None or loader._iterator is None:  # noqa: SLF001
+        return []
+    return loader._iterator._workers  # noqa: SLF001
+
+
+def _how_ended(processes: list[Any]) -> str:
+    """Return how one of the processes ended that a signal killed, or ""."""
+    known = {process.sentinel: process for process in processes}
+    for ended in wait(list(known), DYING_S):
+        process = known[ended]
+        process.join()  # its exit code is known a moment later
+        if process.exitcode < 0:
+            return f"process {process.pid} was killed by {signal.Signals(-process.exitcode).name}"
+    return ""
 
 
 _unclosed: WeakSet[Workers] = WeakSet()  # those with processes
@@ -478,12 +485,8 @@ def _watched(
     try:
         with _without_core_warning(), deaf_children(start_method):
             results: Any = iter(loader)  # if the last epoch was left early, waits for its batches
-        # As long as torch knows the processes, the end of any child process may raise RuntimeError
-        # at any line of the main thread. Without it, a lost process is noticed within 5 s, where a
-        # batch is awaited.
         if results._worker_pids_set:  # noqa: SLF001
-            torch_signals._remove_worker_pids(id(results))  # noqa: SLF001
-            results._worker_pids_set = False  # noqa: SLF001
+            _notice_losses(results)
         since = time.monotonic()
         while (result := next(results, None)) is not None:
             since = float("inf")  # the consumer's time does not count
@@ -492,6 +495,19 @@ def _watched(
     finally:
         end.set()
         thread.join()
+
+
+def _notice_losses(results: Any) -> None:
+    """Let the new iterator of a DataLoader notice a lost process where a batch is awaited.
+
+    As long as torch knows the processes, the end of any child process may raise RuntimeError at any
+    line of the main thread.
+    """
+    torch_signals._remove_worker_pids(id(results))  # noqa: SLF001
+    results._worker_pids_set = False  # noqa: SLF001
+    # torch would look every 5 s.
+    look = type(results)._try_get_data  # noqa: SLF001
+    results._try_get_data = partial(look, proxy(results), LOOK_S)  # noqa: SLF001
 
 
 class Failure(NamedTuple):
