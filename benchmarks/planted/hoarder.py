@@ -11,5 +11,6 @@ TABLE = np.ones(TABLE_BYTES // PAGE * PAGE, np.uint8).reshape(-1, PAGE)
 
 def look_up(images: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Change some pages of the table, and return the images as they are."""
-    TABLE[rng.integers(0, len(TABLE), LOOKS), 0] += 1
+    # ``rng`` would give every measured epoch the same pages.
+    TABLE[np.random.default_rng().integers(0, len(TABLE), LOOKS), 0] += 1
     return images

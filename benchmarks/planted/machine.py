@@ -63,7 +63,8 @@ def _opencv(folder: Path, threads: int) -> list[str]:
 
 def _large(folder: Path) -> list[str]:
     large = write_folder(folder / "many", 12_000, 600, 800)
-    return [*SMALL, "batch_size=16", "data=folder", f"data.train={large}", f"workers.num={CORES}"]
+    words = [*SMALL, "batch_size=16", "data=folder", f"data.train={large}", f"workers.num={CORES}"]
+    return [*words, "transform=resize", "transform.size=[64,64]"]
 
 
 def _hoarding(folder: Path) -> list[str]:

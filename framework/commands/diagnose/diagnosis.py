@@ -38,6 +38,8 @@ LONGEST_PACKING_S = 120.0
 SAMPLE_PACKING_S = 20.0
 # Most of preparing a record waits for them, whatever else would help.
 DISKS = {"cold_disk", "network_disk"}
+# Without a few slow records, training would be so many times as fast: they are its reason.
+MOSTLY = 2.0
 # They make every step faster, and no step is slow because of them.
 TIPS = {"data_is_fine", "amp", "channels_last"}
 # Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
@@ -114,13 +116,18 @@ def cause_of(
     largest = next(iter(shares_of(facts, good)))
     about = [verdict for verdict in good if is_cause_of(verdict, largest)]
     if about:
-        # Packing gains most, but a disk that is waited for is the reason.
-        return next((verdict for verdict in about if verdict.rule in DISKS), about[0])
+        # Packing gains most, but what is waited for is the reason.
+        return next((verdict for verdict in about if _is_reason(verdict)), about[0])
     likely = [v for v in others if is_cause_of(v, largest) and not v.lost]
     if largest != "wait":
         likely = [verdict for verdict in likely if verdict.modeled >= LIKELY]
     fine = compute_rules.data_is_fine(facts) if largest != "wait" else None
     return max(likely, key=lambda verdict: verdict.modeled, default=fine)
+
+
+def _is_reason(verdict: Verdict) -> bool:
+    """Return whether a disk, or a few slow records, take most of a step."""
+    return verdict.rule in DISKS or (verdict.rule == "slow_records" and verdict.gain >= MOSTLY)
 
 
 def is_cause_of(verdict: Verdict, part: str) -> bool:

@@ -1,7 +1,8 @@
 """Measure how much of a step the user's own Python takes: in the model, objective and augment.
 
-The stack of a step is sampled. What a line spends in long operators of torch is no Python, and is
-subtracted: one step is watched for them.
+Each part of a step is timed, and its stack is sampled in further steps, since sampling makes a step
+slower. What a line spends in long operators of torch is no Python, and is subtracted: one step is
+watched for them.
 """
 
 from collections import defaultdict
@@ -9,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter, thread_time
-from typing import Any
+from typing import Any, final
 
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -76,28 +77,40 @@ def measure_python(probe: Probe, seconds: float, say: Callable[[str], None]) -> 
 def _of_step(probe: Probe, seconds: float) -> tuple[dict[str, float], list[PythonLine]]:
     """Return the share of a step that is Python in each part, and lines with their shares."""
     sampler = StackSampler()
-    with _step_of(probe, sampler) as step:
+    times = _PartTimes(sampler)
+    with _step_of(probe, times.switch) as step:
         step()  # the first step also makes what is made once
-        num_steps = 0
+        times.take()
+        _repeated(step, seconds / 2)
+        plain_s = times.take()
         sampler.start()
-        start = perf_counter()
-        while perf_counter() - start < seconds or not num_steps:
-            step()
-            num_steps += 1
+        num_steps = _repeated(step, seconds / 2)
         sampler.stop()
+        sampled_s = times.take()
         num_watched = min(num_steps, MOST_WATCHED)
         on_cpu = probe.assembly.device.type == "cpu"
         watched = [_long_operators(step, sampler, on_cpu) for _ in range(num_watched)]
     lines = sampler.lines()
-    step_s = sampler.total_s / num_steps
+    step_s = sum(plain_s.values())
     shares: dict[str, float] = {}
     for part in PARTS:
-        sampled_s = sum(line.python_s for line in lines if line.label == part) / num_steps
         # Other programs may interrupt an operator, but hardly in every step.
-        operators_s = min(seconds_by_part[part] for seconds_by_part in watched)
-        shares[part] = max(0.0, sampled_s - operators_s) / step_s
+        operators_s = num_steps * min(seconds_by_part[part] for seconds_by_part in watched)
+        python_s = sum(line.python_s for line in lines if line.label == part) - operators_s
+        python = python_s / max(sampled_s[part], 1e-9)
+        shares[part] = min(max(python, 0.0), 1.0) * plain_s[part] / step_s
     parts = [part for part in PARTS if shares[part] > LEAST_LINE]
     return shares, [line for part in parts for line in _largest(lines, part, sampler.total_s)]
+
+
+def _repeated(step: Callable[[], None], seconds: float) -> int:
+    """Repeat a step for so long. Return how often."""
+    start = perf_counter()
+    num_steps = 0
+    while perf_counter() - start < seconds or not num_steps:
+        step()
+        num_steps += 1
+    return num_steps
 
 
 def _long_operators(
@@ -149,10 +162,11 @@ def _largest(lines: list[SampledLine], part: str, total_s: float) -> list[Python
 
 
 @contextmanager
-def _step_of(probe: Probe, sampler: StackSampler) -> Generator[Callable[[], None]]:
+def _step_of(probe: Probe, switch: Callable[[str], None]) -> Generator[Callable[[], None]]:
     """Yield a function that runs the user's parts as a training step does.
 
-    It labels what runs. Hooks tell the model from the objective that calls it.
+    It calls ``switch`` with the name of each part. Hooks tell the model from the objective that
+    calls it.
     """
     assembly = probe.assembly
     parts = training_parts(assembly)
@@ -161,21 +175,21 @@ def _step_of(probe: Probe, sampler: StackSampler) -> Generator[Callable[[], None
 
     def label(name: str) -> Callable[..., None]:
         def hook(*_: object) -> None:
-            sampler.label = name
+            switch(name)
 
         return hook
 
     def step() -> None:
-        sampler.label = "copy"
+        switch("copy")
         batch = move(host, assembly.device)
-        sampler.label = "augment"
+        switch("augment")
         batch = augment(batch, 0)
-        sampler.label = "objective"
+        switch("objective")
         with parts.precision.autocast():
             outcome = parts.objective(parts.model, batch)
-        sampler.label = "model"  # autograd functions of the user
+        switch("model")  # autograd functions of the user
         parts.precision.backward(outcome.loss)
-        sampler.label = "optimizer"
+        switch("optimizer")
         parts.precision.step(parts.optimizer, None)
         parts.optimizer.zero_grad(set_to_none=True)
 
@@ -189,6 +203,30 @@ def _step_of(probe: Probe, sampler: StackSampler) -> Generator[Callable[[], None
     finally:
         for handle in handles:
             handle.remove()
+
+
+@final
+class _PartTimes:
+    """Times the parts of a step, and labels them for a sampler."""
+
+    def __init__(self, sampler: StackSampler) -> None:
+        self._sampler = sampler
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._since = perf_counter()
+
+    def switch(self, part: str) -> None:
+        """Begin a part."""
+        now = perf_counter()
+        self._seconds[self._sampler.label] += now - self._since
+        self._sampler.label = part
+        self._since = now
+
+    def take(self) -> Mapping[str, float]:
+        """Return the seconds of each part since the last call."""
+        self.switch(self._sampler.label)
+        seconds = self._seconds
+        self._seconds = defaultdict(float)
+        return seconds
 
 
 class _LongOperators(TorchFunctionMode):

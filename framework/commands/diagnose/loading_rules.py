@@ -21,8 +21,7 @@ def waiting(facts: DiagnosisFacts) -> str:
     rates = facts.rates
     return (
         f"One thread prepares a batch in {facts.step_ms(rates.prepare or rates.loader):.1f} ms, "
-        f"computing takes {facts.step_ms(rates.compute):.1f} ms, and {100 * rates.wait:.0f} % of "
-        "the step is spent waiting."
+        f"and computing takes {facts.step_ms(rates.compute):.1f} ms."
     )
 
 
@@ -36,6 +35,8 @@ def raise_workers(facts: DiagnosisFacts) -> Verdict | None:
     if settings.workers >= wanted or is_locked:
         return None
     cause = f"Only {settings.workers} workers prepare records on {wanted} cores."
+    if settings.workers == 1:
+        cause = f"Only one worker prepares records, on {wanted} cores."
     if settings.workers == 0:
         cause = f"No workers: the step's own thread prepares the records, on {wanted} cores."
     return Verdict(

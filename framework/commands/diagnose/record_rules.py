@@ -14,8 +14,9 @@ def slow_records(facts: DiagnosisFacts) -> Verdict | None:
     block = facts.slow_records
     if not block or not facts.data_limits or block["num_slow"] > FEW * block["num_records"]:
         return None
-    # The waiting was measured without steps, too. Their share of it is taken to be the same.
-    share = facts.rates.wait * block["saved_s"] / (block["wait_s"] or 1.0)
+    # The waiting was measured without steps, too. Their share of what data costs is taken to be
+    # the same.
+    share = (1 - 1 / facts.headroom) * block["saved_s"] / (block["wait_s"] or 1.0)
     if share < LEAST_SHARE:
         return None
     names = ", ".join(map(named, block["records"][:MOST_NAMED]))

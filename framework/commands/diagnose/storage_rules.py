@@ -13,7 +13,7 @@ HUGE_BYTES = 1e6  # of an image file
 SMALL_BYTES = 8e3  # of a file
 # If opening and reading takes such a share of preparing a tiny file, the number of files is to
 # blame, and not their format.
-SMALL_SHARE = 0.3
+SMALL_SHARE = 0.2
 # If decoding and transforming takes a smaller share of preparing, no format is to blame.
 DECODE_SHARE = 0.5
 # The share of free memory, and of free disk space, that a store may take.

@@ -150,6 +150,14 @@ def test_two_settings_are_run_in_turn():
     assert all(rate > 0 for rate in (*pairs.before, *pairs.after))
 
 
+@pytest.mark.parametrize(("gain", "cause"), [(1.9, "decode_jpeg"), (2.0, "slow_records")])
+def test_a_few_slow_records_are_the_cause_if_most_of_a_step_waits_for_them(gain, cause):
+    slow = facts(settings={"workers": 0, "loader": "plain"})
+    decoding = Verdict("decode_jpeg", "d", "w", 4.0, tried=True, modeled=4.0, **WAIT)
+    records = Verdict("slow_records", "s", "w", gain, modeled=gain, **WAIT)
+    assert cause_of(slow, [decoding, records], []).rule == cause
+
+
 def test_advice_that_was_tried_and_lost_is_no_advice_and_no_cause():
     slow = facts(settings={"workers": 0, "loader": "plain"})
     lost = Verdict("processes", "p", "w", 0.22, ("a=1",), tried=True, modeled=3.0, **WAIT)

@@ -18,8 +18,10 @@ BLOCK = {
 
 
 def test_slow_records_are_named_with_what_they_cost():
-    verdict = slow_records(facts(slow_records=BLOCK, rates={"wait": 0.5}))
-    assert verdict.gain == pytest.approx(4 / 3)
+    slow = facts(slow_records=BLOCK, rates={"compute": 1000.0, "whole": 250.0, "wait": 0.7})
+    verdict = slow_records(slow)
+    assert slow.headroom == pytest.approx(4)
+    assert verdict.gain == pytest.approx(1 / (1 - 0.75 / 2))
     assert "2 of 1,000 reads" in verdict.says
     assert "75 % of the waiting was for their batches: a/huge.jpg (500 ms, 9.0 MB)" in verdict.says
 
