@@ -236,6 +236,7 @@ def test_a_recipe_may_mark_the_label_maps_it_packs():
     assert len(stored("made/train.h5")) == 12
 
 
+@pytest.mark.slow
 def test_a_u_net_learns_from_a_label_map():
     packed("pack.encode=raw")
     Path("conf/model/net.yaml").write_text(

@@ -134,7 +134,7 @@ print((sizes[-1] - sizes[1]) / (len(sizes) - 2))
 
 
 @pytest.mark.parametrize("num", [0, 2])
-@pytest.mark.parametrize("kind", ["hdf5", "lmdb", "folder"])
+@pytest.mark.parametrize("kind", ["hdf5", pytest.param("lmdb", marks=pytest.mark.slow), "folder"])
 def test_memory_stays_as_it_is_from_epoch_to_epoch(kind, num):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", MEMORY.format(kind=kind, num=num)]

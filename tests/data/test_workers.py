@@ -522,7 +522,7 @@ def _nothing():
     pass
 
 
-@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+@pytest.mark.parametrize("suffix", ["h5", pytest.param("lmdb", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_processes_started_in_any_way_give_the_same_batches(method, suffix):
     alone = _source(_nothing, suffix)

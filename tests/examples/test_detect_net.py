@@ -54,6 +54,7 @@ def test_the_recipe_learns():
     assert values[-1] > values[0] + 0.1
 
 
+@pytest.mark.slow
 def test_two_ranks_measure_what_one_does():
     several = ["parallel=ddp", "parallel.num_processes=2"]
     (alone,) = map_of("max_steps=1")

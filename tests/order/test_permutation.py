@@ -174,6 +174,7 @@ def test_so_is_fisher_yates(p_value):
     assert p_value(fisher_yates) > 1e-4
 
 
+@pytest.mark.slow
 def test_with_fewer_rounds_a_bijection_is_not_random(monkeypatch):
     without_c(monkeypatch)
     monkeypatch.setattr(module, "NUM_ROUNDS", 6)

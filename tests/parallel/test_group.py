@@ -114,5 +114,6 @@ def test_a_rank_that_hangs_while_another_saves_is_given_up_in_the_usual_time(tmp
     assert "timed out" in first["fault"]
 
 
+@pytest.mark.slow
 def test_a_save_may_take_longer_than_ranks_wait_for_each_other(tmp_path):
     assert launched("save_slowly", tmp_path) == [{"total": [2.0]}] * 2

@@ -222,6 +222,7 @@ def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothi
     assert learned == expected
 
 
+@pytest.mark.slow
 def test_fused_optimizers_get_gradients_laid_out_as_the_weights():
     words = [*COMMON, *FUSED[:2], "parallel.virtual_ranks=1", "parallel.num_processes=1"]
     for layout in ("true", "false"):
@@ -229,6 +230,7 @@ def test_fused_optimizers_get_gradients_laid_out_as_the_weights():
     assert losses(Path("layout-true")) == pytest.approx(losses(Path("layout-false")), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_other_virtual_ranks_are_another_run():
     train("four", *COMMON, "max_steps=3", "parallel.num_processes=1")
     again = paceline("train", "resume=four", "parallel.virtual_ranks=2", "max_steps=6")

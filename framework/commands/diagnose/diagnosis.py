@@ -36,8 +36,8 @@ SAMPLE_BATCHES = 16
 # If packing takes longer, `apply` packs a sample for so many seconds instead.
 LONGEST_PACKING_S = 120.0
 SAMPLE_PACKING_S = 20.0
-# Most of preparing a record waits for them, whatever else would help.
-DISKS = {"cold_disk", "network_disk"}
+# What waits for them does so whatever else would help.
+REASONS = {"cold_disk", "network_disk", "swap"}
 # Without a few slow records, training would be so many times as fast: they are its reason.
 MOSTLY = 2.0
 # They make every step faster, and no step is slow because of them.
@@ -126,8 +126,8 @@ def cause_of(
 
 
 def _is_reason(verdict: Verdict) -> bool:
-    """Return whether a disk, or a few slow records, take most of a step."""
-    return verdict.rule in DISKS or (verdict.rule == "slow_records" and verdict.gain >= MOSTLY)
+    """Return whether a disk, swapping or a few slow records are why other things are slow."""
+    return verdict.rule in REASONS or (verdict.rule == "slow_records" and verdict.gain >= MOSTLY)
 
 
 def is_cause_of(verdict: Verdict, part: str) -> bool:

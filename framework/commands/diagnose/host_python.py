@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter, thread_time
 from typing import Any, final
 
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
@@ -249,6 +249,8 @@ class _LongOperators(TorchFunctionMode):
         is_long = min(passed_s, busy_s) > LONG_S if self._on_cpu else passed_s > LONG_S
         # Layers are not sampled as Python of the user.
         is_layer = str(getattr(func, "__module__", "")).startswith("torch.nn.")
-        if is_long and not is_layer:
+        # Making Python numbers of a tensor on the CPU is work of Python.
+        is_python = self._on_cpu and func is Tensor.tolist
+        if is_long and not is_layer and not is_python:
             self.seconds[self._sampler.label] += passed_s
         return result

@@ -16,7 +16,7 @@ THROTTLED = 0.1
 # The share of memory that should stay free.
 FREE = 0.1
 # Swapping less is what any machine does.
-SWAPPED_BYTES_PER_S = 1e6
+SWAPPED_BYTES_PER_S = 1e7
 # The share of preparing a record that waiting for the disk must take to be its cause.
 DISK_SHARE = 0.5
 # If many threads together read so many times as fast as one, each of them waits for the answer.

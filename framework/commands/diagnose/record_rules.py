@@ -1,6 +1,6 @@
 """Rules about single records."""
 
-from framework.commands.diagnose.facts import DiagnosisFacts
+from framework.commands.diagnose.facts import DiagnosisFacts, gain
 from framework.commands.diagnose.verdict import Verdict
 from framework.contracts.slow_records import FEW, MOST_NAMED, named
 
@@ -19,6 +19,7 @@ def slow_records(facts: DiagnosisFacts) -> Verdict | None:
     share = (1 - 1 / facts.headroom) * block["saved_s"] / (block["wait_s"] or 1.0)
     if share < LEAST_SHARE:
         return None
+    rest = max(1 - block["slow_s"] / block["read_s"], 1 - MOST_SHARE)
     names = ", ".join(map(named, block["records"][:MOST_NAMED]))
     of_waiting = 100 * block["slow_wait_s"] / block["wait_s"]
     return Verdict(
@@ -27,7 +28,7 @@ def slow_records(facts: DiagnosisFacts) -> Verdict | None:
         f"the usual {1e3 * block['usual_s']:.1f} ms, and {of_waiting:.0f} % of the waiting was for "
         f"their batches: {names}.",
         "Make these records as small as the others, or move them to a disk that is as fast.",
-        min(facts.headroom, 1 / (1 - min(share, MOST_SHARE))),
+        min(gain(facts, load_s=rest * facts.load_s), 1 / (1 - min(share, MOST_SHARE))),
         action="shrink these files, or pack all with pack.max_side=512, say",
     )
 

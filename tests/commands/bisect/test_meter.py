@@ -21,6 +21,7 @@ def config(tmp_path_factory):
     return config
 
 
+@pytest.mark.slow
 def test_a_setting_is_measured_and_another_in_the_same_process(config, tmp_path):
     write_model(tmp_path)
     slow = {**config, "model": {**config["model"], "pause_ms": 200}}

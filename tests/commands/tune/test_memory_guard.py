@@ -33,6 +33,7 @@ def test_after_a_lack_of_memory_smaller_sizes_still_run(guarded):
     assert again.peak_bytes > 1 << 20
 
 
+@pytest.mark.slow
 def test_a_killed_process_and_late_steps_are_results(guarded):
     os.kill(guarded._process.pid, signal.SIGKILL)
     killed = guarded.attempt(16, 0.02, 100.0)
