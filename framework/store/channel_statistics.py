@@ -5,8 +5,11 @@ set. Every value in it has the same weight.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import cv2
@@ -17,6 +20,7 @@ from torch import Tensor
 from framework.contracts.records import ChannelStatistics, Field, Records, RecordStore
 from framework.image.decode import decode
 from framework.image.header import BadImage
+from framework.measure.host import num_cores
 from framework.order.batches import spread
 from framework.video.frame_files import BadFrames, frames_of
 
@@ -48,6 +52,14 @@ def sample_indices(num_records: int) -> Tensor:
     return spread(num_records, min(NUM_RECORDS, num_records))
 
 
+class _Share(NamedTuple):
+    """What one record adds to a channel."""
+
+    num_values: int
+    mean: float
+    squares: float  # the sum of the squared distances from the mean
+
+
 @final
 class StatisticsSampler:
     """Collects the statistics of a data set of ``num_records`` that pass by in order."""
@@ -69,9 +81,36 @@ class StatisticsSampler:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Measure a record of decoded values or image bytes. An unreadable image is left out."""
+        self._keep(self._measured(record))
+
+    def add_in_threads(self, parts: Iterable[Callable[[], Records]]) -> None:
+        """Read and measure parts of the sample, in order, with a thread for each core."""
+        with ThreadPoolExecutor(num_cores(), "paceline-statistics") as pool:
+            try:
+                for measured in pool.map(self._measured_part, parts):
+                    for shares in measured:
+                        self._keep(shares)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _measured_part(self, read: Callable[[], Records]) -> list[dict[str, list[_Share]]]:
+        records = read()
+        count = max((len(records[name]) for name in self._fields), default=0)
+        return [
+            self._measured({name: records[name][row] for name in self._fields})
+            for row in range(count)
+        ]
+
+    def _measured(self, record: Mapping[str, Any]) -> dict[str, list[_Share]]:
+        measured: dict[str, list[_Share]] = {}
         for name, field in self._fields.items():
             with suppress(BadImage, BadFrames):
-                self._shares[name].append(_shares(record[name], field))
+                measured[name] = _shares(record[name], field)
+        return measured
+
+    def _keep(self, measured: Mapping[str, list[_Share]]) -> None:
+        for name, shares in measured.items():
+            self._shares[name].append(shares)
 
     def result(self) -> dict[str, ChannelStatistics]:
         """Return the statistics by field, without fields that could not be measured."""
@@ -81,15 +120,38 @@ class StatisticsSampler:
         return {name: block for name, block in combined.items() if block is not None}
 
 
+_remembered: ContextVar[dict[tuple[str, int], dict[str, ChannelStatistics]] | None] = ContextVar(
+    "remembered", default=None
+)
+
+
+@contextmanager
+def remembered_statistics() -> Generator[None]:
+    """Measure a store only once inside the block, which opens it again and again."""
+    token = _remembered.set({})
+    try:
+        yield
+    finally:
+        _remembered.reset(token)
+
+
 def statistics_of(store: RecordStore) -> dict[str, ChannelStatistics]:
     """Read and measure a sample of ``store``: the result is that of packing."""
-    sampler = StatisticsSampler(store.manifest.fields, store.manifest.num_records)
-    names = [name for name, field in store.manifest.fields.items() if num_channels(field)]
-    if names:
-        for indices in sample_indices(store.manifest.num_records).split(READ_RECORDS):
-            records = store.read(indices)
-            for row in range(len(indices)):
-                sampler.add({name: records[name][row] for name in names})
+    known = _remembered.get()
+    if known is None or not store.manifest.source:
+        return _measured(store)
+    key = store.manifest.source, store.manifest.num_records
+    if key not in known:
+        known[key] = _measured(store)
+    return known[key]
+
+
+def _measured(store: RecordStore) -> dict[str, ChannelStatistics]:
+    manifest = store.manifest
+    sampler = StatisticsSampler(manifest.fields, manifest.num_records)
+    if any(num_channels(field) for field in manifest.fields.values()):
+        parts = sample_indices(manifest.num_records).split(READ_RECORDS)
+        sampler.add_in_threads(partial(store.read, indices) for indices in parts)
     return sampler.result()
 
 
@@ -99,14 +161,6 @@ def of_batch(images: Tensor) -> ChannelStatistics | None:
     sampler = StatisticsSampler({"images": field}, len(images))
     sampler.pass_by({"images": images}, len(images))
     return sampler.result().get("images")
-
-
-class _Share(NamedTuple):
-    """What one record adds to a channel."""
-
-    num_values: int
-    mean: float
-    squares: float  # the sum of the squared distances from the mean
 
 
 def _shares(value: Any, field: Field) -> list[_Share]:

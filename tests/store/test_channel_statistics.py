@@ -12,6 +12,7 @@ from framework.store.channel_statistics import (
     StatisticsSampler,
     num_channels,
     of_batch,
+    remembered_statistics,
     sample_indices,
     statistics_of,
 )
@@ -144,13 +145,16 @@ def test_every_way_to_pack_gives_the_same_statistics():
     assert all(statistics == found[0] for statistics in found)
 
 
+def write_photos(records, count):
+    manifest = open_store(write_store("a.h5", records)).manifest
+    writer = FolderWriter("photos", fields=manifest.fields, num_records=count)
+    writer.write(records, [""] * count)
+    writer.close(manifest)
+
+
 def test_a_folder_and_the_stores_packed_of_it_have_the_same_statistics():
     records = make_records(12)
-    writer = FolderWriter(
-        "photos", fields=open_store(write_store("a.h5", records)).manifest.fields, num_records=12
-    )
-    writer.write(records, [""] * 12)
-    writer.close(open_store("a.h5").manifest)
+    write_photos(records, 12)
     of_folder = statistics_of(FolderStore("photos"))
     assert is_near(of_folder["image"], *expected(records["image"] / 255))
     for path, encode in (("kept.h5", "keep"), ("raw.lmdb", "raw"), ("raw.h5", "raw")):
@@ -179,3 +183,21 @@ def test_a_batch_is_measured_without_a_store():
     assert found is not None
     assert is_near(found, [11.5 / 255], [images.double().std(correction=0).item() / 255])
     assert of_batch(torch.zeros(4)) is None
+
+
+def test_a_store_is_measured_once_where_statistics_are_remembered(monkeypatch):
+    reads = []
+    read = FolderStore.read
+
+    def counted(store, indices, views=()):
+        reads.append(len(indices))
+        return read(store, indices, views)
+
+    monkeypatch.setattr(FolderStore, "read", counted)
+    write_photos(make_records(3), 3)
+    with remembered_statistics():
+        first = statistics_of(FolderStore("photos"))
+        assert statistics_of(FolderStore("photos")) == first
+    assert sum(reads) == 3
+    assert statistics_of(FolderStore("photos")) == first
+    assert sum(reads) == 6

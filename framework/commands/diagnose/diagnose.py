@@ -220,13 +220,15 @@ def _diagnose_alone(
     from framework.commands.diagnose.diagnosis import apply, diagnose  # noqa: PLC0415
     from framework.commands.diagnose.measure_parts import Setting  # noqa: PLC0415
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
+    from framework.store.channel_statistics import remembered_statistics  # noqa: PLC0415
 
     grant = granted(arguments)
 
     def compose(changes: Sequence[str]) -> Setting:
         return Setting(*composed(changed(asked.words, changes), grant, asked.config_dir))
 
-    with message_if_stopped("stopped{by}: the diagnosis is not complete"):
+    incomplete = message_if_stopped("stopped{by}: the diagnosis is not complete")
+    with incomplete, remembered_statistics():
         # A training run sets the same number. With another, the rates would not be those of a run.
         torch.set_num_threads(threads_per_rank())
         setting = compose(())
