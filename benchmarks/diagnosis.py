@@ -135,14 +135,8 @@ def table(results: Sequence[Result]) -> str:
     lines = [
         "| planted | cause named | right | predicted | measured | prediction off by | took |",
         "| --- | --- | --- | --- | --- | --- | --- |",
+        *map(row, results),
     ]
-    for result in results:
-        measured = f"{result.measured.gain:.2f} ± {result.measured.spread:.2f}"
-        right = "yes" if result.is_right else f"NO, {result.planted.cause}"
-        lines.append(
-            f"| {result.planted.about} | {result.cause} | {right} | {result.predicted:.2f} "
-            f"| {measured} | {100 * result.error:+.0f} % | {result.seconds:.0f} s |"
-        )
     num_right = sum(result.is_right for result in results)
     num_close = sum(abs(result.error) <= CLOSE for result in results)
     lines.append(
@@ -150,6 +144,15 @@ def table(results: Sequence[Result]) -> str:
         f"predicted within {100 * CLOSE:.0f} %: {num_close} of {len(results)}"
     )
     return "\n".join(lines)
+
+
+def row(result: Result) -> str:
+    measured = f"{result.measured.gain:.2f} ± {result.measured.spread:.2f}"
+    right = "yes" if result.is_right else f"NO, {result.planted.cause}"
+    return (
+        f"| {result.planted.about} | {result.cause} | {right} | {result.predicted:.2f} "
+        f"| {measured} | {100 * result.error:+.0f} % | {result.seconds:.0f} s |"
+    )
 
 
 def confusion(results: Sequence[Result]) -> str:
@@ -207,9 +210,10 @@ def all_results(
             print(f"\n===== {planted.name}: {planted.about}", flush=True)
             try:
                 results.append(diagnosed(planted, folder, seconds))
-            except subprocess.SubprocessError as error:
+            except (OSError, subprocess.SubprocessError) as error:
                 print(f"failed: {error}", flush=True)
                 results.append(Result(planted, "failed", "", math.nan, NOTHING, math.nan))
+            print(row(results[-1]), flush=True)
     return results
 
 

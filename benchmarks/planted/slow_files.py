@@ -138,7 +138,7 @@ def mounted(source: Path, place: Path, latency_ms: float) -> Generator[None]:
     """Serve a slow view of ``source`` at ``place``, in a process of its own."""
     LIBC.umount2(bytes(place), DETACH)  # what a killed command left
     place.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "planted.slow_files", str(source), str(place)]
+    command = [sys.executable, __file__, str(source), str(place)]
     with subprocess.Popen([*command, f"{latency_ms:g}"]) as server:
         try:
             end = time.monotonic() + 10
