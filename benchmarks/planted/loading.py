@@ -73,5 +73,5 @@ PLANTED = (
         Remedy(lambda folder: _transformed(folder, "fast_vignette")),
     ),
     Planted("locked", "processes", "reading that holds Python's lock, in threads", _locked),
-    Planted("workers", "lower_workers", "too many workers for the cores", _too_many),
+    Planted("workers", "no_workers", "16 workers for records that one thread prepares", _too_many),
 )
