@@ -234,7 +234,7 @@ def report() -> tuple[int, list[str]]:
 def diagnosis() -> tuple[int, list[str]]:
     """Draw what ``paceline diagnose`` printed: the verdict, the rate of each part, the advice."""
     rows = (DATA / "diagnosis.txt").read_text().splitlines()
-    verdict = textwrap.wrap(rows[0], 54)
+    verdict = textwrap.wrap(rows[0], 50)
     parts = [
         text(0, 18 + 22 * number, row, font_weight="bold") for number, row in enumerate(verdict)
     ]
@@ -248,7 +248,7 @@ def diagnosis() -> tuple[int, list[str]]:
         color = "vermillion" if name == "the whole" else "blue"
         parts.append(text(0, y, name))
         parts.append(text(WIDTH, y, f"{rate:,.0f}", text_anchor="end"))
-        parts.append(box(218, y - 12, 190 * min(1.0, rate / most), 13, color, 2))
+        parts.append(box(236, y - 12, 172 * min(1.0, rate / most), 13, color, 2))
     first = next(number for number, row in enumerate(rows) if row.startswith("1. "))
     y += 14
     for row in textwrap.wrap(rows[first], 54):
