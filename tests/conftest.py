@@ -53,6 +53,15 @@ def _threads() -> set[threading.Thread]:
     }
 
 
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of later garbage collections.
+
+    Each would look at millions of objects, and in a forked child copy the pages that they are in.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def settled(before: set, now, wait_s: float = 5.0) -> set:
     """What is there beyond ``before`` after it had time to go."""
     end = time.monotonic() + wait_s

@@ -2,6 +2,7 @@
 
 python -m tests.rounds 20                    # find these tests in round 1, then repeat them
 python -m tests.rounds 5 --tests FILE        # repeat the tests that an earlier call has written to FILE
+python -m tests.rounds 5 --workers 3         # as many tests at once (2)
 
 It prints a line per round, keeps the output of failed rounds in ``outputs/rounds``, and ends with
 exit code 1 if a round failed. It is a plugin of pytest, too, which finds or selects these tests.
@@ -26,7 +27,7 @@ FOLDER = ROOT / "outputs" / "rounds"
 RECORD, SELECT = "PACELINE_ROUNDS_RECORD", "PACELINE_ROUNDS_SELECT"  # a folder, a file
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 PYTEST = [
-    *(sys.executable, "-m", "pytest", "-p", "tests.rounds", "-n", "2", "--dist", "loadfile"),
+    *(sys.executable, "-m", "pytest", "-p", "tests.rounds", "--dist", "loadfile"),
     *("-m", "not cluster and not slow"),
 ]
 
@@ -87,11 +88,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Selector(set(Path(file).read_text().splitlines())))
 
 
-def run_round(number: int, **environment: str) -> bool:
+def run_round(number: int, workers: int, **environment: str) -> bool:
     """Run the tests once, print the outcome, and return whether all passed."""
     start = time.monotonic()
     done = subprocess.run(
-        PYTEST,
+        [*PYTEST, "-n", str(workers)],
         check=False,
         cwd=ROOT,
         env={**os.environ, **environment},
@@ -110,7 +111,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rounds", type=int)
     parser.add_argument("--tests", type=Path, help="names of tests, one per line")
+    parser.add_argument("--workers", type=int, default=2, help="tests that run at once")
     given = parser.parse_args()
+    workers: int = given.workers
     names, first, passed = given.tests, 1, True
     FOLDER.mkdir(parents=True, exist_ok=True)
     if names is None:
@@ -119,11 +122,14 @@ def main() -> int:
         parts.mkdir(exist_ok=True)
         for old in parts.iterdir():
             old.unlink()
-        passed = run_round(1, **{RECORD: str(parts)})
+        passed = run_round(1, workers, **{RECORD: str(parts)})
         names.write_text("".join(path.read_text() for path in sorted(parts.iterdir())))
         print(f"{len(names.read_text().splitlines())} tests start processes: {names}", flush=True)
         first = 2
-    results = [run_round(n, **{SELECT: str(names)}) for n in range(first, given.rounds + 1)]
+    results = [
+        run_round(number, workers, **{SELECT: str(names)})
+        for number in range(first, given.rounds + 1)
+    ]
     return int(not (passed and all(results)))
 
 
