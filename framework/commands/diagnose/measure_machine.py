@@ -28,7 +28,10 @@ from framework.store.versions import files_of
 # Shares of the given seconds.
 TRAIN = 0.06
 TURN = 0.02
+# Batches that were prepared before a change wait in the loader, and are trained on first.
+TURN_OF_TRAINING = 0.05
 BURN_IN = 0.01
+DRAIN = 0.03
 DISK = 0.03
 TURNS = 2
 NUM_PIECES = 4096
@@ -37,7 +40,7 @@ CROWDED = 0.5
 # If training keeps a smaller share of its cores busy, more cores do not help.
 CORES_USED = 0.7
 
-Measure = Callable[[float, float], Rate]
+Measure = Callable[[], Rate]
 Change = Callable[[], AbstractContextManager[None]]
 
 
@@ -71,7 +74,9 @@ def _threads(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
         fewer = max(1, cores - round(use.others_cores + use.stolen_cores))
     known: dict[str, Any] = {"num_threads": threads, "fewer_threads": min(fewer, threads)}
     if fewer < threads:
-        known["fewer_threads_gain"] = _gain(probe.compute, seconds, lambda: torch_threads(fewer))
+        known["fewer_threads_gain"] = _gain(
+            lambda: probe.compute(TURN * seconds, BURN_IN * seconds), lambda: torch_threads(fewer)
+        )
     return known
 
 
@@ -89,7 +94,7 @@ def _opencv(probe: Probe, seconds: float) -> dict[str, Any]:
     if isinstance(source, StoreSource) and threads > 1:
         is_process = source.workers.kind == "process" and source.workers.num
         if not is_process and threads * max(1, source.workers.num) > num_cores():
-            known["no_opencv_gain"] = _gain(probe.train, seconds, lambda: _no_opencv(opencv))
+            known["no_opencv_gain"] = _gain_of_training(probe, seconds, lambda: _no_opencv(opencv))
     return known
 
 
@@ -99,17 +104,21 @@ def _cores(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
     every = set(range(os.cpu_count() or 1))
     known: dict[str, Any] = {"all_cores": len(every), "allowed_cores": len(mine)}
     if len(mine) < len(every) and use.own_cores + use.waited_cores > CORES_USED * len(mine):
-        known["all_cores_gain"] = _gain(probe.train, seconds, lambda: _on_cores(every))
+        known["all_cores_gain"] = _gain_of_training(probe, seconds, lambda: _on_cores(every))
     return known
 
 
-def _gain(measure: Measure, seconds: float, change: Change) -> float:
+def _gain_of_training(probe: Probe, seconds: float, change: Change) -> float:
+    return _gain(lambda: probe.train(TURN_OF_TRAINING * seconds, DRAIN * seconds), change)
+
+
+def _gain(measure: Measure, change: Change) -> float:
     """Return the factor on a rate that a change makes, measured in turn."""
     rates = {False: 0.0, True: 0.0}
     for number in range(2 * TURNS):
         changed = number % 2 == 1
         with change() if changed else nullcontext():
-            rates[changed] += measure(TURN * seconds, BURN_IN * seconds).records_per_s
+            rates[changed] += measure().records_per_s
     return rates[True] / rates[False]
 
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# The keys whose saves also write the weights of the model.
+WITH_WEIGHTS = ("validate_every", "checkpoint.every_epochs")
 # Steps in which the saves are counted, in units of the shortest interval.
 HORIZON = 1000
 
@@ -18,7 +20,8 @@ class RunFacts:
     epoch_steps: int
     validate_s: float = 0.0
     validate_every: float | None = None  # None: the run never validates
-    save_s: float = 0.0
+    save_s: float = 0.0  # the state alone
+    weights_s: float = 0.0  # the weights of the model, which some saves write, too
     # The intervals of saving by their key. A validation saves the state, too.
     save_every: Mapping[str, float] = field(default_factory=dict[str, float])
     report_s: Mapping[str, float] = field(default_factory=dict[str, float])  # by the sink's name
@@ -28,6 +31,12 @@ class RunFacts:
     def saves_per_step(self) -> float:
         """How often a step is followed by a save."""
         return times_per_step(*self.save_every.values())
+
+    @property
+    def weights_per_step(self) -> float:
+        """How often a step is followed by a save of the weights, too."""
+        every = self.save_every
+        return times_per_step(*(every[key] for key in WITH_WEIGHTS if key in every))
 
     @property
     def reports_per_step(self) -> float:
@@ -42,7 +51,7 @@ class RunFacts:
             validating_s = self.validate_s / self.validate_every
         return {
             "validating": validating_s,
-            "saving": self.save_s * self.saves_per_step,
+            "saving": self.save_s * self.saves_per_step + self.weights_s * self.weights_per_step,
             "reporting": math.fsum(self.report_s.values()) * self.reports_per_step,
         }
 

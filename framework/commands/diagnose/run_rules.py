@@ -17,7 +17,7 @@ def frequent_validation(facts: DiagnosisFacts) -> Verdict | None:
     run = facts.on_run
     if run is None or run.validate_every is None or not _matters(facts, run, "validating"):
         return None
-    cost_s = run.validate_s + run.save_s  # the state is saved after each
+    cost_s = run.validate_s + run.save_s + run.weights_s  # each is followed by a save
     every = _interval(facts, cost_s)
     left_s = cost_s / every
     before_s = cost_s / run.validate_every

@@ -1,13 +1,19 @@
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.diagnose.measure_parts import Setting
-from framework.commands.diagnose.measure_run import LimitedLoader, measure_run, run_rate
+from framework.commands.diagnose.measure_run import (
+    LimitedLoader,
+    TimedCheckpoints,
+    measure_run,
+    run_rate,
+)
 from tests.conftest import make_records, write_store
 
 SLOW = """
@@ -100,3 +106,25 @@ def test_a_limited_loader_knows_the_time_of_the_rest():
     taken = list(loader.epoch(0))
     assert 1 <= len(taken) < 10
     assert loader.missing_s >= 0.02 * (10 - len(taken))
+
+
+class SlowCheckpoints:
+    """Checkpoints that take 20 ms for a state, and 50 ms more for weights."""
+
+    now_s = 0.0
+
+    def is_late(self):
+        return False
+
+    def save(self, step, state, weights, best, final):
+        self.now_s += 0.02 if weights is None else 0.07
+        return Path(f"{step}.pt")
+
+
+def test_a_state_is_timed_without_the_weights_that_the_last_save_writes(monkeypatch):
+    slow = SlowCheckpoints()
+    clock = SimpleNamespace(perf_counter=lambda: slow.now_s)
+    monkeypatch.setattr("framework.commands.diagnose.measure_run.time", clock)
+    saves = TimedCheckpoints(slow)
+    assert saves.save(3, {}, {}, best=False, final=True) == Path("3.pt")
+    assert (saves.state_s, saves.weights_s) == pytest.approx((0.02, 0.05))
