@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,8 +104,8 @@ def rate_of(planted: Planted, folder: Path, part: str, words: list[str], mended:
     around = planted.around(folder)
     if mended and planted.remedy is not None:
         environment |= planted.remedy.environment
-        if not planted.remedy.limited:
-            around = nullcontext([])
+        if planted.remedy.around is not None:
+            around = planted.remedy.around(folder)
     own = [f"{RATE_SECONDS:g}", part, *words]
     with around as prefix:
         command = [*prefix, sys.executable, "-m", "planted.train_rate", *own]

@@ -31,12 +31,12 @@ class Remedy:
     Attributes:
         words: Makes the data, and returns the words of the command.
         environment: Variables that take the place of those of the set-up.
-        limited: Whether the limits of the set-up hold.
+        around: Takes the place of the limits of the set-up; None: they hold.
     """
 
     words: MakeWords
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    limited: bool = True
+    around: Around | None = None
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,15 @@ def drop_files(folder: Path) -> None:
 
 
 @contextmanager
+def cached(folder: Path) -> Generator[list[str]]:
+    """Read all files of a folder, so that they are in the page cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.read_bytes()
+    yield []
+
+
+@contextmanager
 def one_core(folder: Path) -> Generator[list[str]]:
     """Run the command on the first of our cores."""
     yield ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]

@@ -5,9 +5,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from planted.contract import Planted, Remedy
+from planted.contract import Planted, Remedy, unlimited
 from planted.limits import (
     beside_programs,
+    cached,
     disk_speed,
     no_groups,
     no_swap,
@@ -105,7 +106,7 @@ PLANTED = (
         "other_programs",
         "another program on every core",
         _computing,
-        Remedy(_computing, limited=False),
+        Remedy(_computing, around=unlimited),
         around=beside_programs,
     ),
     Planted(
@@ -113,7 +114,7 @@ PLANTED = (
         "cpu_quota",
         "a CPU quota of a quarter of the cores",
         _scaling,
-        Remedy(_scaling, limited=False),
+        Remedy(_scaling, around=unlimited),
         around=quota(CORES / 4),
         obstacle=no_groups,
     ),
@@ -122,7 +123,7 @@ PLANTED = (
         "few_cores",
         "an affinity mask with one core",
         _scaling,
-        Remedy(_scaling, limited=False),
+        Remedy(_scaling, around=unlimited),
         around=one_core,
         obstacle=no_taskset,
     ),
@@ -131,7 +132,7 @@ PLANTED = (
         "swap",
         "a table that needs 500 MB more than the memory",
         _hoarding,
-        Remedy(_hoarding, limited=False),
+        Remedy(_hoarding, around=unlimited),
         around=swapping(900 * MB),
         obstacle=no_swap,
     ),
@@ -140,7 +141,7 @@ PLANTED = (
         "cold_disk",
         "images on a disk of 20 MB/s, larger than memory",
         _large,
-        Remedy(_large, limited=False),
+        Remedy(_large, around=lambda folder: cached(folder / "many")),
         around=disk_speed(20 * MB, 1200 * MB),
         obstacle=no_groups,
     ),
