@@ -300,7 +300,7 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
     known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     known["auto"] = assembly.from_data
-    known["starts"] = _starts(run_dir, start_step)
+    known["starts"] = _starts(run_dir, start_step, assembly.parallel.world_size)
     if assembly.config["init"]["weights"] is not None:
         known["init"] = assembly.config["init"]
     write_json(run_dir / FACTS, known)
@@ -309,19 +309,19 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
         (run_dir / name).unlink(missing_ok=True)
 
 
-def _starts(run_dir: Path, start_step: int) -> list[dict[str, Any]]:
-    """Return the step after which each part of a run began, and the file of its configuration.
+def _starts(run_dir: Path, start_step: int, ranks: int) -> list[dict[str, Any]]:
+    """Return the step after which each part of a run began, its configuration and its ranks.
 
     Parts that began later than the newest are void: their steps are taken again.
     """
     before: list[dict[str, Any]] = []
     with suppress(OSError, ValueError):
         before = json.loads((run_dir / FACTS).read_text(encoding="utf-8")).get("starts", before)
-    newest = {"step": start_step, "config": newest_config(run_dir).name}
+    newest = {"config": newest_config(run_dir).name, "ranks": ranks}
     kept = [part for part in before if part["step"] < start_step]
-    if kept and kept[-1]["config"] == newest["config"]:  # ranks that started again
+    if kept and kept[-1] == {**newest, "step": kept[-1]["step"]}:  # ranks that started again
         return kept
-    return [*kept, newest]
+    return [*kept, {"step": start_step, **newest}]
 
 
 def _complete_resolved(run_dir: Path, from_data: Config) -> None:

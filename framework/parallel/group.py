@@ -86,7 +86,8 @@ class RankGroup:
                 all_up(store, rank, world_size)
                 dist.init_process_group(
                     backend,
-                    store=PrefixStore("paceline/group", store),
+                    # A group that a rank opens after another must not find its addresses.
+                    store=PrefixStore(f"paceline/group{len(_closed)}", store),
                     rank=rank,
                     world_size=world_size,
                     timeout=self._timeout,

@@ -42,22 +42,25 @@ def _replay(cfg: DictConfig, grant: Grant, folder: Path) -> RunOutcome:
     run_dir = Path(config["run"])
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
+        from framework.commands.replay.choose_step import StepSearch, choose_step  # noqa: PLC0415
         from framework.commands.replay.print_replay import print_replay  # noqa: PLC0415
         from framework.commands.replay.replay_rank import PLACE, replay_here  # noqa: PLC0415
-        from framework.commands.replay.step_again import check_one_process  # noqa: PLC0415
+        from framework.commands.replay.run_history import read_history  # noqa: PLC0415
+        from framework.commands.replay.step_again import ranks_at  # noqa: PLC0415
         from framework.commands.replay.write_replay import RESULT  # noqa: PLC0415
         from framework.commands.train.run_ranks import RankedJob  # noqa: PLC0415
         from framework.config.saved_config import read_config  # noqa: PLC0415
 
-        saved, _ = read_config(run_dir)
-        starts_rank = check_one_process(saved, f"run = {run_dir}")
+        read_config(run_dir)
         asked = {"run": str(run_dir), "step": str(config["step"])}
-        # like training, which starts as many processes as the run's virtual ranks shared
-        parallel = {**saved["parallel"], "num_processes": 1, "num_nodes": 1, "max_restarts": 0}
+        history = read_history(run_dir)
+        chosen = choose_step(asked["step"], history)
+        step = chosen.first if isinstance(chosen, StepSearch) else chosen
+        count, parallel = ranks_at(history, step)
         job = RankedJob(
             {"replay": asked, "parallel": parallel, "debug": None}, str(folder), allowed
         )
-        outcome = job.outcome(_in_rank if starts_rank else replay_here)
+        outcome = job.outcome(_in_ranks if count else replay_here)
         place = folder / PLACE
         if outcome.code == 0:
             written = Path(json.loads(place.read_text(encoding="utf-8")))
@@ -66,7 +69,7 @@ def _replay(cfg: DictConfig, grant: Grant, folder: Path) -> RunOutcome:
     return outcome
 
 
-def _in_rank(job: "RankedJob") -> RunOutcome:
+def _in_ranks(job: "RankedJob") -> RunOutcome:
     from framework.commands.train.run_ranks import launch_ranks  # noqa: PLC0415
 
     return launch_ranks(job, module="framework.commands.replay.replay_rank")

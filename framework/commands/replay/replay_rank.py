@@ -1,5 +1,6 @@
 """Replay in a rank of its own: ``python -m framework.commands.replay.replay_rank FILE``."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from framework.commands.train.start_rank import begin_rank
 
 if TYPE_CHECKING:
     from framework.cli.outcome import RunOutcome
+    from framework.commands.replay.step_again import ReplayedStep
     from framework.commands.train.run_ranks import RankedJob
 
 PLACE = "place.json"  # in the job's folder: where the results are
@@ -22,7 +24,7 @@ def main(path: str) -> None:
 
 
 def replay_here(job: "RankedJob") -> "RunOutcome":
-    """Replay in this process, and note where the results are."""
+    """Replay in this process, and note where the results are. Only rank 0 writes and prints."""
     from framework.cli.outcome import RunOutcome  # noqa: PLC0415
     from framework.commands.replay.replay_bar import replay_bar  # noqa: PLC0415
     from framework.commands.replay.step_again import ReplayJob, replay_run  # noqa: PLC0415
@@ -31,16 +33,19 @@ def replay_here(job: "RankedJob") -> "RunOutcome":
     from framework.system.durable import write_json  # noqa: PLC0415
 
     asked = ReplayJob(**job.config["replay"])
-    places: list[str] = []
-    with replay_bar() as told:
-        replay_run(
-            asked,
-            job.allowed,
-            lambda text: print(printable(text), file=sys.stderr),
-            told,
-            lambda replayed: places.append(str(write_replay(replayed, Path(asked.run)))),
-        )
-    write_json(Path(job.run_dir, PLACE), places[0])
+
+    def say(text: str) -> None:
+        print(printable(text), file=sys.stderr)
+
+    def show(replayed: "ReplayedStep") -> None:
+        place = write_replay(replayed, Path(asked.run))
+        write_json(Path(job.run_dir, PLACE), str(place))
+
+    if os.environ.get("RANK", "0") == "0":
+        with replay_bar() as told:
+            replay_run(asked, job.allowed, say, told, show)
+    else:
+        replay_run(asked, job.allowed, lambda _: None, lambda *_: None, show)
     return RunOutcome(0, "replayed")
 
 

@@ -1,6 +1,6 @@
 """What the directory of a run says about its steps: states, reports, and when it was resumed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from framework.commands.report.json_values import lines_of, load, mapping, numbe
 from framework.config.schema import FACTS
 from framework.errors import NumericError
 from framework.sink.config_files import newest_config
-from framework.train.checkpoint import saved_steps
+from framework.train.checkpoint import FOLDER, has_stamp, saved_steps
 
 # Keys of a line of metrics.jsonl that stand between the split and the learning rate are means.
 FIRST, LAST = "split", "lr"
@@ -38,10 +38,12 @@ class Attempt(NamedTuple):
     Attributes:
         start: The number of steps that were taken before.
         config: The name of the file with its configuration.
+        ranks: The number of its ranks; None for runs of versions that did not record it.
     """
 
     start: int
     config: str
+    ranks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class RunHistory:
         run_dir: The directory of the run.
         facts: What ``run.json`` holds.
         states: The file of each saved state by its step, the newest step last.
+        damaged: The names of states without a whole end.
         reports: The reports of training in their order.
         attempts: The parts of the run in their order.
         last_step: The last step that the run is known to have taken.
@@ -61,6 +64,7 @@ class RunHistory:
     run_dir: Path
     facts: Mapping[str, Any]
     states: Mapping[int, Path]
+    damaged: tuple[str, ...]
     reports: tuple[LoggedReport, ...]
     attempts: tuple[Attempt, ...]
     last_step: int
@@ -83,11 +87,22 @@ def read_history(run_dir: Path) -> RunHistory:
         run_dir,
         facts,
         states,
+        _damaged(run_dir, states.values()),
         reports,
         attempts=_attempts(facts, newest_config(run_dir).name),
         last_step=max(known, default=0),
         diverged=ended.get("code") == NumericError.exit_code,
     )
+
+
+def _damaged(run_dir: Path, whole: Collection[Path]) -> tuple[str, ...]:
+    """Return the names of states that were cut short. Those that a resume left behind are whole."""
+    names: list[str] = []
+    for path in sorted(run_dir.joinpath(FOLDER).glob("step-*.pt")):
+        with open(path, "rb") as file:
+            if path not in whole and not has_stamp(file):
+                names.append(path.name)
+    return tuple(names)
 
 
 def _count(value: Any) -> int:
@@ -121,7 +136,8 @@ def _attempts(facts: Mapping[str, Any], newest: str) -> tuple[Attempt, ...]:
         name = part.get("config")
         # a name that leads out of the directory is none: it may come from somebody else
         if isinstance(name, str) and Path(name).name == name:
-            parts.append(Attempt(_count(part.get("step")), name))
+            ranks = _count(part.get("ranks")) or None
+            parts.append(Attempt(_count(part.get("step")), name, ranks))
     if not parts or parts[0].start > 0:
         return (Attempt(0, newest),)
-    return tuple(sorted(parts))
+    return tuple(sorted(parts, key=lambda part: part.start))

@@ -1,5 +1,6 @@
 """Take steps of a run again: from the nearest saved state, exactly as the run took them."""
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -10,8 +11,13 @@ from typing import Any, NamedTuple, final
 import torch
 
 from framework.commands.replay.choose_step import StepSearch, choose_step
-from framework.commands.replay.run_history import RunHistory, read_history
-from framework.commands.replay.watched_steps import LastStepTaken, StepWatch, WatchedPass
+from framework.commands.replay.run_history import Attempt, RunHistory, read_history
+from framework.commands.replay.watched_steps import (
+    LastStepTaken,
+    StepWatch,
+    WatchedPass,
+    gathered_passes,
+)
 from framework.config.assemble import Assembly, assemble
 from framework.config.data_versions import recorded_data, with_saved_versions
 from framework.config.init_weights import with_saved_digest
@@ -22,7 +28,7 @@ from framework.config.targets import Config, check_targets, data_name, with_fold
 from framework.config.training_parts import training_parts
 from framework.contracts.data import Source
 from framework.contracts.training import Objective, Report
-from framework.errors import ConfigError, DataError, NumericError
+from framework.errors import ConfigError, DataError, DistributedError, NumericError
 from framework.measure.host import threads_per_rank
 from framework.run import facts as present_facts
 from framework.train.checkpoint import Damaged, read_state
@@ -30,6 +36,7 @@ from framework.train.trainer import Trainer
 
 SINGLE = ("framework.parallel.none.", "framework.parallel.dp.")
 VIRTUAL = "framework.parallel.virtual."
+OTHER_RANK = 104  # of the error of ranks that did not meet the loss that ended a run
 COMPARED = ("processor", "num_cores", "gpus")  # of the machine: they may change bits
 
 
@@ -50,7 +57,7 @@ class ReplayedStep(NamedTuple):
 
     Attributes:
         summary: What ``replay.json`` holds of it, without its records.
-        passes: Its forward passes.
+        passes: Its forward passes, of all ranks.
         source: The training data, still open.
         objective: The objective of the run.
     """
@@ -71,7 +78,7 @@ def replay_run(
     told: Callable[[int, int], None],
     show: Show,
 ) -> None:
-    """Find the step, take it again, and show it.
+    """Find the step, take it again, and show it. All ranks call this together; rank 0 shows.
 
     Args:
         job: What to replay.
@@ -82,6 +89,8 @@ def replay_run(
     """
     torch.set_num_threads(threads_per_rank())
     history = read_history(Path(job.run))
+    for name in history.damaged:
+        say(f"note: {name} is damaged, and no step starts from it")
     chosen = choose_step(job.step, history)
     again = RunAgain(history, allowed, say, told)
     search: StepSearch | None = None
@@ -116,6 +125,7 @@ class RunAgain:
         self.repeated: set[int] = set()
         self.differing: set[int] = set()
         self.ended = ""
+        self.num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
 
     def find(self, search: StepSearch, where: str) -> int:
         """Return the step that is searched. ConfigError C343 if all steps are finite."""
@@ -142,8 +152,10 @@ class RunAgain:
                 "wall_s": time.perf_counter() - start,
             }
             assert watch.parts is not None
-            source = assembly.train_source
-            show(ReplayedStep(summary, watch.passes, source, watch.parts.objective))
+            passes = gathered_passes(watch.passes, assembly.parallel)
+            if assembly.leads:
+                source = assembly.train_source
+                show(ReplayedStep(summary, passes, source, watch.parts.objective))
 
         self._walk(max(1, step - 1), step + 1, step, seen)
 
@@ -229,16 +241,17 @@ class RunAgain:
     def _assembly(self, position: int, state: Mapping[str, Any] | None) -> Assembly:
         """Open the data as the run did.
 
-        ConfigError C344 for several ranks, DataError D340 if the data has changed.
+        ConfigError C344 if other ranks took these steps, DataError D340 if the data has changed.
         """
-        name = self.history.attempt_at(position).config
-        config, _ = read_config(self.history.run_dir, name)
+        attempt = self.history.attempt_at(position)
+        config, _ = read_config(self.history.run_dir, attempt.config)
+        self._check_ranks(config, attempt, position)
         config = with_folds(with_functions(config))
         check_targets(config, self.allowed)
         known = state
         if known is None or "learned" not in known:
             known = recorded_data(self.history.facts)
-        config = _only_training(config, self.history.run_dir)
+        config = _only_training(config, self.history.run_dir, self.num_ranks)
         config, notes = with_saved_versions(config, known)
         if state is not None:
             config = with_saved_digest(config, state)
@@ -251,6 +264,18 @@ class RunAgain:
             assembly.close()
             raise
         return assembly
+
+    def _check_ranks(self, config: Config, attempt: Attempt, position: int) -> None:
+        count = max(1, num_ranks(config, attempt))
+        if count == self.num_ranks:
+            return
+        where = f"run = {self.history.run_dir}"
+        what = (
+            f"the steps after {position} were taken by {count} ranks, and later ones by "
+            f"{self.num_ranks}, with no state between them"
+        )
+        fix = "choose an earlier step, and keep more states with checkpoint.keep=10"
+        raise ConfigError(344, where, what, fix)
 
     def _trainer(
         self,
@@ -274,18 +299,20 @@ class RunAgain:
             trainer.fit([_ComparingSink(self)])
         except LastStepTaken:
             pass
-        except NumericError as error:
+        except (NumericError, DistributedError) as error:
+            if isinstance(error, DistributedError) and error.args[0] != OTHER_RANK:
+                raise
             watch.finish()
             self.ended = str(error)
             return True
         return False
 
 
-def _only_training(config: Config, run_dir: Path) -> Config:
+def _only_training(config: Config, run_dir: Path, num_ranks: int) -> Config:
     """Return the configuration without what does not decide the training steps."""
     parallel = config["parallel"]
-    if parallel["_target_"].startswith(VIRTUAL):  # one process repeats what several have computed
-        parallel = {**parallel, "num_processes": 1, "num_nodes": 1, "max_restarts": 0}
+    if "num_processes" in parallel:
+        parallel = on_this_host(parallel, num_ranks)
     config = {
         **config,
         "parallel": parallel,
@@ -298,20 +325,32 @@ def _only_training(config: Config, run_dir: Path) -> Config:
     return config
 
 
-def check_one_process(config: Config, where: str) -> bool:
-    """Return whether a run is repeated in a rank of its own. ConfigError C344 if by none."""
+def ranks_at(history: RunHistory, step: int) -> tuple[int, Config]:
+    """Return how many ranks take a step again, and their block ``parallel``.
+
+    0 ranks stand for this process.
+    """
+    attempt = history.attempt_at(step - 1)
+    config, _ = read_config(history.run_dir, attempt.config)
+    count = num_ranks(config, attempt)
+    return count, on_this_host(config["parallel"], max(1, count))
+
+
+def num_ranks(config: Config, attempt: Attempt) -> int:
+    """Return how many ranks repeat a part of a run; 0: this process does."""
     parallel = config["parallel"]
     target = parallel["_target_"]
     if target.startswith(SINGLE):
-        return False
-    if target.startswith(VIRTUAL):
-        return True
-    count = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
-    if count == 1:
-        return True
-    what = f"was trained by {count} ranks, whose sums one process cannot repeat bit by bit"
-    fix = "train with parallel=virtual, whose steps any number of processes repeats"
-    raise ConfigError(344, where, what, fix)
+        return 0
+    if target.startswith(VIRTUAL):  # one process repeats what several have computed
+        return 1
+    # torchrun and srun start other numbers than the configuration says
+    return attempt.ranks or parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
+
+
+def on_this_host(parallel: Config, num_ranks: int) -> Config:
+    """Return the block with all ranks on this host, of which a lost one is not replaced."""
+    return {**parallel, "num_processes": num_ranks, "num_nodes": 1, "max_restarts": 0}
 
 
 def _check_data(assembly: Assembly, known: Mapping[str, Any]) -> None:

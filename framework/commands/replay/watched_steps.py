@@ -1,5 +1,6 @@
 """Look at the steps of a Trainer from its parts, without changing a bit of what it learns."""
 
+import io
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -11,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from framework.commands.evaluate.record_losses import OutputRecorder, record_losses
-from framework.contracts.batch import Batch, mapped
+from framework.contracts.batch import Batch, mapped, tensors
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
-from framework.contracts.parallel import Precision, ScalesLoss
+from framework.contracts.parallel import Parallel, Precision, ScalesLoss
 from framework.contracts.training import Objective, Outcome
 from framework.errors import words_of
 from framework.precision.clip import gradients
 from framework.system.rng import kept_generators
+from framework.train.ema import is_sharded
 from framework.train.metrics import Tally, metrics_of
 from framework.train.nonfinite import are_finite
 from framework.train.parts import Parts
@@ -186,7 +188,7 @@ class StepWatch:
             facts.finite &= math.isfinite(facts.means["loss"])
             if self.target is not None:
                 model = parts.parallel.unwrap(parts.model)
-                facts.weights = weights_digest(model.state_dict())
+                facts.weights = weights_digest(parts.parallel.gather_state(model.state_dict()))
         if self.is_target:
             self._find_losses(parts)
         self._is_open = False
@@ -269,7 +271,8 @@ class _WatchedPrecision:
 def gradient_norms(model: nn.Module, scale: float = 1.0) -> dict[str, float]:
     """Return the norm of the gradients of each layer that has any, by its name.
 
-    A layer is a module with parameters of its own. ``scale`` is the factor on the gradients.
+    A layer is a module with parameters of its own. ``scale`` is the factor on the gradients. If the
+    gradients are sharded, all ranks call this together.
     """
     norms: dict[str, Tensor] = {}
     for name, module in model.named_modules():
@@ -277,7 +280,9 @@ def gradient_norms(model: nn.Module, scale: float = 1.0) -> dict[str, float]:
             _values(part.grad) for part in module.parameters(recurse=False) if part.grad is not None
         ]
         if own:
-            norms[name or type(module).__name__] = torch.nn.utils.get_total_norm(own).double()
+            norm: Any = torch.nn.utils.get_total_norm(own)
+            whole = norm.full_tensor() if is_sharded(norm) else norm
+            norms[name or type(module).__name__] = whole.double()
     if not norms:
         return {}
     values = (torch.stack(list(norms.values())) / scale).tolist()
@@ -297,3 +302,26 @@ def weights_digest(state: Mapping[str, Any]) -> str:
             values = state[name].detach().cpu().contiguous().reshape(-1)
             digest.update(values.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def gathered_passes(passes: list[WatchedPass], parallel: Parallel) -> list[WatchedPass]:
+    """Return the passes of all ranks in the order of the ranks, on the host.
+
+    All ranks call this together. Outputs, and what is no plain tensor, stay behind. The passes of a
+    single rank are returned as they are.
+    """
+    if parallel.world_size == 1:
+        return passes
+    own = [{"batch": _plain_tensors(done.batch), "losses": done.losses} for done in passes]
+    file = io.BytesIO()
+    torch.save(own, file)
+    data = torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
+    whole: list[WatchedPass] = []
+    for part in parallel.gather(data):
+        theirs = torch.load(io.BytesIO(part.numpy().tobytes()), "cpu", weights_only=True)
+        whole += [WatchedPass(done["batch"], losses=done["losses"]) for done in theirs]
+    return whole
+
+
+def _plain_tensors(batch: Batch) -> dict[str, Tensor]:
+    return {name: values for name, values in tensors(batch).items() if not values.is_nested}

@@ -39,7 +39,7 @@ def known_run(folder: Path, *words: str, name: str = "run") -> KnownRun:
     return KnownRun(run, losses, weights)
 
 
-def replayed(run: Path, step: int | str, allowed=()):
+def replayed(run: Path, step: int | str, allowed=(), say=lambda _: None):
     """Return what ``replay.json`` would hold of a step."""
     shown = []
     before = torch.get_num_threads()
@@ -47,7 +47,7 @@ def replayed(run: Path, step: int | str, allowed=()):
         replay_run(
             ReplayJob(str(run), str(step)),
             allowed,
-            lambda _: None,
+            say,
             lambda *_: None,
             lambda step: shown.append(step.summary),
         )

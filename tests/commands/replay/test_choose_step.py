@@ -11,7 +11,7 @@ from framework.errors import ConfigError
 
 
 def history(*reports, last_step=20, diverged=False):
-    return RunHistory(Path("run"), {}, {}, tuple(reports), (), last_step, diverged)
+    return RunHistory(Path("run"), {}, {}, (), tuple(reports), (), last_step, diverged)
 
 
 REPORTS = (

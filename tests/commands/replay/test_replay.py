@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import is_one_error_line, paceline
-from tests.commands.replay.replayed_runs import SMALL, known_run
+from tests.commands.replay.replayed_runs import known_run
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,71 @@ def test_a_step_of_two_processes_with_virtual_ranks_is_repeated_by_one(tmp_path)
         assert found["means"]["loss"] == known.losses[step]
 
 
+def replayed_by_command(run: Path, step: int | str) -> dict:
+    done = paceline("replay", str(run), f"step={step}")
+    assert done.code == 0, done.err
+    folder = run / "replay"
+    newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+    return json.loads((newest / "replay.json").read_text())
+
+
 @pytest.mark.slow
-def test_a_run_of_two_ranks_is_refused(tmp_path):
-    words = ("parallel=ddp", "parallel.num_processes=2", "workers.num=0", "max_steps=2")
-    assert paceline("train", *SMALL, *words, "hydra.run.dir=run").code == 0
-    assert is_one_error_line(paceline("replay", "run", "step=1"), "C344")
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        (2, ("parallel=ddp", "loader=prefetch", "workers.num=2", "augment=crop_flip")),
+        (3, ("parallel=ddp", "accumulate=2", "ema_decay=0.9")),
+        (2, ("parallel=fsdp", "parallel.unit_parameters=100", "clip_norm=0.5", "optim=adamw")),
+    ],
+)
+def test_a_step_of_several_ranks_is_repeated_by_as_many(tmp_path, ranks, words):
+    known = known_run(tmp_path, *words, f"parallel.num_processes={ranks}")
+    for step in (1, 6, 11):
+        found = replayed_by_command(known.path, step)
+        assert found["weights"] == known.weights[step]
+        assert found["means"]["loss"] == known.losses[step]
+        assert found["repeated_reports"]
+        assert not found["differing_reports"]
+        assert len(found["records"]) == 12  # of all ranks
+        assert len({record["index"] for record in found["records"]}) == 12
+        assert all(norm > 0 for norm in found["gradients"].values())
+    worst = replayed_by_command(known.path, "max:loss")
+    assert worst["means"]["loss"] == max(known.losses.values())
+
+
+@pytest.mark.slow
+def test_the_step_that_ended_a_run_of_two_ranks_is_found(tmp_path):
+    words = ("parallel=ddp", "parallel.num_processes=2", "workers.num=0")
+    known = known_run(tmp_path, *words, "optim.lr=1e18", "schedule=constant")
+    found = replayed_by_command(known.path, "nan")
+    assert not found["finite"]
+    assert "P104" in found["ended"] or "N101" in found["ended"]
+
+
+@pytest.mark.slow
+def test_a_run_whose_ranks_changed_is_repeated_from_a_state_between(tmp_path):
+    words = ("parallel=ddp", "parallel.num_processes=2", "workers.num=0")
+    known = known_run(tmp_path, *words, "epochs=1")  # keeps the state of step 4
+    resumed = ("resume=run", "epochs=3", "parallel.num_processes=3")
+    assert paceline("train", *resumed, cwd=tmp_path).code == 0
+    found = replayed_by_command(known.path, 7)
+    assert found["from_step"] >= 4
+    assert found["repeated_reports"]
+    assert not found["differing_reports"]
+    for path in (known.path / "checkpoints").glob("step-*.pt"):
+        path.unlink()
+    assert replayed_by_command(known.path, 3)["weights"] == known.weights[3]
+    assert is_one_error_line(paceline("replay", "run", "step=7"), "C344")
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_that_was_resumed_is_repeated_part_by_part(tmp_path):
+    words = ("parallel=ddp", "parallel.num_processes=2", "workers.num=0")
+    known = known_run(tmp_path, *words, "epochs=1")
+    assert paceline("train", "resume=run", "epochs=3", cwd=tmp_path).code == 0
+    for path in (known.path / "checkpoints").glob("step-*.pt"):
+        path.unlink()
+    found = replayed_by_command(known.path, 11)
+    assert found["from_step"] == 0
+    assert found["repeated_reports"] == list(range(1, 13))
+    assert not found["differing_reports"]

@@ -33,15 +33,20 @@ def test_states_are_known_by_their_steps_without_those_that_a_resume_left_behind
     for sequence, step in enumerate((4, 8, 6), 1):
         save_state(tmp_path / "checkpoints" / f"step-{step:08}.pt", {"step": step}, step, sequence)
     (tmp_path / "checkpoints" / "step-00000009.pt").write_bytes(b"no state")
-    assert list(read_history(tmp_path).states) == [4, 6]
+    history = read_history(tmp_path)
+    assert list(history.states) == [4, 6]
+    assert history.damaged == ("step-00000009.pt",)
 
 
 def test_a_run_has_parts_where_it_was_resumed(tmp_path):
-    parts = [{"step": 0, "config": "resolved.json"}, {"step": 5, "config": "resolved.1.json"}]
+    parts = [
+        {"step": 0, "config": "resolved.json", "ranks": 2},
+        {"step": 5, "config": "resolved.1.json"},
+    ]
     (tmp_path / "run.json").write_text(json.dumps({"starts": parts}))
     history = read_history(tmp_path)
-    assert history.attempt_at(4).config == "resolved.json"
-    assert history.attempt_at(5).config == "resolved.1.json"
+    assert history.attempt_at(4) == Attempt(0, "resolved.json", 2)
+    assert history.attempt_at(5) == Attempt(5, "resolved.1.json", None)
 
 
 def test_the_name_of_a_configuration_does_not_lead_out_of_the_run(tmp_path):

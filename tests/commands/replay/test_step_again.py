@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from framework.errors import ConfigError, DataError
+from framework.commands.replay.run_history import Attempt
+from framework.commands.replay.step_again import num_ranks
+from framework.errors import DataError
 from tests.cli.command import paceline
 from tests.commands.replay.replayed_runs import SMALL, check_steps, known_run, replayed
 
@@ -60,8 +62,8 @@ def test_a_resumed_run_is_repeated_with_the_configuration_of_each_part(tmp_path)
     words = ["resume=run", "epochs=3", "report_every=1", "loader=plain"]
     assert paceline("train", *words, cwd=tmp_path).code == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text())["starts"] == [
-        {"step": 0, "config": "resolved.json"},
-        {"step": 4, "config": "resolved.1.json"},
+        {"step": 0, "config": "resolved.json", "ranks": 1},
+        {"step": 4, "config": "resolved.1.json", "ranks": 1},
     ]
     for path in (tmp_path / "run" / "checkpoints").glob("step-*.pt"):
         path.unlink()
@@ -119,11 +121,27 @@ def test_a_store_that_has_changed_is_refused_and_a_newer_version_is_not_read(tmp
         replayed(known.path, 6)
 
 
-def test_several_ranks_are_refused(tmp_path):
-    from framework.commands.replay.step_again import check_one_process
+@pytest.mark.parametrize(
+    ("target", "recorded", "ranks"),
+    [
+        ("none.No", 1, 0),
+        ("dp.DP", 1, 0),
+        ("virtual.Virtual", 4, 1),
+        ("ddp.DDP", None, 6),
+        ("fsdp.FSDP", 8, 8),  # torchrun started other ranks than the configuration says
+    ],
+)
+def test_a_step_is_repeated_by_as_many_ranks_as_took_it(target, recorded, ranks):
+    parallel = {"_target_": f"framework.parallel.{target}", "num_processes": 2, "num_nodes": 3}
+    assert num_ranks({"parallel": parallel}, Attempt(0, "resolved.json", recorded)) == ranks
 
-    ddp = {"_target_": "framework.parallel.ddp.DDP", "num_processes": 2}
-    with pytest.raises(ConfigError, match="C344"):
-        check_one_process({"parallel": ddp}, "run")
-    assert check_one_process({"parallel": {**ddp, "num_processes": 1}}, "run")
-    assert not check_one_process({"parallel": {"_target_": "framework.parallel.none.No"}}, "run")
+
+def test_a_state_that_was_cut_short_is_told(tmp_path):
+    known = known_run(tmp_path, "workers.num=0")
+    state = known.path / "checkpoints" / "step-00000004.pt"
+    state.write_bytes(state.read_bytes()[:-100])
+    said = []
+    own = replayed(known.path, 6, say=said.append)
+    assert own["from_step"] == 0
+    assert own["weights"] == known.weights[6]
+    assert "note: step-00000004.pt is damaged, and no step starts from it" in said
