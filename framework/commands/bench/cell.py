@@ -45,7 +45,7 @@ def main(path: Path) -> int:
     torch.set_num_threads(threads_per_rank())  # as training does
     parallel = spec["config"]["parallel"]
     if rank is None and "num_processes" in parallel:
-        result = _measure_ranks(path, parallel["num_processes"])
+        result = measure_ranks(path, parallel["num_processes"])
     else:
         result = measure(spec)
     name = "found.json"
@@ -74,8 +74,8 @@ def measure(spec: Result) -> Result:
     return {"windows": rate.windows, "spans_s": rate.spans_s, "yardstick_per_s": speed}
 
 
-def _measure_ranks(path: Path, num_processes: int) -> Result:
-    """Start the ranks, and combine the results that they write beside SPEC."""
+def measure_ranks(path: Path, num_processes: int) -> Result:
+    """Start the ranks, and combine the results that they write beside the SPEC at ``path``."""
     from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415  # slow to import
 
     environment = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}

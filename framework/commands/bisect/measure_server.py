@@ -10,7 +10,9 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 
@@ -47,6 +49,8 @@ def measured(request: dict[str, Any], allowed: tuple[str, ...]) -> dict[str, Any
     from framework.commands.probe import visit  # noqa: PLC0415
     from framework.errors import PacelineError, words_of  # noqa: PLC0415
 
+    if "num_processes" in request["config"].get("parallel", {}):
+        return _measured_ranks(request, allowed)
     place = (request["epoch"], request["seconds"], request["burn_in"])
     try:
         return {"rate": visit(request["config"], allowed, *place).rate}
@@ -54,6 +58,23 @@ def measured(request: dict[str, Any], allowed: tuple[str, ...]) -> dict[str, Any
         return {"why": str(error)}
     except Exception as error:  # noqa: BLE001  # a part of a change may not fit the rest
         return {"why": f"{type(error).__name__}: {words_of(error)}"}
+
+
+def _measured_ranks(request: dict[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:
+    """Return the records per second of ranks that are started for it, as a bench does."""
+    from framework.commands.bench.cell import measure_ranks  # noqa: PLC0415
+    from framework.measure.statistics import median  # noqa: PLC0415
+
+    config = request["config"]
+    asked = {name: request[name] for name in ("config", "seconds", "burn_in")}
+    os.environ["PYTHONSAFEPATH"] = "1"  # of the ranks: they import what this process imports
+    with tempfile.TemporaryDirectory(prefix="paceline-bisect-") as folder:
+        path = Path(folder, "spec.json")
+        path.write_text(json.dumps({**asked, "what": "train", "allowed": allowed}))
+        result = measure_ranks(path, config["parallel"]["num_processes"])
+    if "windows" in result:
+        return {"rate": median(result["windows"])}
+    return {"why": result.get("illegal") or result["failed"]}
 
 
 if __name__ == "__main__":

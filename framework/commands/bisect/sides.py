@@ -56,7 +56,7 @@ def read_sides(before: str, after: str, grant: Grant, allowed: Sequence[str]) ->
 
     Raises:
         ConfigError: C345 for a path that is neither, C346 for benches that share no cell or
-            measured something else than training, C347 for a side of several ranks.
+            measured something else than training, C347 for a side of several hosts.
     """
     benches = [None if os.path.isdir(path) else _bench(path) for path in (before, after)]
     first, second = benches
@@ -67,7 +67,7 @@ def read_sides(before: str, after: str, grant: Grant, allowed: Sequence[str]) ->
             side = _of_run(path, allowed)
         else:
             side = _of_cell(path, bench, cell, grant, allowed)
-        _check_one_rank(side)
+        _check_one_host(side)
         sides.append(side)
     return sides[0], sides[1]
 
@@ -122,7 +122,19 @@ def _of_run(path: str, allowed: Sequence[str]) -> Side:
     config = with_folds(with_functions(config))
     check_targets(config, allowed)
     summary = load(Path(path, "summary.json"))
-    return Side(path, config, load(Path(path, FACTS)), positive(summary.get("records_per_s")))
+    facts = load(Path(path, FACTS))
+    ranks = recorded_ranks(facts)
+    if ranks and "num_processes" in config["parallel"]:  # torchrun may start others
+        config["parallel"]["num_processes"] = ranks
+    return Side(path, config, facts, positive(summary.get("records_per_s")))
+
+
+def recorded_ranks(facts: Mapping[str, Any]) -> int | None:
+    """Return the number of ranks that ended a run; None if ``run.json`` does not say."""
+    starts = facts.get("starts")
+    last = mapping(starts[-1]) if isinstance(starts, list) and starts else {}
+    ranks = last.get("ranks")
+    return ranks if type(ranks) is int and ranks > 0 else None
 
 
 def _of_cell(path: str, bench: Bench, cell: Measured, grant: Grant, allowed: Sequence[str]) -> Side:
@@ -140,8 +152,9 @@ def _of_cell(path: str, bench: Bench, cell: Measured, grant: Grant, allowed: Seq
     return Side(name, config, bench.header, cell.records_per_s, cell.spread)
 
 
-def _check_one_rank(side: Side) -> None:
-    if "num_processes" in side.config["parallel"]:
-        what = "has several ranks, and bisect measures one process"
-        fix = "train both with parallel=none and one rank's share of the batch"
+def _check_one_host(side: Side) -> None:
+    num_nodes = side.config["parallel"].get("num_nodes", 1)
+    if num_nodes > 1:
+        what = f"was trained on {num_nodes} hosts, and bisect measures on one"
+        fix = "train both with the ranks of one host"
         raise ConfigError(347, side.name, what, fix)

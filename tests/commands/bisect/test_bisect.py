@@ -32,6 +32,20 @@ def test_a_change_of_ten_percent_among_eight_is_found(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_slow_change_of_two_ranks_is_found(tmp_path):
+    write_model(tmp_path)
+    ranks = ("parallel=ddp", "parallel.num_processes=2")
+    sleeping_run(tmp_path, "a", *ranks, "model.pause_ms=100")
+    sleeping_run(tmp_path, "b", *ranks, "model.pause_ms=200")
+    done = bisected(tmp_path, "a", "b", *QUICK, "output=found.json", limit_s=800)
+    assert done.code == 0, done.err
+    assert "cause: model.pause_ms: 100 -> 200" in done.out
+    result = json.loads((tmp_path / "found.json").read_text())
+    assert [cause["key"] for cause in result["cause"]] == ["model.pause_ms"]
+
+
+@pytest.mark.slow
 def test_another_environment_is_found_with_its_versions(tmp_path):
     write_model(tmp_path)
     sleeping_run(tmp_path, "a")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from framework.cli.allowed import Grant
-from framework.commands.bisect.sides import read_sides
+from framework.commands.bisect.sides import read_sides, recorded_ranks
 from framework.errors import ConfigError
 from tests.saved_runs import digits_run, summary_of
 
@@ -60,9 +60,30 @@ def test_what_cannot_be_compared_is_said(tmp_path):
     one = bench(tmp_path / "one.jsonl", {"plain": 100.0, "stream": 100.0})
     other = bench(tmp_path / "other.jsonl", {"prefetch": 1.0})
     loaders = bench(tmp_path / "loaders.jsonl", {"plain": 1.0}, what="loader")
-    ranks = bench(tmp_path / "ranks.jsonl", {"plain": 1.0}, ("parallel=ddp",))
+    hosts = ("parallel=ddp", "parallel.num_nodes=2", "parallel.endpoint=one:29500")
+    far = bench(tmp_path / "far.jsonl", {"plain": 1.0}, hosts)
     for path, number in (("none", 345), (loaders, 346), (other, 346)):
         with pytest.raises(ConfigError, match=f"C{number}"):
             read_sides(one, path, NOBODY, ())
     with pytest.raises(ConfigError, match="C347"):
-        read_sides(ranks, ranks, NOBODY, ())
+        read_sides(far, far, NOBODY, ())
+
+
+def test_a_run_is_measured_with_the_ranks_that_it_had(tmp_path):
+    run = digits_run(tmp_path, "max_steps=1")
+    for name, text in {
+        "resolved.json": {"parallel": {"_target_": "framework.parallel.ddp.D", "num_processes": 2}},
+        "run.json": {"starts": [{"step": 0, "ranks": 2}, {"step": 5, "ranks": 8}]},
+    }.items():
+        known = json.loads((run / name).read_text())
+        (run / name).write_text(json.dumps({**known, **text}))
+    before, after = read_sides(str(run), str(run), NOBODY, ("framework",))
+    assert before.config["parallel"]["num_processes"] == 8
+    assert after.config["parallel"]["num_processes"] == 8
+
+
+@pytest.mark.parametrize(
+    "facts", [{}, {"starts": 3}, {"starts": [{}]}, {"starts": [{"ranks": "2"}]}]
+)
+def test_older_runs_do_not_say_how_many_ranks_they_had(facts):
+    assert recorded_ranks(facts) is None
