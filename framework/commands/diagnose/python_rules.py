@@ -1,8 +1,9 @@
 """Rules about host time in the user's own Python."""
 
 import os
+from dataclasses import replace
 
-from framework.commands.diagnose.facts import DiagnosisFacts, gain
+from framework.commands.diagnose.facts import DiagnosisFacts, gain, load_of
 from framework.commands.diagnose.verdict import Verdict
 
 # Python that takes a smaller share of a step, or of preparing a record, is no cause.
@@ -67,7 +68,8 @@ RULES = (python_in_model, python_in_objective, python_in_augment, python_in_tran
 def _in_step(facts: DiagnosisFacts, part: str, fix: str, spans: tuple[str, ...]) -> Verdict | None:
     if facts.python is None:
         return None
-    share = facts.python.step.get(part, 0.0) / facts.headroom  # of a step that also waits
+    of_busy = facts.python.step.get(part, 0.0)  # the share of a step that does not wait
+    share = of_busy / facts.headroom
     if share < LEAST_SHARE:
         return None
     return Verdict(
@@ -75,10 +77,25 @@ def _in_step(facts: DiagnosisFacts, part: str, fix: str, spans: tuple[str, ...])
         f"Python code of the {part} takes {100 * share:.0f} % of a step, outside of the operators "
         f"that it calls{_lines(facts, part)}.",
         fix,
-        1 / max(1 - share, 1 / MOST_GAIN),
+        _gain_without(facts, of_busy),
         edit=_edit(facts, part),
         parts=spans,
     )
+
+
+def _gain_without(facts: DiagnosisFacts, share: float) -> float:
+    """Return the gain without Python that takes ``share`` of a step that does not wait.
+
+    Such Python also keeps its lock from the threads that prepare batches. Without it, a step waits
+    only for their own work.
+    """
+    step_s = facts.settings.batch_size / facts.rates.whole
+    busy_s = step_s / facts.headroom
+    left_s = busy_s * max(1 - share, 1 / MOST_GAIN)
+    load = load_of(facts)
+    if load is None:  # waits for data as before
+        return step_s / (step_s - busy_s + left_s)
+    return step_s / min(step_s, replace(load, compute_s=left_s).step_s)
 
 
 def _lines(facts: DiagnosisFacts, part: str) -> str:

@@ -17,15 +17,16 @@ PARTS_OF = {
     "python_in_transform": ("wait",),
 }
 STEP = HostPython({"objective": 0.8, "model": 0.5, "augment": 0.3}, 0.9, (LINE,))
+READY = {**FINE, "prepare": 30_000.0}  # batches are ready before they are wanted
 OF_FUNCTION = {"settings": {"has_function": True}}
 
 
 @pytest.mark.parametrize(
     ("rule", "changes", "share"),
     [
-        (python_in_objective, {"rates": FINE}, "79 %"),
-        (python_in_model, {"rates": FINE}, "50 %"),
-        (python_in_augment, {"rates": FINE}, "30 %"),
+        (python_in_objective, {"rates": READY}, "79 %"),
+        (python_in_model, {"rates": READY}, "50 %"),
+        (python_in_augment, {"rates": READY}, "30 %"),
         (python_in_augment, {}, None),  # a step waits for 75 % of its time
         (python_in_transform, OF_FUNCTION, "90 %"),
         (python_in_transform, {}, None),
@@ -59,7 +60,23 @@ def test_the_gain_without_the_function_is_measured_if_it_can_be():
 
 
 def test_the_line_is_named():
-    verdict = python_in_objective(facts(python=STEP, rates=FINE))
+    verdict = python_in_objective(facts(python=STEP, rates=READY))
     assert "loss.py:7 (__call__)" in verdict.says
     assert verdict.edit.endswith("loss.py:7 anew: total += x.item()")
-    assert verdict.gain == pytest.approx(1 / (1 - 0.8 * 0.99), rel=0.01)
+    assert verdict.gain == pytest.approx(1 / (1 - 0.8), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("rates", "gain"),
+    [
+        # half of a step waits, because the threads that prepare wait for Python's lock
+        ({"whole": 500.0, "wait": 0.5, "prepare": 30_000.0}, 10.0),
+        # batches cost as much as half of what Python takes
+        ({**FINE, "prepare": 1000.0, "prepare_two": 2000.0}, 2.0),
+        ({"prepare": None}, 1 / (1 - 0.8 / 4)),
+    ],
+)
+def test_without_python_a_step_waits_only_for_what_batches_cost(rates, gain):
+    step = HostPython({"objective": 0.8})
+    verdict = python_in_objective(facts(python=step, rates=rates))
+    assert verdict.gain == pytest.approx(gain, rel=0.05)
