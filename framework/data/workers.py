@@ -3,7 +3,6 @@
 Batches come in the order of the requests.
 """
 
-import atexit
 import os
 import signal
 import threading
@@ -20,7 +19,7 @@ from multiprocessing.connection import wait
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, final
-from weakref import WeakSet, proxy
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -31,6 +30,7 @@ from framework.data.ledger import Ledger, SlowRead
 from framework.data.reader import Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.measure.stopwatch import Stages
+from framework.system.at_end import close_at_end, forgotten, stop_at_end
 from framework.system.native import crowded, limit_threads
 from framework.system.stopping import deaf_children, has_ended, set_all
 from framework.system.user_code import user_error
@@ -279,7 +279,7 @@ class Workers:
         if self._loader is None:
             with _without_core_warning():
                 self._loader = self._make_loader(*chosen)
-            _unclosed.add(self)
+            close_at_end(self)
         self._requests.now = requests
         try:
             watched = _watched(self._loader, self.timeout_s, self._give_up, self.start_method)
@@ -339,7 +339,7 @@ class Workers:
         # Several threads may close: a program may end while a loader's thread waits for a batch.
         loader: Any = self._loader
         self._loader = None
-        _unclosed.discard(self)
+        forgotten(self)
         processes = _processes_of(loader)
         if not processes:
             return
@@ -372,19 +372,6 @@ def _how_ended(processes: list[Any]) -> str:
         if process.exitcode < 0:
             return f"process {process.pid} was killed by {signal.Signals(-process.exitcode).name}"
     return ""
-
-
-_unclosed: WeakSet[Workers] = WeakSet()  # those with processes
-
-
-def _close_all() -> None:
-    for workers in tuple(_unclosed):
-        workers.close()
-
-
-# Python waits for worker processes when it ends, and ours ignore the signal that tells them to end.
-# This runs before, since it is registered after torch and multiprocessing are imported.
-atexit.register(_close_all)
 
 
 @final
@@ -431,16 +418,20 @@ class _Pool:
 
     def __init__(self, num: int) -> None:
         self._calls: SimpleQueue[tuple[Future[None], Any, tuple[Any, ...]] | None] = SimpleQueue()
-        self._threads = [
+        self._is_stopped = False
+        self.threads = [
             threading.Thread(target=self._run, name=f"paceline-reader-{n}", daemon=True)
             for n in range(num)
         ]
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
+        stop_at_end(self)
 
     def submit(self, call: Any, *arguments: Any) -> "Future[None]":
         future: Future[None] = Future()
         self._calls.put((future, call, arguments))
+        if self._is_stopped:  # no thread may be left to make the call
+            self._drop()
         return future
 
     def _run(self) -> None:
@@ -455,14 +446,25 @@ class _Pool:
 
     def close(self, wait: bool) -> None:
         """Drop the calls that wait in the queue, and end the threads."""
+        forgotten(self)
+        self.stop()
+        if wait:
+            for thread in self.threads:
+                thread.join()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._drop()
+
+    def _drop(self) -> None:
+        """Cancel the calls that wait in the queue, and tell the threads to end."""
         with suppress(Empty):
             while True:
-                self._calls.get_nowait()
-        for _ in self._threads:
+                task = self._calls.get_nowait()
+                if task is not None:
+                    task[0].cancel()
+        for _ in self.threads:
             self._calls.put(None)
-        if wait:
-            for thread in self._threads:
-                thread.join()
 
 
 def _watched(

@@ -12,6 +12,7 @@ import torch
 from framework.contracts.batch import move, pin
 from framework.contracts.data import MicroBatch, MicroBatches, content_of
 from framework.contracts.loader import LoaderContext, LoaderStats
+from framework.system.at_end import forgotten, stop_at_end
 from framework.system.native import beside, limit_threads
 from framework.system.page_locked import use
 
@@ -148,6 +149,7 @@ class Ahead(Generic[T]):
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
         self._thread.start()
+        stop_at_end(self)
 
     def deepen(self, depth: int) -> None:
         """Let the thread run ahead by another number of items from now on."""
@@ -174,8 +176,16 @@ class Ahead(Generic[T]):
             self._occupancy.count(num_ready)
             yield item
 
-    def close(self) -> None:
+    @property
+    def threads(self) -> list[threading.Thread]:
+        return [self._thread]
+
+    def stop(self) -> None:
         self._stop.set()
+
+    def close(self) -> None:
+        forgotten(self)
+        self.stop()
         while self._thread.is_alive():
             try:
                 self._queue.get_nowait()  # make room for a producer that waits to put

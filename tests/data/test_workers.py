@@ -17,7 +17,7 @@ from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.data.reader import ReadWork, Request, Timed
 from framework.data.source import StoreSource
-from framework.data.workers import AHEAD, Workers
+from framework.data.workers import AHEAD, Workers, _Pool
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, UserCodeError  # noqa: F401  # for SCRIPT
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
@@ -470,7 +470,49 @@ batches = loader.epoch(0)
 next(batches)
 raise LookupError("a mistake")
 """
-    assert run_script(script).stderr.endswith("LookupError: a mistake\n")
+    done = run_script(script)
+    assert done.stderr.endswith("LookupError: a mistake\n")
+    assert done.returncode == 1
+
+
+def multiplied(key):
+    """Spend half a second in a library that lets other threads run."""
+    matrix = torch.ones(1500, 1500)
+    for _ in range(3):
+        matrix = matrix @ matrix
+    return key
+
+
+@pytest.mark.parametrize(
+    ("loader", "num"), [("prefetch", 0), ("prefetch", 2), ("plain", 2)], ids=str
+)
+def test_no_thread_is_inside_a_library_when_python_ends(loader, num):
+    script = f"""
+from tests.data import test_workers as t
+loader = t._loader("{loader}", t._source(t.multiplied, num_workers={num}))
+batches = loader.epoch(0)
+next(batches)
+raise LookupError("a mistake")
+"""
+    for _ in range(3):  # without the wait for threads, most of them abort
+        done = run_script(script)
+        assert done.stderr.endswith("LookupError: a mistake\n")
+        assert done.returncode == 1
+
+
+def test_calls_of_a_stopped_pool_are_cancelled():
+    pool = _Pool(1)
+    begun, ends = threading.Event(), threading.Event()
+    first = pool.submit(lambda: (begun.set(), ends.wait()))
+    assert begun.wait(60)
+    second = pool.submit(print)
+    pool.stop()
+    third = pool.submit(print)
+    assert second.cancelled()
+    assert third.cancelled()
+    ends.set()
+    pool.close(wait=True)
+    assert first.done()
 
 
 def run_script(script, limit_s=60):
