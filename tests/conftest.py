@@ -62,6 +62,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let libraries that count their objects at the end see them go."""
+    gc.unfreeze()
+
+
 def settled(before: set, now, wait_s: float = 5.0) -> set:
     """What is there beyond ``before`` after it had time to go."""
     end = time.monotonic() + wait_s
