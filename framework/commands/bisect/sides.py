@@ -13,7 +13,7 @@ from framework.cli.compose_config import composed
 from framework.commands.bench.grid import label
 from framework.commands.bench.lines import Bench, Measured, choice_key, collected, read
 from framework.commands.report.json_values import load, mapping, positive, words
-from framework.config.saved_config import read_config
+from framework.config.saved_config import read_config, recorded_ranks
 from framework.config.schema import FACTS
 from framework.config.targets import check_targets, with_folds, with_functions
 from framework.errors import ConfigError
@@ -127,14 +127,6 @@ def _of_run(path: str, allowed: Sequence[str]) -> Side:
     if ranks and "num_processes" in config["parallel"]:  # torchrun may start others
         config["parallel"]["num_processes"] = ranks
     return Side(path, config, facts, positive(summary.get("records_per_s")))
-
-
-def recorded_ranks(facts: Mapping[str, Any]) -> int | None:
-    """Return the number of ranks that ended a run; None if ``run.json`` does not say."""
-    starts = facts.get("starts")
-    last = mapping(starts[-1]) if isinstance(starts, list) and starts else {}
-    ranks = last.get("ranks")
-    return ranks if type(ranks) is int and ranks > 0 else None
 
 
 def _of_cell(path: str, bench: Bench, cell: Measured, grant: Grant, allowed: Sequence[str]) -> Side:

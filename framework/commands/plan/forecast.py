@@ -223,5 +223,4 @@ def _limit(
         return "disk"
     if exchange_s is not None and exchange_s > computed_s / 2:
         return "network" if network_s == exchange_s else "exchange"
-    waits = run.spans_s["wait"] > sum(run.spans_s.values()) / 2
-    return "preparing records" if waits else "computing"
+    return "preparing records" if run.wait_share > 1 / 2 else "computing"

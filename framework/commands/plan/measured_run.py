@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from framework.config.saved_config import read_config
+from framework.config.saved_config import read_config, recorded_ranks
 from framework.config.targets import Config
 from framework.contracts.records import Manifest
+from framework.contracts.span import ALL_SPANS, IDLE, waiting_share
 from framework.errors import CheckpointError, ConfigError
 from framework.measure.statistics import median, spread_share
-
-SPANS = ("wait", "copy", "forward", "backward", "optimizer", "report")
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class MeasuredRun:
         cores_per_rank: That each could use.
         rank_batch: Records of a rank in a step.
         step_s: Seconds of a step.
-        spans_s: Seconds of a step in each span.
+        wait_share: The share of a step in which it waits for data.
         spread: Of ``step_s``, as a share.
         gpu: The GPU's name; None: it computed on cores.
         memory_bytes: Of a rank with its workers, at most.
@@ -45,7 +44,7 @@ class MeasuredRun:
     cores_per_rank: int
     rank_batch: int
     step_s: float
-    spans_s: Mapping[str, float]
+    wait_share: float
     spread: float
     gpu: str | None
     memory_bytes: float
@@ -83,7 +82,7 @@ def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
     if num_hosts > 1:
         what = f"was trained on {num_hosts} hosts, and its steps hold their network"
         raise ConfigError(398, f"run = {path}", what, "give runs of one host, and network=...")
-    ranks = config["parallel"].get("num_processes", 1)
+    ranks = recorded_ranks(facts) or config["parallel"].get("num_processes", 1)
     batch_size = int(summary["effective"]["batch_size"])
     rates = [report["records_per_s"] for report in reports[1:]]
     gpus = facts["machine"]["gpus"]
@@ -94,7 +93,7 @@ def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
         cores_per_rank=max(1, (cores or facts["machine"]["num_cores"]) // ranks),
         rank_batch=max(1, batch_size // ranks),
         step_s=batch_size / median(rates),
-        spans_s={name: median([r.get(f"{name}_s", 0.0) for r in reports[1:]]) for name in SPANS},
+        wait_share=median([_wait_share(report) for report in reports[1:]]),
         spread=spread_share(rates),
         gpu=gpus[0] if is_gpu else None,
         memory_bytes=summary["usage"].get("peak_tree_rss_bytes", summary["peak_rss_bytes"]),
@@ -128,6 +127,11 @@ def _reports(path: Path) -> list[dict[str, Any]]:
         return []
     lines = [json.loads(line) for line in text.splitlines()]
     return [line for line in lines if line["split"] == "train" and "forward_s" in line]
+
+
+def _wait_share(report: Mapping[str, Any]) -> float:
+    names = [name for name in (IDLE, *ALL_SPANS) if f"{name}_s" in report]
+    return waiting_share({name: report[f"{name}_s"] for name in names}) or 0.0
 
 
 def _largest(folder: Path, pattern: str) -> int:

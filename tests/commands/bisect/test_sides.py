@@ -5,7 +5,7 @@ import json
 import pytest
 
 from framework.cli.allowed import Grant
-from framework.commands.bisect.sides import read_sides, recorded_ranks
+from framework.commands.bisect.sides import read_sides
 from framework.errors import ConfigError
 from tests.saved_runs import digits_run, summary_of
 
@@ -80,10 +80,3 @@ def test_a_run_is_measured_with_the_ranks_that_it_had(tmp_path):
     before, after = read_sides(str(run), str(run), NOBODY, ("framework",))
     assert before.config["parallel"]["num_processes"] == 8
     assert after.config["parallel"]["num_processes"] == 8
-
-
-@pytest.mark.parametrize(
-    "facts", [{}, {"starts": 3}, {"starts": [{}]}, {"starts": [{"ranks": "2"}]}]
-)
-def test_older_runs_do_not_say_how_many_ranks_they_had(facts):
-    assert recorded_ranks(facts) is None
