@@ -254,20 +254,22 @@ def _run_shared(job: RankedJob, leads: bool) -> RunOutcome:
     return _run(job, StopSignals(of_rank=True))
 
 
-def outcome_path(job: RankedJob, launcher: str) -> Path:
-    """Return the file to which this rank writes how it ended."""
-    return Path(job.run_dir, f"exit.rank{os.environ['RANK']}.{launcher}.json")
-
-
 def run_rank(path: str, action: Callable[[RankedJob], RunOutcome]) -> NoReturn:
     """Run ``action`` in a rank that ``launch_ranks`` has started, and end the process."""
+    job, result = _of_launcher(path)
+    outcome = job.outcome(action)
+    with uninterrupted():
+        write_json(result, outcome._asdict())
+    leave(outcome.code)
+
+
+def _of_launcher(path: str) -> tuple[RankedJob, Path]:
+    """Return the job of a rank, and the file to which it writes how it ended."""
     text = Path(path).read_text(encoding="utf-8")
     job = read_job(text)
     find_packages(job.allowed)
-    outcome = job.outcome(action)
-    with uninterrupted():
-        write_json(outcome_path(job, json.loads(text)["launcher"]), outcome._asdict())
-    leave(outcome.code)
+    launcher = json.loads(text)["launcher"]
+    return job, Path(job.run_dir, f"exit.rank{os.environ['RANK']}.{launcher}.json")
 
 
 def main(path: str) -> NoReturn:
@@ -281,12 +283,8 @@ def _rank(path: str) -> int:
     The launcher restarts all ranks unless the code is 0. A rank that was told to stop therefore
     returns 0, and only its file says so.
     """
-    text = Path(path).read_text(encoding="utf-8")
-    job = read_job(text)
+    job, result = _of_launcher(path)
     config = job.config
-    find_packages(job.allowed)
-    launcher = json.loads(text)["launcher"]
-    result = outcome_path(job, launcher)
     if result.exists():
         code = json.loads(result.read_text(encoding="utf-8"))["code"]
         if code in LASTING:
