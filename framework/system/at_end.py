@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import torch.utils.data
 
-LONGEST_S = 2.0  # how long the program waits for all threads
+LONGEST_S = 5.0  # how long the program waits for all threads: reading a batch takes less
 
 
 class Closes(Protocol):

@@ -476,8 +476,8 @@ raise LookupError("a mistake")
 
 
 def multiplied(key):
-    """Spend half a second in a library that lets other threads run."""
-    matrix = torch.ones(1500, 1500)
+    """Spend some time in a library that lets other threads run."""
+    matrix = torch.ones(1100, 1100)
     for _ in range(3):
         matrix = matrix @ matrix
     return key
