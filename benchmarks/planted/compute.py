@@ -66,14 +66,14 @@ PLANTED = (
         "looping",
         "python_in_model",
         "a model that loops over values in Python",
-        lambda folder: _looping(folder, 100_000),
+        lambda folder: _looping(folder, 25_000),
         Remedy(lambda folder: _looping(folder, 0)),
     ),
     Planted(
         "augment",
         "python_in_augment",
         "an augment that changes an image after the other, row by row",
-        lambda folder: _augment(folder, 64),
+        lambda folder: _augment(folder, 16),
         Remedy(lambda folder: _augment(folder, 0)),
     ),
     Planted(

@@ -48,7 +48,7 @@ PLANTED = (
         "rank",
         "slow_rank",
         "rank 1 sleeps in its forward pass",
-        lambda folder: _sleepy(folder, 0.03),
+        lambda folder: _sleepy(folder, 0.01),
         Remedy(lambda folder: _sleepy(folder, 0.0)),
     ),
     Planted(
