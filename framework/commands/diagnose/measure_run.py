@@ -246,24 +246,16 @@ class TimedCheckpoints:
         best: bool,
         final: bool,
     ) -> Path | None:
+        def timed(kept: dict[str, Any] | None, is_best: bool) -> tuple[Path | None, float]:
+            start = time.perf_counter()
+            path = self._checkpoints.save(step, state, kept, is_best, final)
+            return path, time.perf_counter() - start
+
         start = time.perf_counter()
         while len(self._states_s) < MOST_SAVES and time.perf_counter() - start <= REPEATED_S:
-            _, took_s = self._timed(step, state, None, False, final)
-            self._states_s.append(took_s)
-        path, self._all_s = self._timed(step, state, weights, best, final)
+            self._states_s.append(timed(None, False)[1])
+        path, self._all_s = timed(weights, best)
         return path
-
-    def _timed(
-        self,
-        step: int,
-        state: dict[str, Any],
-        weights: dict[str, Any] | None,
-        best: bool,
-        final: bool,
-    ) -> tuple[Path | None, float]:
-        start = time.perf_counter()
-        path = self._checkpoints.save(step, state, weights, best, final)
-        return path, time.perf_counter() - start
 
 
 @final

@@ -157,7 +157,10 @@ class RunAgain:
                 source = assembly.train_source
                 show(ReplayedStep(summary, passes, source, watch.parts.objective))
 
-        self._walk(max(1, step - 1), step + 1, step, seen)
+        last = step + 1
+        if self._ranks_of(self.history.attempt_at(step)) != self.num_ranks:  # a resume lies between
+            last = step
+        self._walk(max(1, step - 1), last, step, seen)
 
     def _summary(self, watch: StepWatch, step: int, begin: int) -> dict[str, Any]:
         state = self.history.states.get(begin)
@@ -245,7 +248,7 @@ class RunAgain:
         """
         attempt = self.history.attempt_at(position)
         config, _ = read_config(self.history.run_dir, attempt.config)
-        self._check_ranks(config, attempt, position)
+        self._check_ranks(attempt, position)
         config = with_folds(with_functions(config))
         check_targets(config, self.allowed)
         known = state
@@ -265,8 +268,12 @@ class RunAgain:
             raise
         return assembly
 
-    def _check_ranks(self, config: Config, attempt: Attempt, position: int) -> None:
-        count = max(1, num_ranks(config, attempt))
+    def _ranks_of(self, attempt: Attempt) -> int:
+        config, _ = read_config(self.history.run_dir, attempt.config)
+        return max(1, num_ranks(config, attempt))
+
+    def _check_ranks(self, attempt: Attempt, position: int) -> None:
+        count = self._ranks_of(attempt)
         if count == self.num_ranks:
             return
         where = f"run = {self.history.run_dir}"

@@ -129,6 +129,9 @@ def test_a_run_whose_ranks_changed_is_repeated_from_a_state_between(tmp_path):
     assert found["from_step"] >= 4
     assert found["repeated_reports"]
     assert not found["differing_reports"]
+    last = replayed_by_command(known.path, 4)  # the step after it was taken by three ranks
+    assert last["weights"] == known.weights[4]
+    assert [near["step"] for near in last["neighbors"]] == [3]
     for path in (known.path / "checkpoints").glob("step-*.pt"):
         path.unlink()
     assert replayed_by_command(known.path, 3)["weights"] == known.weights[3]
