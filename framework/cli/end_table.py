@@ -1,7 +1,7 @@
 """What a run prints at its end: where the step time went, and where its files are."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,15 @@ SEEN = 0.1
 SWEEP_COLUMNS = 110
 
 
+def _print_spans(console: Console, summary: Mapping[str, Any]) -> None:
+    if summary.get("spans"):
+        console.print(spans_table(summary["spans"]))
+    if ranks := summary.get("ranks"):
+        console.print(ranks_table(ranks))
+        if ranks["late"]:
+            console.print(LateRank(**ranks["late"]).words, soft_wrap=True)
+
+
 def print_run(run_dir: Path, code: int, short: bool) -> None:
     """Print the table of one run, or one line for a job of a sweep (``short``)."""
     console = Console(highlight=False, markup=False, emoji=False)
@@ -42,12 +51,7 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
         rate = f"{summary['records_per_s']:,.0f} records/s{_beside(summary)}"
         console.print(f"{_metrics(summary)}  {rate}", soft_wrap=True)
     elif summary:
-        if summary.get("spans"):
-            console.print(spans_table(summary["spans"]))
-        if ranks := summary.get("ranks"):
-            console.print(ranks_table(ranks))
-            if ranks["late"]:
-                console.print(LateRank(**ranks["late"]).words, soft_wrap=True)
+        _print_spans(console, summary)
         for line in _lines(summary):
             console.print(line, soft_wrap=True)
     for trace in sorted((run_dir / PROFILE).glob("*")):

@@ -55,14 +55,17 @@ class Composition:
         self.data_keys: list[str] = []
         self.has_folds = False
         for word in typed:
-            key = word.key_or_group
-            if key in groups:
-                self.choices[_place(key, word.package)] = str(word.input_line)
-            # null names no data: data.val=null only turns validation off
-            if _names_data(key) and word.value() is not None:
-                self.data_keys.append(key)
-            if key == "folds" and word.value() is not None:
-                self.has_folds = True
+            self._note(word, groups)
+
+    def _note(self, word: Override, groups: Sequence[str]) -> None:
+        key = word.key_or_group
+        if key in groups:
+            self.choices[_place(key, word.package)] = str(word.input_line)
+        # null names no data: data.val=null only turns validation off
+        if _names_data(key) and word.value() is not None:
+            self.data_keys.append(key)
+        if key == "folds" and word.value() is not None:
+            self.has_folds = True
 
     @property
     def without_recipe(self) -> str | None:

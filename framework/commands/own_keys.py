@@ -52,3 +52,15 @@ def split_words(arguments: Sequence[str], keys: Collection[str]) -> CommandWords
 def read_keys(own: Mapping[str, str], rules: Mapping[str, Rule]) -> dict[str, Any]:
     """Return the values of a command's keys. Raise the ConfigError of a key's rule."""
     return {key: rules[key].read(key, text) for key, text in own.items()}
+
+
+def check_output(path: str | None, number: int) -> None:
+    """Raise the ConfigError of this number if no file can be written to ``output=``."""
+    if path is None:
+        return
+    place = Path(path).absolute()
+    if not place.parent.is_dir():
+        fix = "make the folder, or choose another path"
+        raise ConfigError(number, f"output = {path}", "its folder does not exist", fix)
+    if place.is_dir():
+        raise ConfigError(number, f"output = {path}", "is a folder", "give the name of a file")

@@ -269,6 +269,16 @@ def _difference(key: str, saved: Learned, present: Learned) -> str:
     return key if any(is_hash) else f"{key} ({before}, now {now})"
 
 
+def _check_means(state: Mapping[str, Any]) -> None:
+    for part in ("best", "val"):
+        for name, mean in state[part].items():
+            if type(mean) not in (int, float):
+                raise ValueError(f"{part}.{name} is no number")
+    # a run that was resumed with other metrics has more or fewer of them now
+    if state["best"] and not state["best"].keys() & state["val"].keys():
+        raise ValueError("best and val have no mean in common")
+
+
 def check_form(state: Mapping[str, Any]) -> None:
     """Check that a state has the form that our runs save, whatever its checksum says.
 
@@ -279,13 +289,7 @@ def check_form(state: Mapping[str, Any]) -> None:
     for name, count in state["progress"].items():
         if type(count) is not int or count < 0:
             raise ValueError(f"progress.{name} is {count!r}")
-    for part in ("best", "val"):
-        for name, mean in state[part].items():
-            if type(mean) not in (int, float):
-                raise ValueError(f"{part}.{name} is no number")
-    # a run that was resumed with other metrics has more or fewer of them now
-    if state["best"] and not state["best"].keys() & state["val"].keys():
-        raise ValueError("best and val have no mean in common")
+    _check_means(state)
     _check_watched(state)
     for values in state["optimizer"]["state"].values():
         for name, value in values.items():

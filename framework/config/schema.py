@@ -450,6 +450,13 @@ def _check_average(config: dict[str, Any]) -> None:
             raise ConfigError(148, f"{key} = {config[key]}", what, fix)
 
 
+def _check_renames(names: dict[Any, Any]) -> None:
+    for old, new in names.items():
+        if not isinstance(old, str) or not isinstance(new, str):
+            fix = "give names of modules or tensors, as in 'init.rename={fc: head}'"
+            raise ConfigError(301, f"init.rename = {{{old}: {new}}}"[:200], "is no name", fix)
+
+
 def _check_init(init: dict[str, Any], is_resumed: bool) -> None:
     """Check the options of ``init``. A resumed run has its weights, and reads no file.
 
@@ -457,10 +464,7 @@ def _check_init(init: dict[str, Any], is_resumed: bool) -> None:
         ConfigError: C301 for options that change nothing, or are no names.
         CheckpointError: K110 if nothing is at the path.
     """
-    for old, new in (init["rename"] or {}).items():
-        if not isinstance(old, str) or not isinstance(new, str):
-            fix = "give names of modules or tensors, as in 'init.rename={fc: head}'"
-            raise ConfigError(301, f"init.rename = {{{old}: {new}}}"[:200], "is no name", fix)
+    _check_renames(init["rename"] or {})
     if init["weights"] == "":
         raise ConfigError(301, "init = ''", "names no file", "give one, or leave init out")
     if init["weights"] is not None:

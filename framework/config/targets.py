@@ -50,19 +50,24 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
         check_name(where, target, allowed)
         secured(where, block, allowed)
         signature = static_signature(target)
-        given = [str(key) for key in block if key not in SPECIAL]
-        for key in given:
-            if key.startswith("_") and key.endswith("_"):
-                what = f"not a key Hydra knows{did_you_mean(key, sorted(SPECIAL), where)}"
-                raise ConfigError(106, f"{where}.{key}", what, "correct or remove it")
-        if signature is None or signature.open:
-            continue
-        names = (*signature.names, *_more_keys(where, signature.names))
-        for key in given:
-            if key not in names:
-                what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
-                place = f"{where}.{key} = {block[key]}"
-                raise ConfigError(106, place, what, "correct or remove it")
+        names = None
+        if signature is not None and not signature.open:
+            names = (*signature.names, *_more_keys(where, signature.names))
+        _check_keys(where, block, names)
+
+
+def _check_keys(where: str, block: Config, names: Sequence[str] | None) -> None:
+    """Check a block's keys. ``names`` are the arguments of its target; None: it takes any."""
+    target = block["_target_"]
+    given = [str(key) for key in block if key not in SPECIAL]
+    for key in given:
+        if key.startswith("_") and key.endswith("_"):
+            what = f"not a key Hydra knows{did_you_mean(key, sorted(SPECIAL), where)}"
+            raise ConfigError(106, f"{where}.{key}", what, "correct or remove it")
+    for key in given:
+        if names is not None and key not in names:
+            what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
+            raise ConfigError(106, f"{where}.{key} = {block[key]}", what, "correct or remove it")
 
 
 def _more_keys(where: str, own: Sequence[str]) -> tuple[str, ...]:

@@ -284,17 +284,22 @@ def _plan(config: Config) -> TrainPlan:
     )
 
 
+def _fuses(assembly: Assembly, block: Config, model: nn.Module) -> bool:
+    """Return whether one kernel updates all parameters."""
+    if not assembly.captures:
+        return fuses_by_default(block, model)
+    if all(parameter.is_floating_point() for parameter in model.parameters()):
+        return True
+    what = "no fused optimizer takes complex parameters"
+    assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
+    return False
+
+
 def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
     chosen = assembly.config["optim"]
     block = optimizer_keys(chosen)
     parameters = list(model.parameters())
-    if assembly.captures:
-        if all(parameter.is_floating_point() for parameter in parameters):
-            block = fused(block)
-        else:
-            what = "no fused optimizer takes complex parameters"
-            assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
-    elif fuses_by_default(block, model):
+    if _fuses(assembly, block, model):
         block = fused(block)
     params: list[Any] = parameters
     if is_grouped(chosen):

@@ -137,20 +137,7 @@ class LoaderSource:
 
     def sample(self, count: int) -> Batch:
         """Return the first records. Batches whose shapes differ are not joined."""
-        batch: Batch | None = None
-        with kept_generators(HOST), closing(self._iterated(0)) as batches:
-            for number, values in enumerate(batches):
-                if batch is None:
-                    batch = self._numbered(values, number, 0)
-                    self._first_size = len(batch["index"])
-                else:
-                    more = self._numbered(values, number, len(batch["index"]))
-                    joined = _joined(batch, more)
-                    if joined is None:
-                        break
-                    batch = joined
-                if len(batch["index"]) >= count:
-                    break
+        batch = self._first_batches(count)
         if batch is None:
             place = f"{self._where} = {self.title}"
             raise DataError(109, place, "has no batches", "give it at least one")
@@ -180,6 +167,24 @@ class LoaderSource:
         what = f"{self.title} does not know its number of batches"
         fix = "give those of an epoch: data.num_batches=1000, say"
         raise ConfigError(235, "data.num_batches = null", what, fix)
+
+    def _first_batches(self, count: int) -> Batch | None:
+        """Join batches until they have ``count`` records, or the next one has other shapes."""
+        batch: Batch | None = None
+        with kept_generators(HOST), closing(self._iterated(0)) as batches:
+            for number, values in enumerate(batches):
+                if batch is None:
+                    batch = self._numbered(values, number, 0)
+                    self._first_size = len(batch["index"])
+                else:
+                    more = self._numbered(values, number, len(batch["index"]))
+                    joined = _joined(batch, more)
+                    if joined is None:
+                        break
+                    batch = joined
+                if len(batch["index"]) >= count:
+                    break
+        return batch
 
     def _iterated(self, epoch: int) -> Generator[Any]:
         """Yield the batches of an epoch as they are. U100 or DataError D233 for an exception."""

@@ -24,12 +24,7 @@ def packed_source(
         fix = f"choose one of {', '.join(STAGES)}"
         raise ConfigError(172, f"data.stage = {stage}", "not a place to keep data", fix)
     if stage == "ram":
-        staged = Staged(path)
-        try:
-            return StoreSource(_opened(staged.path, open_file), context, staged.close)
-        except BaseException:
-            staged.close()
-            raise
+        return _in_ram(path, open_file, context)
     remove_leftovers()
     if stage == "cold":
         drop_cached(files_of(path))
@@ -37,6 +32,17 @@ def packed_source(
     if stage == "device":
         store = _resident(store, context)
     return StoreSource(store, context)
+
+
+def _in_ram(
+    path: str, open_file: Callable[[str], RecordStore], context: SourceContext
+) -> StoreSource:
+    staged = Staged(path)
+    try:
+        return StoreSource(_opened(staged.path, open_file), context, staged.close)
+    except BaseException:
+        staged.close()
+        raise
 
 
 def _opened(path: str, open_file: Callable[[str], RecordStore]) -> RecordStore:

@@ -567,13 +567,15 @@ class BatchReader:
         except PacelineError:
             raise
         except (Exception, SystemExit) as error:
-            record = self.store.name(index)
-            fix = "correct the function, or see it with debug=trace workers.num=0"
-            fault = user_error(error, about=record, fix=fix, kind=UserRecordError)
-            if fault is not None:
-                raise fault from error
-            what = f"the transform failed on it ({plain(error)})"
-            raise DataError(120, record, what, fix) from error
+            raise self._fault(index, error) from error
+
+    def _fault(self, index: int, error: BaseException) -> PacelineError:
+        record = self.store.name(index)
+        fix = "correct the function, or see it with debug=trace workers.num=0"
+        fault = user_error(error, about=record, fix=fix, kind=UserRecordError)
+        if fault is not None:
+            return fault
+        return DataError(120, record, f"the transform failed on it ({plain(error)})", fix)
 
     def _uneven(self, index: int, shape: tuple[int, ...], other: tuple[int, ...]) -> DataError:
         what = f"the image is {tuple(shape)}, another of its batch {tuple(other)}"
@@ -619,18 +621,23 @@ def _check_fields(manifest: Manifest, context: SourceContext) -> None:
         what = "leaves images of several sizes"
         fix = "make it a part of transform=compose, with a crop behind it"
         raise ConfigError(199, "transform", what, fix)
-    for name, field in manifest.fields.items():
-        added = length_name(name, field, context.collate)
-        if added in manifest.fields:
-            what = f"the lengths of {name} would replace the field {added}"
-            fix = "rename the field, or set collate=list"
-            raise ConfigError(199, "collate = pad", what, fix)
+    _check_lengths(manifest, context.collate)
     _check_videos(manifest, context.transform)
     moving = ", ".join(followers(manifest))
     if moving and context.transform.function is not None:
         what = f"a function cannot move {moving}"
         fix = "choose a transform without a function, or pack without these fields"
         raise ConfigError(199, "transform", what, fix)
+
+
+def _check_lengths(manifest: Manifest, collate: str) -> None:
+    """Check that the lengths of padded fields replace no other field. ConfigError C199."""
+    for name, field in manifest.fields.items():
+        added = length_name(name, field, collate)
+        if added in manifest.fields:
+            what = f"the lengths of {name} would replace the field {added}"
+            fix = "rename the field, or set collate=list"
+            raise ConfigError(199, "collate = pad", what, fix)
 
 
 def _check_videos(manifest: Manifest, transform: Transform) -> None:

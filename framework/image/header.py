@@ -258,10 +258,14 @@ def _bmp(data: Any) -> ImageHeader:
         raise BadImage("truncated")
     if bits > 8:
         return ImageHeader("bmp", height, width, 4 if bits == 32 else 3)
-    entry = 3 if header == 12 else 4
-    palette = bytes(data[14 + header : 14 + header + entry * min(colors or 1 << bits, 1 << bits)])
-    gray = palette[0::entry] == palette[1::entry] == palette[2::entry]
+    gray = _has_gray_palette(data, header, min(colors or 1 << bits, 1 << bits))
     return ImageHeader("bmp", height, width, 1 if gray else 3)
+
+
+def _has_gray_palette(data: Any, header: int, colors: int) -> bool:
+    entry = 3 if header == 12 else 4
+    palette = bytes(data[14 + header : 14 + header + entry * colors])
+    return palette[0::entry] == palette[1::entry] == palette[2::entry]
 
 
 LAYOUTS = {1: "B", 3: "H", 4: "I"}  # TIFF's types: byte, short, long
@@ -304,10 +308,7 @@ def _tags(data: Any) -> _Tags:
 
 def _tiff(data: Any) -> ImageHeader:
     tags = _tags(data)
-    for starts, lengths in ((STRIPS, STRIP_BYTES), (TILES, TILE_BYTES)):
-        pieces = zip(tags.values(starts), tags.values(lengths), strict=False)
-        if max((start + length for start, length in pieces), default=0) > len(data):
-            raise BadImage("truncated")
+    _refuse_truncated(tags)
     gray = tags.value(PHOTOMETRIC, 2) in (0, 1)
     samples = tags.value(SAMPLES, 1)
     channels = min(max(samples, 3), 4)
@@ -322,6 +323,13 @@ def _tiff(data: Any) -> ImageHeader:
     height = tags.value(HEIGHT, 0)
     width = tags.value(WIDTH, 0)
     return ImageHeader("tiff", height, width, channels, bit_depth, orientation, 1 + tags.more)
+
+
+def _refuse_truncated(tags: _Tags) -> None:
+    for starts, lengths in ((STRIPS, STRIP_BYTES), (TILES, TILE_BYTES)):
+        pieces = zip(tags.values(starts), tags.values(lengths), strict=False)
+        if max((start + length for start, length in pieces), default=0) > len(tags.data):
+            raise BadImage("truncated")
 
 
 READERS = {

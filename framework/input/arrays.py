@@ -67,22 +67,23 @@ class ArraysInput(ColumnInput):
             raise DataError(101, self.path, "no such file", "give a .npz or .npy file")
         try:
             with open(self.path, "rb") as file:
-                head = file.read(len(SIGNATURE))
-                if head == SIGNATURE:
-                    fix = "set input=hdf5"
-                    raise DataError(112, self.path, "is an HDF5 file", fix)
-                if head.startswith(b"PK"):
-                    arrays = self._arrays_of_npz(file)
-                else:
-                    names = self._chosen([Path(self.path).stem])
-                    size = file.seek(0, 2)
-                    arrays = {name: _map_array(file, 0, size, self.path) for name in names}
+                arrays = self._arrays_in(file)
         except (*UNREADABLE, zipfile.BadZipFile) as error:
             raise not_arrays(self.path, str(error)) from error
         scalars = [name for name, array in arrays.items() if array.ndim == 0]
         if scalars or not arrays:
             raise not_arrays(self.path, f"{scalars or 'nothing'} cannot be records")
         return arrays
+
+    def _arrays_in(self, file: BinaryIO) -> dict[str, "MappedArray"]:
+        head = file.read(len(SIGNATURE))
+        if head == SIGNATURE:
+            raise DataError(112, self.path, "is an HDF5 file", "set input=hdf5")
+        if head.startswith(b"PK"):
+            return self._arrays_of_npz(file)
+        names = self._chosen([Path(self.path).stem])
+        size = file.seek(0, 2)
+        return {name: _map_array(file, 0, size, self.path) for name in names}
 
     def _arrays_of_npz(self, file: BinaryIO) -> dict[str, "MappedArray"]:
         """Return the chosen members. Others may be what is no array, or cannot be a field."""

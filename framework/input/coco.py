@@ -140,16 +140,7 @@ class CocoInput:
 
     def _row(self, index: int, image: _Image) -> dict[str, Any]:
         data = read_file(self._file(index))
-        try:
-            size = image_size(data)
-        except (BadImage, ValueError) as error:
-            what = f"not a readable image ({error})"
-            raise DataError(106, self.name(index), what, "correct or remove it") from error
-        if size != (image.height, image.width):
-            what = (
-                f"has {size[0]} x {size[1]} pixels, its annotations {image.height} x {image.width}"
-            )
-            raise DataError(172, self.name(index), what, "get the images of these annotations")
+        self._check_size(index, image, data)
         objects = [item for item in image.objects if not item.is_crowd or self.crowd == "keep"]
         shape = (len(objects), self.annotations.num_keypoints, 3)
         row = {
@@ -161,6 +152,17 @@ class CocoInput:
         if "mask" in self.fields:
             row["mask"] = encode_png(self._mask(index, image))
         return row
+
+    def _check_size(self, index: int, image: _Image, data: bytes) -> None:
+        """Check that an image has the size that its annotations say. DataError D106, D172."""
+        try:
+            height, width = image_size(data)
+        except (BadImage, ValueError) as error:
+            what = f"not a readable image ({error})"
+            raise DataError(106, self.name(index), what, "correct or remove it") from error
+        if (height, width) != (image.height, image.width):
+            what = f"has {height} x {width} pixels, its annotations {image.height} x {image.width}"
+            raise DataError(172, self.name(index), what, "get the images of these annotations")
 
     def _mask(self, index: int, image: _Image) -> np.ndarray:
         # Crowds are boxes around many objects, of which some have a region of their own.

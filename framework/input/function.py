@@ -108,15 +108,18 @@ class FunctionInput:
         except PacelineError:
             raise
         except (Exception, SystemExit) as error:
-            name = self.name(index)
-            fix = "correct the function, or remove the item"
-            package = f"{self.function.partition('.')[0]}."
-            fault = user_error(error, (package,), name, fix, UserRecordError)
-            if fault is not None:
-                raise fault from error
-            what = f"{self.function} raised {type(error).__name__}: {words_of(error)}"
-            raise DataError(168, name, what, fix) from error
+            raise self._fault(index, error) from error
         return [typed_row(row, self.kinds, self.name(index)) for row in plain]
+
+    def _fault(self, index: int, error: BaseException) -> PacelineError:
+        name = self.name(index)
+        fix = "correct the function, or remove the item"
+        package = f"{self.function.partition('.')[0]}."
+        fault = user_error(error, (package,), name, fix, UserRecordError)
+        if fault is not None:
+            return fault
+        what = f"{self.function} raised {type(error).__name__}: {words_of(error)}"
+        return DataError(168, name, what, fix)
 
     def name(self, index: int) -> str:
         return str(self.keyed_items[index][1])

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -213,10 +213,14 @@ class HDF5Input:
             self._own_values(LABEL, part.start, part.stop)
             for part in ranges(self.table.starts[-1], BLOCK)
         )
-        if not is_number:
-            texts = [text for block in blocks for text in block]
-            numbers, classes = label_column(texts, self.classes, self.where, self.name)
-            return np.array(numbers, np.int64), classes
+        return self._numbered(blocks) if is_number else self._named(blocks)
+
+    def _named(self, blocks: Iterable[Any]) -> tuple[np.ndarray, list[str]]:
+        texts = [text for block in blocks for text in block]
+        numbers, classes = label_column(texts, self.classes, self.where, self.name)
+        return np.array(numbers, np.int64), classes
+
+    def _numbered(self, blocks: Iterable[Any]) -> tuple[None, list[str]] | None:
         least, largest = extremes(map(np.asarray, blocks))
         if least < 0:
             return None
@@ -236,14 +240,23 @@ class HDF5Input:
                 arrays[name] = native(values)
             else:
                 lists[name] = list(values)
+        listed_fields = {name: fields[name] for name in lists}
+        records = {**arrays, **self._typed(lists, listed_fields, start, keys)}
+        return Chunk({name: records[name] for name in self.fields}, keys)
+
+    def _typed(
+        self,
+        lists: Mapping[str, list[Any]],
+        fields: Mapping[str, Field],
+        start: int,
+        keys: Sequence[str],
+    ) -> Records:
+        """Return lists of values, of the records from ``start`` on, as their fields store them."""
         rows: list[Row] = [
             typed_row(dict(zip(lists, values, strict=True)), self.kinds, self.name(start + number))
             for number, values in enumerate(zip(*lists.values(), strict=True))
         ]
-        listed_fields = {name: fields[name] for name in lists}
-        chunk = chunk_of(rows, keys, listed_fields, lambda number: self.name(start + number))
-        records = {**arrays, **chunk.records}
-        return Chunk({name: records[name] for name in self.fields}, keys)
+        return chunk_of(rows, keys, fields, lambda number: self.name(start + number)).records
 
     def _values(self, name: str, start: int, stop: int) -> Any:
         """Return an array [n, *shape] of numbers, or a list of values as ``field_of`` has them."""

@@ -21,17 +21,7 @@ UINT8 = 8  # the type byte of unsigned bytes, the only type that image sets use
 
 def read_idx(path: str) -> np.ndarray:
     """Return the array in an IDX file of unsigned bytes. DataError D101 or D113."""
-    try:
-        with open(path, "rb") as file:
-            is_zipped = file.read(2) == b"\x1f\x8b"
-        read = gzip.open if is_zipped else open
-        with read(path, "rb") as file:
-            data: bytes = file.read()
-    except FileNotFoundError as error:
-        fix = "give an IDX file such as train-images-idx3-ubyte.gz"
-        raise DataError(101, path, "no such file", fix) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
+    data = _content(path)
     num_dimensions = int.from_bytes(data[3:4], "big")
     start = 4 + 4 * num_dimensions
     if data[:3] != bytes([0, 0, UINT8]) or len(data) < start:
@@ -63,3 +53,18 @@ class IdxInput(ColumnInput):
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path, self.labels)
+
+
+def _content(path: str) -> bytes:
+    """Return the bytes of a file, decompressed if it is gzipped."""
+    try:
+        with open(path, "rb") as file:
+            is_zipped = file.read(2) == b"\x1f\x8b"
+        read = gzip.open if is_zipped else open
+        with read(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError as error:
+        fix = "give an IDX file such as train-images-idx3-ubyte.gz"
+        raise DataError(101, path, "no such file", fix) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error

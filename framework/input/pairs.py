@@ -119,16 +119,7 @@ class PairsInput(RowInput):
 
 def _read_tree(tree: str, follow_links: str | None) -> _Tree:
     """Return the files of a folder or a pattern. DataError D163 for two files of one name."""
-    wild = WILD.search(tree)
-    if wild is None:
-        root, pattern = tree, re.compile(r"(.+)\.[^./]+", re.DOTALL)
-    else:
-        root = os.path.dirname(tree[: wild.start()])
-        parts = WILD.split(tree[len(root) :].lstrip("/"))  # every second one is wild
-        parts[::2] = map(re.escape, parts[::2])
-        parts[1::2] = map(EXPRESSIONS.__getitem__, parts[1::2])
-        pattern = re.compile("".join(parts), re.DOTALL)
-        root = root or ("/" if tree.startswith("/") else ".")
+    root, pattern = _root_and_pattern(tree)
     walked = walk(root, (*SUFFIXES, ".npy"), follow_links)
     files: dict[str, str] = {}
     for name in walked.names:
@@ -141,3 +132,16 @@ def _read_tree(tree: str, follow_links: str | None) -> _Tree:
             raise DataError(163, path, what, "remove one of them, or narrow input.fields")
         files[key] = path
     return _Tree(files, walked)
+
+
+def _root_and_pattern(tree: str) -> tuple[str, re.Pattern[str]]:
+    """Return the folder to walk, and the pattern of the relative paths of its files."""
+    wild = WILD.search(tree)
+    if wild is None:
+        return tree, re.compile(r"(.+)\.[^./]+", re.DOTALL)
+    root = os.path.dirname(tree[: wild.start()])
+    parts = WILD.split(tree[len(root) :].lstrip("/"))  # every second one is wild
+    parts[::2] = map(re.escape, parts[::2])
+    parts[1::2] = map(EXPRESSIONS.__getitem__, parts[1::2])
+    root = root or ("/" if tree.startswith("/") else ".")
+    return root, re.compile("".join(parts), re.DOTALL)

@@ -141,9 +141,10 @@ class TFRecordInput(RowInput):
         if len(texts) != 1:
             what = f"holds {len(texts)} values"
             raise DataError(167, where, what, "give one image file, or numbers")
-        if field != "label":
-            return texts[0]
-        name = texts[0].decode("utf-8", "surrogateescape")
+        return self._class_number(texts[0], where) if field == "label" else texts[0]
+
+    def _class_number(self, text: bytes, where: str) -> np.ndarray:
+        name = text.decode("utf-8", "surrogateescape")
         classes = self.classes or []
         if name not in classes:
             fix = "name all classes there, or take a feature of numbers"

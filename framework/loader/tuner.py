@@ -156,15 +156,16 @@ class Tuner:
             if not trial.goes_back:
                 self._path.append(trial.before)
             return None
+        return self._change(trial.before, self._note_failure(trial, seen))
+
+    def _note_failure(self, trial: _Trial, seen: Observation) -> str:
+        """Remember that a plan failed, and return why."""
         if trial.goes_back:
             self._cool = min(MOST_COOL, 2 * self._cool)
-        else:
-            self._failed.add(self.plan)
+            return f"steps waited {100 * seen.wait_share:.0f} %"
+        self._failed.add(self.plan)
         change = 100 * (seen.rate / trial.rate - 1)
-        why = f"the rate changed by {change:+.0f} %"
-        if trial.goes_back:
-            why = f"steps waited {100 * seen.wait_share:.0f} %"
-        return self._change(trial.before, why)
+        return f"the rate changed by {change:+.0f} %"
 
     def _count(self, seen: Observation) -> None:
         is_hot = seen.wait_share > WAITS

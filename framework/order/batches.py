@@ -225,6 +225,12 @@ class Order:
             identity["selected"] = crc32(self.selected.numpy().tobytes())
         if self.cuts is not None:
             return identity | self.cuts.identity
+        return identity | self._place_identity
+
+    @property
+    def _place_identity(self) -> dict[str, int]:
+        """The settings that decide which record is at each place of an epoch."""
+        identity: dict[str, int] = {}
         num_shuffled = self.num_places
         if self.sampling is not None:
             identity |= self.sampling.identity

@@ -105,6 +105,5 @@ def with_weights(order: Order, weights: np.ndarray, where: str, num_places: int 
         fix = "give a record that is in use a weight above 0"
         raise ConfigError(202, where, "all weights are 0", fix)
     values, groups = np.unique(weights, return_inverse=True)
-    numbers = torch.from_numpy(groups.reshape(-1))
-    drawn = sampling(numbers, torch.from_numpy(values), num_places)
+    drawn = sampling(torch.from_numpy(groups.reshape(-1)), torch.from_numpy(values), num_places)
     return replace(order, sampling=drawn)

@@ -40,17 +40,18 @@ class WeightedOrder:
         """
         if not training:
             return order
-        if self.file is not None:
-            where = f"order.file = {self.file}"
-            weights = _read(self.file)
-        else:
-            where = f"order.field = {self.field}"
-            weights = facts.values(self.field or "")
+        where, weights = self._given(facts)
         if weights.shape != (order.num_records,):
             what = f"has the shape {list(weights.shape)}, the data {order.num_records} records"
             raise ConfigError(202, where, what, FIX)
         weights = checked(weights, where)[order.used().numpy()]
         return with_weights(order, weights, where, order.num_used)
+
+    def _given(self, facts: RecordFacts) -> tuple[str, np.ndarray]:
+        """Return what gives the weights, for messages, and the weights of all records."""
+        if self.file is not None:
+            return f"order.file = {self.file}", _read(self.file)
+        return f"order.field = {self.field}", facts.values(self.field or "")
 
 
 def checked(weights: np.ndarray, where: str) -> np.ndarray:

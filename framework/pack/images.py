@@ -85,16 +85,11 @@ class Preparation:
     )  # the kinds of the fields that follow images
 
     def __post_init__(self) -> None:
-        fits = self.size is None or (
-            len(self.size) == 2
-            and min(self.size) >= 1
-            and self.size[0] * self.size[1] <= self.max_pixels
-        )
         for name, is_possible, words in (
             ("encode", self.encode in ENCODINGS, "keep, jpeg, png or raw"),
             ("resize", self.resize is None or self.resize >= 1, "at least 1 pixel"),
             ("max_side", self.max_side is None or self.max_side >= 1, "at least 1 pixel"),
-            ("size", fits, "[height, width], at most pack.max_pixels pixels in all"),
+            ("size", self._size_fits, "[height, width], at most pack.max_pixels pixels in all"),
             ("quality", self.quality is None or 1 <= self.quality <= 100, "1 to 100"),
             ("color", self.color in (None, *COLORS), "rgb, gray, or null: as in the first image"),
             ("rate", self.rate is None or self.rate >= 1, "at least 1 Hz"),
@@ -107,6 +102,13 @@ class Preparation:
                 where = f"pack.{name} = {getattr(self, name)}"
                 raise ConfigError(140, where, f"must be {words}", "correct it, or leave it out")
         self._check_together()
+
+    @property
+    def _size_fits(self) -> bool:
+        size = self.size
+        if size is None:
+            return True
+        return len(size) == 2 and min(size) >= 1 and size[0] * size[1] <= self.max_pixels
 
     def _check_together(self) -> None:
         def exclude(first: str, second: str, fix: str) -> None:
@@ -213,15 +215,17 @@ class Preparation:
             raise ConfigError(142, where, "no field of the input is a video", "leave it out")
         if not videos:
             return {}
+        frames = self._video_frames(source, videos)
+        self.videos.append(frames)
+        return frames.stored
+
+    def _video_frames(self, source: RecordInput, videos: dict[str, Field]) -> VideoFrames:
         if self.bit_depth is not None:
             where = f"pack.bit_depth = {self.bit_depth}"
             raise ConfigError(262, where, "frames of videos have 8 bits", "leave it out")
         channels = COLORS.get(self.color or "")
         frames = VideoFrames(videos, replace(self), channels, self.frame_rate)
-        if frames.lack_size:
-            frames = self._first(source, frames.with_size)
-        self.videos.append(frames)
-        return frames.stored
+        return self._first(source, frames.with_size) if frames.lack_size else frames
 
     def _settle_sounds(self, source: RecordInput) -> None:
         fields = source.manifest.fields
@@ -350,6 +354,11 @@ class Preparation:
             return chunk.records[name]
         if target.encoding == "image":
             return [self._encoded(chunk, name, number) for number in numbers]
+        return self._stacked(chunk, name)
+
+    def _stacked(self, chunk: Chunk, name: str) -> np.ndarray:
+        """Return all images as one array. DataError D107 if their shapes differ."""
+        target, numbers = self._target(name), range(len(chunk.keys))
         shape = (side or 0 for side in self._stored_field(target).shape)
         stored = np.empty((len(numbers), *shape), target.dtype)
         arrays = stored

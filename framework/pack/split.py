@@ -173,13 +173,7 @@ class SplitRule:
         splits = self._assigned(hashes, labels)
         missing = set(range(len(self.shares))) - set(np.unique(splits).tolist())
         if missing:
-            name = list(self.shares)[min(missing)]
-            values = "keys"
-            if self.by is not None and self.by != STRATIFIED:
-                values = f"values of {self.by}"
-            what = f"{name} has no record: {len(hashes):,} records have {len(np.unique(hashes)):,} "
-            fix = f"give {name} a larger share; what has been read is kept"
-            raise ConfigError(244, f"pack.split = {self.words}", f"{what}{values}", fix)
+            raise self._lacks(list(self.shares)[min(missing)], hashes)
         return splits
 
     def _assigned(self, hashes: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
@@ -188,6 +182,15 @@ class SplitRule:
         if labels is None:
             return by_groups(self.cuts, hashes)
         return by_classes([Fraction(str(share)) for share in self.shares.values()], hashes, labels)
+
+    def _lacks(self, name: str, hashes: np.ndarray) -> ConfigError:
+        """Return the error for a split without a record."""
+        values = "keys"
+        if self.by is not None and self.by != STRATIFIED:
+            values = f"values of {self.by}"
+        what = f"{name} has no record: {len(hashes):,} records have {len(np.unique(hashes)):,} "
+        fix = f"give {name} a larger share; what has been read is kept"
+        return ConfigError(244, f"pack.split = {self.words}", f"{what}{values}", fix)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -254,15 +257,17 @@ def rounded(shares: Sequence[Fraction], sizes: Sequence[int]) -> list[list[int]]
         sizes: Records of each class.
     """
     lacks = [Fraction(0) for _ in shares]
-    rows: list[list[int]] = []
-    for size in sizes:
-        counts = [math.floor(size * share) for share in shares]
-        inexact = [n for n, share in enumerate(shares) if size * share != counts[n]]
-        for n in inexact:
-            lacks[n] += size * shares[n] - counts[n]
-        inexact.sort(key=lacks.__getitem__, reverse=True)
-        for n in inexact[: size - sum(counts)]:
-            counts[n] += 1
-            lacks[n] -= 1
-        rows.append(counts)
-    return rows
+    return [_rounded_class(shares, size, lacks) for size in sizes]
+
+
+def _rounded_class(shares: Sequence[Fraction], size: int, lacks: list[Fraction]) -> list[int]:
+    """Return how many of ``size`` records each split gets, and update what each split lacks."""
+    counts = [math.floor(size * share) for share in shares]
+    inexact = [n for n, share in enumerate(shares) if size * share != counts[n]]
+    for n in inexact:
+        lacks[n] += size * shares[n] - counts[n]
+    inexact.sort(key=lacks.__getitem__, reverse=True)
+    for n in inexact[: size - sum(counts)]:
+        counts[n] += 1
+        lacks[n] -= 1
+    return counts

@@ -58,6 +58,12 @@ class HostSyncBatchNorm(nn.Module):
         self.register_buffer("num_batches_tracked", old.num_batches_tracked)
         self.train(old.training)
 
+    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weight and bias, with the dtype and device of ``like``."""
+        if self.affine:
+            return self.weight.to(like.dtype), self.bias.to(like.dtype)
+        return like.new_ones(like.shape[1]), like.new_zeros(like.shape[1])
+
     def forward(self, x: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
             return nn.functional.batch_norm(
@@ -66,14 +72,8 @@ class HostSyncBatchNorm(nn.Module):
         wide = x
         if x.dtype != torch.float64:
             wide = x.float()
-        if self.affine:
-            weight = self.weight.to(wide.dtype)
-            bias = self.bias.to(wide.dtype)
-        else:
-            weight = wide.new_ones(x.shape[1])
-            bias = wide.new_zeros(x.shape[1])
         result, mean, variance, count = _Normalized.apply(
-            wide, weight, bias, self.eps, self._exchange
+            wide, *self._affine(wide), self.eps, self._exchange
         )
         self._track(mean, variance * (count / (count - 1).clamp(min=1)).to(variance.dtype))
         return result.to(x.dtype)

@@ -45,13 +45,7 @@ def read_npy_header(file: BinaryIO, size: int, where: str) -> ArrayHeader:
     """
     begin = file.tell()
     try:
-        version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-        elif version == (2, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
-        else:
-            raise ValueError(f"version {version}")
+        shape, fortran, dtype = _shape_in_header(file)
     except BROKEN as error:
         raise not_arrays(where, f"{error}") from error
     if dtype.name not in DTYPES or any(length < 0 for length in shape):
@@ -83,3 +77,13 @@ def value_of(data: bytes, name: str, where: str) -> bytes | np.ndarray:
     if name.lower().endswith(".npy"):
         return array_of_npy(data, where)
     return data
+
+
+def _shape_in_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return the shape, whether it is in Fortran's order, and the dtype. One of ``BROKEN``."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file)
+    raise ValueError(f"version {version}")

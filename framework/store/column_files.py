@@ -21,6 +21,7 @@ from framework.store.identity import Identity, identify, unreadable
 from framework.store.label import MOST_CLASSES
 
 MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
+WRITE_AGAIN = "download, copy or write it again"
 # Numbers that a file of few bytes declares: a column of zeros needs next to none.
 MOST_SMALL_BYTES = 256 << 20
 MOST_RATIO = 1100  # of the bytes of numbers to those of a larger file, as of deflate
@@ -207,7 +208,7 @@ class ColumnFiles:
             raise unreadable(path, error) from error
         except library().broken as error:
             what = f"not a whole Parquet or Arrow file ({words_of(error, 200)})"
-            raise DataError(102, path, what, "download, copy or write it again") from error
+            raise DataError(102, path, what, WRITE_AGAIN) from error
 
     @cached_property
     def schema(self) -> Any:
@@ -266,7 +267,7 @@ class ColumnFiles:
                         return {}
             except library().broken as error:
                 what = f"the column {column} cannot be read ({words_of(error, 200)})"
-                raise DataError(102, path, what, "download, copy or write it again") from error
+                raise DataError(102, path, what, WRITE_AGAIN) from error
         return counts
 
     def group(
@@ -280,8 +281,18 @@ class ColumnFiles:
             if future is None:
                 future = self._groups[number] = Future[RowGroup]()
             self._groups.move_to_end(number)
-        if not is_mine:
-            return future.result()
+        if is_mine:
+            self._complete(future, number, columns, numbers)
+        return future.result()
+
+    def _complete(
+        self,
+        future: Future[RowGroup],
+        number: int,
+        columns: Mapping[str, FieldColumn],
+        numbers: Mapping[str, int] | None,
+    ) -> None:
+        """Decode a group, and give it to all threads that wait for it."""
         try:
             future.set_result(self._decoded(number, columns, numbers))
         except BaseException as error:
@@ -290,7 +301,6 @@ class ColumnFiles:
             future.set_exception(error)
             raise
         self._drop_old()
-        return future.result()
 
     def _drop_old(self) -> None:
         """Drop the groups that were not used for the longest time, until the rest fits."""
@@ -309,13 +319,9 @@ class ColumnFiles:
         file, group = self.starts[number]
         path, reader = self.paths[file], self.readers[file]
         identify(path, self.identities[path])
-        names = {column.name for column in columns.values()}
-        num_bytes = reader.num_bytes(group)
-        if not 0 <= num_bytes <= MOST_GROUP_BYTES:
-            what = f"group {group} has {num_bytes:,} bytes, which must be decoded together"
-            raise DataError(102, path, what, "write it with smaller groups (row_group_size=1000)")
+        _check_group_size(path, group, reader.num_bytes(group))
         try:
-            table = reader.read(group, sorted(names))
+            table = reader.read(group, sorted({column.name for column in columns.values()}))
             if table.num_rows != reader.rows[group]:
                 raise ValueError(f"{table.num_rows} rows, not {reader.rows[group]}")
             values = {
@@ -324,8 +330,7 @@ class ColumnFiles:
             }
         except library().broken as error:
             what = f"group {group} cannot be read ({words_of(error, 200)})"
-            fix = "download, copy or write it again"
-            raise DataError(102, path, what, fix) from error
+            raise DataError(102, path, what, WRITE_AGAIN) from error
         return RowGroup(values, 0 if reader.is_mapped else table.nbytes)
 
     def check(self) -> None:
@@ -337,6 +342,12 @@ def _restored(paths: list[str], cache_mb: int, identities: dict[str, Identity]) 
     files = ColumnFiles(paths, cache_mb)
     files.identities = dict(identities)
     return files
+
+
+def _check_group_size(path: str, group: int, num_bytes: int) -> None:
+    if not 0 <= num_bytes <= MOST_GROUP_BYTES:
+        what = f"group {group} has {num_bytes:,} bytes, which must be decoded together"
+        raise DataError(102, path, what, "write it with smaller groups (row_group_size=1000)")
 
 
 class ColumnLibrary(NamedTuple):
@@ -371,11 +382,7 @@ def form_of(kind: Any, is_label: bool) -> str | None:
     types = library().types
     kind = _storage_type(kind)
     if types.is_struct(kind):
-        fields = {
-            kind.field(number).name: kind.field(number).type for number in range(kind.num_fields)
-        }
-        is_file = fields.keys() == {"bytes", "path"} and _is_bytes(fields["bytes"])
-        return "file" if is_file else None
+        return "file" if _is_file(kind) else None
     if _is_bytes(kind):
         return "bytes"
     if types.is_dictionary(kind):
@@ -395,6 +402,12 @@ def _storage_type(kind: Any) -> Any:
     return kind.storage_type if is_extension else kind
 
 
+def _is_file(struct: Any) -> bool:
+    fields = [struct.field(number) for number in range(struct.num_fields)]
+    types = {field.name: field.type for field in fields}
+    return types.keys() == {"bytes", "path"} and _is_bytes(types["bytes"])
+
+
 def _is_bytes(kind: Any) -> bool:
     types = library().types
     return types.is_binary(kind) or types.is_large_binary(kind)
@@ -407,12 +420,7 @@ def _is_list(kind: Any) -> bool:
 
 def _values(values: Any, column: FieldColumn, numbers: Mapping[str, int] | None) -> ColumnValues:
     """Return a column of a group. ValueError if its lists have wrong lengths."""
-    if _storage_type(values.type) != values.type:
-        chunks = [chunk.storage for chunk in values.chunks]
-        values = library().arrow.chunked_array(chunks, _storage_type(values.type))
-    if column.form == "file":
-        names = [values.type.field(number).name for number in range(values.type.num_fields)]
-        values = values.flatten()[names.index("bytes")]
+    values = _stored(values, column.form)
     nulls = None
     if values.null_count:
         nulls = np.concatenate([_as_numpy(chunk.is_null()) for chunk in values.chunks])
@@ -420,13 +428,24 @@ def _values(values: Any, column: FieldColumn, numbers: Mapping[str, int] | None)
         if library().types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
         return ColumnValues(values, nulls)
+    if column.form == "rows":
+        return ColumnValues(_rows(values.chunks, column.kind), nulls)
     if column.form == "name":
         arrays = [_class_numbers(chunk, numbers or {}) for chunk in values.chunks]
-    elif column.form == "rows":
-        return ColumnValues(_rows(values.chunks, column.kind), nulls)
     else:
         arrays = [_nested(chunk) for chunk in values.chunks]
     return ColumnValues(np.concatenate(arrays), nulls)
+
+
+def _stored(values: Any, form: str) -> Any:
+    """Return a column with its storage type; of a column of files, only the bytes."""
+    kind = _storage_type(values.type)
+    if kind != values.type:
+        values = library().arrow.chunked_array([chunk.storage for chunk in values.chunks], kind)
+    if form != "file":
+        return values
+    names = [kind.field(number).name for number in range(kind.num_fields)]
+    return values.flatten()[names.index("bytes")]
 
 
 def _rows(chunks: Sequence[Any], kind: str) -> Ragged:

@@ -112,11 +112,14 @@ class StoreFacts:
         manifest = self.store.manifest
         name = self._picture or ""
         field = manifest.fields[name]
-        count = manifest.num_records
         if field.encoding != "image":
             places = (0, 1) if field.interleaved else (1, 2)
             size = [field.shape[place] or 0 for place in places]
-            return np.tile(np.array(size, np.int64), (count, 1))
+            return np.tile(np.array(size, np.int64), (manifest.num_records, 1))
+        return self._sizes_in_headers(name)
+
+    def _sizes_in_headers(self, name: str) -> np.ndarray:
+        count = self.store.manifest.num_records
         sizes = np.empty((count, 2), np.int64)
         if isinstance(self.store, ReadsStarts):
             for index in range(count):
@@ -124,7 +127,8 @@ class StoreFacts:
             return sizes
         for start in range(0, count, BLOCK_RECORDS):
             block = torch.arange(start, min(start + BLOCK_RECORDS, count))
-            records = self.store.read(block, views=manifest.fields)  # copies none of the others
+            # Views copy none of the other fields.
+            records = self.store.read(block, views=self.store.manifest.fields)
             for index, data in zip(block.tolist(), records[name], strict=True):
                 sizes[index] = self._size_in(data, index)
         return sizes

@@ -124,10 +124,7 @@ class MixedStore(Concatenation):
     @cached_property
     def _manifest(self) -> Manifest:
         manifests = [store.manifest for store in self._parts]
-        counts: list[int] = []
-        if all(manifest.class_counts for manifest in manifests):
-            each = zip(*(manifest.class_counts for manifest in manifests), strict=True)
-            counts = [sum(numbers) for numbers in each]
+        sources = [f"{name}: {store.manifest.source}" for name, store in self.stores.items()]
         digests = [manifest.digest for manifest in manifests]
         digest = ""
         if all(digests):
@@ -135,10 +132,8 @@ class MixedStore(Concatenation):
         return replace(
             manifests[0],
             num_records=sum(self.sizes),
-            class_counts=counts,
-            source=", ".join(
-                f"{name}: {self.stores[name].manifest.source}" for name in self.stores
-            ),
+            class_counts=_class_counts(manifests),
+            source=", ".join(sources),
             options={},
             digest=digest,
             shards=(),
@@ -161,6 +156,14 @@ class MixedStore(Concatenation):
 def mixed_digest(digests: Sequence[str]) -> str:
     """Return the digest of stores one after another."""
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _class_counts(manifests: Sequence[Manifest]) -> list[int]:
+    """Return the records of each class of all stores, [] if a store does not tell its own."""
+    counts = [manifest.class_counts for manifest in manifests]
+    if not all(counts):
+        return []
+    return [sum(numbers) for numbers in zip(*counts, strict=True)]
 
 
 def _check_same(first: str, one: Manifest, other: str, two: Manifest) -> None:

@@ -45,18 +45,7 @@ def format_of(path: str) -> Format | None:
     """
     if os.path.isdir(path):
         return _format_of_folder(path)
-    if not os.path.isfile(path):
-        return None
-    head = read_head(path, TAR_MAGIC_AT + len(TAR_MAGIC))
-    kind = file_kind(head)
-    if kind is not None:
-        return HDF5 if kind == "hdf5" else LMDB
-    if head[TAR_MAGIC_AT:] == TAR_MAGIC:
-        return TAR
-    is_arrow = head.startswith(b"\xff\xff\xff\xff") and path.lower().endswith(".arrow")
-    if is_arrow or head.startswith((b"PAR1", b"ARROW1")):
-        return PARQUET
-    return None
+    return _format_of_file(path) if os.path.isfile(path) else None
 
 
 def _format_of_folder(path: str) -> Format | None:
@@ -68,6 +57,19 @@ def _format_of_folder(path: str) -> Format | None:
         return TARS
     if any(name.endswith(COLUMNS) for name in names):
         return PARQUETS
+    return None
+
+
+def _format_of_file(path: str) -> Format | None:
+    head = read_head(path, TAR_MAGIC_AT + len(TAR_MAGIC))
+    kind = file_kind(head)
+    if kind is not None:
+        return HDF5 if kind == "hdf5" else LMDB
+    if head[TAR_MAGIC_AT:] == TAR_MAGIC:
+        return TAR
+    is_arrow = head.startswith(b"\xff\xff\xff\xff") and path.lower().endswith(".arrow")
+    if is_arrow or head.startswith((b"PAR1", b"ARROW1")):
+        return PARQUET
     return None
 
 

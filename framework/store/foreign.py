@@ -209,13 +209,15 @@ def _patterns(keys: list[str]) -> dict[str, list[int]]:
     chosen = [around for around in places if len(places[around]) == most]
     if not chosen or len(chosen) > MOST_FIELDS:
         return {"%s": list(range(len(keys)))} if keys else {}
-    patterns: dict[str, list[int]] = {}
-    for around in chosen:
-        number = "%d"
-        if len(widths[around]) == 1:
-            number = f"%0{widths[around].pop()}d"
-        patterns[number.join(part.replace("%", "%%") for part in around)] = places[around]
-    return patterns
+    return {_pattern(around, widths[around]): places[around] for around in chosen}
+
+
+def _pattern(around: tuple[str, str], widths: set[int]) -> str:
+    """Return the pattern of a number between two texts, with its width if there is only one."""
+    number = "%d"
+    if len(widths) == 1:
+        number = f"%0{widths.pop()}d"
+    return number.join(part.replace("%", "%%") for part in around)
 
 
 def _kind_of(values: list[bytes]) -> str | None:

@@ -6,7 +6,7 @@ Nothing outside of the file is read, and no plugin is run, whatever the file ask
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -191,7 +191,14 @@ class ForeignHDF5:
             raise DataError(102, self.path, what, FIX) from error
 
     def attribute(self, name: str, key: str) -> Any:
-        """Return an attribute of a group or data set: a ``str`` or an array. DataError D102, D112.
+        """Return an attribute of a group or data set: ``str`` or an array. DataError D102, D112."""
+        value = self._raw_attribute(name, key)
+        if isinstance(value, bytes):
+            return value.decode(errors="surrogateescape")
+        return value if isinstance(value, str) else np.asarray(value)
+
+    def _raw_attribute(self, name: str, key: str) -> Any:
+        """Return an attribute as h5py reads it.
 
         h5py allocates what the file declares, so that is compared with the file first.
         """
@@ -203,13 +210,10 @@ class ForeignHDF5:
             size = attributes.get_id(key).get_storage_size()
             if size > os.path.getsize(self.path):
                 raise ValueError(f"an attribute of {size} bytes")
-            value = attributes[key]
+            return attributes[key]
         except H5PY_ERRORS as error:
             what = f"attribute {key!r} of {name!r} cannot be read ({words_of(error, 200)})"
             raise DataError(102, self.path, what, FIX) from error
-        if isinstance(value, bytes):
-            return value.decode(errors="surrogateescape")
-        return value if isinstance(value, str) else np.asarray(value)
 
 
 def _check_lengths(dataset: Any, path: str, rows: Any) -> None:
@@ -301,11 +305,7 @@ def suggested_fields(file: ForeignHDF5) -> dict[str, str]:
     if not counts:
         return {}
     length = max(counts, key=lambda length: (counts[length], length))
-    fields: dict[str, str] = {}
-    for name, own_length in lengths.items():
-        if own_length == length:
-            fields[field_name(name.rpartition("/")[2], fields)] = name
-    return fields
+    return _named_by_last(name for name, own_length in lengths.items() if own_length == length)
 
 
 def _usable(file: ForeignHDF5) -> dict[str, Dataset]:
@@ -340,11 +340,16 @@ def _suggested_patterns(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     is_named = len(shared) <= MOST_FIELDS and not any(map(LAST_NUMBER.fullmatch, shared))
     if not depth or most == 1 or not is_named:
         return {"value": "/".join(["*"] * (depth + 1))}
-    fields: dict[str, str] = {}
-    for last in filter(is_quotable, shared):
-        fields[field_name(last, fields)] = "/".join([*["*"] * depth, last])
-    return fields
+    return _named_by_last("/".join([*["*"] * depth, last]) for last in filter(is_quotable, shared))
 
 
 def _of_depth(datasets: Mapping[str, Dataset], depth: int) -> Iterator[str]:
     return (name for name in datasets if name.count("/") == depth)
+
+
+def _named_by_last(paths: Iterable[str]) -> dict[str, str]:
+    """Return a field for each data set or pattern, named by the last part of its path."""
+    fields: dict[str, str] = {}
+    for path in paths:
+        fields[field_name(path.rpartition("/")[2], fields)] = path
+    return fields

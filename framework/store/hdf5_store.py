@@ -220,13 +220,9 @@ class _OpenStore:
         num_records = manifest.num_records
         part = "crc32"
         try:
-            self.crcs = _memory_map(path, file, "crc32").numpy()
-            if self.crcs.shape != (num_records,) or self.crcs.dtype != np.uint32:
-                raise ValueError(f"{self.crcs.shape} checksums for {num_records} records")
+            self.crcs = _checksums(path, file, num_records)
             part = "keys"
-            self.keys: Any = lambda indices: [b""] * len(indices)
-            if "keys" in file:
-                self.keys = _SliceGather(path, file, "keys", num_records)
+            self.keys = _keys(path, file, num_records)
             for name, field in manifest.fields.items():
                 part = f"records/{name}"
                 self.gathers[name] = self._gather(file, name, field, num_records)
@@ -250,6 +246,21 @@ class _OpenStore:
             raise ValueError(f"declares {dataset.nbytes} bytes, more than the file can hold")
         self.file = file
         return _ChunkGather(self.path, dataset)
+
+
+def _checksums(path: str, file: h5py.File, num_records: int) -> np.ndarray:
+    """Return the mapped CRC32 of each record: uint32 [num_records]."""
+    crcs = _memory_map(path, file, "crc32").numpy()
+    if crcs.shape != (num_records,) or crcs.dtype != np.uint32:
+        raise ValueError(f"{crcs.shape} checksums for {num_records} records")
+    return crcs
+
+
+def _keys(path: str, file: h5py.File, num_records: int) -> Any:
+    """Return the gather of the keys. All are empty if the file has none."""
+    if "keys" in file:
+        return _SliceGather(path, file, "keys", num_records)
+    return lambda indices: [b""] * len(indices)
 
 
 @final

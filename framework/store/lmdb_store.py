@@ -28,7 +28,7 @@ from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather
 from framework.store.gather_rows import gather_rows, typed
 from framework.store.lmdb_blocks import BlockBuffer, Blocks, BlockValue, fits_blocks
-from framework.store.lmdb_btree import NumberedValues, read_meta, value_table
+from framework.store.lmdb_btree import Meta, NumberedValues, read_meta, value_table
 from framework.store.manifest import from_json
 from framework.system.durable import abandon
 from framework.system.native import find
@@ -180,16 +180,7 @@ class _OpenFile:
         meta = read_meta(path)
         # Mode "c" shares the page cache. Torch gets a writable array that cannot change the file.
         self.file = np.memmap(path, np.uint8, "c", shape=(meta.num_pages * meta.page_bytes,))
-        try:
-            keys, offsets, sizes = value_table(path, self.file, meta)
-        except DataError as error:  # damaged, or with other keys than ours
-            try:
-                advice = lmdb_advice(path)
-            except DataError:
-                raise error from None
-            raise _foreign(path, advice) from error
-        if not len(keys) or keys[-1] != int.from_bytes(MANIFEST_KEY, "big"):
-            raise _foreign(path, lmdb_advice(path))
+        keys, offsets, sizes = _own_values(path, self.file, meta)
         last = int(offsets[-1])
         self.manifest = from_json(path, bytes(self.file[last : last + int(sizes[-1])]))
         table = NumberedValues(keys[:-1], offsets[:-1], sizes[:-1])
@@ -201,6 +192,21 @@ class _OpenFile:
 
     def keys(self, indices: Tensor) -> list[memoryview]:
         return self.values.keys(indices)
+
+
+def _own_values(path: str, file: np.ndarray, meta: Meta) -> NumberedValues:
+    """Return where the values of a store are. DataError D103 for another program's file."""
+    try:
+        values = value_table(path, file, meta)
+    except DataError as error:  # damaged, or with other keys than ours
+        try:
+            advice = lmdb_advice(path)
+        except DataError:
+            raise error from None
+        raise _foreign(path, advice) from error
+    if not len(values.keys) or values.keys[-1] != int.from_bytes(MANIFEST_KEY, "big"):
+        raise _foreign(path, lmdb_advice(path))
+    return values
 
 
 def _read_blocks(blocks: Blocks, indices: Tensor, views: Collection[str]) -> Records:
@@ -241,22 +247,13 @@ class _Values:
         self._prepare_reading(self.manifest.fields)
 
     def _prepare_reading(self, fields: Mapping[str, Field]) -> None:
-        self.flat = flat = torch.from_numpy(self.file)
+        self.flat = torch.from_numpy(self.file)
         self.buffer = memoryview(self.file)  # pyright: ignore[reportArgumentType]  # an array is a buffer
         self.num_fields = len(fields)
         self.head_bytes = _head_bytes(len(fields))
-        self.gather_heads = Gather(flat, 1, (self.head_bytes // 4,), torch.int32)
+        self.gather_heads = Gather(self.flat, 1, (self.head_bytes // 4,), torch.int32)
         self.gathers: dict[str, Gather] = {}
-        lengths: list[int] = []  # of each field, -1: any
-        for name, field in fields.items():
-            if field.encoding != "raw":
-                lengths.append(-1)
-                continue
-            shape = _shape(field)
-            dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
-            self.gathers[name] = Gather(flat, 1, shape, dtype)
-            # A hostile manifest may declare more bytes than int64 holds. No record has so many.
-            lengths.append(min(self.gathers[name].num_bytes, len(self.file)))
+        lengths = [self._add_gather(name, field) for name, field in fields.items()]
         self.lengths = torch.tensor(lengths, dtype=torch.int64)
         # If all lengths are known, every record has its fields at the same places.
         self.fixed: list[int] | None = None
@@ -264,6 +261,15 @@ class _Values:
         if -1 not in lengths:
             self.fixed = np.cumsum([0, *lengths]).tolist()
             self._check_heads = find("paceline_lmdb_heads")
+
+    def _add_gather(self, name: str, field: Field) -> int:
+        """Prepare the reading of a field. Return its bytes in each record; -1: any number."""
+        if field.encoding != "raw":
+            return -1
+        dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
+        self.gathers[name] = Gather(self.flat, 1, _shape(field), dtype)
+        # A hostile manifest may declare more bytes than int64 holds. No record has so many.
+        return min(self.gathers[name].num_bytes, len(self.file))
 
     def heads(self, indices: Tensor) -> Tensor:
         """Return headers as int64 [B, 2 + num_fields]: CRC32, length of the key, of the fields."""

@@ -20,13 +20,7 @@ def drop_cached(paths: Sequence[str]) -> None:
             them, or this is not Linux.
     """
     for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)  # the system drops only what is on the disk
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+        _drop(path)
     share = cached_share(paths)
     if share is None or share > STAYS:
         kept = "an unknown share" if share is None else f"{share:.0%}"
@@ -44,6 +38,17 @@ def cached_share(paths: Sequence[str]) -> float | None:
     known = [counts for counts in pages if counts is not None]
     total = sum(number for _, number in known)
     return sum(cached for cached, _ in known) / total if total else None
+
+
+def _drop(path: str) -> None:
+    """Ask the system to drop a file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # the system drops only what is on the disk
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def _pages(path: str) -> tuple[int, int] | None:

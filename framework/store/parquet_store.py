@@ -349,13 +349,7 @@ class ParquetStore:
     def _taken(self, name: str, values: ColumnValues, rows: np.ndarray, indices: np.ndarray) -> Any:
         """Return some rows of a group's field. DataError D162 for a null."""
         if values.nulls is not None and values.nulls[rows].any():
-            index = int(indices[values.nulls[rows].argmax()])
-            what = "has no value"
-            if self._columns[name].form == "file":
-                what = "has no bytes; its image lies in a file of its own"
-            fix = f"fill it in or leave the row out, or choose columns: {self._advice}"
-            where = f"{self.name(index)}: {self._columns[name].name}"
-            raise DataError(162, where, what, fix)
+            raise self._lacks(name, int(indices[values.nulls[rows].argmax()]))
         if isinstance(values.values, np.ndarray):
             return values.values[rows]
         if isinstance(values.values, Ragged):
@@ -365,6 +359,14 @@ class ParquetStore:
                 lists = lists._replace(values=lists.values.reshape(0, *row_shape))
             return taken(lists, torch.from_numpy(rows))
         return [memoryview(values.values[row].as_buffer()).cast("B") for row in rows.tolist()]
+
+    def _lacks(self, name: str, index: int) -> DataError:
+        """Return the error for a null."""
+        what = "has no value"
+        if self._columns[name].form == "file":
+            what = "has no bytes; its image lies in a file of its own"
+        fix = f"fill it in or leave the row out, or choose columns: {self._advice}"
+        return DataError(162, f"{self.name(index)}: {self._columns[name].name}", what, fix)
 
     def _group(self, number: int) -> RowGroup:
         return self._files.group(number, self._columns, self._numbers)

@@ -82,13 +82,15 @@ class TarRecords:
         self.classes = classes
         self.group = group
         self.keep = keep
-        self.fields: dict[str, tuple[str, ...]] | None = None
-        if fields is not None:
-            self.fields = _checked_fields(fields, group)
-        self.pattern = class_pattern(label_pattern, group)
-        if self.pattern is not None and LABEL in (self.fields or {}):
-            what = f"{group}.fields has a label already"
-            raise ConfigError(162, f"{group}.label_pattern", what, "give one of the two")
+        self.fields = _checked_fields(fields, group)
+        self.pattern = self._checked_pattern(label_pattern)
+
+    def _checked_pattern(self, label_pattern: str | None) -> re.Pattern[str] | None:
+        pattern = class_pattern(label_pattern, self.group)
+        if pattern is not None and LABEL in (self.fields or {}):
+            what = f"{self.group}.fields has a label already"
+            raise ConfigError(162, f"{self.group}.label_pattern", what, "give one of the two")
+        return pattern
 
     @cached_property
     def listed(self) -> "Listed":
@@ -108,13 +110,17 @@ class TarRecords:
         ConfigError C162 if members would be ignored silently.
         """
         suffixes = {suffix.lower() for suffix in self.listed.suffixes}
-        if self.fields is not None:
-            for field, wanted in self.fields.items():
-                if not suffixes & set(wanted):
-                    where = f"{self.group}.fields.{field} = {';'.join(wanted)}"
-                    fix = f"choose from {listed(sorted(suffixes))}"
-                    raise ConfigError(162, where, "no member has this suffix", fix)
-            return self.fields
+        if self.fields is None:
+            return self._usual_sources(suffixes)
+        for field, wanted in self.fields.items():
+            if not suffixes & set(wanted):
+                where = f"{self.group}.fields.{field} = {';'.join(wanted)}"
+                fix = f"choose from {listed(sorted(suffixes))}"
+                raise ConfigError(162, where, "no member has this suffix", fix)
+        return self.fields
+
+    def _usual_sources(self, suffixes: set[str]) -> dict[str, tuple[str, ...]]:
+        """Return the sources of images and labels. ConfigError C162 if there are other members."""
         if others := sorted(suffixes - {*IMAGES, "cls"}):
             what = f"there are members .{', .'.join(others[:5])} too"
             fix = f"say what is wanted, as in '{self.group}.fields={_example(suffixes)}'"
@@ -385,8 +391,10 @@ def _renumbered(index: ShardIndex, numbers: Mapping[str, int]) -> np.ndarray:
     return table[index.kinds] if len(table) else np.zeros(0, np.int64)
 
 
-def _checked_fields(fields: Any, group: str) -> dict[str, tuple[str, ...]]:
-    """Return the suffixes of each field, without a dot, in lower case. ConfigError C162."""
+def _checked_fields(fields: Any, group: str) -> dict[str, tuple[str, ...]] | None:
+    """Return each field's suffixes, without a dot, in lower case; None stays. ConfigError C162."""
+    if fields is None:
+        return None
     if not isinstance(fields, Mapping) or not fields:
         fix = f"give '{group}.fields={{image: jpg, label: cls}}'"
         raise ConfigError(

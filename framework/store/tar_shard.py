@@ -17,6 +17,7 @@ import re
 import stat
 import struct
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, final
@@ -269,15 +270,11 @@ class _Listing:
     def index(self) -> ShardIndex:
         """Return what was added. DataError D166 if there are too many suffixes."""
         members = [member for record in self.records.values() for member in record.values()]
-        names = dict.fromkeys(member[0] for member in members)
-        if len(names) > MOST_SUFFIXES:
-            fix = "give members of a record names that differ behind the first dot"
-            raise DataError(166, self.shard, f"has {len(names)} different suffixes", fix)
-        numbers = {name: number for number, name in enumerate(names)}
+        numbers = self._numbered(member[0] for member in members)
         keys = [key.encode("utf-8", "surrogateescape") for key in self.records]
         counts = [len(record) for record in self.records.values()]
         return ShardIndex(
-            list(names),
+            list(numbers),
             b"".join(keys),
             np.cumsum([len(key) for key in keys], dtype=np.int64),
             np.cumsum(counts, dtype=np.int64),
@@ -288,6 +285,13 @@ class _Listing:
             b"".join(member[4] for member in members),
             self.left_out,
         )
+
+    def _numbered(self, suffixes: Iterable[str]) -> dict[str, int]:
+        names = dict.fromkeys(suffixes)
+        if len(names) > MOST_SUFFIXES:
+            fix = "give members of a record names that differ behind the first dot"
+            raise DataError(166, self.shard, f"has {len(names)} different suffixes", fix)
+        return {name: number for number, name in enumerate(names)}
 
 
 def plain_header(head: bytes) -> tuple[str, int] | None:
@@ -387,17 +391,11 @@ def _read_index(place: str, identity: Identity) -> ShardIndex | None:
 
 def _unpacked(data: bytes, identity: Identity) -> ShardIndex:
     """Return the index in the bytes of a file. One of ``DAMAGE`` if it is not the shard's."""
-    at = len(MAGIC) + LENGTH.size
     if not data.startswith(MAGIC) or LENGTH.unpack(data[-4:])[0] != crc32(data[:-4]):
         raise ValueError("damaged")
+    at = len(MAGIC) + LENGTH.size
     end = at + LENGTH.unpack(data[len(MAGIC) : at])[0]
-    head = json.loads(data[at:end])
-    counts = {name: int(head[name]) for name in NUMBERS}
-    suffixes = head["suffixes"]
-    if any(count < 0 for count in counts.values()) or not all(type(s) is str for s in suffixes):
-        raise ValueError("impossible sizes")
-    if (counts["size"], counts["mtime_ns"]) != identity[1:]:
-        raise ValueError("of another shard")
+    counts, suffixes = _unpacked_head(data[at:end], identity)
     arrays: list[np.ndarray] = []
     for count, dtype in ARRAYS:
         arrays.append(np.frombuffer(data, dtype, counts[count], end).astype(dtype[1:]))
@@ -408,6 +406,18 @@ def _unpacked(data: bytes, identity: Identity) -> ShardIndex:
     if len(texts) != counts["texts"] or not _is_possible(index, identity[1]):
         raise ValueError("impossible places")
     return index
+
+
+def _unpacked_head(data: bytes, identity: Identity) -> tuple[dict[str, int], list[str]]:
+    """Return the numbers and the suffixes in the head of an index."""
+    head = json.loads(data)
+    counts = {name: int(head[name]) for name in NUMBERS}
+    suffixes = head["suffixes"]
+    if any(count < 0 for count in counts.values()) or not all(type(s) is str for s in suffixes):
+        raise ValueError("impossible sizes")
+    if (counts["size"], counts["mtime_ns"]) != identity[1:]:
+        raise ValueError("of another shard")
+    return counts, suffixes
 
 
 def _is_possible(index: ShardIndex, size: int) -> bool:

@@ -254,17 +254,21 @@ class _Maps:
         view = self.views.get(shard)
         if view is not None:
             return view
-        try:
-            with open(shard, "rb") as file:
-                view = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
-        except (OSError, ValueError) as error:
-            raise unreadable(shard, error) from error
+        view = _mapped(shard)
         identify(shard, identity)  # it may be replaced meanwhile
         with self._lock:
             while len(self.views) >= MOST_MAPS:
                 del self.views[next(iter(self.views))]
             self.views[shard] = view
         return view
+
+
+def _mapped(path: str) -> memoryview:
+    try:
+        with open(path, "rb") as file:
+            return memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
 
 
 def _put_together(arrays: list[np.ndarray], field: Field) -> Tensor | Ragged:

@@ -57,13 +57,7 @@ def num_versions(path: str) -> int:
     except OSError as error:
         raise unreadable(folder, error) from error
     numbers = sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
-    for wanted, number in enumerate(numbers, 2):
-        if number != wanted:
-            what = f"is missing, and {name}.layer{number} needs it"
-            if number == 1:
-                what = "is missing, since layers are numbered from 2"
-            fix = "copy all layers with the store, or remove the later ones"
-            raise DataError(250, layer_path(path, wanted), what, fix)
+    _check_gapless(path, numbers)
     return 1 + len(numbers)
 
 
@@ -74,10 +68,7 @@ def version_of(path: str) -> VersionPath:
         DataError: D250 if there is no such version, or if ``path`` is a layer.
     """
     given = split_version(path)
-    layer = LAYER.fullmatch(given.path)
-    if layer is not None and os.path.isfile(given.path) and os.path.exists(layer[1]):
-        fix = f"give {layer[1]}, or {layer[1]}@NUMBER for an older version"
-        raise DataError(250, given.path, f"is a layer of {layer[1]}, and no whole store", fix)
+    _refuse_layer(given.path)
     if given.number == 1:
         return given
     count = num_versions(given.path)
@@ -117,3 +108,21 @@ def open_version(path: str, open_base: Callable[[str], RecordStore]) -> RecordSt
     from framework.store.layered import LayeredStore  # noqa: PLC0415  # loads h5py
 
     return LayeredStore(given.path, base, layer_paths(path))
+
+
+def _check_gapless(path: str, numbers: list[int]) -> None:
+    """Check that the layers of the store at ``path`` are 2, 3, ... DataError D250."""
+    for wanted, number in enumerate(numbers, 2):
+        if number != wanted:
+            what = f"is missing, and {os.path.basename(layer_path(path, number))} needs it"
+            if number == 1:
+                what = "is missing, since layers are numbered from 2"
+            fix = "copy all layers with the store, or remove the later ones"
+            raise DataError(250, layer_path(path, wanted), what, fix)
+
+
+def _refuse_layer(path: str) -> None:
+    layer = LAYER.fullmatch(path)
+    if layer is not None and os.path.isfile(path) and os.path.exists(layer[1]):
+        fix = f"give {layer[1]}, or {layer[1]}@NUMBER for an older version"
+        raise DataError(250, path, f"is a layer of {layer[1]}, and no whole store", fix)

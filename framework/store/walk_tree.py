@@ -67,12 +67,7 @@ def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = 
     Raises:
         DataError: D101 if a folder is missing or cannot be read.
     """
-    if not os.path.isdir(root):
-        fix = "give the folder of the files: source=FOLDER, or input.path=FOLDER to pack"
-        raise DataError(101, root or "path = ", "no such folder", fix)
-    if follow_links is not None and not os.path.isdir(follow_links):
-        fix = "give the folder that the links' targets lie under"
-        raise DataError(101, f"follow_links = {follow_links}", "no such folder", fix)
+    _check_folders(root, follow_links)
     walker = _Walker(root, tuple(suffixes), follow_links)
     walker.walk()
     names = sorted(walker.names, key=os.fsencode)
@@ -96,6 +91,15 @@ def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
         what = " ".join(f"no file {'or '.join(suffixes)} here".split())
         raise DataError(101, path, what, "give a file, a folder, or a pattern such as 'train-*'")
     return names
+
+
+def _check_folders(root: str, follow_links: str | None) -> None:
+    if not os.path.isdir(root):
+        fix = "give the folder of the files: source=FOLDER, or input.path=FOLDER to pack"
+        raise DataError(101, root or "path = ", "no such folder", fix)
+    if follow_links is not None and not os.path.isdir(follow_links):
+        fix = "give the folder that the links' targets lie under"
+        raise DataError(101, f"follow_links = {follow_links}", "no such folder", fix)
 
 
 @final
@@ -129,19 +133,25 @@ class _Walker:
                 if real in self.visited:  # a link led above a folder that was walked
                     continue
                 self.visited.add(real)
-            for entry in _entries(os.path.join(self.root, folder)):
-                name = os.path.join(folder, entry.name)
-                if entry.is_symlink() and self.allowed is None:
-                    self.skipped_links += 1
-                elif entry.is_symlink():
-                    self.links.append(name)
-                elif entry.is_dir(follow_symlinks=False):
-                    self._note_folder(name)
-                    pending.append(name)
-                elif entry.is_file(follow_symlinks=False):
-                    self._note_file(name)
-                else:
-                    self.specials += 1
+            pending += self._note_entries(folder)
+
+    def _note_entries(self, folder: str) -> list[str]:
+        """Note what lies directly in a folder, and return its subfolders."""
+        subfolders: list[str] = []
+        for entry in _entries(os.path.join(self.root, folder)):
+            name = os.path.join(folder, entry.name)
+            if entry.is_symlink() and self.allowed is None:
+                self.skipped_links += 1
+            elif entry.is_symlink():
+                self.links.append(name)
+            elif entry.is_dir(follow_symlinks=False):
+                self._note_folder(name)
+                subfolders.append(name)
+            elif entry.is_file(follow_symlinks=False):
+                self._note_file(name)
+            else:
+                self.specials += 1
+        return subfolders
 
     def _follow(self, name: str) -> None:
         path = os.path.join(self.root, name)

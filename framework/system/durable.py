@@ -99,20 +99,25 @@ def move(source: Path, target: Path) -> None:
     try:
         # A plain rename does not replace a folder.
         if os.path.lexists(target) and (source.is_dir() or target.is_dir()):
-            old = temporary_name(target)
-            if _exchange(source, target):
-                os.rename(source, old)
-            else:
-                os.rename(target, old)
-                os.rename(source, target)
-            sync(target.parent)
-            _remove(old)
+            _replace(source, target)
         else:
             os.replace(source, target)
         sync(source.parent)
         sync(target.parent)
     except OSError as error:
         raise _unwritable(target, error) from error
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Give ``source`` the name of ``target``, then remove what had it."""
+    old = temporary_name(target)
+    if _exchange(source, target):
+        os.rename(source, old)
+    else:
+        os.rename(target, old)
+        os.rename(source, target)
+    sync(target.parent)
+    _remove(old)
 
 
 def _unwritable(path: Path, error: OSError) -> ResourceError:

@@ -72,10 +72,10 @@ class TorchMetrics:
             raise ConfigError(332, f"metrics = {', '.join(self._metrics)}", what, fix)
         device = next(iter(self._metrics.values())).device
         results: dict[str, Tensor] = {}
+        own = [part.to(device) for part in predictions]
         for name, metric in self._metrics.items():
             metric.sync_on_compute, syncs = False, metric.sync_on_compute
-            own = [part.to(device) for part in predictions]
-            self._called(name, lambda metric=metric, own=own: metric.update(*own), quiet=True)
+            self._called(name, lambda metric=metric: metric.update(*own), quiet=True)
             results |= _named(name, self._called(name, metric.compute, quiet=True))
             metric.sync_on_compute = syncs
             metric.reset()
@@ -102,13 +102,15 @@ class TorchMetrics:
                 raise
             what = f"does not fit what the objective predicts ({words_of(error)})"
             raise ConfigError(332, f"metrics.{name}", what, "correct its arguments") from error
-        for warning in caught:
-            words = " ".join(str(warning.message).split())
-            is_new = not quiet and "before the ``update``" not in words and words not in self._said
-            if is_new:
-                self._said.add(words)
-                self._say(f"note: metrics.{name}: {words}")
+        for warning in [] if quiet else caught:
+            self._pass_on(name, " ".join(str(warning.message).split()))
         return result
+
+    def _pass_on(self, name: str, words: str) -> None:
+        """Say a warning of a metric once."""
+        if "before the ``update``" not in words and words not in self._said:
+            self._said.add(words)
+            self._say(f"note: metrics.{name}: {words}")
 
 
 def _check(name: str, metric: Any, num_ranks: int) -> None:

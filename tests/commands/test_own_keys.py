@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from framework.commands.own_keys import config_flags, read_keys, split_words
+from framework.commands.own_keys import check_output, config_flags, read_keys, split_words
 from framework.config.rule import Rule
 from framework.errors import ConfigError
 
@@ -23,6 +25,21 @@ def test_config_flags_repeat_the_config_dir():
 def test_a_config_dir_must_be_a_folder():
     with pytest.raises(ConfigError, match=r"C104.*no such folder"):
         split_words(["--config-dir", "nowhere"], [])
+
+
+@pytest.mark.parametrize("path", [None, "new.json", "there/new.json"])
+def test_a_file_can_be_written_to_a_folder_that_exists(path):
+    Path("there").mkdir()
+    check_output(path, 191)
+
+
+@pytest.mark.parametrize(
+    ("path", "what"), [("no/new.json", "does not exist"), ("there", "is a folder"), ("", "folder")]
+)
+def test_an_output_that_cannot_be_a_file_is_refused(path, what):
+    Path("there").mkdir()
+    with pytest.raises(ConfigError, match=f"C191.*{what}"):
+        check_output(path, 191)
 
 
 RULES = {

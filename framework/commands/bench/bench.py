@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
@@ -118,12 +119,7 @@ def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
             what = "has no effect with compare=" if compares else "needs compare="
             raise ConfigError(186, key, what, "leave it out")
     for word in words.others:
-        if word in ("-m", "--multirun"):
-            what = "bench measures every combination without it"
-            raise ConfigError(186, word, what, "leave it out")
-        if word.startswith("-"):
-            what = f"no such option{did_you_mean(word, CONFIG_DIR)}"
-            raise ConfigError(124, word, what, "see --help; keys are given as key=value")
+        _check_no_option(word)
     for key in ("output", "compare"):
         if own.get(key) == "":
             raise ConfigError(185, key, "is empty", "give the name of a file")
@@ -131,6 +127,15 @@ def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
     if compares:  # ``two_sides`` takes the text apart, with its quotation marks
         options["compare"] = own["compare"]
     return BenchOptions(**options), words
+
+
+def _check_no_option(word: str) -> None:
+    if word in ("-m", "--multirun"):
+        what = "bench measures every combination without it"
+        raise ConfigError(186, word, what, "leave it out")
+    if word.startswith("-"):
+        what = f"no such option{did_you_mean(word, CONFIG_DIR)}"
+        raise ConfigError(124, word, what, "see --help; keys are given as key=value")
 
 
 # ---------------------------------------------------------------------------------------- measure
@@ -265,14 +270,7 @@ def _compare(options: BenchOptions, rest: list[str]) -> int:
 
 def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
     """Return the two names or patterns of ``compare=[A,B]``, ``compare=A,B`` or ``compare=A B``."""
-    try:
-        override = OverridesParser.create().parse_override(f"compare={text}")
-        value = override.value()
-        if override.is_discrete_sweep():
-            value = list(override.sweep_iterator())
-    except HydraException as error:
-        quote = "give compare=[A.jsonl,B.jsonl]; quote names: 'compare=[\"a b.jsonl\",c.jsonl]'"
-        raise ConfigError(187, f"compare = {text}", "cannot be read", quote) from error
+    value = _parsed(text)
     if not isinstance(value, list):
         value = [value]
     names = [str(name.text if isinstance(name, QuotedString) else name) for name in value]
@@ -283,6 +281,18 @@ def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
             187, f"compare = {' '.join(names)}", what, "give compare=[A.jsonl,B.jsonl]"
         )
     return names[0], names[1]
+
+
+def _parsed(text: str) -> Any:
+    """Return the value of ``compare=`` as Hydra reads it; for a sweep, the list of its values."""
+    try:
+        override = OverridesParser.create().parse_override(f"compare={text}")
+        if override.is_discrete_sweep():
+            return list(override.sweep_iterator())
+        return override.value()
+    except HydraException as error:
+        quote = "give compare=[A.jsonl,B.jsonl]; quote names: 'compare=[\"a b.jsonl\",c.jsonl]'"
+        raise ConfigError(187, f"compare = {text}", "cannot be read", quote) from error
 
 
 def _side(pattern: str) -> list[Bench]:

@@ -35,24 +35,27 @@ PARTS = {"train": Probe.train, "loader": Probe.loader, "host": Probe.host, "comp
 def main(path: Path) -> int:
     """Measure, and write the result beside SPEC. Return the exit code."""
     die_with_parent()
+    name = "found.json"
     rank = os.environ.get("RANK")
     if rank is None:
         install()  # so that workers and files are cleaned up
     else:
         set_all(signal.SIG_DFL)
+        name = f"found.rank{rank}.json"
+    result = _measured_by(rank, path)
+    write_json(path.with_name(name), result)
+    return int("windows" not in result)
+
+
+def _measured_by(rank: str | None, path: Path) -> Result:
+    """Measure as a rank, or alone; without a rank, start the ranks of a choice that has any."""
     spec = json.loads(path.read_text(encoding="utf-8"))
     find_packages(spec["allowed"])
     torch.set_num_threads(threads_per_rank())  # as training does
     parallel = spec["config"]["parallel"]
     if rank is None and "num_processes" in parallel:
-        result = measure_ranks(path, parallel["num_processes"])
-    else:
-        result = measure(spec)
-    name = "found.json"
-    if rank is not None:
-        name = f"found.rank{rank}.json"
-    write_json(path.with_name(name), result)
-    return int("windows" not in result)
+        return measure_ranks(path, parallel["num_processes"])
+    return measure(spec)
 
 
 def measure(spec: Result) -> Result:

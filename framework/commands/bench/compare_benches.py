@@ -78,6 +78,11 @@ def _verdict(before: Measured | None, after: Measured | None, rule: DecisionRule
     if not (before.runs and after.runs):
         words = {(True, False): BROKEN, (False, True): MENDED, (False, False): NEITHER}
         return CellVerdict(before.choice, words[before.runs, after.runs], before, after)
+    return _tested(before, after, rule)
+
+
+def _tested(before: Measured, after: Measured, rule: DecisionRule) -> CellVerdict:
+    """Return the verdict on a cell that runs on both sides."""
     change = after.records_per_s / before.records_per_s - 1
     old = list(before.rates.values())
     new = list(after.rates.values())

@@ -89,28 +89,34 @@ def choice_key(choice: Choice) -> str:
 
 def read(path: Path) -> Bench:
     """Read a file. ConfigError C187 if it is not the file of a bench."""
-    where = f"compare = {path}"
-    fix = "give files that 'paceline bench' has written"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "not text"
-        if isinstance(error, OSError):
-            reason = error.strerror
-        raise ConfigError(187, where, f"cannot be read ({reason})", fix) from error
     lines: list[Line] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_text(path).splitlines(), 1):
         try:
             value = json.loads(line)
         except ValueError:
             value = None
         is_sound = _is_sound if lines else _is_header
         if not isinstance(value, dict) or not is_sound(value):
-            raise ConfigError(187, where, f"line {number} is not one of a bench", fix)
+            raise _not_a_bench(path, f"line {number} is not one of a bench")
         lines.append(value)
     if not lines:
-        raise ConfigError(187, where, "is empty", fix)
+        raise _not_a_bench(path, "is empty")
     return Bench(lines[0], lines[1:])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "not text"
+        if isinstance(error, OSError):
+            reason = error.strerror
+        raise _not_a_bench(path, f"cannot be read ({reason})") from error
+
+
+def _not_a_bench(path: Path, what: str) -> ConfigError:
+    fix = "give files that 'paceline bench' has written"
+    return ConfigError(187, f"compare = {path}", what, fix)
 
 
 def _is_header(line: Line) -> bool:

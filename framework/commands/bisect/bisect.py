@@ -11,6 +11,7 @@ from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import plain_words, quoted, with_output
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
+from framework.commands.own_keys import check_output
 from framework.config.rule import Rule, check_known, check_values
 from framework.errors import EXIT_UNPROVED, ConfigError
 from framework.system.stopping import message_if_stopped, scratch_folder
@@ -59,22 +60,23 @@ def _bisect(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
     check_values(config, RULES)
     check_values(config["output"], OUTPUT_RULES, "output.")
     output = config["output"]["path"]
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        fix = "make the folder, or choose another path"
-        raise ConfigError(101, f"output = {output}", "its folder does not exist", fix)
+    check_output(output, 101)
     python: str | None = config["python"]
-    if python is not None and shutil.which(python) is None:
-        fix = "give the python of a virtual environment, as in /venv/bin/python"
-        raise ConfigError(348, f"python = {python}", "is no program that can be run", fix)
+    _check_python(python)
     with message_if_stopped("stopped{by}: no cause was found yet"):
         # These load torch, which a wrong key should not have to wait for.
+        from framework.commands.bisect.search_cause import BisectJob  # noqa: PLC0415
         from framework.commands.bisect.sides import read_sides  # noqa: PLC0415
 
         sides = read_sides(config["before"], config["after"], grant, allowed)
-        from framework.commands.bisect.search_cause import BisectJob  # noqa: PLC0415
-
         job = BisectJob(*sides, allowed, config["pairs"], config["seconds"], python, config["repo"])
         return _search(job, output)
+
+
+def _check_python(python: str | None) -> None:
+    if python is not None and shutil.which(python) is None:
+        fix = "give the python of a virtual environment, as in /venv/bin/python"
+        raise ConfigError(348, f"python = {python}", "is no program that can be run", fix)
 
 
 def _search(job: Any, output: str | None) -> RunOutcome:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 
 def main() -> None:
@@ -22,9 +22,7 @@ def main() -> None:
 
     die_with_parent()
     set_all(signal.SIG_IGN)  # the parent decides
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    answers = os.fdopen(kept, "w", encoding="utf-8")
+    answers = take_output()
     allowed = tuple(json.loads(sys.stdin.readline())["allowed"])
     print(json.dumps({"versions": versions()}), file=answers, flush=True)
     import torch  # noqa: PLC0415
@@ -36,6 +34,13 @@ def main() -> None:
     torch.set_num_threads(threads_per_rank())  # as training does
     for line in sys.stdin:
         print(json.dumps(measured(json.loads(line), allowed)), file=answers, flush=True)
+
+
+def take_output() -> TextIO:
+    """Return standard output for answers. Everything else that is printed goes to stderr."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(kept, "w", encoding="utf-8")
 
 
 def versions() -> dict[str, str]:

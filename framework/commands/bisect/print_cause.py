@@ -13,7 +13,7 @@ from framework.commands.bisect.search_cause import (
     BisectResult,
     shown,
 )
-from framework.commands.bisect.sides import Side
+from framework.commands.bisect.sides import Side, differing_packages
 from framework.commands.paired_test import LEAST_GAIN, LEAST_PAIRS, LEVEL
 from framework.commands.print_table import print_table
 from framework.commands.report.units import plural, rate
@@ -52,15 +52,10 @@ def _unmeasured(job: BisectJob) -> list[str]:
     """Return which recorded differences the search leaves out."""
     notes: list[str] = []
     before, after = job.before.versions, job.after.versions
-    differing = [
-        f"{name} {before.get(name)} and {after.get(name)}"
-        for name in dict.fromkeys([*before, *after])
-        if before.get(name) != after.get(name)
-    ]
-    if differing and job.python is None:
-        notes.append(
-            f"versions differ: {', '.join(differing)}; python= measures another environment"
-        )
+    names = differing_packages(before, after)
+    versions = ", ".join(f"{name} {before.get(name)} and {after.get(name)}" for name in names)
+    if versions and job.python is None:
+        notes.append(f"versions differ: {versions}; python= measures another environment")
     commits = job.before.commit, job.after.commit
     if commits[0] != commits[1] and job.repo is None:
         notes.append(f"commits differ: {commits[0]} and {commits[1]}; repo= measures them")
@@ -93,6 +88,14 @@ def print_result(result: BisectResult) -> None:
         names = ", ".join(change.name for change in result.cause)
         print(printable(f"but no cause is proved; the nearest: {names}"))
         return
+    _print_cause(result)
+    assert result.alone is not None
+    print(f"alone, it is slower: {_gain(result.alone)}")
+    if len(result.cause) > 1:
+        print("none of them can be left out: together they make the difference")
+
+
+def _print_cause(result: BisectResult) -> None:
     for change in result.cause:
         print(printable(f"cause: {_named(change)}"))
     if result.commits:
@@ -102,10 +105,6 @@ def print_result(result: BisectResult) -> None:
             print(printable(f"or this one, which does not run: {commit}"))
     if any(change.path == PYTHON.path for change in result.cause):
         print(printable(f"versions that differ: {', '.join(result.versions) or 'none'}"))
-    assert result.alone is not None
-    print(f"alone, it is slower: {_gain(result.alone)}")
-    if len(result.cause) > 1:
-        print("none of them can be left out: together they make the difference")
 
 
 def _named(change: KeyChange) -> str:

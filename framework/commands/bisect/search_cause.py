@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple, final
 
@@ -12,7 +13,7 @@ from framework.commands.bisect.commit_search import (
     first_slow,
     title_of,
 )
-from framework.commands.bisect.compared_rates import RateComparison, compared
+from framework.commands.bisect.compared_rates import UNSURE, RateComparison, compared
 from framework.commands.bisect.config_changes import (
     KeyChange,
     applied,
@@ -21,7 +22,7 @@ from framework.commands.bisect.config_changes import (
 )
 from framework.commands.bisect.delta_debug import smallest_part
 from framework.commands.bisect.meter import Environment, MeasuredSetting, Meter, Refused
-from framework.commands.bisect.sides import Side
+from framework.commands.bisect.sides import Side, differing_packages
 from framework.commands.paired_test import LEAST_GAIN
 from framework.errors import ConfigError, ResourceError
 
@@ -167,7 +168,10 @@ class CauseSearch:
     def run(self) -> BisectResult:
         result = self.result
         result.versions = self._versions()
-        if not self._is_oriented():
+        self._warm_up()
+        self.say("both sides, here and now:")
+        self._test_both()
+        if not result.slower:
             return result
         result.cause = smallest_part(self._changes, lambda part: bool(self._has_effect(part)))
         base: list[KeyChange] = []
@@ -180,30 +184,24 @@ class CauseSearch:
             result.outcome = FOUND
         return result
 
-    def _is_oriented(self) -> bool:
-        """Measure both sides, and put the faster one first. Return whether one is slower."""
-        self._warm_up()
-        self.say("both sides, here and now:")
-        result = self.result
-        for slower in ("second", "first"):
+    def _test_both(self) -> None:
+        """Measure both sides, and put the faster one first."""
+        slower = "second"
+        test = self._test(self._changes)
+        if test is not None and test.pairs.gain < 1:
+            # the other way round, and measured anew: the test must not choose its own data
+            self._changes = reversed_changes(self._changes)
+            self._fast = self.job.after.config
+            slower = "first"
             test = self._test(self._changes)
-            assert test is not None
-            if slower == "second" and test.pairs.gain < 1:
-                # the other way round, and measured anew: the test must not choose its own data
-                self._changes = reversed_changes(self._changes)
-                self._fast = self.job.after.config
-                continue
-            result.both = test
-            result.slower = slower if test.is_slower else ""
-            break
-        assert result.both is not None
-        if not result.both.is_slower:
-            is_alike = result.both.verdict != "unsure"
-            result.outcome = ALIKE if is_alike else UNPROVED
-            return False
-        # of a cause, at least half of the effect is wanted
-        self._least_gain = max(LEAST_GAIN, sqrt(result.both.pairs.gain))
-        return True
+        assert test is not None
+        self.result.both = test
+        if test.is_slower:
+            self.result.slower = slower
+            # of a cause, at least half of the effect is wanted
+            self._least_gain = max(LEAST_GAIN, sqrt(test.pairs.gain))
+        elif test.verdict != UNSURE:
+            self.result.outcome = ALIKE
 
     def _warm_up(self) -> None:
         """Visit both sides, since the first visits are cold. ResourceError R341 if one fails."""
@@ -232,14 +230,9 @@ class CauseSearch:
         It is compared with the faster side with the changes in ``base``.
         """
         names = ", ".join(change.name for change in part)
-        fast, slow = self._setting(base), self._setting(part)
+        fast, slow = (partial(self.meter.rate, self._setting(changes)) for changes in (base, part))
         try:
-            test = compared(
-                lambda: self.meter.rate(fast),
-                lambda: self.meter.rate(slow),
-                self.job.pairs,
-                self._least_gain,
-            )
+            test = compared(fast, slow, self.job.pairs, self._least_gain)
         except Refused as refusal:
             self._note(names, f"does not run: {refusal}")
             return None
@@ -284,9 +277,7 @@ class CauseSearch:
         own, other = (
             self.meter.versions(Environment(p)) for p in (sys.executable, self.job.python)
         )
-        names = dict.fromkeys([*own, *other])
         return [
             f"{name} {own.get(name, 'not there')} -> {other.get(name, 'not there')}"
-            for name in names
-            if own.get(name) != other.get(name)
+            for name in differing_packages(own, other)
         ]

@@ -51,6 +51,12 @@ class Side:
         return {str(name): str(own) for name, own in mapping(self.facts.get("versions")).items()}
 
 
+def differing_packages(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return the names of packages whose versions differ, or that only one side has."""
+    names = dict.fromkeys([*before, *after])
+    return [name for name in names if before.get(name) != after.get(name)]
+
+
 def read_sides(before: str, after: str, grant: Grant, allowed: Sequence[str]) -> tuple[Side, Side]:
     """Read both sides. Of two benches with several cells, those that differ most are compared.
 
@@ -59,9 +65,8 @@ def read_sides(before: str, after: str, grant: Grant, allowed: Sequence[str]) ->
             measured something else than training, C347 for a side of several hosts.
     """
     benches = [None if os.path.isdir(path) else _bench(path) for path in (before, after)]
-    first, second = benches
     sides: list[Side] = []
-    cells = _cells(before, after, first, second)
+    cells = _cells(before, after, *benches)
     for path, bench, cell in zip((before, after), benches, cells, strict=True):
         if bench is None or cell is None:
             side = _of_run(path, allowed)
@@ -89,12 +94,7 @@ def _cells(
     """Return the cell of each bench to compare."""
     old, new = (_running(bench) for bench in (first, second))
     if first is None or second is None:
-        single = next((cells for cells in (old, new) if cells), [])
-        if len(single) > 1:
-            where = before if first is not None else after
-            what = f"has {len(single)} combinations, and a run is only one"
-            raise ConfigError(346, where, what, "give a bench of one combination")
-        return (old or [None])[0], (new or [None])[0]
+        return _only_cell(before, old), _only_cell(after, new)
     if len(old) == len(new) == 1:
         return old[0], new[0]
     by_choice = {choice_key(cell.choice): cell for cell in new}
@@ -105,6 +105,14 @@ def _cells(
         fix = "give benches of one combination each, or of the same ones"
         raise ConfigError(346, f"{before}, {after}", what, fix)
     return max(pairs, key=lambda pair: _distance(*pair))
+
+
+def _only_cell(path: str, cells: Sequence[Measured]) -> Measured | None:
+    """Return the cell of a bench that is compared with a run; None if no cell runs."""
+    if len(cells) > 1:
+        what = f"has {len(cells)} combinations, and a run is only one"
+        raise ConfigError(346, path, what, "give a bench of one combination")
+    return next(iter(cells), None)
 
 
 def _distance(before: Measured, after: Measured) -> float:

@@ -16,7 +16,7 @@ from framework.cli.arguments import option
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
-from framework.commands.own_keys import read_keys, split_words
+from framework.commands.own_keys import check_output, read_keys, split_words
 from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
@@ -114,9 +114,7 @@ def _diagnose(asked: Asked, arguments: list[str], start: float, folder: Path) ->
         measured_as_rank(None, asked.seconds)  # rank 0 says how long
         return RunOutcome(0, "measured")
     composition = composed(asked.words, granted(arguments), asked.config_dir, tuple(RULES))
-    if asked.output is not None and not Path(asked.output).absolute().parent.is_dir():
-        fix = "make the folder, or choose another path"
-        raise ConfigError(191, f"output = {asked.output}", "its folder does not exist", fix)
+    check_output(asked.output, 191)
     if _num_ranks(composition[0]) > 1:
         return _diagnose_ranks(asked, arguments, start, folder, *composition)
     return _diagnose_alone(asked, arguments, start)

@@ -131,17 +131,22 @@ def _of_transform(probe: Probe, seconds: float) -> tuple[float, list[PythonLine]
     sampler.label = "transform"
     indices = next(iter(source.order.shares(0))).indices
     source.read(Request(0, indices[:1], training=True))  # opens files
-    start = perf_counter()
     sampler.start()
+    _read_for(seconds, source, indices)
+    sampler.stop()
+    lines = sampler.lines()
+    share = sum(line.python_s for line in lines) / sampler.total_s
+    return share, _largest(lines, "transform", sampler.total_s)
+
+
+def _read_for(seconds: float, source: StoreSource | DatasetSource, indices: Tensor) -> None:
+    """Read records for so long, again and again."""
+    start = perf_counter()
     while perf_counter() - start < seconds:
         for index in indices.split(SLICE):
             source.read(Request(0, index, training=True))
             if perf_counter() - start >= seconds:
                 break
-    sampler.stop()
-    lines = sampler.lines()
-    share = sum(line.python_s for line in lines) / sampler.total_s
-    return share, _largest(lines, "transform", sampler.total_s)
 
 
 def _largest(lines: list[SampledLine], part: str, total_s: float) -> list[PythonLine]:

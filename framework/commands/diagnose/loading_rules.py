@@ -34,18 +34,21 @@ def raise_workers(facts: DiagnosisFacts) -> Verdict | None:
     is_locked = facts.lock_share > LOCKED and settings.kind == "thread"  # see `processes`
     if settings.workers >= wanted or is_locked:
         return None
-    cause = f"Only {settings.workers} workers prepare records on {wanted} cores."
-    if settings.workers == 1:
-        cause = f"Only one worker prepares records, on {wanted} cores."
-    if settings.workers == 0:
-        cause = f"No workers: the step's own thread prepares the records, on {wanted} cores."
     return Verdict(
         "raise_workers",
-        f"{cause} {waiting(facts)}",
+        f"{_few_workers(settings.workers, wanted)} {waiting(facts)}",
         f"Use {wanted} workers, which share the work and prepare records while the step computes.",
         gain(facts, workers=wanted),
         (f"workers.num={wanted}",),
     )
+
+
+def _few_workers(num_workers: int, num_cores: int) -> str:
+    if num_workers == 0:
+        return f"No workers: the step's own thread prepares the records, on {num_cores} cores."
+    if num_workers == 1:
+        return f"Only one worker prepares records, on {num_cores} cores."
+    return f"Only {num_workers} workers prepare records on {num_cores} cores."
 
 
 def lower_workers(facts: DiagnosisFacts) -> Verdict | None:

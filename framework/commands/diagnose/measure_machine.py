@@ -4,7 +4,7 @@ import math
 import os
 import random
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -160,19 +160,26 @@ def _disk(probe: Probe, seconds: float) -> DiskRate | None:
     source = probe.assembly.train_source
     if not isinstance(source, StoreSource):
         return None
-    draw = random.Random(0)  # noqa: S311  # no secret
     store = source.store
     num_records = store.manifest.num_records
     if isinstance(store, FolderStore):
-        numbers = draw.sample(range(num_records), min(NUM_PIECES, num_records))
-        names = [store.name(number) for number in numbers]
+        names = [store.name(number) for number in _sample(range(num_records))]
         return disk_rate([Piece(name, 0, os.path.getsize(name)) for name in names], seconds)
     files = [file for file in files_of(str(probe.config["data"]["train"])) if os.path.isfile(file)]
     if not files:
         return None
+    return disk_rate(_records_of_largest(files, num_records), seconds)
+
+
+def _records_of_largest(files: Sequence[str], num_records: int) -> list[Piece]:
+    """Return pieces of the largest file of a store, each as long as the mean record."""
     path = max(files, key=os.path.getsize)
     size = os.path.getsize(path)
     length = max(1, sum(map(os.path.getsize, files)) // num_records)
     places = range(0, max(1, size - length), length)  # a shard has some of the records
-    starts = draw.sample(places, min(NUM_PIECES, len(places)))
-    return disk_rate([Piece(path, start, length) for start in starts], seconds)
+    return [Piece(path, start, length) for start in _sample(places)]
+
+
+def _sample(places: range) -> list[int]:
+    draw = random.Random(0)  # noqa: S311  # no secret
+    return draw.sample(places, min(NUM_PIECES, len(places)))

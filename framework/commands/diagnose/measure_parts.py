@@ -113,23 +113,29 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
     start = time.perf_counter()
     load = os.getloadavg()[0]
     with closing(setting.probe()) as probe:
-        source = probe.assembly.train_source
-        storage = None
-        alone: dict[str, Any] = {}
-        if isinstance(source, StoreSource):
-            # First, since reading fills the page cache.
-            storage = storage_of(source.store, probe.config)
-            alone = _alone(setting, source, seconds, say)
-        elif isinstance(source, DatasetSource):
-            storage = storage_of_items(source, probe.config)
-            say("making items")
-            alone = {"prepare": _rate_of_items(source, PREPARE * seconds)}
+        storage, alone = _storage_and_rates(setting, probe, seconds, say)
         rates = Rates(**_together(probe, seconds, say), copy=_copy_rate(probe), **alone)
         machine = machine_of(probe.assembly.device, load)
         convolutional = not probe.config["channels_last"] and _has_convolutions(probe)
         subjects = _subjects(probe, seconds, start + LATEST * seconds, say)
         settings = settings_of(probe)
         return DiagnosisFacts(machine, settings, rates, storage, convolutional, **subjects)
+
+
+def _storage_and_rates(
+    setting: Setting, probe: Probe, seconds: float, say: Say
+) -> tuple[Storage | None, dict[str, Any]]:
+    """Describe how records are stored, and measure the rates of reading and preparing alone."""
+    source = probe.assembly.train_source
+    if isinstance(source, StoreSource):
+        # First, since reading fills the page cache.
+        storage = storage_of(source.store, probe.config)
+        return storage, _alone(setting, source, seconds, say)
+    if isinstance(source, DatasetSource):
+        storage = storage_of_items(source, probe.config)
+        say("making items")
+        return storage, {"prepare": _rate_of_items(source, PREPARE * seconds)}
+    return None, {}
 
 
 def _subjects(probe: Probe, seconds: float, latest: float, say: Say) -> dict[str, Any]:

@@ -91,7 +91,20 @@ def _short_run(
     """Build a run in a temporary folder. Nothing that it prints is shown."""
     quiet = io.StringIO()
     place = "outputs" if os.path.isdir("outputs") else None
-    endless = {
+    with (
+        scratch_folder("paceline-diagnose-", place) as folder,
+        redirect_stdout(quiet),
+        redirect_stderr(quiet),
+        closing(assemble(_endless(config), allowed, _ignore)) as assembly,
+        ExitStack() as stack,
+    ):
+        yield assembly, Path(folder), stack
+
+
+def _endless(config: Config) -> Config:
+    """Return the configuration of a new run that nothing ends."""
+    return {
+        **config,
         "epochs": ENDLESS,
         "max_steps": None,
         "resume": {"run": None, "auto": False, "allow": []},
@@ -99,14 +112,6 @@ def _short_run(
         "watchers": {},
         "verify": "off",
     }
-    with (
-        scratch_folder("paceline-diagnose-", place) as folder,
-        redirect_stdout(quiet),
-        redirect_stderr(quiet),
-        closing(assemble({**config, **endless}, allowed, _ignore)) as assembly,
-        ExitStack() as stack,
-    ):
-        yield assembly, Path(folder), stack
 
 
 def _ignore(text: str) -> None:

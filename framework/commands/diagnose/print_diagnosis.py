@@ -9,7 +9,7 @@ from typing import Any
 
 from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.diagnosis import Applied, Diagnosis
-from framework.commands.diagnose.facts import DiagnosisFacts
+from framework.commands.diagnose.facts import DiagnosisFacts, Storage
 from framework.commands.diagnose.verdict import Verdict
 from framework.commands.own_keys import config_flags
 from framework.commands.print_table import print_table
@@ -23,13 +23,7 @@ def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None
     """Print the diagnosis. ``changed`` adds the overrides of advice to the words of ``train``."""
     flags = config_flags(config_dir)
     facts = diagnosis.facts
-    advice = [verdict for verdict in diagnosis.verdicts if verdict.is_advice]
-    title = "what to do, the most promising first"
-    if not advice:
-        title = "no change is certain to bring 3 % or more"
-        if diagnosis.best is not None:
-            advice = [diagnosis.best]
-            title += "; the most likely:"
+    title, advice = _titled_advice(diagnosis)
     print(f"{diagnosis.limit}\n")
     heads = ["records/s", "ms a step"]
     print_table("each part alone, then all together", ["part"], heads, part_rows(facts), [""])
@@ -40,6 +34,17 @@ def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None
         print(f"no certain gain: {'; '.join(map(_rejected, diagnosis.rejected))}")
     print("\n".join(sync_lines(facts.syncs, facts.cuda)))
     print(f"took {diagnosis.seconds:.0f} s")
+
+
+def _titled_advice(diagnosis: Diagnosis) -> tuple[str, list[Verdict]]:
+    """Return a headline and the advice; if none is certain to gain, the most likely one."""
+    advice = [verdict for verdict in diagnosis.verdicts if verdict.is_advice]
+    if advice:
+        return "what to do, the most promising first", advice
+    title = "no change is certain to bring 3 % or more"
+    if diagnosis.best is None:
+        return title, []
+    return f"{title}; the most likely:", [diagnosis.best]
 
 
 def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
@@ -82,7 +87,6 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
 def fact_lines(facts: DiagnosisFacts) -> list[str]:
     """Return lines about the machine and the store."""
     machine = facts.machine
-    storage = facts.storage
     free = f"{machine.memory_bytes / 1e9:.1f} GB of memory free"
     lines = [f"machine: {machine.num_cores} cores, {free}, {machine.gpu or 'no GPU'}"]
     if machine.busy:
@@ -90,8 +94,12 @@ def fact_lines(facts: DiagnosisFacts) -> list[str]:
             f"note: other programs wanted {machine.load:.1f} cores in the minute before, so these "
             "figures are rough"
         )
+    return [*lines, _store_line(facts.storage)]
+
+
+def _store_line(storage: Storage | None) -> str:
     if storage is None:
-        return [*lines, "store: none; the source makes its own records"]
+        return "store: none; the source makes its own records"
     records = f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB"
     records += f", {storage.codec or storage.encoding}"
     if storage.image_size is not None:
@@ -100,7 +108,7 @@ def fact_lines(facts: DiagnosisFacts) -> list[str]:
         records += f", in chunks of {storage.chunk_records}"
     cached = "unknown" if storage.cached is None else f"{100 * storage.cached:.0f} %"
     place = f"disk: {storage.disk}; in the page cache: {cached}"
-    return [*lines, f"store: {storage.path} ({storage.form}), {records}; {place}"]
+    return f"store: {storage.path} ({storage.form}), {records}; {place}"
 
 
 def advice_lines(

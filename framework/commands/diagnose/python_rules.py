@@ -43,22 +43,31 @@ def python_in_transform(facts: DiagnosisFacts) -> Verdict | None:
         return None
     if python.transform < LEAST_SHARE:
         return None
-    owner = "transform"
-    if facts.storage is not None and facts.storage.form == "dataset":
-        owner = "Dataset"
-    load_s = facts.load_s * (1 - python.transform)
-    if facts.rates.prepare_plain is not None:  # measured without the function
-        load_s = facts.settings.batch_size / facts.rates.prepare_plain
+    load_s = _load_s_without(facts, python.transform)
     return Verdict(
         "python_in_transform",
-        f"Python code of the {owner} takes {100 * python.transform:.0f} % of preparing a record"
-        f"{_lines(facts, 'transform')}.",
+        f"Python code of the {_owner(facts)} takes {100 * python.transform:.0f} % of preparing a "
+        f"record{_lines(facts, 'transform')}.",
         "Use NumPy, OpenCV or torch on whole images in place of Python loops, or one of our "
         "transforms (transform=...), or move it to the device (augment=...).",
         gain(facts, load_s=max(load_s, 1e-9)),
         edit=_edit(facts, "transform"),
         parts=("wait",),
     )
+
+
+def _owner(facts: DiagnosisFacts) -> str:
+    """Return whose Python prepares records."""
+    if facts.storage is not None and facts.storage.form == "dataset":
+        return "Dataset"
+    return "transform"
+
+
+def _load_s_without(facts: DiagnosisFacts, share: float) -> float:
+    """Return the seconds to prepare a batch without Python that takes a share of them."""
+    if facts.rates.prepare_plain is not None:  # measured without the function
+        return facts.settings.batch_size / facts.rates.prepare_plain
+    return facts.load_s * (1 - share)
 
 
 PARTS = ("forward",)

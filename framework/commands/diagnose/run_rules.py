@@ -21,9 +21,7 @@ def frequent_validation(facts: DiagnosisFacts) -> Verdict | None:
     every = _interval(facts, cost_s)
     left_s = cost_s / every
     before_s = cost_s / run.validate_every
-    when = f"every {run.validate_every:,.0f} steps"
-    if run.validate_every == run.epoch_steps:
-        when = f"every epoch of {run.epoch_steps:,} steps"
+    when = _every(run.validate_every, run)
     return Verdict(
         "frequent_validation",
         f"Validating takes {_percent(facts, run, 'validating')} of the run: "
@@ -32,6 +30,12 @@ def frequent_validation(facts: DiagnosisFacts) -> Verdict | None:
         _gain(facts, run, before_s - left_s),
         (f"validate_every={every}",),
     )
+
+
+def _every(steps: float, run: RunFacts) -> str:
+    if steps == run.epoch_steps:
+        return f"every epoch of {run.epoch_steps:,} steps"
+    return f"every {steps:,.0f} steps"
 
 
 def frequent_saving(facts: DiagnosisFacts) -> Verdict | None:

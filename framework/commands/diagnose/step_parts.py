@@ -35,10 +35,7 @@ def shares_of(facts: DiagnosisFacts, tried: Sequence[Verdict] = ()) -> dict[str,
     gains = [verdict.gain for verdict in tried if verdict.tried and verdict.parts == ("wait",)]
     wait = 1 - 1 / max(facts.headroom, *gains, 1.0)
     copy = min(facts.copy_share, 1 - wait)
-    spans_s = {"compute": 1.0}
-    computing = {name: s for name, s in facts.rates.compute_spans_s.items() if name not in TITLES}
-    if sum(computing.values()):
-        spans_s = computing
+    spans_s = _computing_spans(facts)
     scale = (1 - wait - copy) / sum(spans_s.values())
     shares = {"wait": wait, "copy": copy} | {name: scale * s for name, s in spans_s.items()}
     if facts.on_run is not None:
@@ -46,6 +43,14 @@ def shares_of(facts: DiagnosisFacts, tried: Sequence[Verdict] = ()) -> dict[str,
         left = 1 - sum(beside.values())
         shares = {name: left * share for name, share in shares.items()} | beside
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def _computing_spans(facts: DiagnosisFacts) -> dict[str, float]:
+    """Return the seconds of each span of computing, or a single part if none was measured."""
+    spans_s = {name: s for name, s in facts.rates.compute_spans_s.items() if name not in TITLES}
+    if not sum(spans_s.values()):
+        return {"compute": 1.0}
+    return spans_s
 
 
 def headline(shares: dict[str, float]) -> str:

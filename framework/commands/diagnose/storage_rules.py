@@ -237,24 +237,30 @@ def order_block(facts: DiagnosisFacts) -> Verdict | None:
     settings = facts.settings
     if storage is None or not settings.shuffle or settings.block is not None:
         return None
-    is_slow = storage.disk in ("rotating", "network")
-    if storage.chunk_records:
-        place = f"Chunks of {storage.chunk_records} records"
-    elif is_slow and storage.num_bytes > facts.machine.memory_bytes:
-        place = f"{storage.num_bytes / 1e9:.0f} GB on a {storage.disk} disk"
-    else:
+    places = _slow_places(storage, facts.machine.memory_bytes)
+    if not places:
         return None
     block = storage.chunk_records or 1024
     read_s = settings.batch_size / (facts.rates.read or facts.rates.prepare or 1)
     return Verdict(
         "order_block",
-        f"{place} are read at random.",
+        f"{places} are read at random.",
         "Shuffle blocks of neighbors, and records within a window of blocks: each place is then "
         "read once or twice an epoch instead of once per record.",
         gain(facts, load_s=max(facts.load_s - read_s * (1 - 1 / min(block, 8)), 1e-9)),
         ("order=block", f"order.block_records={block}", "order.window_blocks=4"),
         learns=True,
     )
+
+
+def _slow_places(storage: Storage, memory_bytes: float) -> str:
+    """Return what makes reading at random slow; "" if nothing does."""
+    is_slow = storage.disk in ("rotating", "network")
+    if storage.chunk_records:
+        return f"Chunks of {storage.chunk_records} records"
+    if is_slow and storage.num_bytes > memory_bytes:
+        return f"{storage.num_bytes / 1e9:.0f} GB on a {storage.disk} disk"
+    return ""
 
 
 PARTS = ("wait",)
@@ -309,13 +315,8 @@ def _packed_pixels(facts: DiagnosisFacts) -> tuple[dict[str, Any], float]:
     assert storage.image_size is not None
     size = _raw_size(facts)
     if size is None:
-        scale = min(1.0, 1 / (_side(facts) or 1.0))
-        height, width = (scale * length for length in storage.image_size)
-        options: dict[str, Any] = {"encode": "jpeg"}
-        if scale < 1:
-            options["resize"] = _needed(facts)
-        return options, storage.num_records * height * width * JPEG_BYTES
-    options = {"encode": "raw"}
+        return _packed_jpegs(facts, storage.num_records, storage.image_size)
+    options: dict[str, Any] = {"encode": "raw"}
     if facts.settings.transform == "resize":
         options["size"] = size
     elif min(size) < min(storage.image_size):
@@ -323,6 +324,17 @@ def _packed_pixels(facts: DiagnosisFacts) -> tuple[dict[str, Any], float]:
     if facts.settings.transform != "none":
         options["layout"] = "hwc"
     return options, float(_raw_bytes(storage, size))
+
+
+def _packed_jpegs(
+    facts: DiagnosisFacts, num_records: int, image_size: Sequence[int]
+) -> tuple[dict[str, Any], float]:
+    scale = min(1.0, 1 / (_side(facts) or 1.0))
+    height, width = (scale * length for length in image_size)
+    options: dict[str, Any] = {"encode": "jpeg"}
+    if scale < 1:
+        options["resize"] = _needed(facts)
+    return options, num_records * height * width * JPEG_BYTES
 
 
 def _raw_size(facts: DiagnosisFacts) -> list[int] | None:

@@ -69,13 +69,7 @@ def append(path: str, store: RecordStore, value: str) -> StoreChange:
 def drop(path: str, store: RecordStore, value: str) -> StoreChange:
     """Leave out the records that an expression or a file of keys selects."""
     count = store.manifest.num_records
-    if os.path.isfile(value):
-        dropped = np.unique(placed(store, read_keys(value), value))
-    else:
-        dropped = _selected(store, value)
-    if len(dropped) in (0, count):
-        what = f"would drop {len(dropped):,} of {count:,} records"
-        raise ConfigError(251, f"drop = {value}", what, "drop some, but not all")
+    dropped = _dropped(store, value)
     fields = {DROPPED: Field("int64", (len(dropped),))}
     mask = np.ones(count, bool)
     mask[dropped] = False
@@ -90,6 +84,19 @@ def drop(path: str, store: RecordStore, value: str) -> StoreChange:
     # Numbers of records that are kept have gaps.
     manifest = replace(store.manifest, num_records=left, first_key=None, schema=3)
     return StoreChange(manifest, fields, 1, parts)
+
+
+def _dropped(store: RecordStore, value: str) -> np.ndarray:
+    """Return the records to drop. ConfigError C251 if that would be none or all."""
+    count = store.manifest.num_records
+    if os.path.isfile(value):
+        dropped = np.unique(placed(store, read_keys(value), value))
+    else:
+        dropped = _selected(store, value)
+    if len(dropped) in (0, count):
+        what = f"would drop {len(dropped):,} of {count:,} records"
+        raise ConfigError(251, f"drop = {value}", what, "drop some, but not all")
+    return dropped
 
 
 def _selected(store: RecordStore, text: str) -> np.ndarray:
@@ -199,8 +206,7 @@ def add(path: str, store: RecordStore, value: str) -> StoreChange:
         what = f"has the fields {', '.join(present)}, which the store has already"
         fix = "leave them out, or replace numbers and texts with relabel="
         raise DataError(253, value, what, fix)
-    if not classes:
-        classes = manifest.classes
+    classes = classes or manifest.classes
     version = replace(manifest, fields={**manifest.fields, **fields}, classes=classes, schema=3)
 
     def parts() -> Parts:

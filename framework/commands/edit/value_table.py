@@ -14,6 +14,7 @@ from framework.input.list import Line, ListInput, kind_of
 
 NAMING = ("key", "index")  # columns that say which record a row is about
 INDEX = re.compile(r"\d{1,18}", re.ASCII)
+FIX_KEYS = "correct it, or name records by their numbers in a column index"
 
 
 @final
@@ -100,22 +101,28 @@ def placed(store: RecordStore, keys: Sequence[str], path: str) -> np.ndarray:
     Raises:
         DataError: D254 if a key names no record or several, or occurs twice among ``keys``.
     """
-    places: dict[str, int] = dict.fromkeys(keys, -1)
-    fix = "correct it, or name records by their numbers in a column index"
-    for index in range(store.manifest.num_records):
-        key = store.key(index)
-        if key not in places:
-            continue
-        if places[key] >= 0:
-            what = f"names the record {key!r}, but {places[key]} and {index} have this key"
-            raise DataError(254, path, what, fix)
-        places[key] = index
-    if unknown := [key for key, place in places.items() if place < 0]:
+    places = _places(store, keys, path)
+    if unknown := [key for key in dict.fromkeys(keys) if key not in places]:
         what = f"{len(unknown)} of its keys name no record, such as {unknown[0][:100]!r}"
-        raise DataError(254, path, what, fix)
+        raise DataError(254, path, what, FIX_KEYS)
     rows = np.array([places[key] for key in keys], np.int64)
     _check_once(rows, keys, path)
     return rows
+
+
+def _places(store: RecordStore, keys: Sequence[str], path: str) -> dict[str, int]:
+    """Return the record of each key that names any. DataError D254 if a key names several."""
+    wanted = set(keys)
+    places: dict[str, int] = {}
+    for index in range(store.manifest.num_records):
+        key = store.key(index)
+        if key not in wanted:
+            continue
+        if key in places:
+            what = f"names the record {key!r}, but {places[key]} and {index} have this key"
+            raise DataError(254, path, what, FIX_KEYS)
+        places[key] = index
+    return places
 
 
 def _check_once(rows: np.ndarray, names: Sequence[str], path: str) -> None:

@@ -77,12 +77,9 @@ def trimmed(confusion: Tensor, num_named: int) -> Tensor:
 
 def class_figures(confusion: Tensor, classes: Sequence[str]) -> list[ClassFigures]:
     """Return the figures of each class from [C, C]: the truth by row, the guess by column."""
-    both = confusion.diag()
-    truth = confusion.sum(1)
-    guessed = confusion.sum(0)
+    sums = torch.stack([confusion.diag(), confusion.sum(1), confusion.sum(0)], 1).double()
     figures: list[ClassFigures] = []
-    for number in range(len(confusion)):
-        right, count, guesses = (float(part[number]) for part in (both, truth, guessed))
+    for number, (right, count, guesses) in enumerate(sums.tolist()):
         name = classes[number] if number < len(classes) else str(number)
         figures.append(
             ClassFigures(

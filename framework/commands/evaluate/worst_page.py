@@ -66,14 +66,7 @@ def shown_set(run: SavedRun, name: str, result: SetResult) -> ShownSet:
 
 
 def _shown_records(run: SavedRun, result: SetResult) -> list[ShownRecord]:
-    facts = [
-        [
-            ("loss", f"{record['loss']:.4f}"),
-            *([("key", printable(record["key"]))] if record["key"] else []),
-            ("record", str(record["index"])),
-        ]
-        for record in result.summary["worst"]
-    ]
+    facts = [_facts(record) for record in result.summary["worst"]]
     if not isinstance(result.source, FindsRecords):
         return [ShownRecord([], own) for own in facts]
     batch = result.source.records(torch.tensor([record.index for record in result.worst]))
@@ -86,6 +79,13 @@ def _shown_records(run: SavedRun, result: SetResult) -> list[ShownRecord]:
             record.facts.extend(_words(run.classes, predictions, target, number))
             record.pictures.extend(_predicted_pictures(predictions, number))
     return shown
+
+
+def _facts(record: dict[str, Any]) -> list[tuple[str, str]]:
+    facts = [("loss", f"{record['loss']:.4f}")]
+    if record["key"]:
+        facts.append(("key", printable(record["key"])))
+    return [*facts, ("record", str(record["index"]))]
 
 
 def _maps(batch: Batch, result: SetResult) -> list[str]:

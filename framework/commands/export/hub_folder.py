@@ -57,8 +57,7 @@ def _config(run: SavedRun, facts: CardFacts, exportable: Exportable) -> dict[str
 def _preprocessor(facts: CardFacts, exportable: Exportable) -> dict[str, Any]:
     """Return how pixels become what the model takes, in the words of the Hub."""
     normalize = _normalization(facts.config)
-    transform = mapping(mapping(facts.config.get("data")).get("val_transform"))
-    transform = transform or mapping(facts.config.get("transform"))
+    transform = _transform(facts.config)
     known: dict[str, Any] = {
         "do_rescale": normalize is not None,
         "rescale_factor": 1 / 255,
@@ -67,8 +66,7 @@ def _preprocessor(facts: CardFacts, exportable: Exportable) -> dict[str, Any]:
         "transform": transform,
     }
     if normalize is not None:
-        known["image_mean"] = normalize["mean"]
-        known["image_std"] = normalize["std"]
+        known |= {"image_mean": normalize["mean"], "image_std": normalize["std"]}
     first = exportable.inputs[0]
     if first.dim() == 4:
         height, width = first.shape[2:]
@@ -84,6 +82,12 @@ def _normalization(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
+def _transform(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the transform of validation, which is that of training unless it has its own."""
+    own = mapping(mapping(config.get("data")).get("val_transform"))
+    return own or mapping(config.get("transform"))
+
+
 def _metadata(run: SavedRun, facts: CardFacts) -> dict[str, Any]:
     """Return the metadata of the card: library, task, tags and results."""
     task = TASKS.get(run.config["objective"]["_target_"])
@@ -91,18 +95,19 @@ def _metadata(run: SavedRun, facts: CardFacts) -> dict[str, Any]:
     if task is None:
         return metadata
     metadata["pipeline_tag"] = task
-    val = facts.data.get("val", facts.data.get("train", {}))
-    name = shown(val.get("source") or "unknown")
-    results = [
+    metrics = [
         {"type": metric, "name": metric, "value": value}
         for metric, value in facts.best.items()
         if metric != "step"
     ]
-    if results:
-        result = {
-            "task": {"type": task},
-            "dataset": {"type": "custom", "name": name, "revision": shown(val.get("digest") or "")},
-            "metrics": results,
-        }
+    if metrics:
+        result = {"task": {"type": task}, "dataset": _dataset(facts), "metrics": metrics}
         metadata["model-index"] = [{"name": facts.name, "results": [result]}]
     return metadata
+
+
+def _dataset(facts: CardFacts) -> dict[str, str]:
+    """Return what the model was validated on, or else trained on."""
+    data = facts.data.get("val", facts.data.get("train", {}))
+    name = shown(data.get("source") or "unknown")
+    return {"type": "custom", "name": name, "revision": shown(data.get("digest") or "")}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from framework.contracts.records import Field, Manifest, Ragged
+from framework.contracts.records import Field, Manifest, Ragged, RecordStore
 from framework.errors import printable
 from framework.image.decode import BadImage
 from framework.image.header import read_header
@@ -41,12 +41,7 @@ def describe(path: str) -> Iterator[str]:
         lines.append(f"options: {', '.join(options)}")
     if manifest.digest:
         lines.append(f"digest: sha256 {manifest.digest}")
-    for shard in manifest.shards[:MAX_FILES]:
-        held = f"{shard.num_records:,} records, {shard.size_bytes:,} bytes"
-        lines.append(f"file {shard.name}: {held}, sha256 {shard.sha256}")
-    num_files = len(manifest.shards)
-    if num_files > MAX_FILES:
-        lines.append(f"and {num_files - MAX_FILES} more files, {num_files} in all")
+    lines += _file_lines(manifest)
     for name, field in manifest.fields.items():
         lines.append(_field_line(name, field, manifest.num_records, varying.get(name)))
     yield from map(printable, [*lines, *_class_lines(manifest)])
@@ -197,22 +192,40 @@ def _read(path: str) -> tuple[Manifest, int, dict[str, _Varying], list[Edit]]:
     store = open_records(path)
     manifest = store.manifest
     size_bytes = sum(os.path.getsize(file) for file in files_of(path) if os.path.isfile(file))
-    fields = manifest.fields.items()
-    varying = {name: _Varying([], []) for name, field in fields if field.encoding != "raw"}
-    count = manifest.num_records
-    if size_bytes > EXACT_BYTES:
-        count = min(NUM_SAMPLES, count)
-    if varying:
-        for part in spread(manifest.num_records, count).split(BATCH):
-            records = store.read(part)
-            for name, values in varying.items():
-                if manifest.fields[name].kind == "video":
-                    values.add_videos(records[name], manifest.fields[name])
-                else:
-                    values.add(records[name])
+    varying = _read_varying(store, is_large=size_bytes > EXACT_BYTES)
     history = store.history if isinstance(store, LayeredStore) else []
     store.close()
     return manifest, size_bytes, varying, history
+
+
+def _read_varying(store: RecordStore, is_large: bool) -> dict[str, _Varying]:
+    """Read what varies in the fields that are not raw: of all records, or of a sample."""
+    fields = store.manifest.fields
+    varying = {name: _Varying([], []) for name in fields if fields[name].encoding != "raw"}
+    num_records = store.manifest.num_records
+    count = num_records
+    if is_large:
+        count = min(NUM_SAMPLES, num_records)
+    if varying:
+        for part in spread(num_records, count).split(BATCH):
+            records = store.read(part)
+            for name, values in varying.items():
+                if fields[name].kind == "video":
+                    values.add_videos(records[name], fields[name])
+                else:
+                    values.add(records[name])
+    return varying
+
+
+def _file_lines(manifest: Manifest) -> list[str]:
+    lines: list[str] = []
+    for shard in manifest.shards[:MAX_FILES]:
+        held = f"{shard.num_records:,} records, {shard.size_bytes:,} bytes"
+        lines.append(f"file {shard.name}: {held}, sha256 {shard.sha256}")
+    num_files = len(manifest.shards)
+    if num_files > MAX_FILES:
+        lines.append(f"and {num_files - MAX_FILES} more files, {num_files} in all")
+    return lines
 
 
 def _field_line(name: str, field: Field, num_records: int, varying: _Varying | None) -> str:

@@ -1,7 +1,9 @@
 """Draw a picture of some records of a store: their images, and curves for series of numbers."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -46,25 +48,30 @@ def write_grid(path: str, grid: Path, count: int) -> bool:
 def _strips(store: RecordStore, count: int) -> list[np.ndarray]:
     """Return for each record the tiles of its fields in a row, RGB."""
     fields = store.manifest.fields
-    images = [name for name, field in fields.items() if _is_image(field)]
-    series = [name for name, field in fields.items() if _is_series(field)]
-    if not images and not series:
+    drawn = [name for name, field in fields.items() if _is_image(field) or _is_series(field)]
+    if not drawn:
         return []
     num_records = store.manifest.num_records
     indices = spread(num_records, min(count, num_records))
     records = store.read(indices)
     strips: list[np.ndarray] = []
     for row, index in enumerate(indices.tolist()):
-        tiles: list[np.ndarray] = []
-        for name in images:
-            try:
-                tiles.append(_image_tile(_picture(records[name][row], fields[name])))
-            except (BadImage, BadFrames) as error:
-                what = f"is not a readable image ({error})"
-                raise DataError(106, store.name(index), what, "repair or remove it") from error
-        values = [np.atleast_2d(records[name][row].numpy()).astype(np.float64) for name in series]
-        strips.append(np.hstack([*tiles, *_curve_tiles(values)]))
+        record = {name: records[name][row] for name in drawn}
+        try:
+            strips.append(_strip(record, fields))
+        except (BadImage, BadFrames) as error:
+            what = f"is not a readable image ({error})"
+            raise DataError(106, store.name(index), what, "repair or remove it") from error
     return strips
+
+
+def _strip(record: Mapping[str, Any], fields: Mapping[str, Field]) -> np.ndarray:
+    """Return the tiles of a record in a row: of its images, then of its series."""
+    images = [name for name in record if _is_image(fields[name])]
+    series = [name for name in record if _is_series(fields[name])]
+    tiles = [_image_tile(_picture(record[name], fields[name])) for name in images]
+    values = [np.atleast_2d(record[name].numpy()).astype(np.float64) for name in series]
+    return np.hstack([*tiles, *_curve_tiles(values)])
 
 
 def _is_image(field: Field) -> bool:
@@ -127,19 +134,21 @@ def _curve_tiles(series: list[np.ndarray]) -> list[np.ndarray]:
         numbers = np.zeros(1)
     low = float(numbers.min())
     high = float(numbers.max())
+    return [_curve_tile(values, low, high) for values in series]
+
+
+def _curve_tile(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Draw a line per channel of [C, T], with ``high`` at the top and ``low`` at the bottom."""
     inner = TILE - 2 * EDGE
-    tiles: list[np.ndarray] = []
-    for values in series:
-        plot = np.full((inner, inner, 3), DARK, np.uint8)
-        finite = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
-        heights = (high - finite) / ((high - low) or 1.0) * (inner - 1)  # from the top
-        for color, line in zip(CURVES, heights, strict=False):
-            points = [_points(line, inner)]
-            cv2.polylines(plot, points, isClosed=False, color=color, lineType=cv2.LINE_AA)
-        tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
-        tile[EDGE:-EDGE, EDGE:-EDGE] = plot
-        tiles.append(tile)
-    return tiles
+    plot = np.full((inner, inner, 3), DARK, np.uint8)
+    finite = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+    heights = (high - finite) / ((high - low) or 1.0) * (inner - 1)  # from the top
+    for color, line in zip(CURVES, heights, strict=False):
+        points = [_points(line, inner)]
+        cv2.polylines(plot, points, isClosed=False, color=color, lineType=cv2.LINE_AA)
+    tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
+    tile[EDGE:-EDGE, EDGE:-EDGE] = plot
+    return tile
 
 
 def _points(line: np.ndarray, width: int) -> np.ndarray:

@@ -52,11 +52,21 @@ def _run(cfg: DictConfig, grant: Grant, config_dir: str | None) -> RunOutcome:
         make_writer = writer_of("output", config["output"], allowed)
         if not config["advise"]:
             return _pack(config, source, make_writer, path)
-        from framework.commands.pack.encoding_advice import show_advice  # noqa: PLC0415
+        return _advise(config, source, make_writer, path, config_dir)
 
-        words = [*config_flags(config_dir), *map(str, HydraConfig.get().overrides.task)]
-        show_advice(source, config["pack"], make_writer, path, words)
-        return RunOutcome(0, "advised")
+
+def _advise(
+    config: dict[str, Any],
+    source: "RecordInput",
+    make_writer: "MakeWriter",
+    path: str,
+    config_dir: str | None,
+) -> RunOutcome:
+    from framework.commands.pack.encoding_advice import show_advice  # noqa: PLC0415
+
+    words = [*config_flags(config_dir), *map(str, HydraConfig.get().overrides.task)]
+    show_advice(source, config["pack"], make_writer, path, words)
+    return RunOutcome(0, "advised")
 
 
 def _output_path(output: dict[str, Any]) -> str:

@@ -42,20 +42,24 @@ def most_ranks(hosts: PlannedHosts) -> int:
     together = num_cores() // hosts.cores_per_rank
     if hosts.gpu is not None:
         together = torch.cuda.device_count()
-    if hosts.gpu is None and together == 0:
-        why = f"a rank would have {hosts.cores_per_rank} cores, and this machine has {num_cores()}"
-        fix = "run 'paceline plan' on a host with so many, or give run=DIR of a run there"
-        raise missing(f"cores = {hosts.cores}", why, fix)
-    if hosts.gpu is not None and together == 0:
-        why = "this machine has no GPU, so its computing was not measured"
-        fix = "run 'paceline plan' on such a host, or give run=DIR of a run there"
-        raise missing(f"gpu = {hosts.gpu}", why, fix)
+    if together == 0:
+        raise _no_rank_runs(hosts)
     if together == 1 and hosts.ranks_per_host > 1:
         cores = 2 * hosts.cores_per_rank
         why = "what ranks cost each other cannot be measured: this machine has cores for one"
         fix = f"plan on a host with {cores} cores, or give run=DIR,DIR of one rank and of several"
         raise missing(f"ranks_per_host = {hosts.ranks_per_host}", why, fix)
     return min(together, hosts.ranks_per_host)
+
+
+def _no_rank_runs(hosts: PlannedHosts) -> ConfigError:
+    if hosts.gpu is not None:
+        why = "this machine has no GPU, so its computing was not measured"
+        fix = "run 'paceline plan' on such a host, or give run=DIR of a run there"
+        return missing(f"gpu = {hosts.gpu}", why, fix)
+    why = f"a rank would have {hosts.cores_per_rank} cores, and this machine has {num_cores()}"
+    fix = "run 'paceline plan' on a host with so many, or give run=DIR of a run there"
+    return missing(f"cores = {hosts.cores}", why, fix)
 
 
 def short_runs(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from framework.cli.allowed import granted
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.commands.diagnose.diagnose import remove_if_empty
-from framework.commands.own_keys import read_keys, split_words
+from framework.commands.own_keys import check_output, read_keys, split_words
 from framework.commands.plan.planned_hosts import KEYS as HOST_KEYS
 from framework.commands.plan.planned_hosts import planned_hosts
 from framework.config.rule import Rule
@@ -88,9 +88,7 @@ def parse_plan(arguments: Sequence[str]) -> PlanWords:
             raise ConfigError(399, word, what, "see 'paceline plan --help'")
     hosts = {key: own.pop(key) for key in HOST_KEYS if key in own}
     asked = PlanWords(words, config_dir, hosts, **read_keys(own, RULES))
-    if asked.output is not None and not Path(asked.output).absolute().parent.is_dir():
-        fix = "make the folder, or choose another path"
-        raise ConfigError(399, f"output = {asked.output}", "its folder does not exist", fix)
+    check_output(asked.output, 399)
     return asked
 
 

@@ -151,9 +151,11 @@ def _show(prediction: Any) -> RunOutcome:
     with prediction_bar(str(prediction.path), prediction.source) as tell:
         predicted = predict(prediction, tell)
     print_prediction(prediction, predicted, time.perf_counter() - start)
-    if predicted.bad:
-        listing = f"{prediction.path}.bad.jsonl"
-        return RunOutcome(
-            EXIT_SKIPPED, f"{plural(len(predicted.bad), 'item')} skipped: {listing} lists them"
-        )
-    return RunOutcome(0, "finished")
+    return _outcome(prediction.path, len(predicted.bad))
+
+
+def _outcome(path: Any, num_bad: int) -> RunOutcome:
+    if not num_bad:
+        return RunOutcome(0, "finished")
+    skipped = f"{plural(num_bad, 'item')} skipped"
+    return RunOutcome(EXIT_SKIPPED, f"{skipped}: {path}.bad.jsonl lists them")

@@ -244,13 +244,7 @@ class _PredictionRun:
     def _predict(self, missing: Sequence[ItemRange]) -> None:
         """Predict the missing parts, in order, and write a note for each."""
         stamps_before = {items.number: self._stamp(items) for items in missing}
-        source = InputSource(
-            self.prediction.source,
-            self._batch_fields(),
-            missing,
-            self.run.context,
-            self.prediction.skip_bad,
-        )
+        source = self._source_of(missing)
         finish = self.run.finish_of(self.fields)
         waiting = list(missing)
         part = self._part(waiting[0])
@@ -264,6 +258,15 @@ class _PredictionRun:
             for items in waiting:
                 self._note(source, items, part, stamps_before)
                 part = self._part(items)
+
+    def _source_of(self, missing: Sequence[ItemRange]) -> InputSource:
+        return InputSource(
+            self.prediction.source,
+            self._batch_fields(),
+            missing,
+            self.run.context,
+            self.prediction.skip_bad,
+        )
 
     def _batch_fields(self) -> dict[str, Field]:
         """Return the fields that are read: what the model takes, and the labels if there are."""

@@ -46,17 +46,20 @@ def choose_step(text: str, history: RunHistory) -> int | StepSearch:
     """
     where = f"step = {text}"
     if text.isdecimal() and int(text):
-        step = int(text)
-        if step > history.last_step:
-            what = f"the run has taken {history.last_step} steps"
-            raise ConfigError(341, where, what, "give one of them")
-        return step
+        _check_taken(int(text), history)
+        return int(text)
     if text == NAN:
         return _first_bad(history, where)
     match = _EXTREME.fullmatch(text)
     if match is None:
         raise ConfigError(340, where, "names no step", KINDS)
     return _extreme(history, where, match[2], match[1] == "max")
+
+
+def _check_taken(step: int, history: RunHistory) -> None:
+    if step > history.last_step:
+        what = f"the run has taken {history.last_step} steps"
+        raise ConfigError(341, f"step = {step}", what, "give one of them")
 
 
 def _extreme(history: RunHistory, where: str, metric: str, highest: bool) -> StepSearch:

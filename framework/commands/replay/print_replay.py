@@ -18,11 +18,7 @@ TOTAL = "all layers"
 def print_replay(folder: Path, name: str) -> None:
     """Print the results in a folder, which the file ``name`` holds."""
     summary: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
-    step = summary["step"]
-    skipped = "" if summary["updated"] else ", and the step was skipped"
-    rate = f"learning rate {summary['learning_rate']:.3g}"
-    means = means_in_words(summary["means"])
-    print(f"step {step} of epoch {summary['epoch']}: {means}, {rate}{skipped}")
+    _print_step(summary)
     if summary["search"]:
         search = summary["search"]
         print(f"found among steps {search['first']} to {search['last']}")
@@ -36,6 +32,14 @@ def print_replay(folder: Path, name: str) -> None:
     print_table("", ["layer"], columns, rows)
     files = ", ".join(summary["files"])
     print(printable(f"written: {folder} ({files})"), flush=True)
+
+
+def _print_step(summary: Mapping[str, Any]) -> None:
+    step = summary["step"]
+    skipped = "" if summary["updated"] else ", and the step was skipped"
+    rate = f"learning rate {summary['learning_rate']:.3g}"
+    means = means_in_words(summary["means"])
+    print(f"step {step} of epoch {summary['epoch']}: {means}, {rate}{skipped}")
 
 
 def means_in_words(means: Mapping[str, float]) -> str:

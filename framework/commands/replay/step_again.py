@@ -157,10 +157,13 @@ class RunAgain:
                 source = assembly.train_source
                 show(ReplayedStep(summary, passes, source, watch.parts.objective))
 
-        last = step + 1
-        if self._ranks_of(self.history.attempt_at(step)) != self.num_ranks:  # a resume lies between
-            last = step
-        self._walk(max(1, step - 1), last, step, seen)
+        self._walk(max(1, step - 1), self._neighbor_after(step), step, seen)
+
+    def _neighbor_after(self, step: int) -> int:
+        """Return the next step, or ``step`` itself if a resume with other ranks lies between."""
+        if self._ranks_of(self.history.attempt_at(step)) != self.num_ranks:
+            return step
+        return step + 1
 
     def _summary(self, watch: StepWatch, step: int, begin: int) -> dict[str, Any]:
         state = self.history.states.get(begin)

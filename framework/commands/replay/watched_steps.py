@@ -276,9 +276,8 @@ def gradient_norms(model: nn.Module, scale: float = 1.0) -> dict[str, float]:
     """
     norms: dict[str, Tensor] = {}
     for name, module in model.named_modules():
-        own = [
-            _values(part.grad) for part in module.parameters(recurse=False) if part.grad is not None
-        ]
+        parameters = module.parameters(recurse=False)
+        own = [_values(part.grad) for part in parameters if part.grad is not None]
         if own:
             norm: Any = torch.nn.utils.get_total_norm(own)
             whole = norm.full_tensor() if is_sharded(norm) else norm

@@ -33,12 +33,7 @@ def write_replay(replayed: ReplayedStep, run_dir: Path) -> Path:
     order = sorted(range(len(records)), key=lambda place: _badness(records[place]), reverse=True)
     summary["records"] = [records[place] for place in order]
     pictures = batch_pictures(replayed.passes, order[:MOST_PICTURES])
-    summary["files"] = [RESULT]
-    for number, (name, images) in enumerate(pictures.items()):
-        # a field may have any name
-        ending = re.sub(r"[^\w.-]", "_", f"-{name}") if number else ""
-        write_grid_picture(folder / f"batch{ending}.png", images)
-        summary["files"].append(f"batch{ending}.png")
+    summary["files"] = [RESULT, *_write_pictures(pictures, folder)]
     if _draws_pages():
         from framework.commands.replay.replay_page import replay_page  # noqa: PLC0415  # needs jinja2
 
@@ -46,6 +41,17 @@ def write_replay(replayed: ReplayedStep, run_dir: Path) -> Path:
         summary["files"].append("replay.html")
     write_json(folder / RESULT, summary)
     return folder
+
+
+def _write_pictures(pictures: dict[str, Tensor], folder: Path) -> list[str]:
+    """Write a file for the images of each field. Return the names of the files."""
+    files: list[str] = []
+    for number, (name, images) in enumerate(pictures.items()):
+        # a field may have any name
+        ending = re.sub(r"[^\w.-]", "_", f"-{name}") if number else ""
+        write_grid_picture(folder / f"batch{ending}.png", images)
+        files.append(f"batch{ending}.png")
+    return files
 
 
 def _draws_pages() -> bool:

@@ -26,8 +26,7 @@ def cards(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[Card]:
 
 
 def _of_one(run: RecordedRun) -> Iterator[Card]:
-    steps = plain(run.figures.get("steps", 0))
-    ended = f"{steps} steps in {seconds(run.figures.get('wall_s'))}"
+    ended = f"{plain(run.figures.get('steps', 0))} steps in {seconds(run.figures.get('wall_s'))}"
     yield Card("Status", run.status, run.reason or ended)
     detail = "records per second"
     if run.spread:

@@ -62,11 +62,7 @@ def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -
     workers = [run.curves[key].values for run in runs for key in run.curves if key[1] == WORKERS]
     tuned = (WORKERS, WAITING) if any(np.ptp(values) > 0 for values in workers) else ()
     for number, metric in enumerate([*metrics[:MOST_METRICS], *tuned]):
-        # The name of a metric is the user's: only harmless letters become part of a file's name.
-        letters = (c if c.isascii() and c.isalnum() else "_" for c in metric[:40])
-        file_name = "".join(letters)
-        if file_name != metric:
-            file_name += str(number)
+        file_name = _file_name(metric, number)
         for over in ("steps", "seconds"):
             chart = _collect(runs, names, metric, over)
             if chart.lines:
@@ -74,6 +70,16 @@ def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -
                 title = f"{metric} over {over}"
                 caption = _caption(chart, over)
                 yield finished(f"{file_name}-over-{over}", title, caption, figure, tips, png)
+
+
+def _file_name(metric: str, number: int) -> str:
+    """Return the name of a metric, or letters and a number if it could harm a file's name."""
+    # The name of a metric is the user's: only harmless letters become part of a file's name.
+    letters = (c if c.isascii() and c.isalnum() else "_" for c in metric[:40])
+    file_name = "".join(letters)
+    if file_name != metric:
+        file_name += str(number)
+    return file_name
 
 
 def metric_names(runs: Sequence[RecordedRun]) -> list[str]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from framework.commands.report.compare_runs import Relative
-from framework.commands.report.recorded_run import RecordedRun, RecordedSpan
+from framework.commands.report.recorded_run import RecordedRecord, RecordedRun, RecordedSpan
 from framework.commands.report.units import (
     NONE,
     measured,
@@ -137,20 +137,22 @@ def slow_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
     rows: list[list[TableCell]] = []
     for number, (run, run_name) in enumerate(zip(runs, names, strict=True)):
         head = [TableCell(str(number), float(number)), TableCell(run_name)]
-        for record in run.slow:
-            cells = [
-                TableCell(record.name),
-                _number(record.mean_s, seconds),
-                _number(record.num_reads, plain),
-                _number(record.size_bytes, size),
-                _number(record.rank, plain),
-            ]
-            rows.append([*head, *cells])
+        rows += [[*head, *_slow_cells(record)] for record in run.slow]
     units = {"time": "mean", "reads": "when it was slow", "size": "as stored"}
     columns = ("#", "run", "record", "time", "reads", "size", "rank")
     caption = "Records that took at least 8 times as long to read as the usual one."
     heads = [(name, units.get(name, "")) for name in columns]
     return Table("slow", "Slow records", caption, heads, rows)
+
+
+def _slow_cells(record: RecordedRecord) -> list[TableCell]:
+    return [
+        TableCell(record.name),
+        _number(record.mean_s, seconds),
+        _number(record.num_reads, plain),
+        _number(record.size_bytes, size),
+        _number(record.rank, plain),
+    ]
 
 
 def _table(

@@ -85,18 +85,7 @@ def _sized(value: str) -> str:
 
 def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
     """Return why runs did not finish, their notes, and whether their times can be compared."""
-    texts: list[tuple[str, int]] = []
-    known = {number: run.facts for number, run in enumerate(runs) if run.facts}
-    machines = {
-        str({key: value for key, value in facts.items() if key.startswith("machine.")})
-        for facts in known.values()
-    }
-    if len(machines) > 1:
-        what = (
-            f"measured on {len(machines)} different machines: their times cannot be compared as "
-            "they stand (see Machine below)"
-        )
-        texts += [(what, number) for number in known]
+    texts = _about_machines(runs)
     for number, run in enumerate(runs):
         if run.reason:
             texts.append((f"{run.status}: {run.reason}", number))
@@ -106,6 +95,22 @@ def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
             texts.append((run.ranks.late.words, number))
     texts += [(note, number) for number, run in enumerate(runs) for note in run.notes]
     return _together(texts)
+
+
+def _about_machines(runs: Sequence[RecordedRun]) -> list[tuple[str, int]]:
+    """Return a remark for each run whose machine is known, if their machines differ."""
+    known = {number: run.facts for number, run in enumerate(runs) if run.facts}
+    machines = {
+        str({key: value for key, value in facts.items() if key.startswith("machine.")})
+        for facts in known.values()
+    }
+    if len(machines) < 2:
+        return []
+    what = (
+        f"measured on {len(machines)} different machines: their times cannot be compared as "
+        "they stand (see Machine below)"
+    )
+    return [(what, number) for number in known]
 
 
 def _together(texts: Iterable[tuple[str, int]]) -> list[Remark]:

@@ -190,6 +190,9 @@ def _notes(
         notes.append(f"{metrics.num_bad:,} lines of metrics.jsonl are damaged and left out")
     if not (path / "metrics.jsonl").is_file():
         notes.append("no metrics.jsonl: no curves")
+    return (*notes, *(f"{name} cannot be read" for name in _broken_files(path)))
+
+
+def _broken_files(path: Path) -> list[str]:
     files = [path / name for name in (FACTS, "summary.json", "exit.json")]
-    broken = [file.name for file in files if file.is_file() and not load(file)]
-    return (*notes, *(f"{name} cannot be read" for name in broken))
+    return [file.name for file in files if file.is_file() and not load(file)]

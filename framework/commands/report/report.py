@@ -39,22 +39,23 @@ def _report(cfg: DictConfig, run_dir: Path) -> RunOutcome:
     config = resolved(cfg)
     check_values(config, RULES)
     dirs = config["dirs"]
-    output = config["page"]
     if not dirs:
         fix = "give 'paceline report DIR [DIR ...]'"
         raise ConfigError(101, f"dirs = {dirs}", "names nothing", fix)
-    first = Path(dirs[0])
-    if output:
-        place = Path(output)
-    elif len(dirs) > 1:
-        place = run_dir / "report.html"
-    elif first.is_file():  # a bench file
-        place = first.with_suffix(".html")
-    else:
-        place = first / "report.html"
+    page = Path(config["page"] or _usual_page(dirs, run_dir))
     with message_if_stopped("stopped{by}: the report is not complete"):
-        write(dirs, place, str(config["relative"]), config["png"])
+        write(dirs, page, str(config["relative"]), config["png"])
     return RunOutcome(0, "written")
+
+
+def _usual_page(dirs: Sequence[str], run_dir: Path) -> Path:
+    """Return the place of a page: with the run or bench, or in ``run_dir`` for several."""
+    first = Path(dirs[0])
+    if len(dirs) > 1:
+        return run_dir / "report.html"
+    if first.is_file():  # a bench file
+        return first.with_suffix(".html")
+    return first / "report.html"
 
 
 def write(dirs: Sequence[str], output: Path, relative: str = "first", png: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -76,22 +76,20 @@ class _Reader:
         keys = tuple(line)
         if keys not in self.names:
             self.names[keys] = tuple(_metric_names(keys))
-        for name in self.names[keys]:
-            value = number(line[name])
-            if value is not None:
-                points = self.points.setdefault((split, name), array("d"))
-                points.extend((step, self.seconds, value))
+        self._add(step, split, {name: number(line[name]) for name in self.names[keys]})
 
     def _take_tuning(self, step: float, line: dict[str, Any]) -> None:
-        spans_s = {name: duration(line.get(f"{name}_s")) for name in (*ALL_SPANS, IDLE)}
-        known_s = {name: span_s for name, span_s in spans_s.items() if span_s is not None}
         values = {
             WORKERS: number(mapping(line["tuning"]).get("num_workers")),
-            WAITING: waiting_share(known_s),
+            WAITING: waiting_share(_known_spans(line)),
         }
+        self._add(step, "train", values)
+
+    def _add(self, step: float, split: str, values: Mapping[str, float | None]) -> None:
+        """Add a point to the curve of each value that is known."""
         for name, value in values.items():
             if value is not None:
-                points = self.points.setdefault(("train", name), array("d"))
+                points = self.points.setdefault((split, name), array("d"))
                 points.extend((step, self.seconds, value))
 
     def _advance(self, step: float, line: dict[str, Any]) -> None:
@@ -104,16 +102,24 @@ class _Reader:
         if steps <= 0:  # the run was resumed from an earlier step: these steps are counted
             return
         self.num_steps += steps
-        spans_s = {name: duration(line.get(f"{name}_s")) for name in (*ALL_SPANS, IDLE)}
-        known_s = {name: span_s for name, span_s in spans_s.items() if span_s is not None}
-        for name, span_s in known_s.items():
+        spans_s = _known_spans(line)
+        for name, span_s in spans_s.items():
             self.totals_s[name] = self.totals_s.get(name, 0.0) + span_s * steps
-        if IDLE in known_s:
-            known_s.pop("wait", None)  # the host waits while the device works
-        step_s = math.fsum(known_s.values())
-        if not step_s:
-            step_s = (self.batch_size or math.nan) / (rate or math.nan)
-        self.seconds += steps * step_s
+        self.seconds += steps * self._step_s(spans_s, rate)
+
+    def _step_s(self, spans_s: Mapping[str, float], rate: float | None) -> float:
+        """Return the time of a step: the sum of its spans, or without spans by the rate."""
+        counted_s = dict(spans_s)
+        if IDLE in counted_s:
+            counted_s.pop("wait", None)  # the host waits while the device works
+        by_rate_s = (self.batch_size or math.nan) / (rate or math.nan)
+        return math.fsum(counted_s.values()) or by_rate_s
+
+
+def _known_spans(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds of each span that a line has."""
+    spans_s = {name: duration(line.get(f"{name}_s")) for name in (*ALL_SPANS, IDLE)}
+    return {name: span_s for name, span_s in spans_s.items() if span_s is not None}
 
 
 def _metric_names(keys: tuple[str, ...]) -> Iterator[str]:

@@ -45,13 +45,9 @@ def value_of(run: ListedRun, name: str) -> Any:
         "time_s": run.time_s,
         "disk_bytes": run.disk_bytes,
     }
-    if name in facts:
-        return facts[name]
-    metrics = run.best or run.val
-    if name in metrics:
-        return metrics[name]
-    if name in run.recorded.config:
-        return run.recorded.config[name]
+    for known in (facts, run.best or run.val, run.recorded.config):
+        if name in known:
+            return known[name]
     choice = chosen(run.recorded, name)
     return None if choice == UNKNOWN else choice
 

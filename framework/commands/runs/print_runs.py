@@ -33,6 +33,10 @@ def print_runs(runs: Sequence[ListedRun], folder: Path) -> None:
     hidden = [*keys[MOST_CHOICES:], *metrics[MOST_METRICS:]]
     if hidden:
         print(printable(f"not shown, see json=true: {', '.join(hidden)}"))
+    _print_reasons(runs, folder)
+
+
+def _print_reasons(runs: Sequence[ListedRun], folder: Path) -> None:
     for run in runs:
         if run.state.status in ("failed", "damaged", "running") and run.state.reason:
             name = _name(run, folder)

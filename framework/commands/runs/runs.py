@@ -97,9 +97,15 @@ def _check_together(config: dict[str, Any]) -> None:
     if action == "prune" and not runs and where is None:
         fix = "name them: paceline runs prune RUN ..., or choose them by where=..."
         raise ConfigError(371, "runs = []", "names no run to delete", fix)
+    _check_read(config)
+
+
+def _check_read(config: dict[str, Any]) -> None:
+    """Raise ConfigError C372 for keys other than ``runs`` that the action does not read."""
+    action = config["action"]
     read = {
         "list": ("where", "sort", "json"),
-        "prune": ("others",) if runs else ("where", "yes", "others"),
+        "prune": ("others",) if config["runs"] else ("where", "yes", "others"),
         "send": (),
     }
     for key in ("where", "sort", "yes", "others", "json"):

@@ -30,13 +30,7 @@ def send(paths: Sequence[Path]) -> None:
         ResourceError: R190 if a run is running, R192 if a server does not take an event.
     """
     for path in paths:
-        if not is_file(path / FACTS):
-            fix = "name the directory of a run, as 'paceline runs' lists it"
-            raise ConfigError(375, str(path), f"is no run directory: it has no {FACTS}", fix)
-        owner = running_by(path)
-        if owner:
-            fix = "it sends its events itself; wait until it ends"
-            raise ResourceError(190, str(path), f"{owner} is training there", fix)
+        _check_ended(path)
         run = read_listed(path)
         with locked(path / LOCK, lambda _: None, needed=False):
             names = [name for name in (MLFLOW, WANDB) if is_file(path / "outbox" / f"{name}.jsonl")]
@@ -46,21 +40,25 @@ def send(paths: Sequence[Path]) -> None:
             print(printable(f"{path}: no tracking server was chosen"))
 
 
+def _check_ended(path: Path) -> None:
+    """Check that a run was there, and is over. ConfigError C375 or ResourceError R190."""
+    if not is_file(path / FACTS):
+        fix = "name the directory of a run, as 'paceline runs' lists it"
+        raise ConfigError(375, str(path), f"is no run directory: it has no {FACTS}", fix)
+    owner = running_by(path)
+    if owner:
+        fix = "it sends its events itself; wait until it ends"
+        raise ResourceError(190, str(path), f"{owner} is training there", fix)
+
+
 def _send(run: ListedRun, name: str) -> None:
     """Send the events of one outbox, and end those of a run that was killed."""
     path = run.path
     outbox = Outbox(path, name)
     checkpoints = outbox.state.get("checkpoints") is not False
-    if name == MLFLOW:
-        tracker = _mlflow_tracker(path, outbox.state)
-    else:
-        tracker = WandbTracker(_text(outbox, "project"), _text(outbox, "name"), _say)
-        tracker.prepare(outbox, checkpoints)
+    tracker = _tracker(outbox, path, name, checkpoints)
     if not _has_ended(outbox):
-        status = {FINISHED: "FINISHED", FAILED: "FAILED"}.get(run.state.status, "KILLED")
-        for event in end_events(status, run.steps or 0, checkpoints):
-            outbox.append(event)
-        outbox.close()
+        _end(outbox, run, checkpoints)
     count = outbox.num_waiting()
     try:
         _send_all(outbox, tracker)
@@ -70,6 +68,14 @@ def _send(run: ListedRun, name: str) -> None:
         what = f"could not be sent to {name} ({reason_of(error)})"
         raise ResourceError(192, str(path), what, "try again when the server is back") from error
     print(printable(f"{path}: {plural(count, 'event')} sent to {name}"))
+
+
+def _tracker(outbox: Outbox, path: Path, name: str, checkpoints: bool) -> Tracker:
+    if name == MLFLOW:
+        return _mlflow_tracker(path, outbox.state)
+    tracker = WandbTracker(_text(outbox, "project"), _text(outbox, "name"), _say)
+    tracker.prepare(outbox, checkpoints)
+    return tracker
 
 
 def _send_all(outbox: Outbox, tracker: Tracker) -> None:
@@ -111,6 +117,14 @@ def _has_ended(outbox: Outbox) -> bool:
         return "end" in json.loads(last)
     except ValueError:
         return False
+
+
+def _end(outbox: Outbox, run: ListedRun, checkpoints: bool) -> None:
+    """Add the events that end a run."""
+    status = {FINISHED: "FINISHED", FAILED: "FAILED"}.get(run.state.status, "KILLED")
+    for event in end_events(status, run.steps or 0, checkpoints):
+        outbox.append(event)
+    outbox.close()
 
 
 def _text(outbox: Outbox, key: str) -> str:

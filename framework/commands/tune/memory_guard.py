@@ -69,14 +69,7 @@ class TrialProcess:
         self._errors.close()
 
     def _start(self) -> dict[str, Any]:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "framework.commands.tune.trial"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            start_new_session=True,
-        )
+        self._process = self._new_process()
         limit = self.limit_bytes
         if limit is None and not self._on_cuda():
             limit = max(0, available_memory_bytes() - spare_bytes())
@@ -91,6 +84,16 @@ class TrialProcess:
             fix = "free memory, or choose a smaller model"
             raise ResourceError(104, "batch_size", facts["why"], fix)
         return facts
+
+    def _new_process(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "framework.commands.tune.trial"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
 
     def _on_cuda(self) -> bool:
         """Return whether the run uses CUDA, without opening a context that takes memory."""

@@ -76,16 +76,9 @@ def without_searched(words: Sequence[str], loader_changed: bool) -> list[str]:
 
 def recipe_text(words: TypedWords, winner: Candidate | None, comments: Sequence[str]) -> str:
     """Return the YAML of a recipe. Without ``winner`` it has the typed settings."""
-    chosen = dict(words.defaults)
-    values = words.values
     if winner is not None:
-        chosen["override /loader"] = winner.loader
-        workers = {"num": winner.num_workers, "kind": winner.worker_kind, "start_method": None}
-        decided: Config = {"workers": workers}
-        if winner.depth:
-            decided["loader"] = {"depth": winner.depth}
-        values = OmegaConf.merge(values, decided)
-    lines = [f"{entry}: {_flow(value)}" for entry, value in chosen.items()]
+        words = _with_winner(words, winner)
+    lines = [f"{entry}: {_flow(value)}" for entry, value in words.defaults.items()]
     overrides = [line for line in lines if line.startswith("override ")]
     added = [line for line in lines if line not in overrides]
     bases = [f"/recipes/{base}" for base in words.bases]
@@ -94,9 +87,19 @@ def recipe_text(words: TypedWords, winner: Candidate | None, comments: Sequence[
     text += "defaults:\n"
     for line in (*bases, *added, "_self_", *overrides):  # overrides come last
         text += f"  - {line}\n"
-    if values:
-        text += f"\n{OmegaConf.to_yaml(values)}"
+    if words.values:
+        text += f"\n{OmegaConf.to_yaml(words.values)}"
     return text
+
+
+def _with_winner(words: TypedWords, winner: Candidate) -> TypedWords:
+    """Return the words with what a search has decided."""
+    workers = {"num": winner.num_workers, "kind": winner.worker_kind, "start_method": None}
+    decided: Config = {"workers": workers}
+    if winner.depth:
+        decided["loader"] = {"depth": winner.depth}
+    defaults = {**words.defaults, "override /loader": winner.loader}
+    return words._replace(defaults=defaults, values=OmegaConf.merge(words.values, decided))
 
 
 def _flow(value: Any) -> str:

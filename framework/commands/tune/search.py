@@ -75,10 +75,8 @@ def tune_reading(
     needed("scipy", "stats")  # for the verdict, which comes after minutes of measuring
     torch.set_num_threads(threads_per_rank())  # as a run does
     loaders, refused = _loaders(request)
-    target = config["loader"]["_target_"]
-    # A loader of the user goes by its target.
-    loader = next((name for name in loaders if loaders[name]["_target_"] == target), target)
-    printer = SearchPrinter(Search(config, allowed, loaders, loader), refused)
+    search = Search(config, allowed, loaders, _name_in(loaders, config["loader"]))
+    printer = SearchPrinter(search, refused)
     with undone(printed(printer.stopped)), message_if_stopped("stopped{by}: nothing was written"):
         printer.begin(request.budget)
         final = printer.climb(request.budget)
@@ -101,6 +99,12 @@ def _loaders(request: "TuneRequest") -> tuple[dict[str, Config], dict[str, str]]
         except ConfigError as error:
             refused[name] = str(error)
     return loaders, refused
+
+
+def _name_in(loaders: Mapping[str, Config], own: Config) -> str:
+    """Return the name of a run's own loader. A loader of the user goes by its target."""
+    target = own["_target_"]
+    return next((name for name in loaders if loaders[name]["_target_"] == target), target)
 
 
 def _keep(

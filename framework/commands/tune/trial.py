@@ -5,7 +5,6 @@ Every line is answered by a line of JSON. Everything else that is printed goes t
 """
 
 import json
-import os
 import resource
 import signal
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from framework.commands.bisect.measure_server import take_output
 from framework.commands.probe import Probe, visit
 from framework.errors import PacelineError, words_of
 from framework.measure.host import threads_per_rank
@@ -38,17 +38,11 @@ def main() -> None:
     """Answer until the input ends or a size does not run: the next needs a new process."""
     die_with_parent()
     set_all(signal.SIG_IGN)  # the parent decides
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    answers = os.fdopen(kept, "w", encoding="utf-8")
+    answers = take_output()
     first = json.loads(sys.stdin.readline())
     config = first["config"]
     allowed = tuple(first["allowed"])
-    facts: dict[str, Any]
-    try:
-        facts = begin(config, allowed, first["limit_bytes"])
-    except PacelineError as error:
-        facts = {"error": [type(error).__name__, list(error.args)]}
+    facts = _begun(config, allowed, first["limit_bytes"])
     print(json.dumps(facts), file=answers, flush=True)
     if "error" in facts:
         return
@@ -57,6 +51,19 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
         if "why" in answer:
             break
+
+
+def _begun(config: Config, allowed: tuple[str, ...], limit_bytes: int | None) -> dict[str, Any]:
+    """Return what `begin` returns, or the error that it raises."""
+    try:
+        return begin(config, allowed, limit_bytes)
+    except PacelineError as error:
+        return {"error": _as_json(error)}
+
+
+def _as_json(error: PacelineError) -> list[Any]:
+    """Return what the parent needs to raise the error: the name of its class, and its words."""
+    return [type(error).__name__, list(error.args)]
 
 
 def begin(config: Config, allowed: tuple[str, ...], limit_bytes: int | None) -> dict[str, Any]:
@@ -86,8 +93,7 @@ def attempt(
     try:
         measured = visit(tried, allowed, request["epoch"], request["seconds"], BURN_IN_S)
     except PacelineError as error:
-        words = [type(error).__name__, list(error.args)]
-        return {"why": str(error), "memory": is_memory(error), "error": words}
+        return {"why": str(error), "memory": is_memory(error), "error": _as_json(error)}
     except Exception as error:  # noqa: BLE001  # a model may raise anything if a batch is too large
         why = str(user_error(error, allowed) or f"{type(error).__name__}: {words_of(error)}")
         return {"why": why[:300], "memory": is_memory(error)}

@@ -11,7 +11,7 @@ from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
-from framework.commands.own_keys import CONFIG_DIR, read_keys, split_words
+from framework.commands.own_keys import CONFIG_DIR, check_output, read_keys, split_words
 from framework.commands.tune.recipe_writer import check_name, typed
 from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
@@ -117,9 +117,7 @@ def _bytes(text: str) -> int:
 def _tune(request: TuneRequest) -> RunOutcome:
     config, allowed = composed(request.words, request.grant, request.config_dir, tuple(RULES))
     _check_run(config)
-    if request.output and not Path(request.output).absolute().parent.is_dir():
-        what = "is in a folder that does not exist"
-        raise ConfigError(195, f"output = {request.output}", what, "make it, or choose another")
+    check_output(request.output, 195)
     if request.what == "reading":
         path = recipe_path(request)
         # These load torch, which a wrong key should not have to wait for.

@@ -91,25 +91,29 @@ def layout_and_values(item: Any) -> tuple[ItemLayout, list[Any]]:
 
 def _form(item: Any, path: tuple[str, ...], leaves: list[Leaf], values: list[Any]) -> Any:
     """Return an item's form: its types and keys, with a number in place of each leaf."""
-    name = ".".join(path) or ALONE
     if type(item) is dict:
         return dict, tuple(
             (key, _form(value, (*path, str(key)), leaves, values)) for key, value in item.items()
         )
-    names = None
-    if isinstance(item, tuple) and isinstance(item, Named):
-        named: Any = item
-        names = list(named._asdict())
-    elif type(item) in (tuple, list):
-        names = _names(item)
+    names = _part_names(item)
     if names is not None:
         return type(item), tuple(
             _form(value, (*path, part), leaves, values)
             for part, value in zip(names, item, strict=True)
         )
-    leaves.append(_leaf(name, item))
+    leaves.append(_leaf(".".join(path) or ALONE, item))
     values.append(item)
     return len(leaves) - 1
+
+
+def _part_names(item: Any) -> list[str] | None:
+    """Return names for the values of a tuple or list; None for a leaf."""
+    if isinstance(item, tuple) and isinstance(item, Named):
+        named: Any = item
+        return list(named._asdict())
+    if type(item) in (tuple, list):
+        return _names(item)
+    return None
 
 
 def _names(values: Sequence[Any]) -> list[str]:

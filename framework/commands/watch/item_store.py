@@ -117,20 +117,23 @@ def key_of(dataset: Any) -> str:
     Raises:
         LayoutError: Its state cannot be pickled.
     """
-    digest = hashlib.sha256()
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        state = pickle.dumps(dataset, 5, buffer_callback=buffers.append)
-    except Exception as error:
-        what = f"the Dataset cannot be pickled ({type(error).__name__}: {error})"
-        raise LayoutError(" ".join(what.split())[:200]) from error
-    digest.update(state)
+    state, buffers = _pickled(dataset)
+    digest = hashlib.sha256(state)
     for buffer in buffers:
         digest.update(buffer.raw())
     for file in sorted(_user_files(state)):
         digest.update(Path(file).read_bytes())
     digest.update(str(len(dataset)).encode())
     return digest.hexdigest()[:24]
+
+
+def _pickled(dataset: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        return pickle.dumps(dataset, 5, buffer_callback=buffers.append), buffers
+    except Exception as error:
+        what = f"the Dataset cannot be pickled ({type(error).__name__}: {error})"
+        raise LayoutError(" ".join(what.split())[:200]) from error
 
 
 def _user_files(state: bytes) -> set[str]:
@@ -188,10 +191,7 @@ class StoredItems:
         return [self._item(index) for index in indices]
 
     def open(self, items: list[list[np.ndarray]]) -> None:
-        """Open the store, or else make the maps.
-
-        Args:
-            items: The items that were checked. A store with other ones is out of date.
+        """Open the store; without one that holds the checked ``items``, make the maps.
 
         Raises:
             LayoutError: The disk has no room.
@@ -204,34 +204,40 @@ class StoredItems:
                 self.is_reused = True
                 return
             self.path.unlink(missing_ok=True)  # so that no rank takes it for the new one
+        self._check_room()
+        self.folder.mkdir(exist_ok=True)
+        self._open_maps()
+
+    def _check_room(self) -> None:
         needed = COPIES * self.num_items * self.layout.item_bytes
         free = shutil.disk_usage(self.path.parent).free
         if needed > free:
             sizes = f"{needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
             raise LayoutError(f"storing all items takes {sizes} in {self.path.parent}")
-        self.folder.mkdir(exist_ok=True)
-        self._open_maps()
 
     def publish(self) -> None:
         """Write the store if all items were collected."""
         if self.store is not None or self.failure or self._done is None or not self._done.all():
             return
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            source = f"dataset {title_of(self.dataset)}"
-            options = {"watch": self.layout.words}
-            fields = self.layout.fields
-            writer = HDF5Writer(str(self.path), fields=fields, num_records=self.num_items)
-            try:
-                self._write(writer)
-                writer.close(Manifest(self.num_items, fields, source=source, options=options))
-            except PacelineError as error:  # the script continues with the maps
-                self.failure = str(error)
-            finally:
-                writer.abort()
+            self._write_store()
         if self.path.exists():
             self.store = HDF5Store(str(self.path))
             self._maps = self._done = None
             self.discard()
+
+    def _write_store(self) -> None:
+        source = f"dataset {title_of(self.dataset)}"
+        options = {"watch": self.layout.words}
+        fields = self.layout.fields
+        writer = HDF5Writer(str(self.path), fields=fields, num_records=self.num_items)
+        try:
+            self._write(writer)
+            writer.close(Manifest(self.num_items, fields, source=source, options=options))
+        except PacelineError as error:  # the script continues with the maps
+            self.failure = str(error)
+        finally:
+            writer.abort()
 
     def discard(self) -> None:
         """Remove the maps. A process that has them open keeps them."""

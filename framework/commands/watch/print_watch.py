@@ -66,18 +66,22 @@ def fact_lines(facts: ScriptFacts) -> list[str]:
         lines.append(line)
     if IDLE in facts.spans:
         lines.append("wait is the host's; idle, the device's, is what it costs")
+    if times_beside := _times_beside(facts):
+        lines.append("; ".join(times_beside))
+    if facts.ranks > 1:
+        lines.append(f"figures of rank 0 of {facts.ranks}")
+    return lines
+
+
+def _times_beside(facts: ScriptFacts) -> list[str]:
+    """Return what took 5 ms or more beside the steps that are counted."""
     parts = {
         "before the first batch": facts.before_s,
         "first step, not counted": facts.first_s,
         "validation": facts.validation_s,
         "between epochs": facts.outside_s,
     }
-    known = [f"{name} {seconds:.2f} s" for name, seconds in parts.items() if seconds >= 0.005]
-    if known:
-        lines.append("; ".join(known))
-    if facts.ranks > 1:
-        lines.append(f"figures of rank 0 of {facts.ranks}")
-    return lines
+    return [f"{name} {seconds:.2f} s" for name, seconds in parts.items() if seconds >= 0.005]
 
 
 def verdict_lines(number: int, verdict: Verdict) -> list[str]:
@@ -108,23 +112,27 @@ def equivalent_lines(facts: ScriptFacts) -> list[str]:
 
 def watch_json(facts: ScriptFacts, notes: Mapping[str, str]) -> dict[str, Any]:
     """Return all figures as plain values."""
-    spans = {
-        name: {
-            "share": shares(facts.spans)[name],
-            "p50_s": span.p50_s,
-            "p90_s": span.p90_s,
-            "mean_s": span.mean_s,
-            "total_s": span.total_s,
-        }
-        for name, span in facts.spans.items()
-    }
     return {
         "limit": limit_of(facts),
-        "spans": spans,
+        "spans": _spans_json(facts),
         "step_s": facts.step_s,
         "records_per_s": facts.step_records / max(facts.step_s, 1e-9),
         "waiting": facts.waiting,
         "facts": {key: value for key, value in asdict(facts).items() if key != "spans"},
         "verdicts": [asdict(verdict) for verdict in script_verdicts(facts)],
         "items": dict(notes),
+    }
+
+
+def _spans_json(facts: ScriptFacts) -> dict[str, dict[str, float | None]]:
+    known = shares(facts.spans)
+    return {
+        name: {
+            "share": known[name],
+            "p50_s": span.p50_s,
+            "p90_s": span.p90_s,
+            "mean_s": span.mean_s,
+            "total_s": span.total_s,
+        }
+        for name, span in facts.spans.items()
     }

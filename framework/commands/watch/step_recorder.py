@@ -223,12 +223,15 @@ class StepRecorder:
         else:
             self._clock.mark(OTHER)
         if self._phase in (Phase.BACKWARD, Phase.STEPPED):
-            compute_s = time.perf_counter() - self._got_s
-            self.reached = (self.reached[0] + compute_s, self.reached[1])
-            if self._got_cpu_s and self.counts.steps:
-                self.counts.compute_s += compute_s
-                self.counts.compute_cpu_s += time.process_time() - self._got_cpu_s
-                self._got_cpu_s = 0.0
+            self._count_computing()
+
+    def _count_computing(self) -> None:
+        compute_s = time.perf_counter() - self._got_s
+        self.reached = (self.reached[0] + compute_s, self.reached[1])
+        if self._got_cpu_s and self.counts.steps:
+            self.counts.compute_s += compute_s
+            self.counts.compute_cpu_s += time.process_time() - self._got_cpu_s
+            self._got_cpu_s = 0.0
 
     def _end_step(self) -> None:
         if self._phase not in (Phase.STEPPED, Phase.BACKWARD):

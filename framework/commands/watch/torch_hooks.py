@@ -69,6 +69,9 @@ class TorchHooks:
         self._replace(torch.autograd, "backward", self._backward)
         # Only the model itself is hooked, and only when it is called.
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
+        self._forget_at_forks()
+
+    def _forget_at_forks(self) -> None:
         known = WeakMethod(self._forget)  # a function that is called at forks is kept forever
 
         def forget() -> None:

@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from framework.commands.own_keys import read_keys
+from framework.commands.own_keys import check_output, read_keys
 from framework.commands.watch.run_script import Script, end_like, run_script
 from framework.commands.watch.when_imported import when_imported
 from framework.config.rule import Rule
@@ -86,9 +86,7 @@ def parse_watch(arguments: Sequence[str]) -> WatchWords:
         where = words[0] if words else "watch"
         raise ConfigError(358, where, "names no script", "paceline watch train.py")
     asked = WatchWords(Script(words[0], is_module, words[1:]), **read_keys(own, RULES))
-    if asked.output is not None and not Path(asked.output).absolute().parent.is_dir():
-        fix = "make the folder, or choose another path"
-        raise ConfigError(358, f"output = {asked.output}", "its folder does not exist", fix)
+    check_output(asked.output, 358)
     # The script may change the directory.
     output = asked.output and os.path.abspath(asked.output)
     return asked._replace(output=output, cache=os.path.abspath(asked.cache))

@@ -185,16 +185,9 @@ class DiskFull(ResourceError):
 
 
 def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
-    """Plan the jobs from the size of a few evenly spread items.
-
-    A bad item is left out of the sample. Its job reports it.
-    """
+    """Plan the jobs from the size of a few items."""
     num_items = source.manifest.num_records
-    sizes: list[int] = []
-    for item in spread(num_items, min(NUM_SIZE_SAMPLES, num_items)).tolist():
-        with suppress(DataError):
-            sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
-    item_bytes = max(1.0, sum(sizes) / max(1, len(sizes)))
+    item_bytes = _mean_item_bytes(source, prepare)
     per_job = max(int(MIN_JOB_BYTES / item_bytes), -(-num_items // TARGET_JOBS))
     reads_arrays = range_files_of(source, 0, num_items) is not None
     if reads_arrays:
@@ -204,6 +197,19 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
         per_job = min(per_job, MAX_JOB_ITEMS, int(MAX_JOB_BYTES / item_bytes))
         per_block = min(BLOCK_ITEMS, int(BLOCK_BYTES / item_bytes))
     return PackPlan(num_items, max(1, per_job), max(1, per_block), item_bytes, reads_arrays)
+
+
+def _mean_item_bytes(source: RecordInput, prepare: Prepare | None) -> float:
+    """Return the mean size of a few evenly spread items, at least 1.
+
+    A bad item is left out of the sample. Its job reports it.
+    """
+    num_items = source.manifest.num_records
+    sizes: list[int] = []
+    for item in spread(num_items, min(NUM_SIZE_SAMPLES, num_items)).tolist():
+        with suppress(DataError):
+            sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
+    return max(1.0, sum(sizes) / max(1, len(sizes)))
 
 
 def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
@@ -444,18 +450,22 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
     """
     if not num_classes:
         return np.zeros(0, np.int64)
-    given = chunk.records["label"]
-    owners = np.arange(len(given))
-    if isinstance(given, list):  # a label per box, for example
-        owners = np.repeat(owners, [len(labels) for labels in given])
-        given = np.concatenate([np.zeros(0, np.int64), *given])
-    labels = np.asarray(given).astype(np.int64)
+    labels, owners = _flat_labels(chunk.records["label"])
     is_wrong = (labels < 0) | (labels >= num_classes)
     if is_wrong.any():
         first = int(is_wrong.argmax())
         what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
         raise DataError(152, chunk.keys[int(owners[first])], what, "correct the labels")
     return np.bincount(labels, minlength=num_classes)
+
+
+def _flat_labels(labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return all labels of a chunk, and the place of each label's record: int64 [n] both."""
+    owners = np.arange(len(labels))
+    if isinstance(labels, list):  # a label per box, for example
+        owners = np.repeat(owners, [len(own) for own in labels])
+        labels = np.concatenate([np.zeros(0, np.int64), *labels])
+    return np.asarray(labels).astype(np.int64), owners
 
 
 def _read(work: PackWork, job: Job, bad: list[BadItem]) -> Iterator[tuple[int, Chunk]]:
@@ -479,14 +489,17 @@ def _read_block(
         if item in excluded:
             bad.append(excluded[item])
             continue
-        with suppress(DataError):
-            chunks.append(_checked(work, item, item + 1))
-            continue
-        try:  # once more: the file may have been incomplete a moment ago
-            chunks.append(_checked(work, item, item + 1))
+        try:
+            chunks.append(_read_item(work, item))
         except DataError as error:
             bad.append(_bad_item(work, item, error))
     return joined([chunk for chunk in chunks if chunk.keys], work.manifest.fields)
+
+
+def _read_item(work: PackWork, item: int) -> Chunk:
+    with suppress(DataError):
+        return _checked(work, item, item + 1)
+    return _checked(work, item, item + 1)  # the file may have been incomplete a moment ago
 
 
 def _bad_item(work: PackWork, item: int, error: DataError) -> BadItem:
@@ -507,18 +520,21 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
     if work.split is not None and work.split.field is None:
         work.split.texts(chunk.keys, work.source.name(start))
     for name, field in work.manifest.fields.items():
-        if not chunk.keys or field.encoding in ("image", "frames"):
-            continue
-        arrays: Any = chunk.records[name]
-        if field.encoding == "raw":
-            arrays = arrays[:1]  # all records of an array have one shape
-        for key, array in zip(chunk.keys, arrays, strict=False):
-            if array.dtype != field.dtype or not _fits(array.shape, field):
-                what = f"{name} is {_form(array.dtype, array.shape)}, but the first record has "
-                what += _form(np.dtype(field.dtype), field.shape)
-                fix = "give records of one shape; pack.size=[height,width] scales images to one"
-                raise DataError(151, key, what, fix)
+        if chunk.keys and field.encoding not in ("image", "frames"):
+            _check_arrays(chunk, name, field)
     return chunk
+
+
+def _check_arrays(chunk: Chunk, name: str, field: Field) -> None:
+    arrays: Any = chunk.records[name]
+    if field.encoding == "raw":
+        arrays = arrays[:1]  # all records of an array have one shape
+    for key, array in zip(chunk.keys, arrays, strict=False):
+        if array.dtype != field.dtype or not _fits(array.shape, field):
+            what = f"{name} is {_form(array.dtype, array.shape)}, but the first record has "
+            what += _form(np.dtype(field.dtype), field.shape)
+            fix = "give records of one shape; pack.size=[height,width] scales images to one"
+            raise DataError(151, key, what, fix)
 
 
 def _fits(shape: Sequence[int], field: Field) -> bool:

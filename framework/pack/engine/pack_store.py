@@ -191,11 +191,17 @@ class _Run:
         missing = sorted(set(share) - {job.number for job in finished})
         self._resume(share, finished)
         disk_space.check_space(self.path, self._needed(self.plan, len(missing)))
+        return self._do_jobs(missing, num_workers, start_method)
+
+    def _do_jobs(
+        self, missing: Sequence[int], num_workers: int | None, start_method: str | None
+    ) -> Packed:
+        """Do jobs, and make the store once all jobs are done."""
         if num_workers is None:
             num_workers = num_cores() if len(missing) > 1 else 0
         num_workers = min(num_workers, max(1, len(missing)))
         with JobSupervisor(
-            self.work, packing.make_writer, num_workers, self._add, start_method
+            self.work, self.packing.make_writer, num_workers, self._add, start_method
         ) as supervisor:
             for _ in supervisor.do(missing):
                 pass
@@ -261,15 +267,21 @@ class _Run:
             tasks = join_tasks(self.packing.split, manifest, results, self.journal)
             self._join(supervisor, manifest, tasks.values())
             return self._close(results, put_splits(tasks, self.packing.paths))
-        if self.packing.one_file:
-            is_joined = self.packing.make_part is not None or len(results) > 1
-            if is_joined:
-                target = publish.joined_path(self.journal)
-                self._join(supervisor, manifest, [Joining(manifest, results, target)])
-            publish.put_joined(self.journal, results, self.path, is_joined)
-        else:
-            publish.put_folder(manifest, results, self.journal, self.path)
+        self._put(supervisor, manifest, results)
         return self._close(results)
+
+    def _put(
+        self, supervisor: JobSupervisor, manifest: Manifest, results: Sequence[JobResult]
+    ) -> None:
+        """Put a store without splits at its place."""
+        if not self.packing.one_file:
+            publish.put_folder(manifest, results, self.journal, self.path)
+            return
+        is_joined = self.packing.make_part is not None or len(results) > 1
+        if is_joined:
+            target = publish.joined_path(self.journal)
+            self._join(supervisor, manifest, [Joining(manifest, results, target)])
+        publish.put_joined(self.journal, results, self.path, is_joined)
 
     def _join(
         self, supervisor: JobSupervisor, manifest: Manifest, tasks: Iterable[Joining]

@@ -116,12 +116,15 @@ def _read_back(
             records = store.read(indices)
             if damaged := store.damaged(indices, records):
                 journal.forget(job.number)
-                what = f"{len(damaged)} records do not match their checksums any more"
-                fix = "the same command packs them again; look at the disk"
-                raise DataError(155, store.name(damaged[0]), what, fix)
+                raise _mismatch(store.name(damaged[0]), len(damaged))
             yield Chunk(as_written(records), keys_of(store, indices))
             num_bytes = job.num_bytes * len(indices) // job.num_records
             report(Increment(0, len(indices), num_bytes))
+
+
+def _mismatch(record: str, num_records: int) -> DataError:
+    what = f"{num_records} records do not match their checksums any more"
+    return DataError(155, record, what, "the same command packs them again; look at the disk")
 
 
 def as_written(records: Records) -> Records:
@@ -226,9 +229,7 @@ def check_place(path: Path) -> None:
     if num_versions(str(path)) > 1:  # even if their store was removed
         what = f"has layers ({layer_path(str(path), 2)}, ...), which would not fit a new store"
         raise DataError(252, str(path), what, "choose another output.path, or remove them")
-    if not path.exists():
-        return
-    if not (_is_our_folder(path) or _is_our_file(path)):
+    if path.exists() and not (_is_our_folder(path) or _is_our_file(path)):
         fix = "choose another output.path, or remove it"
         what = "is there already, and is not recognizable as a store of ours"
         raise DataError(115, str(path), what, fix)
