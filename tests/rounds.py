@@ -88,11 +88,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Selector(set(Path(file).read_text().splitlines())))
 
 
-def run_round(number: int, workers: int, **environment: str) -> bool:
-    """Run the tests once, print the outcome, and return whether all passed."""
+def run_round(number: int, workers: int, names: Path | None, **environment: str) -> bool:
+    """Run the tests once, print the outcome, and return whether all passed.
+
+    ``names`` is a file of tests; None: all of them.
+    """
+    files: list[str] = []
+    if names is not None:
+        environment[SELECT] = str(names)
+        tests = names.read_text().splitlines()
+        files = sorted({test.partition("::")[0] for test in tests})  # the others are not collected
     start = time.monotonic()
     done = subprocess.run(
-        [*PYTEST, "-n", str(workers)],
+        [*PYTEST, "-n", str(workers), *files],
         check=False,
         cwd=ROOT,
         env={**os.environ, **environment},
@@ -122,14 +130,11 @@ def main() -> int:
         parts.mkdir(exist_ok=True)
         for old in parts.iterdir():
             old.unlink()
-        passed = run_round(1, workers, **{RECORD: str(parts)})
+        passed = run_round(1, workers, None, **{RECORD: str(parts)})
         names.write_text("".join(path.read_text() for path in sorted(parts.iterdir())))
         print(f"{len(names.read_text().splitlines())} tests start processes: {names}", flush=True)
         first = 2
-    results = [
-        run_round(number, workers, **{SELECT: str(names)})
-        for number in range(first, given.rounds + 1)
-    ]
+    results = [run_round(number, workers, names) for number in range(first, given.rounds + 1)]
     return int(not (passed and all(results)))
 
 
