@@ -158,5 +158,7 @@ def _kept(trace: TracebackType | None) -> TracebackType | None:
         trace = trace.tb_next
     kept: TracebackType | None = None
     for frame in reversed(frames):
-        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+        # Not a new one: Python knows no line for some instructions, and takes no traceback without.
+        frame.tb_next = kept
+        kept = frame
     return kept
