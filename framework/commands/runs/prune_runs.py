@@ -1,7 +1,7 @@
 """Delete run directories, and nothing else."""
 
-import fnmatch
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +15,16 @@ from framework.system.durable import remove_leftovers, temporary_name
 from framework.system.lock import locked
 
 # What commands write into a run directory.
-FILES = (
-    *(FACTS, "run.next.json", "metrics.jsonl", "summary.json", "debug.log", LOCK),
-    *("config*.yaml", "resolved*.json", "exit*.json", "report*.html", "report-*.png"),
-    *("evaluation*", "confusion*.png", "worst*", "predictions*", "predict*.journal*", "*.tmp.*"),
+LEFT = r".+\.tmp\..+\.\d+\.[0-9a-f]+"  # by a process that was killed
+EVALUATION = re.compile(rf"evaluation\.json|worst\.html|confusion(\..+)?\.png|{LEFT}")
+FILES = re.compile(
+    rf"{re.escape(FACTS)}|run\.next\.json|metrics\.jsonl|summary\.json|exit\.json|debug\.log"
+    rf"|{re.escape(LOCK)}|config(\.\d+)?\.yaml|resolved(\.\d+)?\.json"
+    rf"|report\.html|report-.+\.png|{EVALUATION.pattern}"
 )
-FOLDERS = (
-    *("checkpoints", "tensorboard", "profile", "outbox", "curves", "pictures", "wandb", "*.tmp.*"),
-    *("evaluation*", "predictions*", "worst*", "replay"),
-)
+CHECKPOINTS = "checkpoints"
+STATES = re.compile(rf"(step-\d+|best|last)\.pt|{LEFT}")
+FOLDERS = re.compile(rf"tensorboard|profile|outbox|curves|pictures|wandb|replay|{LEFT}")
 
 
 def prune(paths: Sequence[Path], others: bool, only_say: bool = False) -> None:
@@ -92,10 +93,21 @@ def _more_than_a_run(path: Path) -> list[str]:
     """Return the names in a run directory that are not a run's."""
     more: list[str] = []
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-        known = FOLDERS if entry.is_dir(follow_symlinks=False) else FILES
-        if not any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in known):
+        if not entry.is_dir(follow_symlinks=False):
+            more += [] if FILES.fullmatch(entry.name) else [entry.name]
+        elif entry.name == CHECKPOINTS:
+            more += [f"{entry.name}/{name}" for name in _others(entry.path, STATES)]
+        elif not FOLDERS.fullmatch(entry.name) and not _is_evaluation(Path(entry.path)):
             more.append(entry.name)
     return more
+
+
+def _others(folder: str | Path, known: re.Pattern[str]) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if not known.fullmatch(name))
+
+
+def _is_evaluation(folder: Path) -> bool:
+    return is_file(folder / "evaluation.json") and not _others(folder, EVALUATION)
 
 
 def _delete(path: Path) -> None:

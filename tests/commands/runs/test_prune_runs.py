@@ -71,12 +71,24 @@ def test_links_inside_a_run_are_deleted_and_not_what_they_lead_to(tmp_path):
     assert os.listdir(tmp_path / "data") == ["train.h5"]
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", ".git/config", "run2/run.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("thesis.tex", ".git/config", "run2/run.json", "checkpoints/by_hand.pt", "worst_of_all/a"),
+        *(
+            "predictions.csv",
+            "evaluation_of_reviewers.docx",
+            "evaluation/notes.txt",
+            "config_my.yaml",
+        ),
+    ],
+)
 def test_files_of_the_user_in_a_run_directory_are_kept_unless_said(tmp_path, name):
     path = make_run(tmp_path / "run")
     (path / name).parent.mkdir(exist_ok=True)
     (path / name).touch()
-    with pytest.raises(ConfigError, match=rf"C378.*{name.split('/')[0]}; move it away"):
+    shown = name if name.startswith("checkpoints") else name.split("/")[0]
+    with pytest.raises(ConfigError, match=rf"C378.*: {shown}; move it away"):
         prune([path], others=False)
     prune([path], others=True)
     assert not path.exists()
@@ -98,10 +110,25 @@ def test_what_a_killed_prune_has_left_is_deleted_by_the_next(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["replay", "evaluation", "pictures"])
-def test_what_commands_write_into_a_run_is_no_others_file(tmp_path, name):
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["replay/step_3/replay.json", "pictures/a.png"],
+        ["evaluation/evaluation.json", "evaluation/confusion.clean.png", "evaluation/worst.html"],
+        ["evaluation.json", "confusion.png", "report.html", "report-loss-over-steps.png"],
+        [
+            "config.1.yaml",
+            "resolved.12.json",
+            "checkpoints/step-00000012.pt",
+            "checkpoints/best.pt",
+        ],
+        ["checkpoints/best.pt.tmp.host.12.0a1b2c3d", "summary.json.tmp.my.host.7.ffffffff"],
+    ],
+)
+def test_what_commands_write_into_a_run_is_no_others_file(tmp_path, names):
     path = make_run(tmp_path / "a")
-    (path / name / "step_3").mkdir(parents=True)
-    (path / name / "step_3" / "replay.json").write_text("{}")
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("{}")
     prune([path], others=False)
     assert not path.exists()
