@@ -92,6 +92,7 @@ class InputSource:
         self.parts: dict[int, ReadPart] = {}
         self._stages = Stages()
         self._key = _key_function(source)
+        self._has_records_in_items = False  # whether an item has had none or several
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         with ThreadPoolExecutor(1, "paceline-input") as reader:
@@ -140,25 +141,33 @@ class InputSource:
         return torch.tensor(good, dtype=torch.int64)
 
     def _read(self, items: ItemRange) -> ReadPart:
-        """Read the items of a part: all at once, or one by one if one of them is bad."""
+        """Read the items of a part: all at once, or one by one if they are not a record each."""
         bad: list[BadItem] = []
         if self._key is not None:  # the workers read the files
             numbers = list(range(items.start, items.stop))
             keys = [self._key(number) for number in numbers]
             lazy = ItemStore(self.source, items.start, keys, self.manifest)
             return ReadPart(items, lazy, numbers, bad)
-        try:
-            chunk = self.source.read(items.start, items.stop)
-            numbers = [items.start] * len(chunk.keys)
-            if len(chunk.keys) == items.stop - items.start:
-                numbers = list(range(items.start, items.stop))
-        except DataError:
-            if not self.skip_bad:
-                raise
+        chunk = self._read_at_once(items)
+        numbers = list(range(items.start, items.stop))
+        if chunk is None:
             chunk, numbers = self._read_one_by_one(items, bad)
         names = _Names(self.source, chunk.keys, numbers)
         store = ChunkStore(chunk, self.manifest, names)
         return ReadPart(items, store, numbers, bad)
+
+    def _read_at_once(self, items: ItemRange) -> Chunk | None:
+        """Return a record of each item; None if one is bad, or has no record or several."""
+        if self._has_records_in_items:
+            return None
+        try:
+            chunk = self.source.read(items.start, items.stop)
+        except DataError:
+            if not self.skip_bad:
+                raise
+            return None
+        self._has_records_in_items = len(chunk.keys) != items.stop - items.start
+        return None if self._has_records_in_items else chunk
 
     def _read_one_by_one(self, items: ItemRange, bad: list[BadItem]) -> tuple[Chunk, list[int]]:
         chunks: list[Chunk] = []
@@ -167,6 +176,8 @@ class InputSource:
             try:
                 chunk = self.source.read(item, item + 1)
             except DataError as error:
+                if not self.skip_bad:
+                    raise
                 bad.append(_bad(item, self.source.name(item), error))
                 continue
             chunks.append(chunk)

@@ -122,9 +122,27 @@ def names_of(parts: Parts) -> list[str]:
 
 def check_folder(path: Path) -> None:
     """Raise ConfigError C356 for a folder that is not one of ours, and must not be replaced."""
-    if not os.path.lexists(path):
-        return
-    if path.is_dir() and (not os.listdir(path) or (path / TABLE_NAME).is_file()):
+    if not os.path.lexists(path) or (path.is_dir() and _is_ours(path)):
         return
     what = "is there already, and holds something else"
     raise ConfigError(356, f"output.path = {path}", what, "choose another folder")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether a folder is empty, or holds only pictures that its table lists."""
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if not _is_folder(path)}
+    if TABLE_NAME not in names:
+        return not os.listdir(folder)
+    # Keys may be names of files, which may be any bytes.
+    text = (folder / TABLE_NAME).read_bytes().decode("utf-8", "surrogateescape")
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        has_files = "file" in (table.fieldnames or ())
+        listed = {row["file"] for row in table if has_files}
+    except csv.Error:
+        return False
+    return has_files and names <= {TABLE_NAME, *listed}
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

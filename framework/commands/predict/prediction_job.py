@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -443,18 +444,19 @@ class _Part:
 def picture_name(key: str, number: int, taken: Container[str]) -> str:
     """Return the name of a record's picture: its key with another ending, or its number.
 
-    A name that is taken gets the record's number. A key must not lead out of the folder.
+    A name that is taken gets the item's number, and then a second one. A key must not lead out of
+    the folder.
 
     Args:
         key: Of the record.
-        number: Of its item.
+        number: Of its item, which may have several records.
         taken: The names of the pictures before it.
     """
     path = Path(key)
-    is_plain = key and not path.is_absolute() and ".." not in path.parts and "\0" not in key
-    if not is_plain or len(path.name.encode(errors="surrogateescape")) > LONGEST_NAME:
-        return f"{number:09d}.png"
-    name = str(path.with_suffix(".png"))
-    while name in taken:
-        name = f"{name.removesuffix('.png')}-{number}.png"
-    return name
+    is_plain = path.name and not path.is_absolute() and ".." not in path.parts and "\0" not in key
+    stem = f"{number:09d}"
+    if is_plain and len(path.name.encode(errors="surrogateescape")) <= LONGEST_NAME:
+        stem = str(path.with_suffix(""))
+    more = (f"{stem}-{number}-{again}.png" for again in count(2))
+    names = chain([f"{stem}.png", f"{stem}-{number}.png"], more)
+    return next(name for name in names if name not in taken)

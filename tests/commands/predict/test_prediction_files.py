@@ -48,5 +48,18 @@ def test_a_folder_replaces_only_one_of_ours():
         check_folder(Path("mine"))
     Path("pictures").mkdir()
     write_folder(Path("out"), lambda: iter([{"key": ["a"], "file": ["a.png"]}]), Path("pictures"))
+    Path("out/a.png").touch()
     check_folder(Path("out"))
     assert not Path("pictures").exists()
+    Path("out/notes.txt").touch()
+    with pytest.raises(ConfigError, match=r"C356.*holds something else"):
+        check_folder(Path("out"))
+
+
+@pytest.mark.parametrize("table", ["key,class\nx,cat\n", "key\n", "", "key,file\nx,run.png\n"])
+def test_a_folder_with_somebody_s_table_is_not_replaced(table):
+    Path("results").mkdir()
+    Path("results/predictions.csv").write_text(table)
+    Path("results/thesis.tex").touch()
+    with pytest.raises(ConfigError, match="C356"):
+        check_folder(Path("results"))
