@@ -48,6 +48,18 @@ class Progress:
         """The epoch of the latest step, counted from 1."""
         return self.epoch + (self.epoch_step > 0)
 
+    def total_steps(self, plan: TrainPlan, epoch_steps: int) -> int:
+        """Return the optimizer steps of the whole run, those taken so far included.
+
+        Epochs that are over count with the steps that they had: a resumed run may have other
+        batches. ``epoch_steps`` are the steps of each epoch from now on.
+        """
+        before = self.step - self.epoch_step
+        steps = before + max(0, plan.epochs - self.epoch) * epoch_steps
+        if plan.max_steps is None:
+            return steps
+        return min(steps, plan.max_steps)
+
 
 class Pass(NamedTuple):
     """What one forward pass returned."""

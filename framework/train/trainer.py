@@ -60,11 +60,7 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        plan = self.parts.plan
-        steps = plan.epochs * self.parts.train.num_steps
-        if plan.max_steps is None:
-            return steps
-        return min(steps, plan.max_steps)
+        return self.progress.total_steps(self.parts.plan, self.parts.train.num_steps)
 
     @property
     def spans_s(self) -> dict[str, float]:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.train.metrics import Tally, check_outcome, metrics_of
+from framework.train.metrics import Progress, Tally, TrainPlan, check_outcome, metrics_of
 
 
 def outcome(values, counts=True):
@@ -387,3 +387,20 @@ def test_predictions_are_not_kept():
     outcome.predictions = (torch.ones(3), torch.ones(3))
     Tally().add(outcome, True, 1, None)
     assert outcome.predictions is None
+
+
+@pytest.mark.parametrize(
+    ("progress", "plan", "steps"),
+    [
+        (Progress(), TrainPlan(4), 40),
+        (Progress(step=23, epoch=2, epoch_step=3), TrainPlan(4), 40),
+        (Progress(step=23, epoch=2, epoch_step=3), TrainPlan(4, max_steps=30), 30),
+        (Progress(step=8, epoch=2), TrainPlan(4), 28),  # resumed with other batches
+        (Progress(step=40, epoch=4), TrainPlan(6), 60),  # a finished run with more epochs
+        (Progress(step=40, epoch=4), TrainPlan(2), 40),  # and with less
+    ],
+)
+def test_a_run_has_the_steps_it_has_taken_and_those_of_the_epochs_that_are_left(
+    progress, plan, steps
+):
+    assert progress.total_steps(plan, 10) == steps

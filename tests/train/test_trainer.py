@@ -85,7 +85,28 @@ def test_the_epoch_is_counted_right_after_the_batch_size_has_changed():
     second = make_trainer(make_data(16), 8, epochs=3, sinks=[sink], report_every=1)
     second.load_state_dict(first.state_dict())
     second.fit()
-    assert [(report.step, report.epoch) for report in sink.reports] == [(5, 2), (6, 2)]
+    steps = [(report.step, report.epoch) for report in sink.reports]
+    assert steps == [(5, 2), (6, 2), (7, 3), (8, 3)]
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(8, 12), (4, 16), (2, 24)])
+def test_a_run_resumed_with_another_batch_size_trains_the_epochs_that_are_left(batch_size, steps):
+    first = make_trainer(make_data(16), 4, epochs=2)
+    first.fit()
+    second = make_trainer(make_data(16), batch_size, epochs=4)
+    second.load_state_dict(first.state_dict())
+    assert second.total_steps == steps
+    second.fit()
+    assert (second.progress.step, second.progress.epoch) == (steps, 4)
+
+
+@pytest.mark.parametrize("batch_size", [8, 2])
+def test_a_finished_run_stays_finished_with_another_batch_size(batch_size):
+    first = make_trainer(make_data(16), 4, epochs=2)
+    first.fit()
+    second = make_trainer(make_data(16), batch_size, epochs=2)
+    second.load_state_dict(first.state_dict())
+    assert second.progress.step == second.total_steps == 8
 
 
 def test_accumulated_passes_report_the_same_loss_and_metrics():
