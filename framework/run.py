@@ -143,6 +143,7 @@ def _fit(
             "tuning": tuning.summary() if tuning is not None else {},
             "slow_records": joined_blocks(gathered(assembly.parallel, slow())),
             "effective": assembly.effective,
+            "records_per_epoch": assembly.train_source.order.num_places,
         }
         if assembly.leads:
             write_json(run_dir / "summary.json", summary)

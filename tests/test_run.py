@@ -49,6 +49,7 @@ SUMMARY = {
     "tuning": dict,
     "ranks": type(None),  # one rank
     "effective": dict,
+    "records_per_epoch": int,
 }
 FILES = {
     "metrics.jsonl",

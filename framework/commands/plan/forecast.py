@@ -26,7 +26,7 @@ class Forecast:
         validations: Their number.
         validate_s: Of all validations; None if a validation was not measured.
         memory_bytes: Of all ranks, without the page cache.
-        cached_share: The share of the training set that fits into the rest of the memory.
+        cached_share: The share of an epoch's records that fits into the rest of the memory.
         disk_bytes: Of the training set and of what the run saves.
         read_bytes_per_s: That a step needs from the disk; 0 once all is cached. None: no file.
         network_bytes: That a host sends in a step.
@@ -121,7 +121,7 @@ def forecast(hosts: PlannedHosts, runs: list[MeasuredRun], batch_size: int) -> F
     """
     check_can_forecast(hosts, runs, batch_size)
     single, run = runs[0], runs[-1]
-    steps = ceil(run.num_records / batch_size)
+    steps = _steps(run, batch_size)
     epochs = float(run.epochs)
     if run.max_steps is not None:
         epochs = min(epochs, run.max_steps / steps)
@@ -162,6 +162,17 @@ def forecast(hosts: PlannedHosts, runs: list[MeasuredRun], batch_size: int) -> F
     )
 
 
+def _steps(run: MeasuredRun, batch_size: int) -> int:
+    """Return the steps of an epoch. ConfigError C398 if ``last=drop`` leaves none."""
+    if run.last != "drop":
+        return ceil(run.epoch_records / batch_size)
+    steps = run.epoch_records // batch_size
+    if not steps:
+        why = f"leaves nothing of {run.epoch_records} records, fewer than a batch of {batch_size}"
+        raise missing("last = drop", why, "lower batch_size, or choose short or wrap")
+    return steps
+
+
 def _exchange_s(hosts: PlannedHosts, single: MeasuredRun, run: MeasuredRun) -> float:
     """Return what ranks of one host cost a step, scaled to their planned number.
 
@@ -198,10 +209,11 @@ def _with_disk(run: MeasuredRun, computed_s: float, disk_s: float) -> float:
 
 
 def _cached_share(hosts: PlannedHosts, run: MeasuredRun, memory_bytes: float) -> float:
-    """Return the share of the training set that stays in memory after the first epoch."""
-    if not run.store_bytes:
+    """Return the share of an epoch's records that stays in memory after the first epoch."""
+    read_bytes = _record_bytes(run) * min(run.num_records, run.epoch_records)
+    if not read_bytes:
         return 1.0
-    return min(1.0, max(0.0, hosts.memory - memory_bytes) / run.store_bytes)
+    return min(1.0, max(0.0, hosts.memory - memory_bytes) / read_bytes)
 
 
 def _all_validations_s(hosts: PlannedHosts, run: MeasuredRun, validations: int) -> float | None:

@@ -30,7 +30,9 @@ class MeasuredRun:
         memory_bytes: Of a rank with its workers, at most.
         state_bytes: Of a saved state.
         weight_bytes: Of saved weights, which are as many bytes as the gradients.
-        num_records: Of the training set.
+        num_records: Of the whole training set.
+        epoch_records: Of an epoch, as ``limit``, ``select``, ``fold`` and ``order`` leave them.
+        last: What becomes of the last records of an epoch: ``short``, ``drop`` or ``wrap``.
         store_bytes: Of the training set; None if it is no file.
         reads_ahead: Whether records are read while a step computes.
         validate_s: Seconds of a validation; None if there was none.
@@ -51,6 +53,8 @@ class MeasuredRun:
     state_bytes: int
     weight_bytes: int
     num_records: int
+    epoch_records: int
+    last: str
     store_bytes: int | None
     reads_ahead: bool
     validate_s: float | None
@@ -100,6 +104,8 @@ def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
         state_bytes=_largest(checkpoints, "step-*.pt"),
         weight_bytes=_largest(checkpoints, "last.pt"),
         num_records=manifest.num_records,
+        epoch_records=_epoch_records(path, summary, config, manifest),
+        last=config["last"],
         store_bytes=_store_bytes(config),
         reads_ahead=_reads_ahead(config, manifest),
         validate_s=_validate_s(summary, path),
@@ -136,6 +142,20 @@ def _wait_share(report: Mapping[str, Any]) -> float:
 
 def _largest(folder: Path, pattern: str) -> int:
     return max((path.stat().st_size for path in folder.glob(pattern)), default=0)
+
+
+def _epoch_records(
+    path: Path, summary: Mapping[str, Any], config: Config, manifest: Manifest
+) -> int:
+    """Return the records of an epoch. ConfigError C398 if an older version did not record them."""
+    recorded = summary.get("records_per_epoch")
+    if recorded is not None:
+        return int(recorded)
+    for key in ("limit", "select", "fold"):
+        if config[key] is not None:
+            what = f"was trained with {key}, and does not say how many records an epoch had"
+            raise ConfigError(398, f"run = {path}", what, "give a run of this version")
+    return manifest.num_records
 
 
 def _store_bytes(config: Config) -> int | None:

@@ -68,6 +68,24 @@ def test_what_does_not_fit_into_memory_is_read_again():
     assert plan.step_s == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize(("last", "steps"), [("short", 3), ("wrap", 3), ("drop", 2)])
+def test_an_epoch_has_the_records_in_use(last, steps):
+    plan = forecast(ONE, [replace(SINGLE, epoch_records=120, last=last)], 50)
+    assert plan.steps == steps
+    assert plan.read_bytes_per_s == pytest.approx(5_000_000 / 0.1)  # records are as large as ever
+
+
+def test_only_records_in_use_stay_in_memory():
+    few = replace(SINGLE, epoch_records=100)
+    assert forecast(replace(ONE, memory=int(5.1e8)), [few], 50).cached_share == 1.0
+
+
+def test_an_epoch_without_a_whole_batch_is_refused():
+    few = replace(SINGLE, epoch_records=30, last="drop")
+    with pytest.raises(ConfigError, match=r"C398.*leaves nothing of 30 records"):
+        forecast(ONE, [few], 50)
+
+
 def test_a_bound_on_the_steps_counts():
     plan = forecast(ONE, [replace(SINGLE, max_steps=10)], 50)
     assert plan.epochs == 0.5

@@ -31,6 +31,29 @@ def test_a_finished_run_is_measured(run_dir):
     assert measured_run(run_dir, cores=1).cores_per_rank == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [(["limit=60"], 60), (["select=label < 2"], 290), (["fold=0", "folds=3"], 958)],
+)
+def test_an_epoch_has_only_the_records_in_use(words, count):
+    words = [*words, "batch_size=12", "epochs=1", "report_every=2", "sink=[jsonl]"]
+    done = paceline("train", *words, "hydra.run.dir=run")
+    assert done.code == 0, done.err
+    run = measured_run(Path("run"))
+    assert (run.epoch_records, run.num_records, run.last) == (count, 1437, "short")
+
+
+def test_a_limited_run_of_an_older_version_is_refused(run_dir):
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary.pop("records_per_epoch") == 1437
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    assert measured_run(run_dir).epoch_records == 1437
+    config = json.loads((run_dir / "resolved.json").read_text())
+    (run_dir / "resolved.json").write_text(json.dumps(config | {"limit": 60}))
+    with pytest.raises(ConfigError, match=r"C398.*trained with limit"):
+        measured_run(run_dir)
+
+
 def test_a_run_without_reports_is_refused(run_dir):
     (run_dir / "metrics.jsonl").write_text("")
     with pytest.raises(ConfigError, match="too few reports"):

@@ -46,6 +46,7 @@ SUMMARY = {
         "usage",
         "content",
         "effective",
+        "records_per_epoch",
     ),
 }
 LINE = {
