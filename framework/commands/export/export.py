@@ -1,5 +1,6 @@
 """``paceline export run=DIR to=FORMAT output=PATH``: a run's model for other programs."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ FORMATS = {
     "aoti": ".pt2",
     "huggingface": "",
 }
+CARD = "MODEL_CARD.md"
 WEIGHTS_ONLY = ("safetensors", "huggingface")
 RULES = {
     "run": Rule(str, means="the directory of a run"),
@@ -88,7 +90,14 @@ def _check_path(path: Path, to: str) -> None:
     if path.suffix and path.suffix != suffix:
         fix = f"give a folder, or a name that ends in {suffix}" if suffix else "give a folder"
         raise ConfigError(381, f"output = {path}", f"is not a name of to={to}", fix)
-    is_taken = path.exists() or path.is_symlink()
-    if is_taken and not (path.is_dir() and not path.is_symlink() and not any(path.iterdir())):
+    if path.suffix:
+        check_free(path.with_name(f"{path.name}.{CARD}"))
+    if path.is_symlink() or not path.is_dir() or any(path.iterdir()):
+        check_free(path)
+
+
+def check_free(path: Path) -> None:
+    """Raise ConfigError C381 for a name that is taken."""
+    if os.path.lexists(path):
         fix = "remove it, or choose another place"
         raise ConfigError(381, f"output = {path}", "exists", fix)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.commands.export.compare_export import Comparison, compare, lines
-from framework.commands.export.export import FORMATS
+from framework.commands.export.export import CARD, FORMATS, check_free
 from framework.commands.export.export_formats import (
     AotiFormat,
     ExportFormat,
@@ -94,9 +94,9 @@ def _write_others(
     if choice.to == HUGGING_FACE:
         write_hub_files(run, facts, exportable, card, folder)
     elif choice.path.suffix:
-        write_text(folder / f"{choice.path.stem}.MODEL_CARD.md", card)
+        write_text(folder / f"{choice.path.name}.{CARD}", card)
     else:
-        write_text(folder / "MODEL_CARD.md", card)
+        write_text(folder / CARD, card)
 
 
 def _publish(folder: Path, path: Path, is_file: bool) -> None:
@@ -108,7 +108,10 @@ def _publish(folder: Path, path: Path, is_file: bool) -> None:
             path.rmdir()  # empty, as was checked
         move(folder, path)
         return
-    for file in sorted(folder.iterdir(), key=lambda file: file.name == path.name):
+    files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
+    for file in files:
+        check_free(path.with_name(file.name))
+    for file in files:
         move(file, path.with_name(file.name))
 
 

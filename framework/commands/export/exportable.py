@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from framework.config.saved_run import SavedRun
-from framework.contracts.batch import Batch, move
+from framework.contracts.batch import Batch, move, taken
 from framework.contracts.prediction import (
     ClassProbabilities,
     PredictedImages,
@@ -92,16 +92,8 @@ def make_exportable(
     Raises:
         ConfigError: C382 if inputs or outputs of the model are no tensors.
     """
-    source = run.source(data)
-    try:
-        records = source.sample(batch_size or num_records)
-    finally:
-        source.close()
-    records = move(records, run.device)
+    records = _sampled(run, data, num_records, batch_size)
     names = tuple(run.predicts.inputs)
-    if batch_size is not None and len(records["index"]) != batch_size:
-        what = f"the data has {len(records['index'])} records"
-        raise ConfigError(382, f"batch_size = {batch_size}", what, "give a smaller one")
     with torch.no_grad():
         # Values that the augmentation computes once are made here, and not while it is traced.
         seen, predictions = _predicted(run, run.finish(records, 0))
@@ -126,6 +118,22 @@ def make_exportable(
     if len(names) != len(inputs):
         names = tuple(f"input_{number}" for number in range(len(inputs)))
     return Exportable(module.eval(), inputs, expected, names, output_names, batch_size)
+
+
+def _sampled(run: SavedRun, data: Any, num_records: int, batch_size: int | None) -> Batch:
+    """Return some records on the model's device: at least two if the batch size is free."""
+    source = run.source(data)
+    try:
+        records = source.sample(batch_size or num_records)
+    finally:
+        source.close()
+    count = len(records["index"])
+    if batch_size is not None and count != batch_size:
+        what = f"the data has {count} records"
+        raise ConfigError(382, f"batch_size = {batch_size}", what, "give a smaller one")
+    if batch_size is None and count == 1:  # torch.export takes a size of 1 for a constant
+        records = taken(records, torch.tensor([0, 0]))
+    return move(records, run.device)
 
 
 def _predicted(run: SavedRun, batch: Batch) -> tuple[tuple[Any, ...], Any]:

@@ -11,7 +11,7 @@ def test_the_command_exports_a_run_with_preprocessing_to_onnx(run_dir, tmp_path)
     assert "largest difference" in done.out
     assert "onnx" not in done.err
     assert (tmp_path / "digits.onnx").stat().st_size > 10_000
-    assert (tmp_path / "digits.MODEL_CARD.md").read_text().startswith("# run\n")
+    assert (tmp_path / "digits.onnx.MODEL_CARD.md").read_text().startswith("# run\n")
     again = paceline("export", str(run_dir), *words)
     assert is_one_error_line(again, "C381")
 
