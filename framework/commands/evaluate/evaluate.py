@@ -14,7 +14,7 @@ from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import check_targets
-from framework.errors import ConfigError
+from framework.errors import ConfigError, ResourceError
 from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
             "worst": config["worst"],
         }
         parallel = changes["parallel"]
-        output.mkdir(parents=True, exist_ok=True)
+        _make_folder(output)
         job = RankedJob(
             {"evaluation": evaluation, "parallel": parallel, "debug": None}, str(output), allowed
         )
@@ -89,6 +89,15 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
         with suppress(OSError):  # nothing is in it
             output.rmdir()
     return outcome
+
+
+def _make_folder(path: Path) -> None:
+    """Make the folder of the results. ResourceError R101 if that is impossible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"cannot be made: {error.strerror}"
+        raise ResourceError(101, f"output = {path}", what, "choose another folder") from error
 
 
 def _in_ranks(job: "RankedJob") -> RunOutcome:

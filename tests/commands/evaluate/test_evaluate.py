@@ -119,6 +119,7 @@ def test_pictures_and_the_page_are_beside_the_figures(folder):
         (["run", "data.val=none.h5"], "D101"),
         (["run", "worst=-1"], "C101"),
         (["run", "device=moon"], "C119"),
+        (["run", "output=run/run.json"], "R101"),
     ],
 )
 def test_what_cannot_be_evaluated_is_said_in_one_line(folder, words, number):
