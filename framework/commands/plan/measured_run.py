@@ -78,7 +78,8 @@ def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
     config, manifest = read_config(path)
     facts = _json(path, "run.json")
     summary = _json(path, "summary.json")
-    reports = _reports(path)
+    lines = _lines(path, summary)
+    reports = _reports(lines)
     if not summary.get("spans") or len(reports) < 2:
         what = "holds too few reports of training to forecast from"
         raise ConfigError(398, f"run = {path}", what, "give a run with clock=true and more steps")
@@ -108,7 +109,7 @@ def measured_run(path: Path, cores: int | None = None) -> MeasuredRun:
         last=config["last"],
         store_bytes=_store_bytes(config),
         reads_ahead=_reads_ahead(config, manifest),
-        validate_s=_validate_s(summary, path),
+        validate_s=_validate_s(summary, lines),
         keep=config["checkpoint"]["keep"],
         epochs=config["epochs"],
         max_steps=config["max_steps"],
@@ -125,13 +126,22 @@ def _json(path: Path, name: str) -> dict[str, Any]:
         raise CheckpointError(120, f"run = {path}", what, fix) from error
 
 
-def _reports(path: Path) -> list[dict[str, Any]]:
-    """Return the reports of training, without the short one at an epoch's end."""
+def _lines(path: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl`` from that part of a resumed run which ended last.
+
+    The summary describes only this part. Other parts may have had other ranks.
+    """
     try:
         text = (path / "metrics.jsonl").read_text(encoding="utf-8")
     except OSError:
         return []
+    start = summary["steps"] - summary["run_steps"]
     lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if line["step"] > start]
+
+
+def _reports(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the reports of training, without the short one at an epoch's end."""
     return [line for line in lines if line["split"] == "train" and "forward_s" in line]
 
 
@@ -178,10 +188,9 @@ def _reads_ahead(config: Config, manifest: Manifest) -> bool:
     return ".plain." not in loader or bool(workers) or (workers is None and decodes)
 
 
-def _validate_s(summary: Mapping[str, Any], path: Path) -> float | None:
-    """Return the mean seconds of a validation."""
-    text = (path / "metrics.jsonl").read_text(encoding="utf-8")
-    num_validations = text.count('"split": "val"')
-    if not num_validations or not summary.get("validate_s"):
+def _validate_s(summary: Mapping[str, Any], lines: list[dict[str, Any]]) -> float | None:
+    """Return the mean seconds of a validation of all sets; None if there was none."""
+    steps = {line["step"] for line in lines if line["split"].startswith("val")}
+    if not steps or not summary.get("validate_s"):
         return None
-    return summary["validate_s"] / num_validations
+    return summary["validate_s"] / len(steps)

@@ -54,6 +54,36 @@ def test_a_limited_run_of_an_older_version_is_refused(run_dir):
         measured_run(run_dir)
 
 
+def read_lines(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def write_lines(path, lines):
+    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_only_the_last_part_of_a_resumed_run_counts(run_dir):
+    done = paceline("train", f"resume={run_dir}", "epochs=3")
+    assert done.code == 0, done.err
+    lines = read_lines(run_dir)
+    slow = [line | {"records_per_s": 1.0} for line in lines if line["step"] <= 12]
+    assert len(slow) == 6
+    write_lines(run_dir, [*slow, *lines[6:]])
+    run = measured_run(run_dir)
+    assert run.step_s < 256
+    assert run.validate_s == json.loads((run_dir / "summary.json").read_text())["validate_s"]
+
+
+def test_sets_that_are_validated_together_are_one_validation(run_dir):
+    lines = read_lines(run_dir)
+    for line in [line for line in lines if line["split"] == "val"]:
+        line["split"] = "val.clean"
+        lines.append(line | {"split": "val.noisy"})
+    before = measured_run(run_dir).validate_s
+    write_lines(run_dir, lines)
+    assert measured_run(run_dir).validate_s == before
+
+
 def test_a_run_without_reports_is_refused(run_dir):
     (run_dir / "metrics.jsonl").write_text("")
     with pytest.raises(ConfigError, match="too few reports"):
