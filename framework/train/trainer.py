@@ -18,7 +18,7 @@ from framework.train.parts import Parts
 from framework.train.rank_watch import RankWatch
 from framework.train.reporter import Reporter, SplitResults
 from framework.train.step import Stepper
-from framework.train.validate import is_better, means_of_sets, splits_of, validated
+from framework.train.validate import is_better, means_of_sets, splits_of, validated, warn_of_nan
 from framework.train.watching import Watching
 
 
@@ -222,7 +222,9 @@ class Trainer:
         parts.switch_to_training()
         for result in results:
             self._write(result)
-        self.val_means = means_of_sets(results)
+        means = means_of_sets(results)
+        warn_of_nan(parts, self.progress.step, means, self.val_means)
+        self.val_means = means
         self.stepper.follow(self.val_means, parts.parallel)
         best = is_better(parts, self._splits, self.val_means, self.best)
         if best:

@@ -1,5 +1,6 @@
 """Evaluate a model: one pass over the validation data that does not change the weights."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -61,7 +62,7 @@ def is_better(
 ) -> bool:
     """Return whether a validation is better than the best so far, which is empty at first.
 
-    A metric decides, or the objective by the means of the first set.
+    A metric decides, or the objective by the means of the first set. A number is better than NaN.
     """
     if parts.best is not None:
         return parts.best.better(new, old) or not old
@@ -70,7 +71,33 @@ def is_better(
         {name.removeprefix(prefix): means[name] for name in means if name.startswith(prefix)}
         for means in (new, old)
     )
-    return not old or parts.objective.better(first, before)
+    return not old or _prefers(parts.objective, first, before)
+
+
+def _prefers(objective: Objective, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+    """Return whether an objective prefers ``new``. A number is better than NaN."""
+    if _is_nan(new, "loss") != _is_nan(old, "loss"):
+        return _is_nan(old, "loss")
+    if objective.better(new, old):
+        return True
+    # No comparison with NaN holds: a metric that was NaN once would stay the best for ever.
+    was_nan = any(_is_nan(old, name) and not _is_nan(new, name) for name in new)
+    return was_nan and not objective.better(old, new)
+
+
+def warn_of_nan(
+    parts: Parts, step: int, new: Mapping[str, float], old: Mapping[str, float]
+) -> None:
+    """Warn of a validation whose loss is NaN, unless that of the validation before it was, too."""
+    losses = [name for name in new if name == "loss" or name.endswith(".loss")]
+    names = [name for name in losses if _is_nan(new, name) and not _is_nan(old, name)]
+    if names:
+        what = f"the {', '.join(names)} of the validation after step {step} is NaN"
+        parts.say(f"warning: {what}; look at the validation data, or lower optim.lr")
+
+
+def _is_nan(means: Mapping[str, float], name: str) -> bool:
+    return math.isnan(means.get(name, 0.0))
 
 
 def prefix_of(split: str) -> str:

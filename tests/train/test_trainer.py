@@ -11,7 +11,7 @@ from torch import nn
 
 import framework.train.trainer
 from framework.contracts.data import MicroBatch
-from framework.contracts.training import Watcher
+from framework.contracts.training import Outcome, Watcher
 from framework.errors import ConfigError, NumericError
 from framework.measure.clock import HostClock, NoClock, make_clock
 from framework.objective.classify import Classify
@@ -356,6 +356,34 @@ def test_the_best_is_saved_as_best_and_remembered_with_its_step():
     trainer.fit()
     assert [best for _, _, best in checkpoints.saved] == [True, True, False]
     assert (trainer.best["loss"], trainer.best["step"]) == (4.0, 2)
+
+
+class ValidatesTo:
+    """An objective whose losses in validation are given, whatever the model does."""
+
+    def __init__(self, *losses):
+        self.losses = iter(losses)
+
+    def __call__(self, model, batch):
+        loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+        if not model.training:
+            loss = loss * 0 + next(self.losses)
+        return Outcome(loss, {}, len(batch["x"]))
+
+    def better(self, new, old):
+        return new["loss"] < old["loss"]
+
+
+def test_a_validation_that_is_nan_is_said_once_and_a_number_is_better():
+    said = []
+    val = FakeLoader(make_data(4), 4)
+    objective = ValidatesTo(math.nan, math.nan, 1.0, 0.5, 2.0)
+    parts = {"val": val, "objective": objective, "say": said.append, "epochs": 5}
+    trainer = make_trainer(make_data(4), 4, **parts)
+    trainer.fit()
+    assert (trainer.best["loss"], trainer.best["step"]) == (0.5, 4)
+    what = "the loss of the validation after step 1 is NaN"
+    assert said == [f"warning: {what}; look at the validation data, or lower optim.lr"]
 
 
 def test_between_two_validations_the_state_is_saved_without_weights_to_use():

@@ -1,13 +1,18 @@
+import math
 import random
 
+import pytest
 import torch
 from torch import nn
 
+from framework.objective.classify import Classify
+from framework.objective.regress import Regress
+from framework.objective.restore import Restore
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.train.reporter import SplitResults
-from framework.train.validate import evaluate, means_of_sets, splits_of
-from tests.fakes import CPU, FakeClock, FakeLoader, MeanValue
+from framework.train.validate import evaluate, is_better, means_of_sets, splits_of
+from tests.fakes import CPU, FakeClock, FakeLoader, MeanValue, make_trainer
 
 
 def evaluated(model, count=5):
@@ -130,3 +135,38 @@ def test_splits_are_named_by_their_sets():
     assert splits_of(None) == {}
     assert splits_of(loader) == {"val": loader}
     assert splits_of({"a": loader, "b": loader}).keys() == {"val.a", "val.b"}
+
+
+class HigherF1:
+    def better(self, new, old):
+        return new["f1"] > old["f1"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "bad", "good"),
+    [
+        (Regress("x", "y", "mse"), {"loss": math.nan}, {"loss": 9.0}),
+        (
+            Restore("x", "y", "mse", 1.0),
+            {"loss": math.nan, "psnr": math.nan},
+            {"loss": 9.0, "psnr": 1.0},
+        ),
+        # The class that NaN is counted as may happen to be the most frequent.
+        (
+            Classify("x", "y", 0.0),
+            {"loss": math.nan, "accuracy": 0.9},
+            {"loss": 9.0, "accuracy": 0.2},
+        ),
+        (HigherF1(), {"loss": 1.0, "f1": math.nan}, {"loss": 1.0, "f1": 0.0}),
+    ],
+)
+@pytest.mark.parametrize("split", ["val", "val.one"])
+def test_a_number_is_better_than_nan(objective, bad, good, split):
+    parts = make_trainer(objective=objective).parts
+    prefix = split[4:] and "one."
+    bad = {f"{prefix}{name}": value for name, value in bad.items()}
+    good = {f"{prefix}{name}": value for name, value in good.items()}
+    assert is_better(parts, {split: None}, good, {**bad, "step": 1})
+    assert not is_better(parts, {split: None}, bad, {**good, "step": 1})
+    assert not is_better(parts, {split: None}, bad, {**bad, "step": 1})
+    assert not is_better(parts, {split: None}, good, {**good, "step": 1})
