@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from framework.contracts.data import MicroBatch
 from framework.contracts.span import Span
-from framework.contracts.training import Outcome
+from framework.contracts.training import Outcome, Saved
 from framework.objective.classify import Classify
 from framework.order.batches import Order
 from framework.parallel.none import NoParallel
@@ -119,6 +119,7 @@ class FakeCheckpoints:
         assert step == state["progress"]["step"]
         self.saved.append((copy.deepcopy(state), copy.deepcopy(weights), best))
         self.finals.append(final)
+        return Saved(None, best)
 
 
 class SkippingPrecision:

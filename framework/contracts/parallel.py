@@ -99,6 +99,11 @@ class Parallel(Protocol):
     def close(self) -> None: ...
 
 
+def on_any_rank(parallel: Parallel, flag: bool) -> bool:
+    """Return whether any rank passes True. All ranks call it together."""
+    return bool(parallel.total(torch.tensor([flag], dtype=torch.float64)))
+
+
 @runtime_checkable
 class TimesExchanges(Protocol):
     """A capability of a Parallel of several processes: it says when it waits for the others."""

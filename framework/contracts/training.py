@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -276,6 +276,18 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+class Saved(NamedTuple):
+    """What a save has put on the disk.
+
+    Attributes:
+        path: The file of the state; None if the disk refused it.
+        is_best: Whether the weights are published as the best.
+    """
+
+    path: Path | None
+    is_best: bool
+
+
 class Checkpoints(Protocol):
     """Where the state of a run is kept."""
 
@@ -290,8 +302,8 @@ class Checkpoints(Protocol):
         weights: dict[str, Any] | None,
         best: bool,
         final: bool,
-    ) -> Path | None:
-        """Publish a state to resume from, and weights to use. Return the file of the state.
+    ) -> Saved:
+        """Publish a state to resume from, and weights to use. Return what has succeeded.
 
         Args:
             step: Optimizer steps so far.
@@ -299,8 +311,5 @@ class Checkpoints(Protocol):
             weights: A plain ``state_dict``, published as the last weights; None keeps the old ones.
             best: Whether to publish ``weights`` as the best, too.
             final: Whether this is the last save of the run, which must succeed (ResourceError).
-
-        Returns:
-            The path of the state; None if it could not be saved.
         """
         ...

@@ -21,6 +21,7 @@ import torch
 from isal.isal_zlib import crc32  # zlib's numbers, ten times as fast
 from torch import Tensor
 
+from framework.contracts.training import Saved
 from framework.errors import CheckpointError, ResourceError
 from framework.system.durable import open_durable, reach, remove_leftovers
 
@@ -82,29 +83,34 @@ class CheckpointFolder:
         weights: dict[str, Any] | None,
         best: bool,
         final: bool,
-    ) -> Path | None:
+    ) -> Saved:
         """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
-        names = ["last.pt"]
-        saved: Path | None = None
-        if best:
-            names.append("best.pt")
+        saved = Saved(None, False)
         try:
             if weights is not None:  # first, so that a run that resumes from the state has them
-                for name in names:
-                    with open_durable(self.folder / name) as file:
-                        _dump(weights, file)
-                    reach("checkpoint.weights")
+                self._save_weights("last.pt", weights)
+                if best:
+                    self._save_weights("best.pt", weights)
+                saved = Saved(None, best)
             self._sequence += 1
             path = self.folder / f"step-{step:08}.pt"
             save_state(path, {**state, **self.facts}, step, self._sequence)
-            saved = path
+            saved = Saved(path, saved.is_best)
             self._remove_old()
         except ResourceError as error:
             if final:
                 raise
-            self.warn(f"warning: step {step} is not saved, the newest checkpoint stands; {error}")
+            stands = "the newest checkpoint stands"
+            if best and not saved.is_best:
+                stands = "the newest checkpoint stands, and best.pt is not of this best validation"
+            self.warn(f"warning: step {step} is not saved, {stands}; {error}")
         self._saved_at = time.monotonic()
         return saved
+
+    def _save_weights(self, name: str, weights: dict[str, Any]) -> None:
+        with open_durable(self.folder / name) as file:
+            _dump(weights, file)
+        reach("checkpoint.weights")
 
     def _remove_old(self) -> None:
         for _, path in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk by now

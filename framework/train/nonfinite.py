@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from framework.contracts.parallel import Parallel
+from framework.contracts.parallel import Parallel, on_any_rank
 from framework.errors import DistributedError, NumericError, PacelineError
 from framework.train.ema import is_sharded
 from framework.train.metrics import Pass, Progress
@@ -32,8 +32,7 @@ def all_finite(model: nn.Module, but: Mapping[str, bool]) -> bool:
 
 def finite_on_all_ranks(model: nn.Module, but: Mapping[str, bool], parallel: Parallel) -> bool:
     """Return whether ``all_finite`` holds on every rank. Their buffers may differ."""
-    is_bad = torch.tensor([not all_finite(model, but)], dtype=torch.float64)
-    return not parallel.total(is_bad).any()
+    return not on_any_rank(parallel, not all_finite(model, but))
 
 
 def infinite_buffers(model: nn.Module) -> dict[str, bool]:

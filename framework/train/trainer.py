@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, final
 
+from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import Span, merged
 from framework.contracts.training import Moment, Report, Sink
 from framework.errors import PacelineError
@@ -44,6 +45,7 @@ class Trainer:
         self._passes = make_passes(parts, self.stepper, self._position)
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
+        self._best_before = self.best  # stays the best if the new one cannot be saved
         self.val_means: dict[str, float] = {}  # of the latest validation, as ``means_of_sets``
         self.spans: dict[str, Span] = {}  # over all steps of this run
         self.pace = TrainPace()
@@ -228,6 +230,7 @@ class Trainer:
         self.stepper.follow(self.val_means, parts.parallel)
         best = is_better(parts, self._splits, self.val_means, self.best)
         if best:
+            self._best_before = self.best
             self.best = {**self.val_means, "step": self.progress.step}
         self.validate_s += time.perf_counter() - start
         return best
@@ -244,15 +247,19 @@ class Trainer:
             raise self._gone_wrong("a weight is NaN or infinite")
         state = self.state_dict()
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
+        is_lost = False
         if parts.parallel.rank == 0:
             self._reporter.flush()
             ends = self.stopped or bool(self.ended) or self.progress.step == self._last_step
-            path = parts.checkpoints.save(self.progress.step, state, kept, best, ends)
+            saved = parts.checkpoints.save(self.progress.step, state, kept, best, ends)
+            is_lost = best and not saved.is_best
             if self._watching.is_on:
-                self._watching.after_save(self._moment(path=path))
+                self._watching.after_save(self._moment(path=saved.path))
         # Without this, the other ranks would wait for rank 0 in their next step, and a slow save
         # would end the run after ``parallel.timeout_s``.
         parts.parallel.wait()
+        if best and on_any_rank(parts.parallel, is_lost):
+            self.best = self._best_before
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs. All ranks call this together."""

@@ -13,6 +13,7 @@ from paceline_examples.digits_net import DigitsCNN
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 import framework.system.durable
+import framework.train.checkpoint
 from framework.errors import CheckpointError, ResourceError
 from framework.train.checkpoint import (
     _END,
@@ -399,6 +400,25 @@ def test_a_full_disk_is_said_and_the_run_goes_on(tmp_path, monkeypatch):
         "warning: step 2 is not saved, the newest checkpoint stands; error[R101]: "
     )
     assert os.listdir(tmp_path / "checkpoints") == ["step-00000001.pt"]
+
+
+def test_weights_that_the_disk_has_refused_are_not_the_best(tmp_path, monkeypatch):
+    said = []
+    folder = folder_of(tmp_path, said=said)
+    full_disk(monkeypatch)
+    assert folder.save(2, {}, {"w": torch.zeros(1)}, best=True, final=False) == (None, False)
+    assert "the newest checkpoint stands, and best.pt is not of this best validation; " in said[0]
+
+
+def test_the_best_weights_count_as_saved_without_their_state(tmp_path, monkeypatch):
+    folder = folder_of(tmp_path)
+    monkeypatch.setattr(framework.train.checkpoint, "save_state", refuse)
+    assert folder.save(2, {}, {"w": torch.zeros(1)}, best=True, final=False) == (None, True)
+    assert (tmp_path / "checkpoints" / "best.pt").exists()
+
+
+def refuse(*_):
+    raise ResourceError(101, "step-00000002.pt", "No space left on device", "free some")
 
 
 def test_a_full_disk_at_the_last_save_is_an_error(tmp_path, monkeypatch):

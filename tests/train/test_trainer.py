@@ -11,7 +11,7 @@ from torch import nn
 
 import framework.train.trainer
 from framework.contracts.data import MicroBatch
-from framework.contracts.training import Outcome, Watcher
+from framework.contracts.training import Outcome, Saved, Watcher
 from framework.errors import ConfigError, NumericError
 from framework.measure.clock import HostClock, NoClock, make_clock
 from framework.objective.classify import Classify
@@ -356,6 +356,36 @@ def test_the_best_is_saved_as_best_and_remembered_with_its_step():
     trainer.fit()
     assert [best for _, _, best in checkpoints.saved] == [True, True, False]
     assert (trainer.best["loss"], trainer.best["step"]) == (4.0, 2)
+
+
+class RefusesBest(FakeCheckpoints):
+    """A full disk takes no weights of step 2."""
+
+    def save(self, step, state, weights, best, final):
+        super().save(step, state, weights, best, final)
+        return Saved(None, best and step != 2)
+
+
+def test_a_best_that_the_disk_has_refused_is_not_the_best():
+    checkpoints, val = RefusesBest(), FakeLoader(make_data(4), 4)
+    objective = ValidatesTo(3.0, 1.0, 2.0, 2.5)
+    parts = {"checkpoints": checkpoints, "val": val, "objective": objective, "epochs": 4}
+    trainer = make_trainer(make_data(4), 4, **parts)
+    trainer.fit()
+    assert [best for _, _, best in checkpoints.saved] == [True, True, True, False]
+    assert trainer.best == {"loss": 2.0, "step": 3}
+    assert trainer.state_dict()["best"] == trainer.best
+
+
+def test_the_other_ranks_hear_of_a_best_that_rank_0_could_not_save(monkeypatch):
+    asked = []
+    answer = lambda parallel, flag: asked.append(flag) or True  # noqa: E731
+    monkeypatch.setattr(framework.train.trainer, "on_any_rank", answer)
+    parallel, val = NoParallel(device=CPU), FakeLoader(make_data(4), 4)
+    parallel.rank = 1
+    trainer = make_trainer(make_data(4), 4, parallel=parallel, val=val, checkpoints=RefusesBest())
+    trainer.fit()
+    assert (trainer.best, asked) == ({}, [False])
 
 
 class ValidatesTo:

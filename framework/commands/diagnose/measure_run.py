@@ -16,7 +16,7 @@ from framework.config.assemble import Assembly, assemble
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.data import MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
-from framework.contracts.training import Checkpoints, Report, Sink
+from framework.contracts.training import Checkpoints, Report, Saved, Sink
 from framework.measure.statistics import median
 from framework.system.stopping import scratch_folder
 from framework.train.trainer import Trainer
@@ -250,17 +250,17 @@ class TimedCheckpoints:
         weights: dict[str, Any] | None,
         best: bool,
         final: bool,
-    ) -> Path | None:
-        def timed(kept: dict[str, Any] | None, is_best: bool) -> tuple[Path | None, float]:
+    ) -> Saved:
+        def timed(kept: dict[str, Any] | None, is_best: bool) -> tuple[Saved, float]:
             start = time.perf_counter()
-            path = self._checkpoints.save(step, state, kept, is_best, final)
-            return path, time.perf_counter() - start
+            saved = self._checkpoints.save(step, state, kept, is_best, final)
+            return saved, time.perf_counter() - start
 
         start = time.perf_counter()
         while len(self._states_s) < MOST_SAVES and time.perf_counter() - start <= REPEATED_S:
             self._states_s.append(timed(None, False)[1])
-        path, self._all_s = timed(weights, best)
-        return path
+        saved, self._all_s = timed(weights, best)
+        return saved
 
 
 @final
