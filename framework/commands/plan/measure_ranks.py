@@ -22,6 +22,8 @@ from framework.measure.host import num_cores
 
 ENDLESS = 1_000_000_000
 REPORT_EVERY = 5
+# One replica without a choice: ``parallel=ddp`` stands for it if several ranks are planned.
+ONE_REPLICA = {"_target_": "framework.parallel.none.NoParallel"}
 
 
 def planned_batch_size(config: dict[str, Any], hosts: PlannedHosts) -> int:
@@ -30,6 +32,15 @@ def planned_batch_size(config: dict[str, Any], hosts: PlannedHosts) -> int:
     if of_rank is not None:
         return of_rank * config["accumulate"] * hosts.ranks
     return config["batch_size"]
+
+
+def check_parallel(config: dict[str, Any], hosts: PlannedHosts) -> None:
+    """Raise ConfigError C398 if the planned ranks cannot train with the configured ``parallel``."""
+    parallel = config["parallel"]
+    if hosts.ranks == 1 or "num_processes" in parallel or parallel == ONE_REPLICA:
+        return
+    why = f"trains in one process, and {hosts.ranks} ranks are planned"
+    raise missing(f"parallel = {parallel['_target_']}", why, "choose ddp, fsdp or virtual")
 
 
 def most_ranks(hosts: PlannedHosts) -> int:
@@ -86,7 +97,8 @@ def short_runs(
     runs: list[MeasuredRun] = []
     for ranks in counts:
         run_dir = Path(folder) / f"ranks-{ranks}"
-        changes = _changes(ranks, rank_batch, seconds / len(counts), run_dir)
+        changes = _parallel(config["parallel"], ranks)
+        changes += _changes(ranks * rank_batch, seconds / len(counts), run_dir)
         cores = ranks * hosts.cores_per_rank
         _train([*config_flags(config_dir), *changed(words, changes)], cores)
         run = measured_run(run_dir, cores)
@@ -95,14 +107,18 @@ def short_runs(
     return runs
 
 
-def _changes(ranks: int, rank_batch: int, seconds: float, run_dir: Path) -> list[str]:
+def _parallel(planned: dict[str, Any], ranks: int) -> list[str]:
+    """Return the overrides that start so many ranks on this host, as ``parallel`` is planned."""
+    counts = {"num_processes": ranks, "num_nodes": 1, "endpoint": "null", "max_restarts": 0}
+    if "num_processes" in planned:
+        return [f"parallel.{key}={value}" for key, value in counts.items() if key in planned]
+    return ["parallel=ddp", f"parallel.num_processes={ranks}"] if ranks > 1 else []
+
+
+def _changes(batch_size: int, seconds: float, run_dir: Path) -> list[str]:
     """Return the overrides that make a short run of the planned one."""
-    changes = ["parallel=none"]
-    if ranks > 1:
-        changes = ["parallel=ddp", f"parallel.num_processes={ranks}"]
     return [
-        *changes,
-        f"batch_size={ranks * rank_batch}",
+        f"batch_size={batch_size}",
         "rank_batch_size=null",
         f"stop.after={max(1, round(seconds))}s",
         f"epochs={ENDLESS}",

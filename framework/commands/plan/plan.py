@@ -129,6 +129,7 @@ def _measured(asked: PlanWords, arguments: list[str], hosts: Any) -> tuple[list[
     from framework.cli.compose_config import composed  # noqa: PLC0415
     from framework.cli.progress import pack_missing  # noqa: PLC0415
     from framework.commands.plan.measure_ranks import (  # noqa: PLC0415
+        check_parallel,
         most_ranks,
         planned_batch_size,
         short_runs,
@@ -136,6 +137,7 @@ def _measured(asked: PlanWords, arguments: list[str], hosts: Any) -> tuple[list[
 
     own_keys = (*RULES, *HOST_KEYS)
     config, allowed = composed(asked.words, granted(arguments), asked.config_dir, own_keys)
+    check_parallel(config, hosts)
     together = most_ranks(hosts)
     pack_missing(config, allowed)
     ranks = " and ".join(map(str, sorted({1, together})))

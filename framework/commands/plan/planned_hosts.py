@@ -47,12 +47,13 @@ class PlannedHosts:
 
 
 KEYS = tuple(field.name for field in fields(PlannedHosts))
+OPTIONAL = ("cores", "memory", "disk", "network", "gpu")
 
 
 def planned_hosts(own: dict[str, str], path: str | None) -> PlannedHosts:
     """Return the hosts that words and a YAML file describe. Words win.
 
-    A host has the cores and the memory of this one unless they are given.
+    A host has the cores and the memory of this one unless they are given. ``null`` gives nothing.
 
     Raises:
         ConfigError: C399 for a wrong key or value.
@@ -62,18 +63,23 @@ def planned_hosts(own: dict[str, str], path: str | None) -> PlannedHosts:
     texts: dict[str, Any] = {**(_read(path) if path is not None else {}), **own}
     values: dict[str, Any] = {"cores": num_cores(), "memory": total_memory_bytes()}
     for key, value in texts.items():
-        text = str(value).strip("'\"")
-        if key == "gpu":
-            values[key] = text
-        elif key in ("memory", "disk", "network"):
-            values[key] = amount(key, text)
-        elif text.isdecimal() and 1 <= int(text) <= 1_000_000:
-            values[key] = int(text)
-        else:
-            what = "must be a whole number from 1 to 1000000"
-            raise ConfigError(NUMBER, f"{key} = {text}", what, "correct it")
+        is_null = value is None or value == "null"
+        if not (is_null and key in OPTIONAL):
+            values[key] = _value(key, str(value).strip("'\""))
     values["memory"] = int(values["memory"])
     return PlannedHosts(**values)
+
+
+def _value(key: str, text: str) -> str | float:
+    """Return the value of a key. ConfigError C399 if it is wrong."""
+    if key == "gpu":
+        return text
+    if key in ("memory", "disk", "network"):
+        return amount(key, text)
+    if text.isdecimal() and 1 <= int(text) <= 1_000_000:
+        return int(text)
+    what = "must be a whole number from 1 to 1000000"
+    raise ConfigError(NUMBER, f"{key} = {text}", what, "correct it")
 
 
 def amount(key: str, text: str) -> float:

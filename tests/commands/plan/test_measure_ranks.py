@@ -7,9 +7,16 @@ import pytest
 import torch
 
 from framework.commands.plan import measure_ranks
-from framework.commands.plan.measure_ranks import most_ranks, planned_batch_size, short_runs
+from framework.commands.plan.measure_ranks import (
+    ONE_REPLICA,
+    check_parallel,
+    most_ranks,
+    planned_batch_size,
+    short_runs,
+)
 from framework.commands.plan.planned_hosts import PlannedHosts
 from framework.errors import ConfigError
+from tests.commands.plan.made_runs import SINGLE
 
 HOST = PlannedHosts(1, 1, cores=1, memory=10**9)
 
@@ -43,8 +50,48 @@ def test_what_cannot_be_measured_here_is_refused_at_once(hosts, words, monkeypat
         most_ranks(hosts)
 
 
+@pytest.fixture
+def trained(monkeypatch):
+    """The words of the short runs, which do not train."""
+    words: list[list[str]] = []
+    monkeypatch.setattr(measure_ranks, "num_cores", lambda: 4)
+    monkeypatch.setattr(measure_ranks, "_train", lambda own, cores: words.append(own))
+    monkeypatch.setattr(measure_ranks, "measured_run", lambda path, cores: SINGLE)
+    return words
+
+
+def measured_words(parallel, words, trained, tmp_path):
+    """The words about ranks of the runs that measure ``parallel`` on two ranks of one host."""
+    config = {"rank_batch_size": None, "batch_size": 64, "epochs": 1, "max_steps": None}
+    config |= {"checkpoint": {"keep": 3}, "validate_every": None, "parallel": parallel}
+    short_runs(words, None, config, replace(HOST, ranks_per_host=2, cores=2), 2, str(tmp_path))
+    return [[word for word in own if word.startswith("parallel")] for own in trained]
+
+
+def test_ranks_are_measured_as_they_are_planned(trained, tmp_path):
+    planned = {"_target_": "mine.Sharded", "num_processes": 8, "num_nodes": 2, "timeout_s": 9}
+    words = ["parallel=fsdp", "parallel.timeout_s=9", "parallel.num_processes=8"]
+    kept = ["parallel=fsdp", "parallel.timeout_s=9"]
+    one, two = measured_words(planned, words, trained, tmp_path)
+    assert one == [*kept, "parallel.num_processes=1", "parallel.num_nodes=1"]
+    assert two == [*kept, "parallel.num_processes=2", "parallel.num_nodes=1"]
+
+
+def test_ranks_exchange_as_ddp_does_unless_something_is_chosen(trained, tmp_path):
+    one, two = measured_words(ONE_REPLICA, [], trained, tmp_path)
+    assert (one, two) == ([], ["parallel=ddp", "parallel.num_processes=2"])
+
+
+def test_ranks_need_a_way_to_share_a_step():
+    config = {"parallel": {"_target_": "framework.parallel.dp.DataParallel"}}
+    check_parallel(config, HOST)
+    check_parallel({"parallel": ONE_REPLICA}, replace(HOST, hosts=2))
+    with pytest.raises(ConfigError, match=r"C398.*trains in one process, and 2 ranks"):
+        check_parallel(config, replace(HOST, hosts=2))
+
+
 def test_a_run_that_fails_says_why(tmp_path):
-    config = {"rank_batch_size": None, "batch_size": 64}
+    config = {"rank_batch_size": None, "batch_size": 64, "parallel": ONE_REPLICA}
     words = ["data.train=nowhere.h5", "prepare=null"]
     with pytest.raises(ConfigError, match=r"C398.*D101"):
         short_runs(words, None, config, HOST, 2, str(tmp_path))
@@ -55,7 +102,7 @@ def test_one_and_two_ranks_are_measured(tmp_path):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     config = {"rank_batch_size": None, "batch_size": 128, "epochs": 7, "max_steps": None}
-    config |= {"checkpoint": {"keep": 3}, "validate_every": None}
+    config |= {"checkpoint": {"keep": 3}, "validate_every": None, "parallel": ONE_REPLICA}
     hosts = replace(HOST, ranks_per_host=2, cores=2)
     single, double = short_runs(["batch_size=128"], None, config, hosts, 4, str(tmp_path))
     assert (single.ranks, double.ranks) == (1, 2)

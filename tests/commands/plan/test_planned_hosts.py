@@ -30,6 +30,15 @@ def test_a_file_describes_hosts_and_words_win():
     assert (hosts.hosts, hosts.cores, hosts.network) == (2, 4, 25e9 / 8)
 
 
+def test_null_gives_nothing():
+    nothing = dict.fromkeys(("cores", "memory", "disk", "network", "gpu"), "null")
+    assert planned_hosts(nothing, None) == planned_hosts({}, None)
+    Path("null.yaml").write_text("gpu:\ndisk: null\n")
+    assert planned_hosts({}, "null.yaml") == planned_hosts({}, None)
+    Path("gpu.yaml").write_text("gpu: H100\n")
+    assert planned_hosts({"gpu": "null"}, "gpu.yaml").gpu is None
+
+
 @pytest.mark.parametrize(
     ("text", "value"), [("100M/s", 1e8), ("1.5G", 1.5e9), ("2T", 2e12), ("7", 7), ("3GB/s", 3e9)]
 )
@@ -46,6 +55,7 @@ def test_a_network_is_in_bits_unless_it_says_bytes():
     ("own", "text", "words"),
     [
         ({"hosts": "0"}, None, "hosts = 0"),
+        ({"hosts": "null"}, None, "hosts = null"),
         ({"cores": "many"}, None, "cores = many"),
         ({"memory": "64 giga"}, None, "as in 64G"),
         ({"disk": "0M/s"}, None, "as in 500M/s"),
