@@ -90,8 +90,9 @@ class ScriptFacts:
         compute_cores: CPU seconds per second without waiting.
         num_cores: That this process may use.
         num_threads: That torch uses for an operator.
-        start_s: The median time until an epoch's first batch.
+        start_s: The median time until a measured epoch's first batch.
         epochs: Epochs that began.
+        discarded_epochs: The first of them, whose steps are not measured.
         outside_s: Seconds between epochs.
         validation_s: Seconds of validation.
         before_s: Seconds before the first batch was asked for.
@@ -116,6 +117,7 @@ class ScriptFacts:
     gpu: str | None = None
     start_s: float = 0.0
     epochs: int = 0
+    discarded_epochs: int = 0
     outside_s: float = 0.0
     validation_s: float = 0.0
     before_s: float = 0.0
@@ -153,7 +155,7 @@ class ScriptFacts:
         """Seconds in which an epoch's workers start, per step of the epoch."""
         if self.loader is None or not self.loader.workers or self.loader.persists:
             return 0.0
-        return self.start_s * self.epochs / max(1, self.steps)
+        return self.start_s * (self.epochs - self.discarded_epochs) / max(1, self.steps)
 
     @property
     def step_records(self) -> float:
@@ -216,7 +218,8 @@ def gather_script_facts(
         gpu=gpu,
         start_s=median(counts.start_s) if counts.start_s else 0.0,
         epochs=counts.epochs,
-        outside_s=max(0.0, outside.total_s - counts.before_s),
+        discarded_epochs=counts.discarded_epochs,
+        outside_s=outside.total_s,
         validation_s=validation.total_s,
         before_s=counts.before_s,
         first_s=counts.first_s,

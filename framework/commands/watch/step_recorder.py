@@ -47,7 +47,8 @@ class Counts:
         steps: Measured steps.
         records: Records of these steps.
         epochs: Iterators of training DataLoaders.
-        start_s: Seconds until the first batch of each epoch.
+        discarded_epochs: The first of them that are not measured.
+        start_s: Seconds until the first batch of each measured epoch.
         before_s: Seconds from the start to the first batch that was asked for.
         first_s: Seconds of the first step, which makes what is made once. It is not measured.
         compute_s: Seconds of some measured steps, without waiting.
@@ -58,6 +59,7 @@ class Counts:
     steps: int = 0
     records: int = 0
     epochs: int = 0
+    discarded_epochs: int = 0
     start_s: list[float] = field(default_factory=list[float])
     before_s: float = 0.0
     first_s: float = 0.0
@@ -102,6 +104,7 @@ class StepRecorder:
         self._trains_in_eval = False
         self._is_epoch_start = False
         self._is_first = True
+        self._open_records = 0  # of the batches since the last step ended
         self._asked_s = self._got_s = self._began_s = time.perf_counter()
         self._got_cpu_s = 0.0
 
@@ -109,19 +112,25 @@ class StepRecorder:
         """Return whether this thread trains."""
         return get_ident() == self._thread
 
-    def iterates(self, loader: DataLoader[Any]) -> None:
-        """The script makes an iterator, which may start workers."""
-        self.asks(loader)
+    @property
+    def is_training(self) -> bool:
+        """Whether the script did not ask for a validation batch last."""
+        return self._phase != Phase.VALIDATION
+
+    def iterates(self) -> None:
+        """The script makes an iterator, which may start workers. ``asks`` was called."""
         if self._phase == Phase.ASKED:
             self.counts.epochs += 1
             self.counts.epoch_starts.append(self.reached)
             self._is_epoch_start = True
             if self.discards_epoch and self.counts.epochs == 2:
                 self._discard()
+                self.counts.discarded_epochs = 1
+                self.counts.start_s.clear()
 
     def asks(self, loader: DataLoader[Any] | None) -> None:
         """The script asks for a batch."""
-        if self._phase == Phase.ASKED:  # ``iterates`` was called
+        if self._phase == Phase.ASKED:  # for the iterator
             return
         self._end_part()
         self._phase = Phase.VALIDATION
@@ -143,9 +152,8 @@ class StepRecorder:
         if self._is_epoch_start:
             self._is_epoch_start = False
             self.counts.start_s.append(self._got_s - self._asked_s)
-        records = num_records(batch)
-        self.counts.records += records
-        self.reached = (self.reached[0] + self._got_s - self._asked_s, self.reached[1] + records)
+        self._open_records += num_records(batch)
+        self.reached = (self.reached[0] + self._got_s - self._asked_s, self.reached[1])
 
     def has_no_more(self) -> None:
         """The DataLoader has no more batches."""
@@ -212,9 +220,10 @@ class StepRecorder:
 
     def _end_part(self) -> None:
         """Name the time since the last mark by what the script did last."""
-        if self._phase == Phase.OUTSIDE:
+        if not self.counts.before_s:
+            self._forget_start()
+        elif self._phase == Phase.OUTSIDE:
             self._clock.mark(OUTSIDE)
-            self.counts.before_s = self.counts.before_s or time.perf_counter() - self._began_s
         elif self._phase == Phase.VALIDATION:
             self._clock.mark(VALIDATION)
         elif self._phase == Phase.STEPPED or not self._has_stepped:
@@ -224,6 +233,13 @@ class StepRecorder:
             self._clock.mark(OTHER)
         if self._phase in (Phase.BACKWARD, Phase.STEPPED):
             self._count_computing()
+
+    def _forget_start(self) -> None:
+        """Forget what the script did before the first batch, except for its seconds."""
+        self.counts.before_s = time.perf_counter() - self._began_s
+        self._clock.mark(OUTSIDE)
+        self._clock.spans()
+        self._phase = Phase.OUTSIDE
 
     def _count_computing(self) -> None:
         compute_s = time.perf_counter() - self._got_s
@@ -237,6 +253,9 @@ class StepRecorder:
         if self._phase not in (Phase.STEPPED, Phase.BACKWARD):
             return
         self.counts.steps += 1
+        self.counts.records += self._open_records
+        self.reached = (self.reached[0], self.reached[1] + self._open_records)
+        self._open_records = 0
         if self._is_first:
             self._is_first = False
             self.counts.first_s = self._discard()

@@ -105,8 +105,9 @@ class TorchHooks:
     def _iterating(self, iterate: Any) -> Any:
         def iterating(loader: DataLoader[Any]) -> Any:
             if self._is_watched():
-                self._disarm()
-                self.recorder.iterates(loader)
+                self._asks(loader)
+            if self._is_watched():
+                self.recorder.iterates()
             return iterate(loader)
 
         return iterating
@@ -123,12 +124,11 @@ class TorchHooks:
         recorder = self.recorder
 
         def following(iterator: Any) -> Any:
+            reads_ahead = self._armed is not None  # the last batch has not been used yet
+            if self._is_watched():
+                self._asks(None)
             if not self._is_watched():
                 return get(iterator)
-            reads_ahead = self._armed is not None  # the last batch has not been used yet
-            self._disarm()
-            self.calls.stop()
-            recorder.asks(None)
             try:
                 batch = get(iterator)
             except StopIteration:
@@ -143,14 +143,22 @@ class TorchHooks:
 
         return following
 
+    def _asks(self, loader: DataLoader[Any] | None) -> None:
+        """The script asks for an iterator or a batch. That may end the last wanted step."""
+        self._disarm()
+        self.calls.stop()
+        self.recorder.asks(loader)
+        if 0 < self._num_steps <= self.recorder.counts.steps:
+            self.remove()
+            self._finish()
+
     def _after_batch(self) -> None:
+        if not self.recorder.is_training:
+            return
         steps = self.recorder.counts.steps
         self.sampled.after_batch(steps)
         if steps == SAMPLED_STEP:
             self.calls.start()
-        if steps == self._num_steps and steps:
-            self.remove()
-            self._finish()
 
     def _backward(self, backward: Any) -> Any:
         recorder = self.recorder

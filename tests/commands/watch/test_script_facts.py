@@ -1,6 +1,7 @@
 """What is measured after a script has ended."""
 
 import sys
+import time
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from framework.commands.watch.script_facts import gather_script_facts
 from framework.measure.machine_watch import MachineUse
-from tests.commands.watch.loops import Numbers, Pausing, hooked, loader, train
+from tests.commands.watch.loops import PAUSE_S, Numbers, Pausing, hooked, loader, train
 
 IDLE = MachineUse(1.0)
 
@@ -50,6 +51,25 @@ def test_the_loader_the_items_and_the_steps_are_described():
     assert facts.largest == "wait"
     assert facts.headroom > 1
     assert facts.fixed_share is not None
+
+
+def test_what_lies_between_epochs_is_told_apart_from_what_came_before():
+    with hooked() as hooks:
+        time.sleep(6 * PAUSE_S)
+        for _ in range(3):
+            train(loader(), Pausing())
+            time.sleep(PAUSE_S)
+    facts = gather_script_facts(hooks, IDLE, False, False, materialized=False)
+    assert facts.before_s >= 6 * PAUSE_S
+    assert facts.outside_s >= 3 * PAUSE_S
+
+
+def test_the_start_of_an_epoch_that_is_not_measured_costs_no_measured_step():
+    with hooked(discards_epoch=True) as hooks:
+        train(loader(20, num_workers=1), Pausing(), epochs=2)
+    facts = gather_script_facts(hooks, IDLE, False, False, materialized=True)
+    assert (facts.epochs, facts.discarded_epochs, facts.steps) == (2, 1, 10)
+    assert facts.start_step_s == pytest.approx(facts.start_s / 10)
 
 
 def test_large_images_are_seen(tmp_path):

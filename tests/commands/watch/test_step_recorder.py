@@ -29,6 +29,29 @@ def test_the_first_step_is_not_measured():
     assert set(recorder.spans()) >= {"wait", "copy", "forward", "backward", "optimizer", "other"}
 
 
+def test_the_records_of_a_step_that_does_not_end_are_not_counted():
+    recorder = StepRecorder()
+    for _ in range(3):
+        step(recorder, nn.Linear(3, 2))
+    recorder.asks(None)
+    recorder.gets(BATCH)
+    recorder.end()
+    assert (recorder.counts.steps, recorder.counts.records) == (2, 8)
+    assert recorder.reached[1] == 12  # with the first step
+
+
+def test_what_ran_before_the_first_batch_is_no_step():
+    recorder = StepRecorder()
+    recorder.begins_backward()
+    recorder.ends_backward()
+    recorder.ends_optimizer()
+    for _ in range(3):
+        step(recorder, nn.Linear(3, 2))
+    recorder.end()
+    assert recorder.counts.steps == 2
+    assert recorder.spans()["backward"].num_steps == 2
+
+
 def test_steps_without_an_optimizer_of_torch_end_with_backward():
     recorder = StepRecorder()
     for _ in range(3):

@@ -1,6 +1,7 @@
 """The hooks see every event of a training loop, and leave nothing behind."""
 
 import time
+from itertools import islice
 
 import pytest
 import torch
@@ -142,6 +143,22 @@ def test_after_so_many_steps_the_hooks_are_gone():
         train(loader(40), Pausing(), epochs=2)
     assert steps == [1]
     assert hooks.recorder.counts.steps == 3
+
+
+def test_the_batch_after_the_last_wanted_step_is_not_counted():
+    with hooked(num_steps=3) as hooks:
+        train(loader(40), Pausing())
+    assert hooks.recorder.counts.records == 6
+    assert hooks.recorder.spans()["wait"].num_steps == 3
+
+
+def test_a_loop_that_is_left_after_the_last_wanted_step_begins_no_epoch():
+    finished = []
+    with hooked(num_steps=3, finish=lambda: finished.append(1)) as hooks:
+        for _ in range(2):
+            train(islice(loader(40), 4), Pausing())
+    assert finished == [1]
+    assert hooks.recorder.counts.epochs == 1
 
 
 @pytest.mark.slow
