@@ -23,16 +23,22 @@ class SampledSteps:
     def __init__(self) -> None:
         self._sampler = StackSampler()
         self._is_on = False
+        self._num_steps = 0
 
     def after_batch(self, num_steps: int) -> None:
-        """Start or stop. ``num_steps`` are measured so far."""
-        if num_steps == FIRST_STEP and not self._is_on:
+        """Start, continue or stop. ``num_steps`` are measured so far, without discarded ones."""
+        is_sampled = FIRST_STEP <= num_steps < FIRST_STEP + NUM_SAMPLED
+        if not is_sampled or num_steps < self._num_steps:
+            self.stop()
+        if num_steps < self._num_steps:  # the steps before were discarded
+            self._sampler = StackSampler()
+        if is_sampled and not self._is_on:
             self._is_on = True
             self._sampler.start()
-        elif num_steps >= FIRST_STEP + NUM_SAMPLED:
-            self.stop()
+        self._num_steps = num_steps
 
     def stop(self) -> None:
+        """Stop until the next training batch, because what follows is no part of a step."""
         if self._is_on:
             self._is_on = False
             self._sampler.stop()

@@ -133,6 +133,7 @@ class TorchHooks:
                 batch = get(iterator)
             except StopIteration:
                 recorder.has_no_more()
+                self.sampled.stop()
                 if reads_ahead:
                     self._arm()
                 raise
@@ -148,6 +149,8 @@ class TorchHooks:
         self._disarm()
         self.calls.stop()
         self.recorder.asks(loader)
+        if not self.recorder.is_training:
+            self.sampled.stop()
         if 0 < self._num_steps <= self.recorder.counts.steps:
             self.remove()
             self._finish()

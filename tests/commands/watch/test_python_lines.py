@@ -10,7 +10,7 @@ from framework.commands.watch.python_lines import (
     counted_beside,
     lock_share,
 )
-from tests.commands.watch.loops import Pausing, hooked, loader, train
+from tests.commands.watch.loops import Pausing, hooked, loader, train, validate
 
 
 def python(seconds=0.02):
@@ -34,6 +34,34 @@ def test_only_some_steps_are_sampled():
         steps.after_batch(number)
         assert steps._is_on == (FIRST_STEP <= number < FIRST_STEP + NUM_SAMPLED)
     steps.stop()
+    assert steps.lines() == []
+
+
+def test_code_between_epochs_is_no_part_of_a_step():
+    with hooked() as hooks:
+        for _ in range(3):
+            train(loader(12), Pausing())
+            python(0.2)
+    assert "python" not in [line.function for line in hooks.sampled.lines()]
+
+
+def test_validation_between_steps_is_no_part_of_a_step():
+    model = Pausing()
+
+    def check():
+        validate(loader(2, delay_s=0.02), model)
+        model.train()
+
+    with hooked() as hooks:
+        train(loader(30), model, between=check)
+    assert "__getitem__" not in [line.function for line in hooks.sampled.lines()]
+
+
+def test_samples_of_discarded_steps_are_forgotten():
+    steps = SampledSteps()
+    steps.after_batch(FIRST_STEP)
+    python(0.05)
+    steps.after_batch(0)
     assert steps.lines() == []
 
 
