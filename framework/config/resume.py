@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from torch import Tensor
-
 from framework.config.targets import did_you_mean, val_sets, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
 from framework.train.freeze import thaws_of
 from framework.train.lr_scaling import KEYS as SCALING_KEYS
 from framework.train.parameter_groups import GROUPING
+from framework.train.plain_state import foreign_value
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
@@ -284,17 +283,16 @@ def check_form(state: Mapping[str, Any]) -> None:
 
     Raises:
         ValueError: A count is negative, or means do not fit each other.
-        TypeError: A value has a type that no optimizer saves.
+        TypeError: The optimizer's state holds more than tensors and plain values.
     """
     for name, count in state["progress"].items():
         if type(count) is not int or count < 0:
             raise ValueError(f"progress.{name} is {count!r}")
     _check_means(state)
     _check_watched(state)
-    for values in state["optimizer"]["state"].values():
-        for name, value in values.items():
-            if not isinstance(value, Tensor | int | float | None):
-                raise TypeError(f"the optimizer's {name} is {type(value).__name__}")
+    foreign = foreign_value({"state": state["optimizer"]["state"]})
+    if foreign:
+        raise TypeError(foreign)
 
 
 def _check_watched(state: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor
 from framework.contracts.training import Saved
 from framework.errors import CheckpointError, ResourceError
 from framework.system.durable import open_durable, reach, remove_leftovers
+from framework.train.plain_state import foreign_value
 
 FOLDER = "checkpoints"
 VERSION = 1
@@ -72,6 +73,7 @@ class CheckpointFolder:
         remove_leftovers(self.folder)
         self._sequence = max((sequence for sequence, _ in _by_age(self.folder)), default=0)
         self._saved_at = time.monotonic()
+        self._is_checked = False
 
     def is_late(self) -> bool:
         return self.every_s is not None and time.monotonic() - self._saved_at > self.every_s
@@ -85,6 +87,8 @@ class CheckpointFolder:
         final: bool,
     ) -> Saved:
         """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
+        if not self._is_checked:
+            self._check_optimizer(state.get("optimizer", {}))
         saved = Saved(None, False)
         try:
             if weights is not None:  # first, so that a run that resumes from the state has them
@@ -106,6 +110,14 @@ class CheckpointFolder:
             self.warn(f"warning: step {step} is not saved, {stands}; {error}")
         self._saved_at = time.monotonic()
         return saved
+
+    def _check_optimizer(self, state: dict[str, Any]) -> None:
+        """Warn, before hours of training, that no run will be able to continue from a state."""
+        self._is_checked = True
+        foreign = foreign_value(state)
+        if foreign:
+            fix = "choose an optimizer that keeps tensors and plain values"
+            self.warn(f"warning: {foreign}: this run cannot be resumed; {fix}")
 
     def _save_weights(self, name: str, weights: dict[str, Any]) -> None:
         with open_durable(self.folder / name) as file:

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from torch import Tensor
 
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Moment, Watcher
 from framework.errors import ConfigError
 from framework.system.rng import kept_generators
 from framework.system.user_code import raise_if_user_error
+from framework.train.plain_state import is_plain
 
 
 @final
@@ -105,7 +105,7 @@ class Watching:
         states: dict[str, Any] = {}
         for name, watcher in self._watchers.items():
             states[name] = self._called(name, watcher.state_dict)
-            if not isinstance(states[name], dict) or not _is_plain(states[name]):
+            if not isinstance(states[name], dict) or not is_plain(states[name]):
                 what = "returns more than tensors and plain values in a dict"
                 fix = "return numbers, texts, tensors, and lists and dicts of them"
                 raise ConfigError(334, f"{name}.state_dict", what, fix)
@@ -120,12 +120,3 @@ class Watching:
         for name, watcher in self._watchers.items():
             if name in states:
                 self._called(name, watcher.load_state_dict, states[name])
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a saved state may hold ``value``: nothing that only code could restore."""
-    if isinstance(value, dict):
-        return all(isinstance(k, str | int) and _is_plain(item) for k, item in value.items())
-    if isinstance(value, list | tuple):
-        return type(value) in (list, tuple) and all(map(_is_plain, value))
-    return value is None or type(value) in (bool, int, float, str) or isinstance(value, Tensor)

@@ -219,6 +219,11 @@ def test_the_form_of_a_state_passes():
     check_form(STATE)
 
 
+def test_an_optimizer_may_keep_lists_dicts_and_texts():
+    kept = {"Q": [torch.zeros(2, 2), []], "GG": {"left": (torch.zeros(1), None)}, "by": ["a,b->c"]}
+    check_form({**STATE, "optimizer": {"state": {0: kept, "calls": 3}}})
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -229,7 +234,8 @@ def test_the_form_of_a_state_passes():
         {"best": {"accuracy": 0.5, "step": 2}},
         {"best": {"loss": torch.zeros(0)}},
         {"val": {"loss": "low"}},
-        {"optimizer": {"state": {0: {"momentum_buffer": "text"}}}},
+        {"optimizer": {"state": {0: {"momentum_buffer": {1, 2}}}}},
+        {"optimizer": {"state": {0: {"momentum_buffer": [{"a": {1, 2}}]}}}},
     ],
 )
 def test_a_state_of_a_form_that_no_run_saves_is_refused(changes):

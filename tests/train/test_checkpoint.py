@@ -14,6 +14,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 import framework.system.durable
 import framework.train.checkpoint
+from framework.config.resume import check_form
 from framework.errors import CheckpointError, ResourceError
 from framework.train.checkpoint import (
     _END,
@@ -400,6 +401,51 @@ def test_a_full_disk_is_said_and_the_run_goes_on(tmp_path, monkeypatch):
         "warning: step 2 is not saved, the newest checkpoint stands; error[R101]: "
     )
     assert os.listdir(tmp_path / "checkpoints") == ["step-00000001.pt"]
+
+
+class Projector:
+    pass
+
+
+def test_an_optimizer_whose_state_cannot_be_read_again_is_said_at_the_first_save(tmp_path):
+    said = []
+    folder = folder_of(tmp_path, said=said)
+    state = {"optimizer": {"state": {0: {"Q": [torch.zeros(1)], "projector": Projector()}}}}
+    folder.save(1, state, None, best=False, final=False)
+    folder.save(2, state, None, best=False, final=False)
+    what = "the optimizer's projector is Projector: this run cannot be resumed"
+    fix = "choose an optimizer that keeps tensors and plain values"
+    assert said == [f"warning: {what}; {fix}"]
+
+
+class KeepsLists(torch.optim.SGD):
+    """Keeps lists of tensors, as SOAP and PSGD do."""
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            kept = self.state[parameter].setdefault("Q", [torch.zeros(1), {"calls": 0}])
+            kept[0] += parameter.grad.abs().sum()
+            kept[1]["calls"] += 1
+        return super().step(closure)
+
+
+def test_lists_of_an_optimizer_come_back(tmp_path):
+    def trainer():
+        model = make_model()
+        optimizer = KeepsLists(model.parameters(), lr=0.1)
+        return make_trainer(
+            make_data(8), 4, model=model, optimizer=optimizer, checkpoints=folder_of(tmp_path)
+        )
+
+    first, second = trainer(), trainer()
+    first.fit()
+    state = newest_state(tmp_path).state
+    check_form(state)
+    second.load_state_dict(state)
+    kept = [list(trainer.stepper.optimizer.state.values()) for trainer in (first, second)]
+    for old, new in zip(*kept, strict=True):
+        assert torch.equal(old["Q"][0], new["Q"][0])
+        assert old["Q"][1] == new["Q"][1] == {"calls": 2}
 
 
 def test_weights_that_the_disk_has_refused_are_not_the_best(tmp_path, monkeypatch):

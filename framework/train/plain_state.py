@@ -1,0 +1,47 @@
+"""Which values a saved state may hold: those that are read again without running any code."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PLAIN = (bool, int, float, str, torch.dtype, torch.device)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a saved state may hold ``value``: nothing that only code could restore."""
+    if isinstance(value, dict):
+        return all(isinstance(k, str | int) and is_plain(item) for k, item in value.items())
+    if isinstance(value, list | tuple):
+        return type(value) in (list, tuple, torch.Size) and all(map(is_plain, value))
+    return value is None or type(value) in PLAIN or isinstance(value, Tensor)
+
+
+def foreign_value(optimizer: Mapping[str, Any]) -> str:
+    """Return what no saved state may hold in the state of an optimizer, or "" if all is plain.
+
+    ``optimizer`` is what ``torch.optim.Optimizer.state_dict`` returns.
+    """
+    groups = dict(enumerate(optimizer.get("param_groups", ())))
+    for part in (optimizer.get("state", {}), groups):
+        for key, values in part.items():
+            named = values if isinstance(values, dict) else {key: values}
+            for name, value in named.items():
+                if not is_plain(value):
+                    return f"the optimizer's {name} is {_inside(value)}"
+    return ""
+
+
+def _inside(value: Any) -> str:
+    """Name the type of a value, and of the first part of it that is not plain."""
+    name = type(value).__name__
+    parts: list[Any] = []
+    if isinstance(value, dict):
+        parts = [*value.values()]
+    elif isinstance(value, list | tuple):
+        parts = [*value]
+    bad = [part for part in parts if not is_plain(part)]
+    if not bad:
+        return name
+    return f"{name} with {_inside(bad[0])}"
