@@ -37,6 +37,7 @@ from framework.train.trainer import Trainer
 SINGLE = ("framework.parallel.none.", "framework.parallel.dp.")
 VIRTUAL = "framework.parallel.virtual."
 OTHER_RANK = 104  # of the error of ranks that did not meet the loss that ended a run
+ELSEWHERE = "replay it where it ran: on another machine other bits come out"
 COMPARED = ("processor", "num_cores", "gpus")  # of the machine: they may change bits
 
 
@@ -109,6 +110,7 @@ class RunAgain:
         repeated: The last step of each report that came out equal, bit by bit.
         differing: The last step of each report that did not.
         ended: The error that ended the run, if it was met.
+        last_taken: The last step that was taken.
     """
 
     def __init__(
@@ -125,26 +127,40 @@ class RunAgain:
         self.repeated: set[int] = set()
         self.differing: set[int] = set()
         self.ended = ""
+        self.last_taken = 0
         self.num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
 
     def find(self, search: StepSearch, where: str) -> int:
-        """Return the step that is searched. ConfigError C343 if all steps are finite."""
+        """Return the step that is searched.
+
+        ConfigError C343 if all steps are finite, or none of them was taken.
+        """
         watch = self._walk(search.first, search.last, None)
         facts = list(watch.facts.values())
+        if not facts:
+            raise self._ended_before(where)
         if not search.metric:
             bad = next((own.step for own in facts if not own.finite), None)
             if bad is None:
                 what = f"steps {search.first} to {search.last} are all finite here"
-                fix = "replay it where it ran: on another machine other bits come out"
-                raise ConfigError(343, where, what, fix)
+                raise ConfigError(343, where, what, ELSEWHERE)
             return bad
         return max(facts, key=lambda own: search.rank(own.means)).step
 
+    def _ended_before(self, where: str) -> ConfigError:
+        """Return the error for a replay that ended before the steps that are wanted."""
+        what = f"the replay ended before it, after step {self.last_taken}"
+        if self.ended:
+            what += f" ({self.ended})"
+        return ConfigError(343, where, what, ELSEWHERE)
+
     def show(self, step: int, search: StepSearch | None, show: Show) -> None:
-        """Take a step and its neighbors, and show it."""
+        """Take a step and its neighbors, and show it. ConfigError C343 if it was not taken."""
         start = time.perf_counter()
 
         def seen(watch: StepWatch, assembly: Assembly, begin: int) -> None:
+            if step not in watch.facts:
+                raise self._ended_before(f"step = {step}")
             summary = {
                 "run": str(self.history.run_dir.resolve()),
                 "search": search and search._asdict(),
@@ -157,7 +173,13 @@ class RunAgain:
                 source = assembly.train_source
                 show(ReplayedStep(summary, passes, source, watch.parts.objective))
 
-        self._walk(max(1, step - 1), self._neighbor_after(step), step, seen)
+        self._walk(self._neighbor_before(step), self._neighbor_after(step), step, seen)
+
+    def _neighbor_before(self, step: int) -> int:
+        """Return the step before, or ``step`` if none is before it, or if other ranks took it."""
+        if step == 1 or self._ranks_of(self.history.attempt_at(step - 2)) != self.num_ranks:
+            return step
+        return step - 1
 
     def _neighbor_after(self, step: int) -> int:
         """Return the next step, or ``step`` itself if a resume with other ranks lies between."""
@@ -215,6 +237,7 @@ class RunAgain:
             with closing(self._assembly(position, state)) as assembly:
                 trainer = self._trainer(assembly, watch, position, until, state)
                 has_ended = self._train(trainer, watch)
+                self.last_taken = trainer.progress.step
                 if has_ended or trainer.progress.step < until or until == last:
                     if seen is not None:
                         seen(watch, assembly, begin)

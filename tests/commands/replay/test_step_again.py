@@ -6,9 +6,15 @@ import pytest
 
 from framework.commands.replay.run_history import Attempt
 from framework.commands.replay.step_again import num_ranks
-from framework.errors import DataError
+from framework.errors import ConfigError, DataError
 from tests.cli.command import paceline
-from tests.commands.replay.replayed_runs import SMALL, check_steps, known_run, replayed
+from tests.commands.replay.replayed_runs import (
+    EVERY_STEP,
+    SMALL,
+    check_steps,
+    known_run,
+    replayed,
+)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +77,40 @@ def test_a_resumed_run_is_repeated_with_the_configuration_of_each_part(tmp_path)
     assert own["from_step"] == 0
     assert own["repeated_reports"] == list(range(1, 13))
     assert not own["differing_reports"]
+
+
+def test_the_first_step_of_other_ranks_is_shown_without_the_step_before_it(tmp_path):
+    words = [*SMALL, *EVERY_STEP, "workers.num=0", "hydra.run.dir=run", "epochs=1"]
+    assert paceline("train", *words, cwd=tmp_path).code == 0
+    assert paceline("train", "resume=run", "epochs=3", cwd=tmp_path).code == 0
+    path = tmp_path / "run" / "resolved.json"
+    config = json.loads(path.read_text())
+    parallel = {"_target_": "framework.parallel.ddp.DistributedParallel", "num_processes": 2}
+    path.write_text(json.dumps({**config, "parallel": parallel}))
+    facts = tmp_path / "run" / "run.json"
+    facts.write_text(facts.read_text().replace('"ranks": 1', '"ranks": 2', 1))
+    own = replayed(tmp_path / "run", 6)
+    assert own["from_step"] == 5
+    assert [near["step"] for near in own["neighbors"]] == [7]
+    assert replayed(tmp_path / "run", 7)["from_step"] == 5
+
+
+@pytest.mark.parametrize("step", ["10", "max:loss", "nan"])
+def test_a_replay_that_ends_before_the_step_says_so(tmp_path, step):
+    known = known_run(tmp_path, "workers.num=0", "report_every=5", "schedule=constant")
+    for path in (known.path / "checkpoints").glob("step-*.pt"):
+        path.unlink()
+    config = json.loads((known.path / "resolved.json").read_text())
+    config["optim"]["lr"] = 1e18  # as if this machine computed other bits
+    (known.path / "resolved.json").write_text(json.dumps(config))
+    lines = [json.loads(line) for line in (known.path / "metrics.jsonl").read_text().splitlines()]
+    reports = [line for line in lines if line["split"] == "train"]
+    reports[1]["loss"] = 99.0
+    text = "".join(f"{json.dumps(line)}\n" for line in reports[:2])
+    (known.path / "metrics.jsonl").write_text(text)
+    (known.path / "exit.json").write_text('{"code": 6}')
+    with pytest.raises(ConfigError, match=r"C343.*ended before it, after step \d+ \(.*N101"):
+        replayed(known.path, step)
 
 
 def test_the_worst_step_is_found_within_a_report(tmp_path):
