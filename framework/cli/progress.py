@@ -144,7 +144,7 @@ def _pack_one(
 def show_packing(packing: Packing, num_workers: int | None) -> Packed:
     """Pack with a progress bar on standard error, and print what was made."""
     with progress_bar(packing.path) as (console, tell):
-        packed = pack(packing, num_workers, tell)
+        packed = pack(packing, num_workers, tell, on_note=_note)
     if packed.manifest is not None and packed.manifest.classes:
         console.print(f"labels: {_labels(packed.manifest.classes)}", soft_wrap=True, markup=False)
     for split in packed.splits:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol, final, overload, runtime_checkable
 import numpy as np
 from torch import Tensor
 
+from framework.system.code_digest import CodeDigest, files_digest
+
 KINDS = ("image", "labels", "audio", "video", "text", "bytes", "boxes", "points", "raw")
 CARRIED = ("text", "bytes")  # kinds that are lists in a batch, and stay on the host
 IGNORE = 255  # a label map's value for pixels without a class, as in Pascal VOC
@@ -350,6 +352,22 @@ def item_files_of(source: RecordInput, index: int) -> Sequence[str]:
     if isinstance(source, ItemsOfFiles):
         return source.item_files(index)
     return ()
+
+
+@runtime_checkable
+class MadeByUserCode(Protocol):
+    """A capability of an input: the user's code makes its records."""
+
+    def code(self) -> CodeDigest:
+        """Return the digest of the code and of its state before its first use."""
+        ...
+
+
+def code_of(source: RecordInput) -> CodeDigest:
+    """Return the digest of the user's code that makes the records: that of the input by default."""
+    if isinstance(source, MadeByUserCode):
+        return source.code()
+    return CodeDigest(files_digest([type(source).__module__]))
 
 
 @runtime_checkable

@@ -13,6 +13,7 @@ from framework.errors import ConfigError, DataError, PacelineError, UserRecordEr
 from framework.input.rows import Row, chunk_of, first_fields, typed_row
 from framework.store.label import check_classes
 from framework.store.walk_tree import named_files, walk
+from framework.system.code_digest import CodeDigest, digest_of
 from framework.system.user_code import user_error
 
 KEY = "key"  # of a record, if the function gives it
@@ -43,6 +44,7 @@ class FunctionInput:
             raise ConfigError(163, "input.path, input.items", "give one of the two", fix)
         self.classes = check_classes((), self.classes, self.function)
         self.kinds: Mapping[str, str] = {}
+        self._code = digest_of(self.call, (self.function.partition(".")[0],))
 
     @cached_property
     def keyed_items(self) -> list[tuple[str, Any]]:
@@ -127,6 +129,9 @@ class FunctionInput:
     def item_files(self, index: int) -> Sequence[str]:
         item = self.keyed_items[index][1]
         return (item,) if isinstance(item, str) else ()
+
+    def code(self) -> CodeDigest:
+        return self._code
 
 
 def stored_value(value: Any) -> Any:

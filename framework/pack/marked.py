@@ -18,6 +18,7 @@ from framework.contracts.records import (
     Manifest,
     RecordInput,
     Records,
+    code_of,
     item_files_of,
     notes_of,
     range_files_of,
@@ -29,6 +30,7 @@ from framework.image.label_map import BadLabels, decode_labels, labels_header
 from framework.order.batches import spread
 from framework.store.kinds import RAGGED, TakesKinds, check_present, checked_kinds
 from framework.store.manifest import fits_kind
+from framework.system.code_digest import CodeDigest
 
 NUM_SAMPLES = 8  # items that a guess looks at
 MOST_VALUES = 32  # different numbers in a gray label map; a photograph has some 200
@@ -243,6 +245,9 @@ class MarkedInput:
 
     def item_files(self, index: int) -> Sequence[str]:
         return item_files_of(self.source, index)
+
+    def code(self) -> CodeDigest:
+        return code_of(self.source)
 
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
         if self.labels:  # each map is mapped alone

@@ -103,9 +103,12 @@ def _innermost(error: BaseException, packages: Sequence[str]) -> Place | None:
 
 def user_line(file: str, line: int) -> str | None:
     """Return ``file:line`` if a file is the user's, and None for a library's or ours."""
-    if _is_ours(file) or _is_library(file):
-        return None
-    return f"{_shortest(file)}:{line}"
+    return f"{_shortest(file)}:{line}" if is_users(file) else None
+
+
+def is_users(file: str) -> bool:
+    """Return whether a file is the user's, and not a library's or ours."""
+    return not _is_ours(file) and not _is_library(file)
 
 
 def _is_ours(file: str) -> bool:

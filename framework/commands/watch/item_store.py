@@ -7,11 +7,8 @@ A killed script leaves only the folder, which the next one removes.
 
 import hashlib
 import os
-import pickle
-import pickletools
 import shutil
 import socket
-import sys
 from collections.abc import Sequence, Sized
 from contextlib import suppress
 from operator import index as number_of
@@ -33,8 +30,8 @@ from framework.contracts.records import Manifest, NumberKeys
 from framework.data.dataset import title_of
 from framework.errors import PacelineError
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.system.code_digest import digest_of
 from framework.system.durable import remove_leftovers
-from framework.system.user_code import user_line
 
 BLOCK = 1024  # items that are written at once
 # The collected items and the store exist side by side for a moment.
@@ -117,31 +114,11 @@ def key_of(dataset: Any) -> str:
     Raises:
         LayoutError: Its state cannot be pickled.
     """
-    state, buffers = _pickled(dataset)
-    digest = hashlib.sha256(state)
-    for buffer in buffers:
-        digest.update(buffer.raw())
-    for file in sorted(_user_files(state)):
-        digest.update(Path(file).read_bytes())
-    digest.update(str(len(dataset)).encode())
-    return digest.hexdigest()[:24]
-
-
-def _pickled(dataset: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        return pickle.dumps(dataset, 5, buffer_callback=buffers.append), buffers
-    except Exception as error:
-        what = f"the Dataset cannot be pickled ({type(error).__name__}: {error})"
-        raise LayoutError(" ".join(what.split())[:200]) from error
-
-
-def _user_files(state: bytes) -> set[str]:
-    """Return the user's files that define what a pickle refers to."""
-    texts = {argument for _, argument, _ in pickletools.genops(state) if isinstance(argument, str)}
-    modules = [sys.modules.get(text.split(" ")[0]) for text in texts]
-    files = [getattr(module, "__file__", None) for module in modules]
-    return {file for file in files if file and user_line(file, 1) is not None}
+    code = digest_of(dataset)
+    if code.state is None:
+        raise LayoutError(f"the Dataset cannot be pickled ({code.fault})"[:200])
+    words = f"{code.files} {code.state} {len(dataset)}"
+    return hashlib.sha256(words.encode()).hexdigest()[:24]
 
 
 @final

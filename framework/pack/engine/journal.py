@@ -72,7 +72,7 @@ class Journal:
 
     def foreign(self) -> ResourceError:
         """Return the error for a journal of another command, which may still be running."""
-        what = "was begun by another command (other items, options or output)"
+        what = "was begun by another command (other items, options, output or code)"
         fix = "finish that one, or remove the folder when nobody needs it"
         return ResourceError(154, str(self.folder), what, fix)
 

@@ -6,7 +6,7 @@ The bytes are the same for any number of processes, machines and interruptions.
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from framework import __version__
-from framework.contracts.records import Field, Manifest
+from framework.contracts.records import Field, Manifest, code_of
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.measure.host import num_cores
 from framework.pack.engine import disk_space, jobs, publish
@@ -35,8 +35,8 @@ from framework.system.durable import remove_leftovers, tidied
 from framework.system.lock import PATIENCE_S, locked
 
 
-def _ignore(_: PackProgress) -> None:
-    """Ignore progress."""
+def _ignore(_: PackProgress | str) -> None:
+    """Ignore progress, or a note."""
 
 
 def pack(
@@ -44,11 +44,12 @@ def pack(
     num_workers: int | None = 0,
     on_progress: OnProgress = _ignore,
     start_method: str | None = None,
+    on_note: Callable[[str], None] = _ignore,
 ) -> Packed:
     """Pack a store.
 
-    Finished jobs stay in ``PATH.parts`` whatever happens, and the same call resumes from them. An
-    old store at ``path`` stays until the new one is complete. With splits, none of their old stores
+    Finished jobs stay in ``PATH.parts`` whatever happens, and the same call resumes from them,
+    unless the user's code that makes the records has changed. An old store at ``path`` stays until the new one is complete. With splits, none of their old stores
     is replaced before all new ones are complete.
 
     Args:
@@ -56,6 +57,7 @@ def pack(
         num_workers: Processes; 0: this one; None: one per core if there is more than one job.
         on_progress: Called with the progress.
         start_method: As in ``ProcessPool``.
+        on_note: Called with a note for the user.
 
     Raises:
         ConfigError: C161 for classes without a label that numbers them. C242, C244: a split cannot
@@ -78,7 +80,8 @@ def pack(
             locks.enter_context(_locked(path, "lock", shared=is_part))
         for path in packing.paths.values():  # an edit may have ended while we waited
             _check_place(path)
-        packed = _packed(_Run(packing, on_progress), num_workers, start_method)
+        run = _Run(packing, on_progress, on_note)
+        packed = _packed(run, num_workers, start_method)
     return replace(packed, seconds=time.perf_counter() - start)
 
 
@@ -120,9 +123,12 @@ def _locked(
 class _Run:
     """One call of ``pack``, under its locks."""
 
-    def __init__(self, packing: Packing, on_progress: OnProgress) -> None:
+    def __init__(
+        self, packing: Packing, on_progress: OnProgress, on_note: Callable[[str], None]
+    ) -> None:
         self.packing = packing
         self.on_progress = on_progress
+        self.on_note = on_note
         self.path = Path(packing.shared_path)
         self.journal = Journal(packing.shared_path, packing.suffix)
         self.tidy()
@@ -153,16 +159,14 @@ class _Run:
     def _begin(self) -> PackPlan:
         """Return the journal's plan if the same command has begun; else begin a new journal.
 
-        The old plan stays even if a repaired item would change it. Shares do not change the jobs,
-        but all parts must agree on them. R154 if another command has begun, and its parts may be
-        running.
+        The old plan stays even if a repaired item would change it. R154 if another command has
+        begun, and its parts may be running.
         """
         packing = self.packing
         facts = _facts(self.manifest, packing)
         split = packing.split and [*map(list, packing.split.shares.items()), packing.split.by]
         begun = self.journal.begun()
-        agrees = begun is not None and (packing.part is None or begun.get("split") == split)
-        if begun is not None and agrees and begun.get("facts") == facts:
+        if begun is not None and self._continues(begun, facts, split):
             return PackPlan(**begun["plan"])
         if begun is not None and packing.part is not None:
             raise self.journal.foreign()
@@ -171,6 +175,24 @@ class _Run:
         disk_space.check_space(self.path, self._needed(plan, plan.num_jobs))
         self.journal.begin({"facts": facts, "plan": asdict(plan), "split": split})
         return plan
+
+    def _continues(self, begun: Mapping[str, Any], facts: dict[str, Any], split: Any) -> bool:
+        """Return whether finished jobs are kept, and note that they are not for the code's sake.
+
+        Shares do not change the jobs, but all parts must agree on them. Parts share their jobs even
+        if nobody can tell whether the state is the same.
+        """
+        is_part = self.packing.part is not None
+        code = code_of(self.packing.source)
+        before = begun.get("facts", {})
+        if before == facts and (code.state is not None or is_part):
+            return not is_part or begun.get("split") == split
+        if not is_part and {**before, "code": facts["code"]} == facts:
+            why = f"the code or the state of {facts['source']} has changed"
+            if code.state is None:
+                why = f"{facts['source']} may have changed: it cannot be pickled ({code.fault})"
+            self.on_note(f"{self.journal.folder}: packing starts anew, since {why}")
+        return False
 
     def tidy(self) -> None:
         """Remove temporary files of ended processes: ours, or those of a killed packing."""
@@ -350,6 +372,7 @@ def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:
         "num_items": manifest.num_records,
         "suffix": packing.suffix,
         "configured": packing.configured,
+        "code": code_of(packing.source)[:2],
         # A record whose key does not fit may be left out of a job.
         "key_check": packing.split and packing.split.key_check,
     }

@@ -1,3 +1,4 @@
+import importlib.util
 import multiprocessing
 import os
 import re
@@ -5,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,8 @@ import torch
 
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.input.arrays import ArraysInput
+from framework.input.dataset import DatasetInput
+from framework.input.function import FunctionInput
 from framework.pack.engine import jobs, journal
 from framework.pack.engine import publish as finish
 from framework.pack.engine.pack_store import pack
@@ -22,6 +26,7 @@ from framework.pack.engine.verify_store import verify
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
+from framework.system.code_digest import CodeDigest
 from tests.conftest import make_records, write_store
 from tests.forks import forked
 from tests.input.inputs import COUNT, FORMATS, Input, content, packing
@@ -39,6 +44,14 @@ def labels(path):
     )
     store.close()
     return found
+
+
+def stored(path, field):
+    """The first value of a field in each record."""
+    store = open_store(path)
+    values = store.read(torch.arange(store.manifest.num_records))[field][:, 0].tolist()
+    store.close()
+    return values
 
 
 def in_child(action, *arguments):
@@ -506,3 +519,87 @@ def test_a_file_that_goes_on_changing_is_named_by_each_item_of_its_job(monkeypat
     monkeypatch.setattr(source, "read", touched)
     with pytest.raises(DataError, match=r"D153.*x\.npy: record 0.*changes while"):
         pack(packing("x.h5", source))
+
+
+# ------------------------------------------------------------------------------------- the user's code
+
+MAKER = """
+import threading
+
+def make(n):
+    if n == 3998 and {fails}:
+        raise ValueError("has no record")
+    return {{"x": [n * {factor}] * 100}}
+
+class Numbers:
+    def __init__(self, lock=None):
+        self.lock = lock
+
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, n):
+        return make(n)
+"""
+
+
+def maker_input(kind, factor, fails=False):
+    """An input of a module that is written and imported anew."""
+    Path("maker_of_pack.py").write_text(MAKER.format(factor=factor, fails=fails))
+    spec = importlib.util.spec_from_file_location("maker_of_pack", "maker_of_pack.py")
+    module = sys.modules["maker_of_pack"] = importlib.util.module_from_spec(spec)
+    text = Path("maker_of_pack.py").read_text()
+    module.__file__ = os.path.abspath("maker_of_pack.py")
+    exec(compile(text, module.__file__, "exec"), vars(module))
+    if kind == "function":
+        return FunctionInput("maker_of_pack.make", module.make, None, 4000, None)
+    lock = threading.Lock() if kind == "locked" else None
+    return DatasetInput(module.Numbers(lock), None, None)
+
+
+@pytest.mark.parametrize("kind", ["function", "dataset"])
+def test_when_the_user_s_code_has_changed_packing_starts_anew(kind):
+    notes = []
+    with pytest.raises(DataError, match=r"U100.*has no record"):
+        pack(packing(source=maker_input(kind, 1, fails=True)))
+    packed = pack(packing(source=maker_input(kind, 2)), on_note=notes.append)
+    assert packed.resumed == 0
+    assert stored("x.h5", "x") == list(range(0, 8000, 2))
+    assert len(notes) == 1
+    assert notes[0].startswith("x.h5.parts: packing starts anew, since the code or the state of")
+
+
+@pytest.mark.parametrize(("kind", "resumes"), [("function", 1), ("dataset", 1), ("locked", 0)])
+def test_jobs_of_the_same_code_are_kept_unless_nobody_can_tell(kind, resumes):
+    def interrupt(now):
+        if now.items > COUNT / 2:
+            raise KeyboardInterrupt
+
+    notes = []
+    with pytest.raises(KeyboardInterrupt):
+        pack(packing(source=maker_input(kind, 1)), on_progress=interrupt)
+    packed = pack(packing(source=maker_input(kind, 1)), on_note=notes.append)
+    assert (packed.resumed > 0) == resumes
+    assert stored("x.h5", "x") == list(range(4000))
+    assert ["may have changed: it cannot be pickled" in note for note in notes] == [True] * (
+        1 - resumes
+    )
+
+
+def test_parts_of_changed_code_are_not_mixed():
+    pack(packing(source=maker_input("function", 1), part=0, parts=2))
+    with pytest.raises(ResourceError, match=r"R154.*output or code"):
+        pack(packing(source=maker_input("function", 2), part=1, parts=2))
+
+
+def test_parts_share_the_jobs_of_a_dataset_that_cannot_be_pickled():
+    for part in range(2):
+        pack(packing(source=maker_input("locked", 1), part=part, parts=2))
+    assert stored("x.h5", "x") == list(range(4000))
+
+
+def test_an_input_of_the_user_s_own_counts_as_code():
+    source = Input()
+    in_child(packed_until, "x.h5", True, journal, "write_bytes", 3)
+    source.code = lambda: CodeDigest("another")
+    assert pack(packing(source=source)).resumed == 0
