@@ -24,6 +24,7 @@ from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
+from framework.contracts.parallel import Parallel
 from framework.contracts.slow_records import joined_blocks, slow_block
 from framework.contracts.span import Span, shares
 from framework.errors import ConfigError
@@ -82,7 +83,7 @@ def run(
         if saved is not None and saved.damaged:
             damaged = ", ".join(saved.damaged)
             notes.insert(0, f"{damaged} cannot be read; continuing from {saved.path.name}")
-        finished = _finished_summary(run_dir)
+        finished = _finished_summary(run_dir, assembly.parallel)
         goes_on = trainer.progress.step < trainer.total_steps and not trainer.ended
         if goes_on or finished is None:
             return _fit(assembly, trainer, run_dir, notes, start)
@@ -160,15 +161,19 @@ def _saved_state(resume: Config) -> RecoveredState | None:
     return newest_state(run_dir)
 
 
-def _finished_summary(run_dir: Path) -> dict[str, Any] | None:
-    """Return the summary of a finished run, or None if the run was killed or stopped early."""
-    try:
-        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    if summary["status"] != "finished":
-        return None
-    return summary
+def _finished_summary(run_dir: Path, parallel: Parallel) -> dict[str, Any] | None:
+    """Return the summary of a finished run, or None if the run was killed or stopped early.
+
+    All ranks call it together and get what rank 0 reads. Rank 0 removes the file soon after, so
+    that a rank that read it later would train while the others validate.
+    """
+    summary: dict[str, Any] | None = None
+    if parallel.rank == 0:
+        with suppress(FileNotFoundError, ValueError):
+            summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    if summary is not None and summary["status"] != "finished":
+        summary = None
+    return gathered(parallel, {"summary": summary})[0]["summary"]
 
 
 def _revalidate(
