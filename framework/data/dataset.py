@@ -3,24 +3,34 @@
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Sequence, Sized
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence, Sized
+from contextlib import closing, suppress
+from copy import copy
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, Subset
 
+from framework.contracts.batch import Batch
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Manifest
 from framework.data.collate import Padding
-from framework.data.item_reader import HOST, ItemReader, Items, ItemWork
+from framework.data.item_reader import HOST, GeneratorMoved, ItemReader, Items
 from framework.data.items import Collate, ItemForm, alike, check_names, fields_of
 from framework.data.reader import Request, plain
 from framework.data.source import WorkerSource, make_order
 from framework.data.workers import Workers
-from framework.errors import ConfigError, DataError, words_of
+from framework.errors import ConfigError, DataError, PacelineError, words_of
 from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import raise_if_user_error
+
+# Records that are tried if threads may read. Items that draw are refused before the first step
+# unless less than about one record in 64 draws; later, they end the run.
+MOST_TRIED = 64
 
 
 @runtime_checkable
@@ -41,6 +51,7 @@ class ItemTrial(NamedTuple):
     """What reading a few items shows."""
 
     item: Any  # record 0
+    last: Any  # the last record
     draws: bool  # whether items draw random numbers
     repeats: bool  # whether an item is the same again after the generators were seeded alike
 
@@ -89,7 +100,8 @@ class DatasetSource(WorkerSource[ItemReader]):
 
     Processes read it unless the user chooses threads: they have generators of their own, and no
     Dataset is written for several threads. Threads must not share generators, so items that draw
-    random numbers need processes or the step's own thread.
+    random numbers need processes or the step's own thread. If a generator moves while another
+    thread reads, processes read that batch and all later ones, and refuse items that draw.
     """
 
     def __init__(self, data: Any, form: ItemForm, context: SourceContext) -> None:
@@ -102,15 +114,16 @@ class DatasetSource(WorkerSource[ItemReader]):
         order = make_order(num_records, title, context)
         super().__init__(read, order, context, "process", [Padding(form.lengths)])
         self._where = where
-        self.trial = try_items(read, num_records)
+        may_thread = self.workers.kind == "thread" or not self.workers.num
+        self.trial = try_items(read, num_records, MOST_TRIED if may_thread else 2)
         read.draws = self.trial.draws
         self.manifest = _manifest(read, self.trial.item, num_records)
-        self.draws = read.draws  # describing the data has tried ``collate``, too
+        if may_thread and min(num_records, order.batch_size) > 1:
+            with suppress(PacelineError):  # the order may never join these two
+                _try_collate(read, [self.trial.item, self.trial.last], [0, num_records - 1])
         self._check_workers()
-        # It starts when it is used.
-        self._process = Workers(read, 1, "process", context.worker_timeout_s, context.start_method)
-        self._process.stages = self.workers.stages
-        self._process.ledger = self.workers.ledger
+        self._process = self._processes(read, 1)
+        self._instead: Workers | None = None  # of threads, once a generator has moved
 
     def _check_workers(self) -> None:
         """Raise ConfigError C230 or C236 for workers that cannot read this Dataset."""
@@ -123,16 +136,58 @@ class DatasetSource(WorkerSource[ItemReader]):
             _check_sendable(self.read, self.context.start_method)
 
     @property
-    def readers(self) -> Workers:
-        """The workers that read the epoch which begins now in this thread.
+    def draws(self) -> bool:
+        """Whether items or ``collate`` are known to draw random numbers."""
+        return self.read.draws
+
+    def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
+        """Yield one batch per request, in order, for the thread that calls.
 
         Without workers, a loader's thread may read beside the step, which draws from the same
         generators. A process reads items that draw, then.
         """
         beside_step = threading.current_thread() is not threading.main_thread()
         if beside_step and self.draws and not self.workers.num:
-            return self._process
-        return self.workers
+            return self._process.map(requests)
+        return self._watched(requests)
+
+    def _watched(self, requests: Iterator[Request]) -> Generator[Batch]:
+        """Yield the batches. Threads read only as long as no generator moves."""
+        waiting: deque[Request] = deque()
+        if self._instead is None:
+            noted = _noted(requests, waiting)
+            with suppress(GeneratorMoved), closing(self.workers.map(noted)) as batches:
+                for batch in batches:
+                    waiting.popleft()
+                    yield batch
+                return
+            self._instead = self._refusing()
+        yield from self._instead.map(chain(waiting, requests))
+
+    def read_batch(self, request: Request) -> Batch:
+        try:
+            return self.read(request)
+        except GeneratorMoved:
+            with closing(self._process.map([request])) as batches:
+                return next(batches)
+
+    def _refusing(self) -> Workers:
+        """Return processes that refuse items that draw: threads have read ahead by now."""
+        read = copy(self.read)
+        read.draws = False
+        read.refuses = "workers.num = 0"
+        if self.workers.num:
+            read.refuses = f"workers.kind = {self.workers.kind}"
+        _check_sendable(read, self.context.start_method)
+        return self._processes(read, max(1, self.workers.num))
+
+    def _processes(self, read: ItemReader, num: int) -> Workers:
+        """Return processes, which start when they are used."""
+        context = self.context
+        made = Workers(read, num, "process", context.worker_timeout_s, context.start_method)
+        made.stages = self.workers.stages
+        made.ledger = self.workers.ledger
+        return made
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -153,6 +208,8 @@ class DatasetSource(WorkerSource[ItemReader]):
     def close(self) -> None:
         super().close()
         self._process.close()
+        if self._instead is not None:
+            self._instead.close()
 
 
 def split_name(context: SourceContext) -> str:
@@ -195,21 +252,23 @@ def length_of(data: Any, where: str) -> int:
         raise DataError(233, place, plain(error), f"correct it, or {where}") from error
 
 
-def try_items(read: ItemReader, num_records: int) -> ItemTrial:
-    """Read record 0 and the last one, and see whether they draw random numbers.
+def try_items(read: ItemReader, num_records: int, most: int = 2) -> ItemTrial:
+    """Read record 0, the last one and others between, and see whether they draw random numbers.
 
     An item draws if a generator has moved afterwards, or if another seed changes it: it may take
-    its seed from ``torch.initial_seed()``.
+    its seed from ``torch.initial_seed()``. At ``most`` so many records are read.
     """
     with kept_generators(HOST):
         first, moved = _tried(read, 0, 1)
         other, moved_again = _tried(read, 0, 2)
-        draws = moved or moved_again
-        if num_records > 1:
-            draws |= _tried(read, num_records - 1, 1)[1]
-        if alike(first, other):
-            return ItemTrial(first, draws, repeats=True)
-        return ItemTrial(first, draws=True, repeats=alike(first, _tried(read, 0, 1)[0]))
+        last, last_moved = _tried(read, num_records - 1, 1)
+        draws = moved or moved_again or last_moved
+        if not alike(first, other):
+            repeats = alike(first, _tried(read, 0, 1)[0])
+            return ItemTrial(first, last, draws=True, repeats=repeats)
+        between = np.linspace(0, num_records - 1, most)[1:-1].astype(int)
+        draws = draws or any(_draws(read, index) for index in np.unique(between).tolist())
+        return ItemTrial(first, last, draws, repeats=True)
 
 
 def _tried(read: ItemReader, index: int, seed: int) -> tuple[Any, bool]:
@@ -218,6 +277,13 @@ def _tried(read: ItemReader, index: int, seed: int) -> tuple[Any, bool]:
     mark = generator_mark()
     item = read.item(index)
     return item, mark != generator_mark()
+
+
+def _draws(read: ItemReader, index: int) -> bool:
+    """Return whether a record draws. One that cannot be read fails when it is needed."""
+    with suppress(PacelineError):
+        return _tried(read, index, 1)[1]
+    return False
 
 
 def _check_sendable(read: ItemReader, start_method: str | None) -> None:
@@ -248,11 +314,26 @@ class _Nowhere:
 
 def _manifest(read: ItemReader, item: Any, num_records: int) -> Manifest:
     """Describe a Dataset by its first item."""
-    request = Request(0, torch.tensor([0]), training=False)
-    batch = read.finish(ItemWork(request, [item], [], []))
+    batch = _try_collate(read, [item], [0])
     classes = classes_of(read.dataset)
     source = f"dataset {read.title}"
     return Manifest(num_records, fields_of(batch, read.form), classes, source=source)
+
+
+def _try_collate(read: ItemReader, items: list[Any], indices: list[int]) -> Batch:
+    """Return the batch of some items, and note whether ``collate`` draws."""
+    work = read.begin(Request(0, torch.tensor(indices), training=False))
+    work.items[:] = items
+    batch = read.joined(work)
+    read.draws |= bool(work.moved)
+    return batch
+
+
+def _noted(requests: Iterator[Request], waiting: deque[Request]) -> Iterator[Request]:
+    """Yield requests, and append each to ``waiting``."""
+    for request in requests:
+        waiting.append(request)
+        yield request
 
 
 def classes_of(data: Any) -> list[str]:

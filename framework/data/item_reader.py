@@ -5,12 +5,14 @@ whole process. If items draw, the reader seeds these generators before each item
 record), so that neither workers nor ranks nor resuming change what an item is. Only the main thread
 of a process seeds them: other threads would draw at the same time, in an order that changes from
 run to run. A worker process has only its main thread.
+
+Other threads watch the generators instead. If one moves while items are read, either they or the
+step has drawn, which a thread cannot tell. The batch is refused, and a process reads it again.
 """
 
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, final
 
@@ -18,19 +20,30 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.data.items import ItemForm, Record, record_of, stacked
+from framework.data.items import Collate, ItemForm, Record, record_of, stacked
 from framework.data.ledger import LEAST_S, SlowRead, Usual
 from framework.data.reader import Request, Timed, plain
-from framework.errors import DataError, PacelineError, UserRecordError
+from framework.errors import ConfigError, DataError, PacelineError, UserRecordError
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import record_seeds
-from framework.system.rng import generator_mark, kept_generators, seed_host_generators
+from framework.system.rng import (
+    generator_mark,
+    kept_generators,
+    num_restored,
+    seed_host_generators,
+)
 from framework.system.user_code import user_error
 
 HOST = torch.device("cpu")
-_TimedItem = tuple[Any, float]  # an item, and when it was there, by ``perf_counter``
+_TimedItem = tuple[Any, float]  # an item, and the seconds that it took
 
 MOST_NAMED = 4  # records of a batch that a message lists
+# A small step with dropout on two cores moved a generator during 1 of 80 slices.
+ATTEMPTS = 4
+
+
+class GeneratorMoved(Exception):
+    """A generator moved in each attempt of a thread to read the records of a batch."""
 
 
 class Items(Protocol):
@@ -49,12 +62,14 @@ class ItemWork(NamedTuple):
         items: The items in the order of the batch. None stands for an item that was not read yet.
         slices_s: Seconds by stage: a dict for each slice, and one for ``finish``.
         slow: The items that took many times as long as the usual one.
+        moved: The slices beside which a generator moved, and whose items may have drawn from it.
     """
 
     request: Request
     items: list[Any]
     slices_s: list[dict[str, float]]
     slow: list[SlowRead]
+    moved: list[Tensor]
 
 
 @final
@@ -71,9 +86,11 @@ class ItemReader:
 
     Attributes:
         draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a
-            small item. If ``draws`` is false, items are read without seeding until a slice of a
-            batch, or ``collate``, changes a generator. Such a slice is read again. Later items are
-            seeded.
+            small item. If ``draws`` is false, the main thread reads items without seeding until a
+            slice of a batch, or ``collate``, changes a generator. Such a slice is read again. Later
+            items are seeded.
+        refuses: The setting that forbids items that draw, such as ``workers.kind = thread``. They
+            raise ConfigError C230. "": They are seeded.
     """
 
     decodes = True
@@ -84,6 +101,7 @@ class ItemReader:
         self.seed = seed
         self.title = title
         self.draws = True
+        self.refuses = ""
         self._usual = Usual()
 
     def __call__(self, request: Request) -> Batch:
@@ -95,42 +113,64 @@ class ItemReader:
         return Timed(self.finish(work), work.slices_s, work.slow)
 
     def begin(self, request: Request) -> ItemWork:
-        return ItemWork(request, [None] * len(request.indices), [], [])
+        return ItemWork(request, [None] * len(request.indices), [], [], [])
 
     def fill(self, work: ItemWork, start: int, stop: int) -> None:
         watch = Stopwatch()
         indices = work.request.indices[start:stop]
         with own_generators() as may_seed:
-            begun = perf_counter()
             if may_seed:
                 items = self._seeded(indices, work.request.epoch)
             else:
-                items = self._timed_items(indices.tolist())
+                items = self._watched(work, indices)
         work.items[start:stop] = [item for item, _ in items]
         if watch.mark("read") > LEAST_S:  # quick items would notice the rest
-            ends = [begun, *(end for _, end in items)]
-            seconds = [after - before for before, after in pairwise(ends)]
+            seconds = [item_s for _, item_s in items]
             work.slow.extend(self._usual.slow(indices, seconds, lambda _: 0))
         work.slices_s.append(watch.stages_s)
 
-    def _timed_items(self, numbers: list[int]) -> "list[_TimedItem]":
-        return [(self.item(index), perf_counter()) for index in numbers]
+    def _timed_item(self, index: int) -> _TimedItem:
+        begun = perf_counter()
+        return self.item(index), perf_counter() - begun
 
-    def _seeded(self, indices: Tensor, epoch: int) -> "list[_TimedItem]":
+    def _watched(self, work: ItemWork, indices: Tensor) -> list[_TimedItem]:
+        """Return the items at ``indices``, and note in ``work`` if they may have drawn.
+
+        A step in another thread moves a generator by chance, but items that draw always do. So a
+        few attempts tell them apart, if reading is quick.
+        """
+        items: list[_TimedItem] = []
+        for _ in range(ATTEMPTS):
+            mark = _shared_mark()
+            items = list(map(self._timed_item, indices.tolist()))
+            if _shared_mark() == mark:
+                return items
+        work.moved.append(indices)
+        return items
+
+    def _seeded(self, indices: Tensor, epoch: int) -> list[_TimedItem]:
         """Return the items at ``indices``. Seed the generators before each one if items draw."""
         numbers = indices.tolist()
         if not self.draws:
             mark = generator_mark()
-            items = self._timed_items(numbers)
+            items = list(map(self._timed_item, numbers))
             if generator_mark() == mark:
                 return items
-            self.draws = True
+            self._note_draws(f"reading records {_listed(numbers)} of {self.title}")
         items = []
         seeds = record_seeds(indices, self.seed, epoch).tolist()
         for index, seed in zip(numbers, seeds, strict=True):
             seed_host_generators(seed)
-            items.append((self.item(index), perf_counter()))
+            items.append(self._timed_item(index))
         return items
+
+    def _note_draws(self, work: str) -> None:
+        """Seed all items from now on. ConfigError C230 if threads have read them."""
+        if self.refuses:
+            what = f"{work} draws random numbers, which threads would share with the step"
+            fix = "set workers.kind=process and workers.num=1 or more"
+            raise ConfigError(230, self.refuses, what, fix)
+        self.draws = True
 
     def finish(self, work: ItemWork) -> Batch:
         """Return the batch, once all its slices are filled.
@@ -139,12 +179,21 @@ class ItemReader:
             DataError: D230 to D232 if the items cannot be joined, D233 if a library that
                 ``collate`` uses fails.
             UserCodeError: U100 if ``collate`` itself fails.
+            GeneratorMoved: Items or ``collate`` may have drawn in this or another thread.
         """
         watch = Stopwatch()
-        batch = self._collated(work.request, work.items)
+        batch: Batch = {}
+        if not work.moved:
+            batch = self.joined(work)
+        if work.moved:
+            raise GeneratorMoved
         watch.mark("collate")
         work.slices_s.append(watch.stages_s)
-        return {"index": work.request.indices, **batch}
+        return batch
+
+    def joined(self, work: ItemWork) -> Batch:
+        """Return the batch as ``finish`` does, even if a generator has moved."""
+        return {"index": work.request.indices, **self._collated(work)}
 
     def check(self) -> None:
         """Do nothing: only the Dataset knows its files."""
@@ -181,31 +230,46 @@ class ItemReader:
         """Return a record's name for errors."""
         return f"record {index} of {self.title}"
 
-    def _collated(self, request: Request, items: list[Any]) -> Batch:
-        """Return the batch of some items, without ``index``."""
-        numbers = request.indices.tolist()
+    def _collated(self, work: ItemWork) -> Batch:
+        """Return the batch of all items, without ``index``."""
+        numbers = work.request.indices.tolist()
         collate = self.form.collate
         if collate is None:
-            pairs = zip(items, numbers, strict=True)
+            pairs = zip(work.items, numbers, strict=True)
             records = [self.record(item, index) for item, index in pairs]
             return stacked(records, lambda place: self.name(numbers[place]), self.form)
         where = f"records {_listed(numbers)} of {self.title}"
         try:
-            with own_generators() as may_seed:
-                if may_seed:
-                    # No item has a seed of the epoch ~epoch, which is negative.
-                    key = record_seeds(request.indices[:1], self.seed, ~request.epoch)
-                    seed_host_generators(int(key))
-                mark = generator_mark()
-                batch = collate(items)
-                if may_seed and generator_mark() != mark:
-                    self.draws = True
+            batch = self._called(collate, work, where)
         except (PacelineError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(error, where) from error
         made = record_of(batch, self.form.names, f"the batch of {where}")
         return {name: value for name, value in made.items() if name != "index"}
+
+    def _called(self, collate: Collate, work: ItemWork, where: str) -> Any:
+        """Call ``collate``, and see whether it draws."""
+        request = work.request
+        with own_generators() as may_seed:
+            if not may_seed:
+                return self._watched_collate(collate, work)
+            # No item has a seed of the epoch ~epoch, which is negative.
+            key = record_seeds(request.indices[:1], self.seed, ~request.epoch)
+            seed_host_generators(int(key))
+            mark = generator_mark()
+            batch = collate(work.items)
+            if generator_mark() != mark:
+                self._note_draws(f"joining {where}")
+            return batch
+
+    def _watched_collate(self, collate: Collate, work: ItemWork) -> Any:
+        """Call ``collate``, and note in ``work`` if it may have drawn. It may change the items."""
+        mark = _shared_mark()
+        batch = collate(work.items)
+        if _shared_mark() != mark:
+            work.moved.append(work.request.indices)
+        return batch
 
     def _fault(self, error: BaseException, where: str) -> PacelineError:
         """Return the error for an exception in the user's code, or in a library that it uses."""
@@ -222,6 +286,11 @@ def own_generators() -> Generator[bool]:
         return
     with kept_generators(HOST):
         yield True
+
+
+def _shared_mark() -> tuple[Any, ...]:
+    """Return a mark of generators that another thread may move, and restore afterwards."""
+    return num_restored(), *generator_mark()
 
 
 def _listed(numbers: list[int]) -> str:

@@ -1,6 +1,6 @@
 """Sources that order records and let workers read them in batches: of any store, for example."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import tee
@@ -77,10 +77,13 @@ class WorkerSource(Generic[R]):
         self._counters = list(counters)
         self.batch_bytes = 0  # of the first batch
 
-    @property
-    def readers(self) -> Workers:
-        """The workers that read the epoch which begins now in this thread."""
-        return self.workers
+    def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
+        """Yield one batch per request, in order, for the thread that calls."""
+        return self.workers.map(requests)
+
+    def read_batch(self, request: Request) -> Batch:
+        """Read a batch without the workers."""
+        return self.read(request)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         self.read.check()
@@ -92,7 +95,7 @@ class WorkerSource(Generic[R]):
         requests = (Request(epoch, share.indices, training, verify) for share in ahead)
         ledger = self.workers.ledger
         ledger.begin()
-        with closing(self.readers.map(requests)) as batches:
+        with closing(self.read_batches(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
                 batch = self._finished(batch)  # noqa: PLW2901
                 for counter in self._counters:
@@ -118,7 +121,7 @@ class WorkerSource(Generic[R]):
         return self.records(self.order.sample(count))
 
     def records(self, indices: Tensor) -> Batch:
-        return self._finished(self.read(Request(0, indices, training=False)))
+        return self._finished(self.read_batch(Request(0, indices, training=False)))
 
     def content(self) -> Content:
         return {name: pair for part in self._counters for name, pair in part.take().items()}

@@ -12,6 +12,7 @@ from torch import Tensor
 # Words of the two Mersenne twisters. Python's include the position.
 _PYTHON = 625
 _NUMPY = 624
+_restored = 0
 
 
 def seed_generators(seed: int) -> None:
@@ -53,6 +54,7 @@ def kept_generators(device: torch.device) -> Generator[None, None, None]:
 
     This takes a quarter of the time of ``generator_state`` and ``set_generator_state``.
     """
+    global _restored  # noqa: PLW0603
     python = random.getstate()
     numpy = np.random.get_state()  # noqa: NPY002
     host = torch.get_rng_state()
@@ -60,11 +62,17 @@ def kept_generators(device: torch.device) -> Generator[None, None, None]:
     try:
         yield
     finally:
+        _restored += 1
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
         torch.set_rng_state(host)
         if cuda is not None:
             torch.cuda.set_rng_state(cuda, device)
+
+
+def num_restored() -> int:
+    """Return a number that grows whenever ``kept_generators`` takes back what was drawn."""
+    return _restored
 
 
 def set_generator_state(state: Tensor, device: torch.device) -> None:

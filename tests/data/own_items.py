@@ -34,6 +34,18 @@ class Seeded(Clips):
         return {"wave": rng.random(3), "label": index % 2}
 
 
+class Seldom(Clips):
+    """Draws only for one record, as the only one of a rare class."""
+
+    def __init__(self, count=20, which=7):
+        super().__init__(count)
+        self.which = which
+
+    def __getitem__(self, index):
+        self.draws = index == self.which
+        return super().__getitem__(index)
+
+
 class Restless(Clips):
     """Has a generator of its own."""
 

@@ -1,7 +1,8 @@
 import os
 import resource
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count
 
 import pytest
 import torch
@@ -15,7 +16,17 @@ from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from tests.conftest import make_context
 from tests.contract.cases import plain
-from tests.data.own_items import Broken, Clips, Endless, Once, Restless, Seeded, fields, make_loader
+from tests.data.own_items import (
+    Broken,
+    Clips,
+    Endless,
+    Once,
+    Restless,
+    Seeded,
+    Seldom,
+    fields,
+    make_loader,
+)
 
 WAYS = [(0, None), (1, None), (2, None), (2, "process")]
 METHODS = ["fork", "forkserver", "spawn"]
@@ -42,6 +53,12 @@ def waves(source, epoch=0, start=0):
         (batch["index"].tolist(), batch["wave"].tolist(), batch["text"])
         for batch, *_ in source.batches(epoch, start)
     ]
+
+
+def in_thread(source, epoch):
+    """The waves, or the exception, of an epoch that a loader's thread reads."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(waves, source, epoch)
 
 
 @pytest.mark.parametrize(("num", "kind"), WAYS)
@@ -88,11 +105,8 @@ def test_the_generators_of_the_step_stay_as_they_are(make):
 
 def test_a_loaders_thread_leaves_random_items_to_a_process(make):
     source = make(Clips())
-    result = []
     before = generator_state(torch.device("cpu"))
-    thread = threading.Thread(target=lambda: result.extend(waves(source, 1)))
-    thread.start()
-    thread.join()
+    result = in_thread(source, 1).result()
     assert torch.equal(generator_state(torch.device("cpu")), before)
     assert result == waves(source, 1)
     assert "process of its own" in " ".join(notes_of(source))
@@ -104,7 +118,37 @@ def test_threads_read_items_that_draw_nothing(make):
     assert not notes_of(source)
 
 
-@pytest.mark.parametrize("dataset", [Clips(), Seeded()])
+def test_a_rare_item_that_draws_is_the_same_beside_the_step(make):
+    source = make(Seldom())
+    assert source.draws
+    before = generator_state(torch.device("cpu"))
+    assert in_thread(source, 1).result() == waves(source, 1)
+    assert torch.equal(generator_state(torch.device("cpu")), before)
+
+
+@pytest.mark.parametrize(("num", "where"), [(0, "workers.num = 0"), (2, "workers.kind = thread")])
+def test_an_item_that_draws_unforeseen_ends_what_threads_read(make, monkeypatch, num, where):
+    monkeypatch.setattr("framework.data.dataset.MOST_TRIED", 2)
+    error = in_thread(make(Seldom(), num_workers=num, worker_kind="thread"), 0).exception()
+    assert isinstance(error, ConfigError)
+    assert error.args[:2] == (230, where)
+
+
+@pytest.mark.parametrize("num", [0, 2])
+def test_processes_read_on_if_only_the_step_draws(make, monkeypatch, num):
+    source = make(Clips(draws=False), num_workers=num, worker_kind="thread")
+    expected = waves(make(Clips(draws=False)), 1)
+    in_step = count()
+    monkeypatch.setattr("framework.data.item_reader.num_restored", lambda: next(in_step))
+    assert in_thread(source, 1).result() == expected
+    assert in_thread(source, 1).result() == expected
+
+
+def test_an_unreadable_record_between_is_no_matter_of_the_trial(make):
+    assert not make(Broken(draws=False), num_workers=2, worker_kind="thread").draws
+
+
+@pytest.mark.parametrize("dataset", [Clips(), Seeded(), Seldom()])
 def test_threads_are_refused_for_items_that_draw(make, dataset):
     with pytest.raises(ConfigError, match=r"C230\]: workers.kind = thread: .*draw random numbers"):
         make(dataset, num_workers=2, worker_kind="thread")
@@ -171,6 +215,15 @@ def test_a_collate_that_draws_needs_processes_too(make):
         source = make(steady, None, noisy, num_workers=num)
         results.append([batch["x"].tolist() for batch, *_ in source.batches(1)])
     assert results[0] == results[1]
+
+
+def shuffled(items):
+    order = torch.randperm(len(items))  # draws nothing for a single item
+    return {"x": torch.stack([items[place]["wave"] for place in order.tolist()])}
+
+
+def test_a_collate_that_draws_for_two_records_is_known(make):
+    assert make(Clips(draws=False), None, shuffled).draws
 
 
 def test_a_list_of_tuples_is_a_dataset(make):

@@ -1,17 +1,17 @@
 import pickle
 import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from framework.data.item_reader import ItemReader
+from framework.data.item_reader import GeneratorMoved, ItemReader
 from framework.data.items import ItemForm
 from framework.data.reader import Request
-from framework.errors import DataError, UserCodeError
-from framework.system.rng import generator_state
+from framework.errors import ConfigError, DataError, UserCodeError
+from framework.system.rng import generator_state, kept_generators
 from tests.contract.cases import DrawingDataset, RecordsDataset, plain
 
 CPU = torch.device("cpu")
@@ -71,14 +71,59 @@ def test_items_that_draw_seldom_are_seeded_when_they_do():
     assert not read.draws
 
 
-def test_another_thread_seeds_nothing():
-    random.seed(5)
-    read, result = reader(DrawingDataset(10)), []
-    thread = threading.Thread(target=lambda: result.extend(draws(read, 1)))
-    thread.start()
-    thread.join()
-    random.seed(5)
-    assert result[0][0] == random.random()
+def in_thread(call):
+    """What a call in another thread returns, or its exception."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call)
+
+
+def noisy(items):
+    return {"x": torch.rand(len(items))}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "collate"), [(DrawingDataset(10), None), (RecordsDataset(10), noisy)]
+)
+def test_another_thread_refuses_a_batch_that_draws(dataset, collate):
+    call = in_thread(lambda: batch(reader(dataset, None, collate), 1))
+    assert isinstance(call.exception(), GeneratorMoved)
+
+
+def test_another_thread_reads_what_draws_nothing():
+    read = reader(RecordsDataset(10))
+    made = in_thread(lambda: batch(read, 1, 2)).result()
+    assert plain(made) == plain(batch(read, 1, 2))
+
+
+def test_a_step_that_draws_once_meanwhile_refuses_nothing():
+    steps = iter([random.random])
+
+    class Slow(RecordsDataset):
+        def __getitem__(self, index):
+            next(steps, lambda: None)()  # as another thread would, at the first attempt
+            return super().__getitem__(index)
+
+    assert in_thread(lambda: batch(reader(Slow(10)), 1)).result()["index"].tolist() == [1]
+
+
+def test_generators_that_the_step_puts_back_meanwhile_are_noticed():
+    class Kept(DrawingDataset):
+        def __getitem__(self, index):
+            with kept_generators(CPU):  # as the step does around a validation
+                return super().__getitem__(index)
+
+    call = in_thread(lambda: batch(reader(Kept(10)), 1))
+    assert isinstance(call.exception(), GeneratorMoved)
+
+
+def test_a_reader_that_refuses_draws_names_the_setting():
+    read = reader(DrawingDataset(10))
+    read.draws = False
+    read.refuses = "workers.num = 0"
+    with pytest.raises(
+        ConfigError, match=r"C230\]: workers.num = 0: reading records 2, 7 of mine.Clips"
+    ):
+        batch(read, 2, 7)
 
 
 def test_slices_together_are_the_whole_batch():
@@ -105,7 +150,7 @@ def test_a_collate_of_the_users_gets_the_items_as_they_are():
 
 
 def test_a_collate_that_draws_repeats_itself():
-    read = reader(RecordsDataset(10), None, lambda items: {"x": torch.rand(len(items))})
+    read = reader(RecordsDataset(10), None, noisy)
     first = batch(read, 1, 2)["x"].tolist()
     assert batch(read, 1, 2)["x"].tolist() == first
     assert batch(read, 1, 2, epoch=1)["x"].tolist() != first
