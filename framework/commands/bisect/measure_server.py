@@ -51,13 +51,15 @@ def versions() -> dict[str, str]:
 
 def measured(request: dict[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:
     """Return the records per second of a configuration, or why it does not run."""
-    from framework.commands.probe import visit  # noqa: PLC0415
     from framework.errors import PacelineError, words_of  # noqa: PLC0415
 
-    if "num_processes" in request["config"].get("parallel", {}):
-        return _measured_ranks(request, allowed)
-    place = (request["epoch"], request["seconds"], request["burn_in"])
     try:
+        # Inside: a commit that is measured may fail to import.
+        from framework.commands.probe import visit  # noqa: PLC0415
+
+        if "num_processes" in request["config"].get("parallel", {}):
+            return _measured_ranks(request, allowed)
+        place = (request["epoch"], request["seconds"], request["burn_in"])
         return {"rate": visit(request["config"], allowed, *place).rate}
     except PacelineError as error:
         return {"why": str(error)}

@@ -53,7 +53,11 @@ class Meter:
         self._epochs = count()
 
     def rate(self, setting: MeasuredSetting) -> float:
-        """Return records per second. Refused if the setting does not run."""
+        """Return records per second. Refused if the setting does not run.
+
+        Raises:
+            ResourceError: R340 if the process of an environment without commits was lost.
+        """
         server = self.server(setting.environment)
         request = {
             "config": setting.config,
@@ -61,7 +65,13 @@ class Meter:
             "seconds": self.seconds,
             "burn_in": BURN_IN_S,
         }
-        answer = server.ask(request)
+        try:
+            answer = server.ask(request)
+        except ResourceError as error:
+            self._servers.pop(setting.environment).close()
+            if setting.environment.tree is None:
+                raise
+            raise Refused(str(error)) from error
         if "rate" not in answer:
             raise Refused(answer["why"])
         return float(answer["rate"])
@@ -90,7 +100,8 @@ class Meter:
 class MeasuringProcess:
     """A process of an environment that measures one configuration after the other.
 
-    ConfigError C348 if the interpreter does not start, or has no Paceline.
+    ConfigError C348 if the interpreter does not start, or has no Paceline. Refused if a checked-out
+    commit does not start.
     """
 
     def __init__(self, environment: Environment, allowed: Sequence[str]) -> None:
@@ -116,7 +127,10 @@ class MeasuringProcess:
         answer = self.ask({"allowed": list(allowed)})
         if "versions" not in answer:
             self.close()
-            raise self._unusable(f"cannot measure ({answer['why']})")
+            what = f"cannot measure ({answer['why']})"
+            if environment.tree is not None:
+                raise Refused(what)
+            raise self._unusable(what)
         self.versions: dict[str, str] = answer["versions"]
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:

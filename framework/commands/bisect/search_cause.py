@@ -28,6 +28,7 @@ from framework.errors import ConfigError, ResourceError
 
 PYTHON = KeyChange(("python",), "", "")
 COMMIT = KeyChange(("commit",), "", "")
+RUNS = "see that 'paceline train' runs with its settings"
 SHOWN = 60  # characters of a value in a line
 FOUND, ALIKE, UNPROVED = "found", "no difference here", "not proved"
 
@@ -185,7 +186,7 @@ class CauseSearch:
         return result
 
     def _test_both(self) -> None:
-        """Measure both sides, and put the faster one first."""
+        """Measure both sides, and put the faster one first. ResourceError R341 if one fails."""
         slower = "second"
         test = self._test(self._changes)
         if test is not None and test.pairs.gain < 1:
@@ -194,7 +195,10 @@ class CauseSearch:
             self._fast = self.job.after.config
             slower = "first"
             test = self._test(self._changes)
-        assert test is not None
+        if test is None:
+            names = f"{self.job.before.name}, {self.job.after.name}"
+            _, words = self.result.tests[-1]
+            raise ResourceError(341, names, f"run at first, but not each time ({words})", RUNS)
         self.result.both = test
         if test.is_slower:
             self.result.slower = slower
@@ -209,10 +213,8 @@ class CauseSearch:
             try:
                 self.meter.rate(self._setting(part))
             except Refused as refusal:
-                fix = "see that 'paceline train' runs with its settings"
-                raise ResourceError(
-                    341, side.name, f"does not run here ({refusal})", fix
-                ) from refusal
+                what = f"does not run here ({refusal})"
+                raise ResourceError(341, side.name, what, RUNS) from refusal
 
     def _has_effect(self, part: Sequence[KeyChange]) -> bool | None:
         """Return whether some changes make the faster side slow; None if they do not run."""

@@ -1,15 +1,20 @@
 """Settings measured in processes of their environments."""
 
 import json
+import shutil
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+import framework
 from framework.commands.bisect.meter import Environment, MeasuredSetting, Meter, Refused
 from framework.config.saved_config import read_config
 from framework.errors import ConfigError, ResourceError
 from tests.commands.bisect.sleeping_runs import sleeping_run, write_model
+
+ROOT = Path(framework.__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +62,34 @@ def test_an_interpreter_that_cannot_measure_is_an_error(tmp_path):
             meter.versions(Environment(str(tmp_path / "none")))
 
 
-def test_a_process_that_is_lost_is_an_error(tmp_path):
+@pytest.fixture
+def lost(tmp_path):
+    """An interpreter whose process ends at its first measurement."""
     script = tmp_path / "python"
     answer = json.dumps({"versions": {}})
     script.write_text(f"#!/bin/sh\nread line\necho '{answer}'\nread line\nexit 9\n")
     script.chmod(0o755)
+    return str(script)
+
+
+def test_a_process_that_is_lost_is_an_error(lost):
     with closing(Meter([], 0.1)) as meter, pytest.raises(ResourceError, match=r"R340.*exit code 9"):
-        meter.rate(MeasuredSetting({}, Environment(str(script))))
+        meter.rate(MeasuredSetting({}, Environment(lost)))
+
+
+def test_a_commit_whose_process_is_lost_does_not_run_and_is_started_anew(lost):
+    setting = MeasuredSetting({}, Environment(lost, tree="commit"))
+    with closing(Meter([], 0.1)) as meter:
+        for _ in range(2):
+            with pytest.raises(Refused, match=r"R340.*exit code 9"):
+                meter.rate(setting)
+
+
+@pytest.mark.parametrize("module", ["system/stopping.py", "commands/probe.py"])
+def test_a_commit_with_a_faulty_module_does_not_run(tmp_path, module):
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT, tree / "framework", ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "framework" / module).write_text("raise RuntimeError('a faulty commit')")
+    setting = MeasuredSetting({}, Environment(tree=str(tree)))
+    with closing(Meter([], 0.1)) as meter, pytest.raises(Refused, match="a faulty commit"):
+        meter.rate(setting)

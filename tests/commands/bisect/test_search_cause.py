@@ -132,6 +132,19 @@ def test_a_side_that_does_not_run_is_an_error():
         searched(job(), rate)
 
 
+def test_a_side_that_runs_only_at_first_is_an_error():
+    rates = iter([100.0, 90.0])
+
+    def rate(_):
+        rest = next(rates, None)
+        if rest is None:
+            raise Refused("no memory is left")
+        return rest
+
+    with pytest.raises(ResourceError, match=r"R341.*not each time.*no memory is left"):
+        searched(job(), rate)
+
+
 def test_sides_without_a_difference_to_measure_are_refused():
     with pytest.raises(ConfigError, match="C346"):
         differences(job(side(0), side(0)))
