@@ -274,14 +274,16 @@ class SourceContext:
     worker_kind: str | None = None  # ``thread`` or ``process``; None: what suits the source
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     collate: str = "pad"  # ragged arrays in a batch: ``pad``, ``nested`` or ``list``
-    verify: str = "off"  # check CRC32s: ``off``, ``first_epoch`` (of this process) or ``always``
+    # Which passes check CRC32s: ``off``, ``first_epoch`` (until this process has ended one pass over
+    # the source) or ``always``.
+    verify: str = "off"
     worker_timeout_s: float = 300.0  # how long to wait for a batch
     start_method: str | None = None  # ``fork``, ``forkserver``, ``spawn``; None: the system's
     num_cores: int = 1  # that this rank may use
 
-    def verifies(self, epoch: int, first_epoch: int) -> bool:
-        """Return whether the records of ``epoch`` are checked. ``first_epoch``: of this process."""
-        return self.verify == "always" or (self.verify == "first_epoch" and epoch == first_epoch)
+    def verifies(self, is_verified: bool) -> bool:
+        """Return whether a pass checks its records. ``is_verified``: a pass before it has."""
+        return self.verify == "always" or (self.verify == "first_epoch" and not is_verified)
 
 
 # Shares of what batches hold, by name: what has the property, and all. A share is their quotient.

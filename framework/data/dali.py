@@ -55,7 +55,7 @@ class DALISource:
         self.prefetch_depth = prefetch_depth
         _refuse(context)
         self.order: Order = store_order(self.store, context)
-        self._first_epoch: int | None = None
+        self._is_verified = False  # whether a pass with ``verify`` has come to its end
         fields = self.store.manifest.fields
         self._names = [name for name, field in fields.items() if field.encoding != "ragged"]
         self._ragged: deque[Batch] = deque()  # of the batches that the pipeline makes
@@ -78,9 +78,7 @@ class DALISource:
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         self.store.check()
-        if self._first_epoch is None:
-            self._first_epoch = epoch
-        verify = self.context.verifies(epoch, self._first_epoch)
+        verify = self.context.verifies(self._is_verified)
         decodes = any(field.encoding == "image" for field in self.manifest.fields.values())
         shares = list(self.order.shares(epoch, start))
         with crowded() if decodes else nullcontext():
@@ -121,6 +119,8 @@ class DALISource:
                 raise self._explain(error, under_way) from error
             batch = self._turned(dict(zip(self._names, tensors, strict=True)))
             batch = with_nested({"index": share.indices.clone(), **batch, **self._ragged.popleft()})
+            if verify and number == len(shares) - 1:  # before the consumer closes this generator
+                self._is_verified = True
             yield MicroBatch(batch, share.weight, share.last)
         try:
             self._pipeline.run()

@@ -73,7 +73,7 @@ class WorkerSource(Generic[R]):
             context.worker_timeout_s,
             context.start_method,
         )
-        self._first_epoch: int | None = None
+        self._is_verified = False  # whether a pass with ``verify`` has come to its end
         self._counters = list(counters)
         self.batch_bytes = 0  # of the first batch
 
@@ -87,10 +87,9 @@ class WorkerSource(Generic[R]):
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         self.read.check()
-        if self._first_epoch is None:
-            self._first_epoch = epoch
         training = self.context.training
-        verify = self.context.verifies(epoch, self._first_epoch)
+        verify = self.context.verifies(self._is_verified)
+        steps_left = self.order.num_steps - start
         shares, ahead = tee(self.order.shares(epoch, start))
         requests = (Request(epoch, share.indices, training, verify) for share in ahead)
         ledger = self.workers.ledger
@@ -103,6 +102,9 @@ class WorkerSource(Generic[R]):
                 ledger.delivered(len(share.indices))
                 if not self.batch_bytes:
                     self.batch_bytes = sum(tensor.nbytes for tensor in leaves(batch))
+                steps_left -= share.last
+                if verify and not steps_left:  # before the consumer closes this generator
+                    self._is_verified = True
                 yield MicroBatch(batch, share.weight, share.last)
 
     @property

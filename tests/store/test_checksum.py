@@ -1,3 +1,5 @@
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from framework.contracts.records import Field
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
+from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.store import checksum
 from framework.store.checksum import buffers, content_crcs, digest, numbered_crcs
@@ -170,7 +173,7 @@ def _epochs(suffix, verify, spoil_before, **options):
     ("verify", "spoil_before", "passed"),
     [
         ("off", 0, [0, 1, 2]),
-        ("first_epoch", 0, [1, 2]),
+        ("first_epoch", 0, []),  # no pass has come to its end
         ("first_epoch", 1, [0, 1, 2]),
         ("always", 0, []),
         ("always", 1, [0]),
@@ -183,7 +186,8 @@ def test_records_are_verified_on_request(suffix, verify, spoil_before, passed):
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_workers_verify_too(kind):
-    assert _epochs("lmdb", "first_epoch", 0, num_workers=2, worker_kind=kind) == [1, 2]
+    assert _epochs("lmdb", "always", 1, num_workers=2, worker_kind=kind) == [0]
+    assert _epochs("lmdb", "first_epoch", 1, num_workers=2, worker_kind=kind) == [0, 1, 2]
 
 
 def test_a_resumed_run_verifies_the_epoch_it_begins_with():
@@ -193,6 +197,46 @@ def test_a_resumed_run_verifies_the_epoch_it_begins_with():
     source = hdf5_source(path, context=make_context(verify="first_epoch"))
     with pytest.raises(DataError, match="D119"):
         micros(source, 5)
+    source.close()
+
+
+def _checked(source, *passes):
+    """How many records each pass has compared, given its epoch, first step and number of batches."""
+    counts = []
+    for epoch, start, num_batches in passes:
+        before = source.store.num_checked
+        with closing(source.batches(epoch, start)) as batches:
+            for _ in islice(batches, num_batches):  # as a loop that breaks after its last batch
+                pass
+        counts.append(source.store.num_checked - before)
+    return counts
+
+
+class CountingStore(HDF5Store):
+    num_checked = 0
+
+    def damaged(self, indices, records):
+        self.num_checked += len(indices)
+        return super().damaged(indices, records)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"virtual_ranks": 3}, {"last": "drop"}])
+@pytest.mark.parametrize(
+    ("passes", "counts"),
+    [
+        ([(0, 0, 3), (0, 0, 3), (0, 0, 3)], [12, 0, 0]),  # as validation, which is always epoch 0
+        ([(0, 0, 2), (0, 0, 3), (1, 0, 3)], [8, 12, 0]),  # a pass that was cut off does not count
+        ([(4, 1, 2), (5, 0, 3)], [8, 0]),  # a resumed run
+    ],
+)
+def test_records_are_verified_until_a_pass_has_come_to_its_end(passes, counts, options):
+    path = write_store("x.h5", make_records(12))
+    context = make_context(4, verify="first_epoch", num_workers=0, **options)
+    source = StoreSource(CountingStore(path), context)
+    num_parts = {"accumulate": 2, "virtual_ranks": 3}
+    parts = next((num_parts[name] for name in options if name in num_parts), 1)
+    scaled = [(epoch, start, count * parts) for epoch, start, count in passes]
+    assert _checked(source, *scaled) == counts
     source.close()
 
 
