@@ -14,11 +14,11 @@ from framework.config.signature import static_signature
 from framework.config.targets import MARK_KEYS, Config, split_of, val_sets
 from framework.contracts.records import Field, Manifest, RecordInput, RecordWriter, notes_of
 from framework.data.classes import agree_on_classes
-from framework.errors import ConfigError, PacelineError
+from framework.errors import ConfigError, DataError, PacelineError
 from framework.pack.engine.jobs import MakeWriter
 from framework.pack.marked import MarkedInput, marked
 from framework.store.open_store import open_store
-from framework.store.versions import split_version
+from framework.store.versions import split_version, version_words
 from framework.system.lock import locked
 from framework.system.stopping import undone
 
@@ -43,7 +43,8 @@ def prepare(
 
     Raises:
         ConfigError: C153 for another key, C248 for ``pack.split``, C339 for a set without a path.
-        DataError: D190 if validation has a class that training lacks.
+        DataError: D190 if validation has a class that training lacks, D250 for a version of a
+            missing store.
     """
     data = config["data"]
     paths = paths_of_splits(data)
@@ -101,7 +102,7 @@ def _blocks(config: Config) -> Config:
 def _is_missing(config: Config, path: Any) -> bool:
     """Return whether a store has to be packed: one inside ``dataset`` that does not exist.
 
-    An object of the user's is no store.
+    An object of the user's is no store. DataError D250 for a version of a missing store.
     """
     if (
         not isinstance(path, str)
@@ -110,7 +111,13 @@ def _is_missing(config: Config, path: Any) -> bool:
     ):
         return False
     store = Path(split_version(path).path)
-    return store.is_relative_to(config["dataset"]) and not store.exists()
+    if not store.is_relative_to(config["dataset"]) or store.exists():
+        return False
+    named = version_words(path)
+    if named is not None:
+        what = f"there is no store {named.path}, and only its first version can be packed"
+        raise DataError(250, path, what, f"correct the path, or leave @{named.number} out to pack")
+    return True
 
 
 def _input_of_split(split: str, block: Any, allowed: Sequence[str]) -> MarkedInput:

@@ -26,10 +26,19 @@ class VersionPath(NamedTuple):
 
 def split_version(path: str) -> VersionPath:
     """Return what a path such as ``train.h5@2`` means. An existing file keeps its name."""
-    match = NUMBERED.fullmatch(path)
-    if match is None or os.path.lexists(path) or not os.path.exists(match[1]):
+    named = version_words(path)
+    if named is None or os.path.lexists(path) or not os.path.exists(named.path):
         return VersionPath(path)
-    return VersionPath(match[1], int(match[2]))
+    return named
+
+
+def version_words(path: str) -> VersionPath | None:
+    """Return what a path such as ``train.h5@2`` says, even if there is no such store.
+
+    None for a path without a version.
+    """
+    match = NUMBERED.fullmatch(path)
+    return None if match is None else VersionPath(match[1], int(match[2]))
 
 
 def own_path(path: str) -> str:
