@@ -57,7 +57,7 @@ class Regress:
         return [self.input]
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return PredictedNumbers(model(batch[self.input]).float())
+        return PredictedNumbers(prediction(model(batch[self.input])).float())
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return new["loss"] < old["loss"]

@@ -48,7 +48,7 @@ class Restore:
         return [self.input]
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        guess = model(_floats(batch[self.input])).float()
+        guess = prediction(model(_floats(batch[self.input]))).float()
         return PredictedImages(guess.clamp(0, self.peak) / self.peak)
 
     def _psnr(self, image: Tensor, target: Tensor) -> Tensor:

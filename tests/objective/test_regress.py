@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -58,6 +60,11 @@ def test_the_loss_has_a_gradient_and_the_counts_have_none():
     outcome = regress()(nn.Linear(2, 2), BATCH)
     assert outcome.loss.requires_grad
     assert not outcome.sums["mae"].requires_grad
+
+
+def test_an_output_with_logits_is_predicted_too():
+    predicted = regress().predict(lambda image: SimpleNamespace(logits=image), BATCH)
+    assert torch.equal(predicted.values, GUESS)
 
 
 def test_better_is_a_lower_loss():

@@ -74,6 +74,11 @@ def test_shapes_that_differ_are_refused_where_torch_would_broadcast():
         )
 
 
+def test_an_output_that_is_a_dict_is_predicted_too():
+    predicted = restore().predict(lambda image: {"out": image}, {"blurry": BLURRY})
+    assert torch.equal(predicted.values, BLURRY)
+
+
 def test_better_is_a_higher_psnr():
     assert restore().better({"psnr": 31.0, "loss": 2.0}, {"psnr": 30.0, "loss": 1.0})
     assert not restore().better({"psnr": 30.0}, {"psnr": 30.0})
