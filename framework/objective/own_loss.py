@@ -30,8 +30,8 @@ class OwnLoss:
         target: The field that is right, or several.
         losses: The losses by name. The sum of several is minimized, and each is logged.
         weights: The weight of each loss by name; 1 for a loss without one.
-        predicts: What the model's output means when it predicts: ``classes`` (logits
-            [B, classes, ...]) or ``numbers``.
+        predicts: What the model's output means in predictions and metrics: ``classes`` (logits
+            [B, classes, ...]) or ``numbers``. An output of one number per record is numbers.
 
     Raises:
         ConfigError: C390 if there is no loss, if one cannot be called or has parameters, which no
@@ -72,7 +72,7 @@ class OwnLoss:
         parts = means if len(means) > 1 else {}
         outcome = Outcome(total, {}, len(targets[0]), losses=parts)
         if not model.training and len(targets) == 1:
-            outcome.predictions = _compared(output, targets[0])
+            outcome.predictions = self._compared(output, targets[0])
         return outcome
 
     @property
@@ -85,12 +85,28 @@ class OwnLoss:
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         output = prediction(model(*model_inputs(batch, self.input)))
-        if self.predicts == CLASSES:
+        if self._gives_classes(output):
             return predicted_classes(output)
         return PredictedNumbers(output.float())
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return new["loss"] < old["loss"]
+
+    def _compared(self, output: Any, target: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return ``Outcome.predictions``: numbers, or the probabilities and numbers of classes."""
+        if not isinstance(output, Tensor):
+            return None
+        if target.is_floating_point() or not self._gives_classes(output):
+            return output.float(), target
+        if target.dim() == output.dim() and target.shape[1] == 1:  # label maps [B, 1, H, W]
+            target = target.squeeze(1)
+        if target.dim() != output.dim() - 1:
+            return None
+        return output.float().softmax(1), target.long()
+
+    def _gives_classes(self, output: Tensor) -> bool:
+        # ``predicts=auto`` takes counts for classes: a softmax over one number is always 1
+        return self.predicts == CLASSES and output.dim() > 1 and output.shape[1] > 1
 
 
 def _checked(losses: Any) -> dict[str, Callable[..., Tensor]]:
@@ -124,19 +140,6 @@ def _checked_weights(weights: Any, losses: Mapping[str, Any]) -> dict[str, float
         if not math.isfinite(weight):
             raise ConfigError(390, where, "must be finite", "correct it")
     return {str(name): float(weight) for name, weight in weights.items()}
-
-
-def _compared(output: Any, target: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return ``Outcome.predictions``: of whole numbers as targets, probabilities and classes."""
-    if not isinstance(output, Tensor):
-        return None
-    if target.is_floating_point():
-        return output.float(), target
-    if target.dim() == output.dim() and target.shape[1] == 1:  # label maps [B, 1, H, W]
-        target = target.squeeze(1)
-    if target.dim() != output.dim() - 1:
-        return None
-    return output.float().softmax(1), target.long()
 
 
 def _mean(name: str, value: Any) -> Tensor:

@@ -47,7 +47,8 @@ def test_a_loss_may_take_several_fields():
 
 def test_label_maps_are_compared_with_probabilities_in_validation():
     batch = {"x": torch.randn(3, 2, 4, 4), "mask": torch.randint(2, (3, 1, 4, 4)).byte()}
-    objective = OwnLoss("x", "mask", {"own": lambda output, mask: output.mean()})
+    losses = {"own": lambda output, mask: output.mean()}
+    objective = OwnLoss("x", "mask", losses, predicts="classes")
     model = nn.Identity()
     assert objective(model, batch).predictions is None
     guess, target = objective(model.eval(), batch).predictions
@@ -60,6 +61,26 @@ def test_numbers_are_compared_as_they_are_in_validation():
     MODEL.train()
     assert torch.equal(output, MODEL(BATCH["x"]))
     assert torch.equal(target, BATCH["y"])
+
+
+@pytest.mark.parametrize("predicts", ["classes", "numbers"])
+@pytest.mark.parametrize("shape", [(6,), (6, 1)])
+def test_one_number_per_record_is_no_class_for_whole_numbers_as_target(shape, predicts):
+    batch = {"x": torch.randn(shape), "count": torch.randint(9, shape)}
+    objective = OwnLoss("x", "count", {"own": nn.PoissonNLLLoss()}, predicts=predicts)
+    model = nn.Identity().eval()
+    output, target = objective(model, batch).predictions
+    assert torch.equal(output, batch["x"])
+    assert torch.equal(target, batch["count"])
+    assert torch.equal(objective.predict(model, batch).values, batch["x"])
+
+
+def test_several_numbers_are_compared_as_they_are_with_a_whole_number():
+    batch = {"x": torch.randn(6, 3), "count": torch.randint(9, (6,))}
+    losses = {"own": lambda output, count: (output - count.unsqueeze(1)).abs().mean()}
+    output, target = OwnLoss("x", "count", losses)(nn.Identity().eval(), batch).predictions
+    assert torch.equal(output, batch["x"])
+    assert torch.equal(target, batch["count"])
 
 
 def test_a_lower_loss_is_better():
