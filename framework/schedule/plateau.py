@@ -1,5 +1,6 @@
 """A learning rate that falls when a metric of validation stops improving."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -51,13 +52,13 @@ class Plateau:
             raise ConfigError(314, where, "must be 0 or more", "correct it")
         self.metric = metric
         self.warmup_steps = warmup_steps
+        self._threshold = threshold
         self._optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
         self._torch = ReduceLROnPlateau(
             self._optimizer,
             "min" if mode == "min" else "max",
             factor=factor,
             patience=patience,
-            threshold=threshold,
             cooldown=cooldown,
             min_lr=final,
             eps=0.0,
@@ -90,8 +91,20 @@ class Plateau:
     def follow(self, value: float) -> bool:
         """Take in the metric of a validation. Return whether the rate has changed."""
         before = self.factor
+        self._torch.threshold = self._signed_threshold()
         self._torch.step(value)
         return self.factor != before
+
+    def _signed_threshold(self) -> float:
+        """Return the threshold with which torch wants a better value than the best.
+
+        torch multiplies the best value by 1 - threshold, or by 1 + threshold if greater is better.
+        For a negative value, that would accept a worse one.
+        """
+        best = self._torch.best
+        if not math.isfinite(best):
+            return 0.0
+        return self._threshold if best >= 0 else -self._threshold
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -32,6 +32,21 @@ def test_a_small_improvement_is_none():
     assert factors(plateau(patience=0, threshold=0.1), 1.0, 0.95, 0.8) == [1, 0.5, 0.5]
 
 
+@pytest.mark.parametrize(("mode", "small", "large"), [("min", -10.5, -11.5), ("max", -9.5, -8.5)])
+def test_the_improvement_of_a_negative_metric_is_a_share_of_its_size(mode, small, large):
+    schedule = plateau(mode=mode, patience=0, threshold=0.1)
+    assert factors(schedule, -10.0, small, large) == [1, 0.5, 0.5]
+
+
+def test_a_negative_metric_that_becomes_worse_is_no_improvement():
+    values = [-10.0, -9.9995, -9.999, -9.9985]
+    assert factors(plateau(patience=0, threshold=1e-4), *values) == [1, 0.5, 0.25, 0.125]
+
+
+def test_the_first_value_is_the_best_with_any_threshold():
+    assert factors(plateau(patience=0, threshold=1.0), 5.0, -0.5) == [1, 1]
+
+
 def test_the_rate_has_a_least_factor():
     assert factors(plateau(patience=0, final=0.4), 1.0, 1.0, 1.0) == [1, 0.5, 0.4]
 
@@ -52,8 +67,8 @@ def test_it_warms_up_to_the_present_rate():
 
 @pytest.mark.parametrize("count", range(7))
 def test_a_state_continues_at_any_validation(count):
-    values = [1.0, 2.0, 2.0, 0.9, 2.0, 2.0, 2.0]
-    whole, half, again = (plateau(cooldown=1) for _ in range(3))
+    values = [1.0, 2.0, 2.0, -0.9, 2.0, -0.91, 2.0]
+    whole, half, again = (plateau(cooldown=1, threshold=0.1) for _ in range(3))
     factors(half, *values[:count])
     again.load_state_dict(pickle.loads(pickle.dumps(half.state_dict())))
     assert factors(again, *values[count:]) == factors(whole, *values)[count:]
