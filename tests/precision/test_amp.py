@@ -136,6 +136,19 @@ def test_the_scale_is_saved_and_comes_back():
     assert resumed.step(optimizer, None)
 
 
+@pytest.mark.parametrize("before", [FP32(tf32=False, device=CPU), AMP("bf16", device=CPU)])
+def test_after_a_precision_without_a_scale_fp16_begins_with_a_new_one(before):
+    precision = AMP("fp16", device=CPU)
+    precision.load_state_dict(before.state_dict())
+    assert precision.state_dict() == AMP("fp16", device=CPU).state_dict()
+
+
+@pytest.mark.parametrize("after", [FP32(tf32=False, device=CPU), AMP("bf16", device=CPU)])
+def test_a_precision_without_a_scale_ignores_one(after):
+    after.load_state_dict(AMP("fp16", device=CPU).state_dict())
+    assert after.state_dict() == {}
+
+
 def test_a_type_that_is_none_is_named():
     with pytest.raises(
         ConfigError,
