@@ -8,8 +8,10 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from errno import ENOSPC
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from framework.system.durable import write_json
 
@@ -50,7 +52,8 @@ class Outbox:
         self.run_dir = run_dir
         self.path = run_dir / FOLDER / f"{name}.jsonl"
         self._state_path = run_dir / FOLDER / f"{name}.json"
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
+        self._is_torn = False  # whether the file ends inside a line
         known = _read_object(self._state_path)
         self.state: dict[str, Any] = known.get("state") or {}
         self.ahead: list[Event] = known.get("ahead") or []
@@ -59,12 +62,20 @@ class Outbox:
             self._drop_after(start_step)
 
     def append(self, event: Event) -> None:
-        """Add an event. OSError if the disk refuses it."""
+        """Add an event on a line of its own. OSError if the disk refuses it, or a part of it."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: a killed process leaves whole lines, and at most one part of a line.
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
-        self._file.write(json.dumps(event).encode() + b"\n")
+            self._is_torn = _is_torn(self.path)
+        line = json.dumps(event).encode() + b"\n"
+        if self._is_torn:
+            line = b"\n" + line
+        written = self._file.write(line)
+        # Without a buffer, a disk that becomes full takes a part of the line, and no error says so.
+        self._is_torn = written < len(line)
+        if self._is_torn:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
 
     def sync(self) -> None:
         """Put on disk what was appended."""
@@ -90,7 +101,8 @@ class Outbox:
         return OutboxBatch(events, end)
 
     def num_waiting(self) -> int:
-        return sum(1 for _ in _lines(self.path, self.sent))
+        lines = _lines(self.path, self.sent)
+        return sum(1 for line, _ in lines if _parsed(line) is not None)
 
     def mark_sent(self, end: int) -> None:
         """Remember that the server has taken everything before byte ``end``."""
@@ -139,6 +151,14 @@ def _lines(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
                 return
             end += len(line)
             yield line, end
+
+
+def _is_torn(path: Path) -> bool:
+    """Return whether a file ends inside a line."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() not in (b"", b"\n")
 
 
 def _parsed(line: bytes) -> Event | None:

@@ -1,3 +1,7 @@
+import resource
+import signal
+from contextlib import contextmanager
+
 import pytest
 
 from framework.sink.outbox import MOST_EVENTS, Outbox
@@ -63,6 +67,41 @@ def test_a_torn_line_costs_no_other(tmp_path, torn):
     with open(tmp_path / "outbox" / "mlflow.jsonl", "ab") as file:
         file.write(torn)
     box = Outbox(tmp_path, "mlflow", 9)
+    box.append({"report": "train", "step": 6})
+    assert steps(box.waiting().events) == [2, 6]
+    box.close()
+
+
+def test_an_event_behind_a_torn_line_has_its_own(tmp_path):
+    fill(tmp_path, 2)
+    with open(tmp_path / "outbox" / "mlflow.jsonl", "ab") as file:
+        file.write(b'{"step": 4')
+    box = Outbox(tmp_path, "mlflow")
+    for step in (6, 8):
+        box.append({"report": "train", "step": step})
+    assert steps(box.waiting().events) == [2, 6, 8]
+    assert box.num_waiting() == 3
+    box.close()
+
+
+@contextmanager
+def largest_file(size):
+    """Let the system refuse what makes a file larger, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_disk_that_takes_a_part_of_an_event_costs_only_this_one(tmp_path):
+    fill(tmp_path, 2)
+    box = Outbox(tmp_path, "mlflow")
+    with largest_file(box.path.stat().st_size + 5), pytest.raises(OSError, match="No space"):
+        box.append({"report": "train", "step": 4})
     box.append({"report": "train", "step": 6})
     assert steps(box.waiting().events) == [2, 6]
     box.close()

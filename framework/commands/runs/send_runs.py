@@ -108,14 +108,14 @@ def _mlflow_tracker(path: Path, state: dict[str, Any]) -> MLflowTracker:
 
 
 def _has_ended(outbox: Outbox) -> bool:
-    """Return whether the last event of a run says how it ended."""
+    """Return whether the last event of a run is whole, and says how it ended."""
     last = b""
     with open(outbox.path, "rb") as file:
         for line in file:
             last = line
     try:
-        return "end" in json.loads(last)
-    except ValueError:
+        return last.endswith(b"\n") and "end" in json.loads(last)
+    except (ValueError, TypeError):
         return False
 
 

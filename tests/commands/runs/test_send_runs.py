@@ -55,6 +55,19 @@ def test_a_server_that_is_lost_is_an_error_and_everything_is_kept(tmp_path):
     assert Outbox(path, "mlflow").num_waiting() == 4  # its weights and its end were added once
 
 
+@pytest.mark.parametrize("torn", ['{"report": "tr', '{"end": "FINISHED", "step": 2}'])
+def test_a_run_whose_last_event_was_torn_ends_all_the_same(tmp_path, torn):
+    path = make_run(tmp_path / "run", code=137)
+    waiting(path, "http://127.0.0.1:9")
+    with open(path / "outbox" / "mlflow.jsonl", "a") as file:
+        file.write(torn)
+    for _ in range(2):
+        with pytest.raises(ResourceError, match="R192"):
+            send([path])
+    events = Outbox(path, "mlflow").waiting().events
+    assert events[-1]["end"] == "FAILED"
+
+
 def test_a_running_run_sends_its_events_itself(tmp_path):
     path = make_run(tmp_path / "run")
     with (
