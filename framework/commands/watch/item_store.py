@@ -1,7 +1,8 @@
 """Store the items that a script's Dataset returns, and serve them from the store afterwards.
 
 While items are collected, each process writes them into memory maps of a temporary folder, at the
-place of their number. When all are there, they become one store of ours: `KEY.h5` in the cache.
+place of their number. When all are there, they become one store of ours: `KEY.h5` in the cache,
+beside `KEY.files`, the list of the files that they were made from.
 A killed script leaves only the folder, which the next one removes.
 """
 
@@ -20,18 +21,20 @@ import torch
 from torch.utils.data import IterableDataset
 
 from framework.commands.watch.item_check import (
+    NUM_CHECKED,
     checked_indices,
     checked_layout,
     copied,
     refuse_differing,
 )
+from framework.commands.watch.item_files import ItemFiles, compared_files, source_lines
 from framework.commands.watch.item_layout import ItemLayout, LayoutError
 from framework.contracts.records import Manifest, NumberKeys
 from framework.data.dataset import title_of
 from framework.errors import PacelineError
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.system.code_digest import digest_of
-from framework.system.durable import remove_leftovers
+from framework.system.durable import open_durable, remove_leftovers
 
 BLOCK = 1024  # items that are written at once
 # The collected items and the store exist side by side for a moment.
@@ -90,10 +93,7 @@ class ItemStores:
     def _opened(self, dataset: Any, key: str) -> "StoredItems | None":
         path = self.folder / f"{key}.h5"
         try:
-            copy = copied(dataset)
-            layout, items = checked_layout(copy)
-            stored = StoredItems(dataset, layout, path)
-            stored.open(items)
+            stored = _checked(dataset, path)
         except (LayoutError, PacelineError) as error:
             self._note(dataset, str(error))
             return None
@@ -106,6 +106,21 @@ class ItemStores:
         if not isinstance(dataset, StoredItems):
             size = f" ({len(dataset):,})" if isinstance(dataset, Sized) else ""
             self.notes[f"{title_of(dataset)}{size}"] = words
+
+
+def _checked(dataset: Any, path: Path) -> "StoredItems":
+    """Return what serves the items of a Dataset, after some of them were read twice.
+
+    Raises:
+        LayoutError: They cannot be stored.
+    """
+    files = ItemFiles()
+    copy = copied(dataset)
+    with files.noted():
+        layout, items = checked_layout(copy)
+    stored = StoredItems(dataset, layout, path, files)
+    stored.open(items)  # while the copy still has its files open
+    return stored
 
 
 def key_of(dataset: Any) -> str:
@@ -131,15 +146,20 @@ class StoredItems:
         dataset: The user's Dataset.
         layout: The layout of its items.
         path: The store.
+        files: The files that the items are made from, as far as they are known.
     """
 
-    def __init__(self, dataset: Any, layout: ItemLayout, path: Path) -> None:
+    def __init__(self, dataset: Any, layout: ItemLayout, path: Path, files: ItemFiles) -> None:
         self.dataset = dataset
         self.layout = layout
         self.path = path
+        self.listing = path.with_suffix(".files")
+        self.files = files
         self.num_items = len(dataset)
         self.store: HDF5Store | None = None
         self.is_reused = False
+        self.num_files = 0  # that have not changed since the store was written
+        self.outdated = ""  # why the store of an earlier run was not used
         self.failure = ""  # why the store cannot be written
         # All ranks of a host share the folder, and have the same parent.
         owner = os.getppid() if "RANK" in os.environ else os.getpid()
@@ -148,7 +168,7 @@ class StoredItems:
         self._done: np.ndarray | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_maps": None, "_done": None}
+        return {**self.__dict__, "files": ItemFiles(), "_maps": None, "_done": None}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "dataset" not in self.__dict__:
@@ -168,7 +188,10 @@ class StoredItems:
         return [self._item(index) for index in indices]
 
     def open(self, items: list[list[np.ndarray]]) -> None:
-        """Open the store; without one that holds the checked ``items``, make the maps.
+        """Open the store; without one that holds what the Dataset returns now, make the maps.
+
+        Args:
+            items: The checked items.
 
         Raises:
             LayoutError: The disk has no room.
@@ -176,14 +199,22 @@ class StoredItems:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.path.parent)  # also those of a Dataset that has changed since
         if self.path.exists():
-            if self._matches(items):
+            self.outdated = self._outdated(items)
+            if not self.outdated:
                 self.store = HDF5Store(str(self.path))
                 self.is_reused = True
                 return
             self.path.unlink(missing_ok=True)  # so that no rank takes it for the new one
         self._check_room()
         self.folder.mkdir(exist_ok=True)
+        self._begin_list()
         self._open_maps()
+
+    def _begin_list(self) -> None:
+        self.files.note_named(self.dataset)
+        self.files.note_open()
+        (self.folder / "files").touch()
+        self.files.write(self.folder / "files")
 
     def _check_room(self) -> None:
         needed = COPIES * self.num_items * self.layout.item_bytes
@@ -210,9 +241,12 @@ class StoredItems:
         writer = HDF5Writer(str(self.path), fields=fields, num_records=self.num_items)
         try:
             self._write(writer)
+            with open_durable(self.listing) as file:
+                file.writelines(source_lines(self.folder / "files"))
             writer.close(Manifest(self.num_items, fields, source=source, options=options))
-        except PacelineError as error:  # the script continues with the maps
+        except (PacelineError, ValueError) as error:  # the script continues with the maps
             self.failure = str(error)
+            self.listing.unlink(missing_ok=True)
         finally:
             writer.abort()
 
@@ -225,19 +259,33 @@ class StoredItems:
     def words(self) -> str:
         """Where the items are, or why they are not stored."""
         size = f"{self.num_items * self.layout.item_bytes / 1e6:,.1f} MB"
+        place = f"{self.path} ({size})"
         if self.is_reused:
-            return f"{self.num_items:,} items come from {self.path} ({size}) of an earlier run"
+            return f"{self.num_items:,} items come from {place} of an earlier run; {self._compared}"
         if self.store is not None:
-            return f"{self.num_items:,} items were stored in {self.path} ({size})"
-        assert self._done is not None
-        missing = self.num_items - int(np.count_nonzero(self._done))
-        reason = f"{missing:,} of {self.num_items:,} items were not read"
+            why = self.outdated and f", since {self.outdated}"
+            return f"{self.num_items:,} items were stored in {place}{why}"
+        return f"nothing is kept for the next run: {self._missing}"
+
+    @property
+    def _compared(self) -> str:
+        """What was compared with the store of an earlier run."""
+        if self.num_files:
+            return f"none of their {self.num_files:,} files has changed"
+        num_checked = min(NUM_CHECKED, self.num_items)
+        return f"no file of theirs is known, so that only {num_checked} items were compared"
+
+    @property
+    def _missing(self) -> str:
+        """Why the items are not stored."""
+        if self.failure:
+            return self.failure
         note = self.folder / "misfit"
         if note.exists():
-            reason = note.read_text(encoding="utf-8")
-        if self.failure:
-            reason = self.failure
-        return f"nothing is kept for the next run: {reason}"
+            return note.read_text(encoding="utf-8")
+        assert self._done is not None
+        missing = self.num_items - int(np.count_nonzero(self._done))
+        return f"{missing:,} of {self.num_items:,} items were not read"
 
     def _write(self, writer: HDF5Writer) -> None:
         assert self._maps is not None
@@ -247,8 +295,18 @@ class StoredItems:
             records = {leaf.name: np.array(rows[start:stop]) for leaf, rows in pairs}
             writer.write(records, NumberKeys(start, stop))
 
+    def _outdated(self, items: list[list[np.ndarray]]) -> str:
+        """Return why the store of an earlier run cannot be used; "" if it can."""
+        if not self._matches(items):
+            return "items of an earlier run differ"
+        try:
+            self.num_files, changed = compared_files(self.listing)
+        except (OSError, ValueError):
+            return "an earlier run did not list their files"
+        return changed and f"{changed} has changed"
+
     def _matches(self, items: list[list[np.ndarray]]) -> bool:
-        """Return whether the store holds the same items as the Dataset has now."""
+        """Return whether the store holds the checked items."""
         store = HDF5Store(str(self.path))
         try:
             if store.manifest.options.get("watch") != self.layout.words:
@@ -288,7 +346,8 @@ class StoredItems:
             return self.layout.item(
                 [torch.from_numpy(np.array(rows[number])) for rows in self._maps]
             )
-        item = self.dataset[index]
+        with self.files.noted():
+            item = self.dataset[index]
         try:
             arrays = self.layout.arrays(item)
         except LayoutError as error:
@@ -297,7 +356,9 @@ class StoredItems:
             return item
         for rows, array in zip(self._maps, arrays, strict=True):
             rows[number] = array
-        self._done[number] = 1
+        with suppress(OSError):  # the disk is full, or another rank has made the store meanwhile
+            self.files.write(self.folder / "files")
+            self._done[number] = 1
         return item
 
     def _open_maps(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from framework.commands.watch.item_check import checked_indices
 from framework.commands.watch.item_store import ItemStores, StoredItems, key_of
 from framework.errors import ResourceError
 from framework.store.hdf5_store import HDF5Writer
@@ -74,7 +75,7 @@ def test_batches_stay_equal_by_hash(options):
     assert reads("a") == 36
     assert reads("b") == 12 + 2 * 12 + 1  # once, and for the check
     assert "12 items were stored" in next(iter(stores.notes.values()))
-    assert [path.suffix for path in Path("cache").iterdir()] == [".h5"]
+    assert sorted(path.suffix for path in Path("cache").iterdir()) == [".files", ".h5"]
 
 
 @pytest.mark.slow
@@ -126,6 +127,51 @@ def test_a_store_with_other_items_is_made_again(monkeypatch):
         assert [served[index] for index in range(12)] == [index + shift for index in range(12)]
         stores.close()
     assert "were stored" in next(iter(stores.notes.values()))
+
+
+class Arrays(Dataset):
+    """Items in files, with names that the state does not hold."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return np.load(f"arrays/{index}.npy")
+
+
+def served_sum(dataset, workers):
+    """The sum of all items in each of two epochs, and the note on them."""
+    stores = ItemStores("cache")
+    with hooked(served=stores.served):
+        data = DataLoader(dataset, 4, num_workers=workers)
+        sums = [int(sum(batch.sum() for batch in data)) for _ in range(2)]
+    stores.close()
+    return sums, next(iter(stores.notes.values()))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_store_is_made_again_after_a_file_has_changed(workers):
+    Path("arrays").mkdir()
+    for index in range(40):
+        np.save(f"arrays/{index}.npy", np.array([index]))
+    assert served_sum(Arrays(), workers)[0] == [780, 780]
+    sums, note = served_sum(Arrays(), workers)
+    assert sums == [780, 780]
+    assert note.endswith("none of their 40 files has changed")
+    assert 1 not in checked_indices(40)
+    np.save("arrays/1.npy", np.array([101]))
+    sums, note = served_sum(Arrays(), workers)
+    assert sums == [880, 880]
+    assert note.endswith("since arrays/1.npy has changed")
+
+
+def test_a_store_whose_files_are_not_known_says_so_or_is_made_again():
+    served_sum(Hidden("b"), 0)
+    _, note = served_sum(Hidden("b"), 0)
+    assert note.endswith("no file of theirs is known, so that only 12 items were compared")
+    (listing,) = Path("cache").glob("*.files")
+    listing.unlink()
+    assert "did not list" in served_sum(Hidden("b"), 0)[1]
 
 
 class Random(Counted):
@@ -213,7 +259,7 @@ def test_what_a_killed_run_left_is_removed_and_not_used():
     assert [path.is_dir() for path in Path("cache").iterdir()] == [True]
     wanted = digest(DataLoader(Counted("a", scale=2), 4, shuffle=True))
     assert served_digest(Counted("b", scale=2))[0] == wanted  # has another key
-    assert [path.suffix for path in Path("cache").iterdir()] == [".h5"]
+    assert sorted(path.suffix for path in Path("cache").iterdir()) == [".files", ".h5"]
 
 
 def test_a_store_that_cannot_be_written_does_not_stop_the_script(monkeypatch):

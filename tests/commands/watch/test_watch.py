@@ -197,7 +197,7 @@ def test_a_report_that_fails_changes_no_exit_code(error, words):
     assert done.code == 3
     assert words in done.err
     assert "Traceback" not in done.err
-    assert [path.suffix for path in Path(".paceline").iterdir()] == [".h5"]
+    assert sorted(path.suffix for path in Path(".paceline").iterdir()) == [".files", ".h5"]
 
 
 MEMORY = """
