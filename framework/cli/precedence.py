@@ -54,6 +54,7 @@ class Composition:
         self.files: dict[str, File] = {}
         self.data_keys: list[str] = []
         self.has_folds = False
+        self.is_single_run = False  # typed as hydra.mode=RUN, whatever a recipe says
         for word in typed:
             self._note(word, groups)
 
@@ -66,6 +67,8 @@ class Composition:
             self.data_keys.append(key)
         if key == "folds" and word.value() is not None:
             self.has_folds = True
+        if key == "hydra.mode":
+            self.is_single_run = word.value() == "RUN"
 
     @property
     def without_recipe(self) -> str | None:
@@ -214,10 +217,21 @@ def _edit_recipe(name: str, file: File, recipe: DictConfig) -> None:
             stronger.setdefault(place, f"{above}'s {word}")
     for place, word in stronger.items():
         _drop(recipe, file, place, word)
+    if _composition.is_single_run:
+        _drop_sweep(recipe)
     if _composition.without_validation and OmegaConf.select(recipe, "data.val") is not None:
         with open_dict(recipe):
             del recipe["data"]["val"]
         file.reasons["data.val"] = DROPPED_VALIDATION
+
+
+def _drop_sweep(recipe: DictConfig) -> None:
+    """Remove the options of a sweeper and a launcher that may not be chosen for a single run."""
+    hydra = recipe.get("hydra")
+    if isinstance(hydra, DictConfig):
+        with open_dict(hydra):
+            hydra.pop("sweeper", None)
+            hydra.pop("launcher", None)
 
 
 def _drop(recipe: DictConfig, file: File, place: str, reason: str) -> None:

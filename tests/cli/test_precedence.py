@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from framework.cli.allowed import granted
+from framework.cli.compose_config import composed
 from framework.cli.paths import CONF
 from framework.cli.precedence import typed_for_train, with_recipe_said
 from tests.cli.command import is_one_error_line
@@ -203,3 +205,9 @@ def test_our_own_folder_as_that_of_the_user_hides_nothing():
 def test_a_validation_set_typed_by_its_name_is_validation_data():
     assert typed_for_train(["data.train=a.h5", "+data.val.clean=b.h5"]).without_validation is False
     assert typed_for_train(["data.train=a.h5", "data.val_transform=null"]).without_validation
+
+
+@pytest.mark.parametrize("name", ["sweep_search", "sweep_slurm"])
+def test_a_single_run_drops_the_options_of_a_sweeper_and_a_launcher_that_are_not_chosen(name):
+    config = composed([f"recipes={name}", "hydra.mode=RUN"], granted([]))[0]
+    assert config["dataset"] == "outputs/data/digits"

@@ -46,7 +46,9 @@ def resumed(arguments: list[str]) -> list[str]:
     if config_dir and option(arguments, "--config-dir", "-cd") is None:
         flags = ["--config-dir", config_dir]
     place = quoted(str(run_dir))
-    return [*flags, f"hydra.run.dir={place}", f"resume.run={place}", *kept, *rest]
+    # The recipe of a sweep's job asks for a sweep, but the job continues as a single run.
+    here = ["hydra.mode=RUN", f"hydra.run.dir={place}", f"resume.run={place}"]
+    return [*flags, *here, *kept, *rest]
 
 
 def to_repeat(overrides: list[str]) -> list[str]:

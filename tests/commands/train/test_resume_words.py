@@ -21,8 +21,14 @@ def test_without_resume_words_stay_as_they_are():
 def test_a_run_s_own_words_come_first():
     run_with("data=lmdb", "epochs=2")
     words = resumed(["resume=RUN", "epochs=3"])
-    assert [word.split("=")[0] for word in words[:2]] == ["hydra.run.dir", "resume.run"]
-    assert words[2:] == ["data=lmdb", "epochs=3"]
+    assert [word.split("=")[0] for word in words[1:3]] == ["hydra.run.dir", "resume.run"]
+    assert words[3:] == ["data=lmdb", "epochs=3"]
+
+
+def test_the_job_of_a_sweep_continues_as_a_single_run_unless_a_sweep_is_typed():
+    run_with("recipes=sweep_workers")
+    assert resumed(["resume=RUN", "hydra.mode=MULTIRUN"])[0] == "hydra.mode=RUN"
+    assert resumed(["resume=RUN", "hydra.mode=MULTIRUN"])[-1] == "hydra.mode=MULTIRUN"
 
 
 def test_another_choice_drops_the_words_about_the_old_one():

@@ -320,6 +320,18 @@ def test_a_sweep_goes_on_after_a_failed_job_and_ends_with_its_code():
     assert len(list(Path("sweep").glob("*/summary.json"))) == 1
 
 
+def test_a_job_of_a_recipe_that_sweeps_continues_in_its_directory():
+    Path("recipes").mkdir()
+    text = "defaults: [digits]\nhydra:\n  mode: MULTIRUN\n  sweeper: {params: {seed: '1,2'}}\n"
+    Path("recipes/sw.yaml").write_text(f"# @package _global_\n{text}")
+    words = ["--config-dir", ".", "recipes=sw", "limit=64", "batch_size=16", "hydra.sweep.dir=S"]
+    assert paceline("train", *words, "max_steps=1").code == 0
+    job = next(Path("S").glob("1-*"))
+    done = paceline("train", f"resume={job}", "max_steps=2")
+    assert done.code == 0, done.err
+    assert read(job / "summary.json")["steps"] == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "overfit", "trace"])
 def test_debug_presets_run(preset):
