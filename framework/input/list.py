@@ -19,7 +19,7 @@ from framework.input.rows import Row, RowInput, text_by_field
 from framework.sound.sound_file import SUFFIXES as SOUNDS
 from framework.store.array_values import value_of
 from framework.store.folder_store import SUFFIXES
-from framework.store.foreign import number_of
+from framework.store.foreign import NUMBER, number_of
 from framework.store.label import (
     check_classes,
     class_in,
@@ -31,7 +31,6 @@ from framework.store.label import (
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "text", "int", "float")
 FILES = (*SUFFIXES, *SOUNDS, ".npy")  # of a column of paths
-LONG = re.compile(r"\s*[+-]?\d{19,}\s*", re.ASCII)  # a name: it might not fit 64 bits
 FIELD = re.compile(r"[^\W\d]\w*")  # a name in a header
 DTYPES = {"int": np.int64, "float": np.float32}
 
@@ -291,7 +290,7 @@ def kind_of(name: str, cells: Sequence[Sequence[str]]) -> str:
     usual = "text"
     numbers = [number_of(text) for text in texts]
     dtypes = {number.dtype.kind for number in numbers if number is not None}
-    if None not in numbers and not any(map(LONG.fullmatch, texts)):
+    if None not in numbers:
         usual = "float" if "f" in dtypes else "int"
     is_negative = any(text.strip().startswith("-") for text in texts)
     is_class = usual == "text" or (usual == "int" and not is_negative)
@@ -341,8 +340,13 @@ def _number(text: str, kind: str, where: str) -> int | float:
         value = int(text) if kind == "int" else float(text)
     except ValueError as error:
         raise DataError(162, where, f"{text!r} is not {kind}", fix) from error
+    if not NUMBER.fullmatch(text.strip()):  # such as 1_000
+        raise DataError(162, where, f"{text!r} is not {kind}", fix)
     if kind == "int" and not -(2**63) <= value < 2**63:
         raise DataError(162, where, f"{text!r} does not fit 64 bits", fix)
     if not math.isfinite(value):
         raise DataError(162, where, f"{text!r} is not finite", fix)
+    with np.errstate(over="ignore"):
+        if kind == "float" and np.isinf(np.float32(value)):
+            raise DataError(162, where, f"{text!r} does not fit float32", fix)
     return value

@@ -1,5 +1,6 @@
 """Files of other programs: the values of an LMDB file, and the command that packs a file."""
 
+import math
 import os
 import re
 import shlex
@@ -23,6 +24,11 @@ TEXT = "text"
 NUM_SAMPLES = 1000  # values that are read to tell labels from texts
 FEW = 8  # values that are too few to tell labels from texts
 WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+# Python's own numbers may also have underscores and the digits of any script.
+NUMBER = re.compile(
+    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf|infinity)", re.ASCII | re.IGNORECASE
+)
+LONG = re.compile(r"[+-]?\d{19,}", re.ASCII)  # perhaps a name: float32 would change it
 LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII | re.DOTALL)
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 OTHER_WAY = "read it with input=function: 'paceline pack input=function --help'"
@@ -166,14 +172,18 @@ def _counts(file: ForeignLMDB, num_records: int) -> list[str]:
 
 
 def number_of(text: str) -> np.ndarray | None:
-    """Return a whole number as int64, any other number as float32, and None for other texts."""
+    """Return a whole number as int64, any other number as float32, and None for other texts.
+
+    Also None for a whole number of more than 18 digits, and for one that float32 cannot hold.
+    """
     text = text.strip()
-    try:
-        if WHOLE.fullmatch(text):
-            return np.array(int(text), np.int64)
-        return np.array(float(text), np.float32)
-    except ValueError:
+    if WHOLE.fullmatch(text):
+        return np.array(int(text), np.int64)
+    if LONG.fullmatch(text) or not NUMBER.fullmatch(text):
         return None
+    with np.errstate(over="ignore"):
+        number = np.array(float(text), np.float32)
+    return None if np.isinf(number) and math.isfinite(float(text)) else number
 
 
 def text_of(data: bytes) -> str | None:

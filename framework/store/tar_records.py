@@ -268,7 +268,7 @@ class TarRecords:
     def _number(self, data: bytes, field: str, where: str) -> np.ndarray:
         number = _number_in(data)
         if number is None:
-            what = f"{data[:40]!r} is not a number"
+            what = f"{data[:40]!r} is not a number that a store can hold"
             fix = f"correct it, or add '{self.group}.kinds={{{field}: text}}'"
             raise DataError(162, where, what, fix)
         return number

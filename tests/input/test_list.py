@@ -222,8 +222,12 @@ def test_what_is_no_such_table_is_named(text, words):
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [("int", "1.5"), ("int", "x"), ("float", "nan"), ("float", ""), ("int", "9" * 30)],
+    [
+        *(("int", text) for text in ("1.5", "x", "9" * 30, "1_000", "\u0661")),
+        *(("float", text) for text in ("nan", "", "1e39", "-1e39", "1_0.5")),
+    ],
 )
+@pytest.mark.filterwarnings("error")
 def test_what_is_no_number_is_named(kind, text):
     with pytest.raises(DataError, match=r"D162.*line 2"):
         _ = _input(f"image,n\n1.jpg,{text}\n", columns={"image": "path", "n": kind}).manifest
@@ -284,6 +288,12 @@ def test_tables_without_labels_or_files_are_records_too():
     assert source.notes == (
         "columns are taken to be 'input.columns={x: float, n: int, note: text, label: int, id: text}'",
     )
+
+
+def test_digits_with_underscores_are_names():
+    records, _ = _all(source := _input("x,label\n12_3,1_2\n1_23,3_4\n"))
+    assert [bytes(text).decode() for text in records["x"]] == ["12_3", "1_23"]
+    assert (records["label"].tolist(), source.manifest.classes) == ([0, 1], ["1_2", "3_4"])
 
 
 @pytest.mark.parametrize(

@@ -136,3 +136,11 @@ def test_a_value_of_no_guessed_kind_says_how_to_keep_it(value, kind):
     source = LMDBInput(write_lmdb("x.lmdb", {"t-1": value}), {"t": "t-%d"})
     with pytest.raises(DataError, match=rf"D106.*add 'input\.kinds={{t: {kind}}}'"):
         source.read(0, 1)
+
+
+def test_long_numbers_are_names():
+    names = ["1234567890123456789", "1234567890123456790", "1234567890123456801"]
+    values = {f"id{number}": name.encode() for number, name in enumerate(names)}
+    source = LMDBInput(write_lmdb("x.lmdb", values), {"id": "id%d"})
+    assert source.manifest.fields["id"].kind == "text"
+    assert [bytes(text).decode() for text in source.read(0, 3).records["id"]] == names

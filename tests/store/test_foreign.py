@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from framework.errors import DataError, PacelineError
 from framework.input.hdf5 import HDF5Input
 from framework.input.lmdb import LMDBInput
-from framework.store.foreign import ForeignLMDB, field_name, free_name, key_expression
+from framework.store.foreign import (
+    ForeignLMDB,
+    field_name,
+    free_name,
+    key_expression,
+    number_of,
+)
 from framework.store.open_store import open_store
 from tests.contract.cases import jpeg
 from tests.faults.forked import paceline
@@ -215,3 +221,26 @@ def test_a_damaged_file_is_read_or_one_error(name, flips):
     with contextlib.suppress(PacelineError):
         source = HDF5Input(name) if name == "x.h5" else LMDBInput(name, {"x": "%s"})
         source.read(0, source.manifest.num_records)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("7", 7), (" -12\n", -12), ("+9" + "0" * 16, 9 * 10**16), ("9" * 18, 10**18 - 1)],
+)
+def test_whole_numbers_are_int64(text, value):
+    assert (number_of(text), number_of(text).dtype) == (value, np.int64)
+
+
+@pytest.mark.parametrize("text", ["0.5", ".5", "5.", "-1e3", "1E-2", "3.4028234e38", "nan", "-inf"])
+def test_other_numbers_are_float32(text):
+    assert number_of(text).dtype == np.float32
+    assert np.array_equal(number_of(text), np.float32(float(text)), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1" * 19, "-" + "9" * 30, "12_3", "1_2.5", "1e39", "-4e38", "\u0661\u0662", "", ".", "0x1f"],
+)
+@pytest.mark.filterwarnings("error")
+def test_texts_that_would_become_another_number_stay_texts(text):
+    assert number_of(text) is None

@@ -64,6 +64,11 @@ def test_values_are_files_arrays_and_numbers():
         records.value("x", 1)
 
 
+def test_long_numbers_are_texts():
+    records = _records([("a.txt", b"1234567890123456789")], {"id": "txt"})
+    assert records.value("id", 0) == "1234567890123456789"
+
+
 def test_texts_that_are_not_utf8_are_named():
     records = _records([("a.txt", b"a"), ("b.txt", b"\xff")], {"x": "txt"})
     assert records.value("x", 0) == "a"
