@@ -94,14 +94,24 @@ class StoreInput:
             fix = "see what else is damaged with paceline verify"
             raise DataError(166, store.name(damaged[0]), what, fix)
         records = as_written(read)
-        numbers = self.numbers[number]
-        if len(self.stores) > 1 and len(numbers) and "label" in records:
-            labels = records["label"]
-            if ((labels < 0) | (labels >= len(numbers))).any():
-                what = f"a label from this record on is none of the store's {len(numbers)} classes"
-                raise DataError(161, store.name(start), what, "correct that store")
-            records["label"] = numbers[labels.astype(np.int64)].astype(labels.dtype)
+        if len(self.stores) > 1 and len(self.numbers[number]) and "label" in records:
+            records["label"] = self._renumbered(records["label"], number, start)
         return Chunk(records, keys_of(store, indices))
+
+    def _renumbered(self, labels: Any, number: int, start: int) -> Any:
+        """Return the labels of the records of a store from ``start`` as numbers of all classes.
+
+        ``labels`` is an array, or a list of arrays if each record has several. DataError D161.
+        """
+        if isinstance(labels, list):
+            rows = range(start, start + len(labels))
+            pairs = zip(labels, rows, strict=True)
+            return [self._renumbered(array, number, row) for array, row in pairs]
+        numbers = self.numbers[number]
+        if ((labels < 0) | (labels >= len(numbers))).any():
+            what = f"a label from this record on is none of the store's {len(numbers)} classes"
+            raise DataError(161, self.stores[number].name(start), what, "correct that store")
+        return numbers[labels.astype(np.int64)].astype(labels.dtype)
 
     def name(self, index: int) -> str:
         number = self._store_number(index)

@@ -60,6 +60,14 @@ def test_several_stores_are_one_after_the_other(start, stop, make, fields):
     assert keys == [*(f"k{n}" for n in range(5)), *(f"k{n}" for n in range(7))][start:stop]
 
 
+def test_a_label_of_a_box_that_is_no_class_is_named():
+    fields = {"label": Field("int64", (None,))}
+    records = {"label": [np.array([0, 1]), np.array([0, 2])]}
+    paths = [_write(path, records, fields, ["a", "b"]) for path in ("x.h5", "y.h5")]
+    with pytest.raises(DataError, match=r"D161.*k1.*none of the store's 2 classes"):
+        StoreInput(paths).read(2, 4)
+
+
 def test_classes_are_united_by_name_and_labels_renumbered():
     paths = [
         _write("x.h5", make_records(3), classes=["cat", "dog", "cow"]),

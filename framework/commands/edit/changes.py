@@ -178,6 +178,8 @@ def _number(cell: str, dtype: np.dtype[Any]) -> Any:
     """Return the number in a cell. ValueError or OverflowError if ``dtype`` cannot hold it."""
     if dtype.kind == "b":
         return {"true": True, "1": True, "false": False, "0": False}[cell.lower()]
+    if "_" in cell or not cell.isascii():  # NumPy would read 1_2 as 12
+        raise ValueError
     with np.errstate(over="ignore"):
         number = np.array(cell).astype(dtype)
     if dtype.kind == "f" and np.isinf(number) and "inf" not in cell.lower():

@@ -4,6 +4,7 @@ import torch
 
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError, DataError
+from framework.pack.engine.publish import as_written
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from tests.conftest import FIELDS, make_records, write_store
@@ -28,6 +29,21 @@ def test_appended_classes_are_numbered_by_their_names():
     assert labels(path) == [0, 1, 2, 2, 3, 0]
     assert list(manifest.class_counts) == [2, 1, 2, 1]
     assert [open_store(path).key(index) for index in (2, 3)] == ["record-2", "x"]
+
+
+def test_appended_labels_of_boxes_are_numbered_by_their_names():
+    fields = {"boxes": Field("float32", (None, 4), kind="boxes"), "label": Field("int64", (None,))}
+    numbers = [np.array([0, 1]), np.array([], np.int64), np.array([1])]
+    boxes = [np.zeros((len(array), 4), np.float32) for array in numbers]
+    for path, classes in (("d.h5", ["a", "b"]), ("more.h5", ["c", "a"])):
+        writer = HDF5Writer(path, fields=fields, num_records=3)
+        writer.write({"boxes": boxes, "label": numbers}, list("xyz"))
+        writer.close(Manifest(3, fields, classes))
+    edit("d.h5", "append", "more.h5")
+    store = open_store("d.h5")
+    assert list(store.manifest.classes) == ["a", "b", "c"]
+    labels_of_boxes = as_written(store.read(torch.arange(6)))["label"]
+    assert [array.tolist() for array in labels_of_boxes] == [[0, 1], [], [1], [2, 0], [], [0]]
 
 
 def test_records_are_dropped_by_an_expression_or_by_keys():
@@ -119,3 +135,5 @@ def test_truth_values_are_relabelled_by_their_names():
             edit(path, "relabel", write_lines("bad.csv", ["index,ok", line]))
     with pytest.raises(DataError, match=r"D253.*'1e39' is not float32"):
         edit(path, "relabel", write_lines("large.csv", ["index,score", "0,1e39"]))
+    with pytest.raises(DataError, match=r"D253.*'1_2' is not float32"):
+        edit(path, "relabel", write_lines("digits.csv", ["index,score", "0,1_2"]))
