@@ -123,7 +123,7 @@ def _fit(
         stats = assembly.train.stats
         tuning = assembly.tuning
         tuned = tuning.take if tuning is not None else dict
-        measured = MeasuredSink(sinks, stats, usage, assembly.say, start_step, slow, tuned)
+        measured = MeasuredSink(sinks, stats, usage, start_step, slow, tuned)
         reported = [measured] if assembly.leads else []
         try:
             trainer.fit(reported)

@@ -35,6 +35,7 @@ from framework.contracts.training import (
 from framework.errors import ConfigError, ResourceError
 from framework.image.label_map import colored
 from framework.parallel.warm_up_ddp import warm_up_ddp
+from framework.sink.tolerant import TolerantSink
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
@@ -118,7 +119,10 @@ def training_parts(
 
 
 def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
-    """Open the sinks of a run, on rank 0 only. ``stack`` closes them."""
+    """Open the sinks of a run, on rank 0 only. ``stack`` closes them.
+
+    A sink that fails later does not end the run.
+    """
     if not assembly.leads:
         return []
     pictures = colored(assembly.sample, assembly.train_source.manifest.label_maps)
@@ -134,7 +138,8 @@ def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: 
     )
     sinks: list[Sink] = []
     for name, block in (assembly.config.get("sink") or {}).items():
-        sink: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
+        built: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
+        sink = TolerantSink(built, assembly.say)
         stack.callback(sink.close)
         sinks.append(sink)
     return sinks

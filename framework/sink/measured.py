@@ -18,11 +18,10 @@ class MeasuredSink:
     """Passes reports on to ``sinks`` with ``stats`` and ``usage``, and sums them up over the run.
 
     Args:
-        sinks: Where the reports go. A sink that fails does not end the run.
+        sinks: Where the reports go.
         stats: Returns how preparing batches went since the last call.
         usage: Returns the usage of the machine: values named ``peak_`` are peaks so far, all others
             are means since the last call.
-        warn: Called once for each sink that cannot write.
         start_step: Step that the run starts from.
         slow: Returns what is known of slow records; called at the end of an epoch.
         tuning: Returns how records are read now, and what was decided since the last call.
@@ -38,7 +37,6 @@ class MeasuredSink:
         sinks: Sequence[Sink],
         stats: Callable[[], LoaderStats],
         usage: Callable[[], Mapping[str, float]],
-        warn: Callable[[str], None],
         start_step: int = 0,
         slow: Callable[[], Mapping[str, Any]] = dict[str, Any],
         tuning: Callable[[], Mapping[str, Any]] = dict[str, Any],
@@ -46,10 +44,8 @@ class MeasuredSink:
         self._sinks = sinks
         self._stats = stats
         self._usage = usage
-        self._warn = warn
         self._slow = slow
         self._tuning = tuning
-        self._failed: set[str] = set()
         self._step = start_step
         self._asked_at = time.monotonic()
         self._used: Mapping[str, float] = {}
@@ -79,25 +75,15 @@ class MeasuredSink:
     def write(self, report: Report) -> None:
         if report.split == "train":
             report = self._measured(report)
-        self._each(lambda sink: sink.write(report))
+        for sink in self._sinks:
+            sink.write(report)
 
     def flush(self) -> None:
-        self._each(lambda sink: sink.flush())
+        for sink in self._sinks:
+            sink.flush()
 
     def close(self) -> None:
-        self._each(lambda sink: sink.close())
-
-    def _each(self, action: Callable[[Sink], None]) -> None:
-        """Call ``action`` for each sink. Warn once about a sink that fails, and continue."""
-        for sink in self._sinks:
-            name = type(sink).__name__
-            try:
-                action(sink)
-            except OSError as error:
-                if name not in self._failed:
-                    what = f"{name} cannot write: {error.strerror or error}"
-                    self._warn(f"warning: {what}; training continues without it")
-                self._failed.add(name)
+        """Do nothing: ``open_sinks`` closes the sinks."""
 
     def _measured(self, report: Report) -> Report:
         num_steps = max(1, report.step - self._step)

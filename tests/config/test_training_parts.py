@@ -1,6 +1,8 @@
 """What trains: built from a configuration, and tried before the first step."""
 
-from contextlib import closing
+import errno
+import os
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
@@ -9,9 +11,10 @@ from torch import nn
 
 from framework.config.assemble import Assembly, assemble
 from framework.config.preflight import ModelTrial
-from framework.config.training_parts import training_parts
+from framework.config.training_parts import open_sinks, training_parts
 from framework.errors import ConfigError
 from framework.model.whitening import Whitening
+from framework.sink.jsonl import JsonlSink
 from framework.train.trainer import Trainer
 from tests.commands.tune.test_candidate import config_of
 from tests.fakes import FakeSink
@@ -42,6 +45,17 @@ def test_the_learning_rate_follows_the_batch_size():
 def test_without_a_run_directory_nothing_is_saved():
     with assembled() as assembly:
         assert training_parts(assembly).checkpoints is None
+
+
+def test_a_sink_that_cannot_be_closed_does_not_end_the_run(tmp_path, monkeypatch):
+    def fail(sink):
+        sink._file.close()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(JsonlSink, "close", fail)
+    with assembled("sink=[jsonl]") as assembly, ExitStack() as stack:
+        trainer = Trainer(training_parts(assembly))
+        assert len(open_sinks(stack, assembly, trainer, tmp_path)) == 1
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_wrapped():

@@ -1,10 +1,8 @@
 import os
-import resource
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,17 +18,7 @@ from framework.system.durable import (
     write_json,
     write_text,
 )
-
-
-@contextmanager
-def _small_disk(size_bytes):
-    """Files of this process cannot grow beyond ``size_bytes``, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+from tests.small_disk import small_disk
 
 
 def _fail_inside(path, error):
@@ -111,7 +99,7 @@ def test_the_old_file_stays_until_the_block_ends():
 
 def test_a_full_disk_is_a_resource_error_and_leaves_the_old_file():
     Path("a.txt").write_text("old")
-    with _small_disk(1000), pytest.raises(ResourceError, match=r"R101.*a\.txt"):
+    with small_disk(1000), pytest.raises(ResourceError, match=r"R101.*a\.txt"):
         write_text(Path("a.txt"), "x" * 10_000)
     assert Path("a.txt").read_text() == "old"
     assert os.listdir() == ["a.txt"]
