@@ -33,6 +33,17 @@ def test_each_edit_is_a_version_that_inspect_lists_and_verify_checks(store):
     )
 
 
+@pytest.mark.parametrize(
+    "value", ["label in [1, 2]", "label==1 or label==2", "keys.txt", "keys (1, 2).txt"]
+)
+def test_any_expression_and_any_name_of_a_file_say_what_to_drop(store, value):
+    if value.endswith(".txt"):
+        keys = [f"record-{number}\n" for number in range(30) if number % 3]
+        Path(value).write_text("".join(keys))
+    done = paceline("edit", store, f"drop={value}")
+    assert done.out == f"d.h5: version 2 has 10 records: drop={value}\n", done.err
+
+
 @pytest.mark.parametrize("damaged", ["d.h5", "d.h5.layer2"])
 def test_verify_names_a_bad_record_of_the_store_or_of_a_layer(store, damaged):
     paceline("edit", store, "append=d.h5")
