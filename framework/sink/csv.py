@@ -3,6 +3,7 @@
 import csv
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import final
 
@@ -56,7 +57,7 @@ class _Curve:
         self._columns: list[str] = []
         if path.exists():
             self._columns, rows = _read(path)
-            self._rewrite([row for row in rows if _step(row) <= last_step])
+            self._rewrite(self._columns, [row for row in rows if _step(row) <= last_step])
         self._open()
 
     def add(self, row: Row) -> None:
@@ -72,36 +73,53 @@ class _Curve:
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        _drop_torn(self._path)
         # Buffered by the line, so that readers see whole lines at once.
         self._file = open(self._path, "a", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115
         self._writer = csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
 
     def _add_columns(self, row: Row) -> None:
-        """Write the file anew with the columns of ``row``. Rows before it get empty cells."""
-        self._file.close()
-        _, rows = _read(self._path)
-        metrics = [name for name in (*self._columns, *row) if name not in (*FIRST, *LAST)]
-        self._columns = [*FIRST, *dict.fromkeys(metrics), *LAST]
-        self._rewrite(rows)
-        self._open()
+        """Write the file anew with the columns of ``row``. Rows before it get empty cells.
 
-    def _rewrite(self, rows: Sequence[Row]) -> None:
+        If the disk refuses that, the file stays as it is.
+        """
+        metrics = [name for name in (*self._columns, *row) if name not in (*FIRST, *LAST)]
+        columns = [*FIRST, *dict.fromkeys(metrics), *LAST]
+        try:
+            self._file.close()
+            _, rows = _read(self._path)
+            self._rewrite(columns, rows)
+            self._columns = columns
+        finally:
+            self._open()
+
+    def _rewrite(self, columns: Sequence[str], rows: Sequence[Row]) -> None:
         with (
             publish(self._path) as temporary,
             open(temporary, "w", encoding="utf-8", newline="") as file,
         ):
-            writer = csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
+            writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
 
 
 def _read(path: Path) -> tuple[list[str], list[Row]]:
-    """Return the columns and the whole rows of a file; a killed run may leave a part of a row."""
+    """Return the columns and the whole rows of a file.
+
+    A killed run may leave a part of a row, and a full disk a row with too many cells.
+    """
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         del lines[-1]
     reader = csv.DictReader(lines)
-    return list(reader.fieldnames or ()), list(reader)
+    rows = [row for row in reader if None not in row]
+    return list(reader.fieldnames or ()), rows
+
+
+def _drop_torn(path: Path) -> None:
+    """Cut off the part of a row at the end of a file, if there is one."""
+    with suppress(FileNotFoundError), open(path, "rb+") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _step(row: Row) -> float:

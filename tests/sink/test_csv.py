@@ -3,7 +3,9 @@ import csv
 import pytest
 
 from framework.contracts.training import Report, RunContext
+from framework.errors import ResourceError
 from framework.sink.csv import CsvSink
+from tests.small_disk import small_disk
 
 
 def report(step, split="train", rate=0.5, **means):
@@ -54,6 +56,39 @@ def test_a_torn_last_row_is_dropped(tmp_path, torn):
         file.write(torn)
     write(tmp_path, report(4, loss=2.0), start_step=4)
     assert [(row["step"], row["loss"]) for row in rows(tmp_path)] == [("2", "1.0"), ("4", "2.0")]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("metric", ["loss", "f1"])
+def test_a_full_disk_costs_rows_only_while_it_is_full(tmp_path, split, metric):
+    sink = CsvSink(run=RunContext(tmp_path, 10, 1))
+    sink.write(report(2))
+    with small_disk(10), pytest.raises((OSError, ResourceError)):
+        sink.write(report(4, split, **{metric: 0.5}))
+    sink.write(report(6, split, loss=0.1, f1=0.2))
+    sink.close()
+    assert [row["step"] for row in rows(tmp_path, split) if row["f1"]] == ["6"]
+
+
+def test_a_row_that_a_full_disk_tears_costs_no_other(tmp_path):
+    sink = CsvSink(run=RunContext(tmp_path, 10, 1))
+    sink.write(report(2))
+    size = (tmp_path / "curves" / "train.csv").stat().st_size
+    with small_disk(size + 10):
+        for metric in ("loss", "f1"):
+            with pytest.raises(OSError, match="too large"):
+                sink.write(report(4, **{metric: 0.5}))
+    sink.write(report(6))
+    sink.close()
+    assert [row["step"] for row in rows(tmp_path)] == ["2", "6"]
+
+
+def test_a_row_with_too_many_cells_is_dropped(tmp_path):
+    write(tmp_path, report(2))
+    with open(tmp_path / "curves" / "train.csv", "a", encoding="utf-8") as file:
+        file.write("3,1,1.0,0.54,1,1.0,0.5,1000.0\n")
+    write(tmp_path, report(4), start_step=4)
+    assert [row["step"] for row in rows(tmp_path)] == ["2", "4"]
 
 
 def test_a_row_can_be_read_as_soon_as_it_is_written(tmp_path):
