@@ -129,3 +129,18 @@ def test_images_that_are_turned_must_be_cut_square():
     turned = ComposeTransform({"turn": Rotate([1]), "size": Resize([8, 6], True, True)})
     with pytest.raises(ConfigError, match=r"C174.*8 x 6.*cut squares"):
         make_source("dali_images", 4, transform=turned)
+
+
+def test_records_are_verified_until_a_pass_has_come_to_its_end(monkeypatch):
+    checked = []
+    count = lambda store, indices, records: checked.append(len(indices))  # noqa: E731
+    monkeypatch.setattr("framework.data.dali.check_crcs", count)
+    path = write_store("x.h5", make_records(8))
+    source = dali_source(path, 2, context=make_context(verify="first_epoch"))
+    for _ in range(2):
+        batches = source.batches(0)
+        next(batches)
+        next(batches)
+        batches.close()  # as a loop that breaks after its last batch
+        assert sum(checked) == 8
+    source.close()
