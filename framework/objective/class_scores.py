@@ -65,7 +65,7 @@ class ClassWeights:
         self._weights: Tensor | None = None
         if values is None:
             return
-        where = f"objective.class_weights = {values}"[:100]
+        self._where = where = f"objective.class_weights = {values}"[:100]
         is_list = not isinstance(values, str)
         if not is_list or not values or not all(map(_is_weight, values)):
             what = "must be a list with a number of at least 0 for each class"
@@ -73,9 +73,17 @@ class ClassWeights:
             raise ConfigError(316, where, what, fix)
         self._weights = torch.tensor(values, dtype=torch.float32)
 
-    def on(self, device: torch.device) -> Tensor | None:
-        """Return the weights on a device: float32 [classes], or None."""
-        if self._weights is not None and self._weights.device != device:
+    def on(self, device: torch.device, num_classes: int) -> Tensor | None:
+        """Return the weights on a device: float32 [classes], or None.
+
+        ConfigError C316 if the model gives another number of classes.
+        """
+        if self._weights is None:
+            return None
+        if len(self._weights) != num_classes:
+            what = f"has the length {len(self._weights)}, the model's output {num_classes}"
+            raise ConfigError(316, self._where, what, "give a weight for each output")
+        if self._weights.device != device:
             self._weights = self._weights.to(device)  # once: a copy would wait for the device
         return self._weights
 
@@ -85,7 +93,7 @@ class ClassWeights:
         torch's own weighted mean divides by the sum of the weights of a batch. Then batches would
         not weigh what they hold.
         """
-        weights = self.on(logits.device)
+        weights = self.on(logits.device, logits.shape[1])
         if weights is None:
             return nn.functional.cross_entropy(logits, target, label_smoothing=label_smoothing)
         losses = nn.functional.cross_entropy(

@@ -48,7 +48,7 @@ class Focal(ClassObjective):
         target = batch[self.target]
         losses = nn.functional.cross_entropy(logits.float(), target, reduction="none")
         losses = losses * (1 - (-losses).exp()).clamp(min=LEAST) ** self.gamma
-        weights = self._weights.on(logits.device)
+        weights = self._weights.on(logits.device, logits.shape[1])
         if weights is not None:
             of_records = target @ weights if target.is_floating_point() else weights[target]
             losses = losses * of_records

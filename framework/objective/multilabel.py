@@ -41,9 +41,8 @@ class Multilabel:
         logits = prediction(model(*model_inputs(batch, self.input))).float()
         target = batch[self.target].float()
         check_shapes(logits, target, self.target)
-        loss = nn.functional.binary_cross_entropy_with_logits(
-            logits, target, pos_weight=self._weights.on(logits.device)
-        )
+        weights = self._weights.on(logits.device, logits.shape[-1])
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, target, pos_weight=weights)
         guess = logits.detach() > 0
         truth = target > 0.5
         right = (guess == truth).float().flatten(1).mean(1)

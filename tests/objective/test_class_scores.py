@@ -27,6 +27,11 @@ def test_weights_work_on_shares_of_classes():
     torch.testing.assert_close(loss, own.cross_entropy(LOGITS, LABELS, 0.0))
 
 
+def test_more_weights_than_the_model_has_classes_are_refused():
+    with pytest.raises(ConfigError, match=r"C316.*length 4, the model's output 3; give a weight"):
+        ClassWeights([1, 2, 3, 4]).cross_entropy(LOGITS, LABELS, 0.0)
+
+
 @pytest.mark.parametrize("values", ["balance", [], [1, -1], [1, float("inf")], [True], ["a"]])
 def test_what_is_no_list_of_weights_is_refused(values):
     with pytest.raises(ConfigError, match=r"C316.*objective.class_weights"):

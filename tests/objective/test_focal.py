@@ -32,6 +32,12 @@ def test_weights_and_shares_of_classes():
     torch.testing.assert_close(loss(2.0, [2, 2, 2]), 2 * loss(2.0))
 
 
+@pytest.mark.parametrize("weights", [[1, 2], [1, 2, 3, 4]])
+def test_another_number_of_weights_than_of_classes_is_refused(weights):
+    with pytest.raises(ConfigError, match=rf"C316.*length {len(weights)}, the model's output 3;"):
+        loss(2.0, weights)
+
+
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
 def test_a_record_that_is_certain_has_a_finite_gradient(gamma):
     logits = torch.tensor([[80.0, 0.0]], requires_grad=True)

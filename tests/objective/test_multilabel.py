@@ -3,6 +3,7 @@ import torch
 from sklearn.metrics import f1_score
 from torch import nn
 
+from framework.errors import ConfigError
 from framework.objective.multilabel import Multilabel
 from framework.train.metrics import Tally
 
@@ -45,6 +46,12 @@ def test_a_label_may_weigh_more_where_it_is_wanted():
         for weights in (None, [1, 1, 1, 1], [3, 1, 1, 1])
     ]
     assert losses[0] == losses[1] < losses[2]
+
+
+@pytest.mark.parametrize("weights", [[2], [1, 2, 3, 4, 5]])
+def test_another_number_of_weights_than_of_labels_is_refused(weights):
+    with pytest.raises(ConfigError, match=rf"C316.*length {len(weights)}, the model's output 4;"):
+        Multilabel("image", "labels", weights)(nn.Identity(), BATCH)
 
 
 def test_another_number_of_labels_is_refused():
