@@ -164,7 +164,7 @@ class Augment(Protocol):
     """A change of a batch on the device: a cast, normalization and, in training, random changes.
 
     Further capabilities: ``KnowsLabels``, ``MovesPixels``, ``KnowsLayout``, ``Exact``,
-    ``Alternates``, ``NeedsUnitRange`` and ``Normalizes``.
+    ``Alternates``, ``NeedsUnitRange``, ``MakesUnitRange``, ``Paints`` and ``Normalizes``.
     """
 
     @property
@@ -209,11 +209,36 @@ class Alternates(Protocol):
 
 @runtime_checkable
 class NeedsUnitRange(Protocol):
-    """A capability of an Augment: it needs pixels that are not normalized, from 0 to 1 or uint8."""
+    """A capability of an Augment: it needs pixels that are not normalized: integers, or 0 to 1."""
 
     @property
     def unit_fields(self) -> tuple[str, ...]:
         """The fields whose pixels must not be normalized before."""
+        ...
+
+
+@runtime_checkable
+class MakesUnitRange(Protocol):
+    """A capability of an Augment: it makes integer pixels floats from 0 to 1."""
+
+    @property
+    def scaled_fields(self) -> tuple[str, ...]:
+        """The fields whose pixels are from 0 to 1 after it, unless they are normalized."""
+        ...
+
+
+@runtime_checkable
+class Paints(Protocol):
+    """A capability of an Augment: it writes numbers of the configuration into pixels."""
+
+    @property
+    def painted_fields(self) -> tuple[str, ...]:
+        """The fields that it paints over."""
+        ...
+
+    @property
+    def value(self) -> Sequence[float]:
+        """The numbers: one, or one per channel."""
         ...
 
 
@@ -274,8 +299,8 @@ class SourceContext:
     worker_kind: str | None = None  # ``thread`` or ``process``; None: what suits the source
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     collate: str = "pad"  # ragged arrays in a batch: ``pad``, ``nested`` or ``list``
-    # Which passes check CRC32s: ``off``, ``first_epoch`` (until this process has ended one pass over
-    # the source) or ``always``.
+    # Which passes check CRC32s: ``off``, ``first_epoch`` (until this process has ended one pass) or
+    # ``always``.
     verify: str = "off"
     worker_timeout_s: float = 300.0  # how long to wait for a batch
     start_method: str | None = None  # ``fork``, ``forkserver``, ``spawn``; None: the system's
