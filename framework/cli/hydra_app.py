@@ -170,7 +170,19 @@ def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
     elif args.info:
         hydra.show_info(args.info, name, words)
     elif args.multirun or not _was_run(hydra, name, words, job):
+        _check_sweeps()
         hydra.multirun(name, job, [*words, "hydra.mode=MULTIRUN"])
+
+
+def _check_sweeps() -> None:
+    """Raise ConfigError C122 for a sweep in one of several ranks.
+
+    The first job would meet the other ranks, and the second would wait for them forever.
+    """
+    if "RANK" in os.environ:
+        what = "a sweep inside an existing launch would be run by every rank"
+        fix = "start it without torchrun: parallel=ddp starts ranks"
+        raise ConfigError(122, "hydra.mode = MULTIRUN", what, fix)
 
 
 def _was_run(hydra: "Hydra", name: str, words: list[str], job: Any) -> bool:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -57,3 +59,11 @@ def test_a_recipe_that_asks_for_a_sweep_gets_it_without_an_option(typed, num_job
     words = ["recipes=sweep_loader", "hydra.sweep.dir=sweep", *typed]
     assert run_app("train", words, lambda config: seeds.append(config.seed) or 0) == 0
     assert len(seeds) == num_jobs
+
+
+@pytest.mark.parametrize("words", [["recipes=sweep_loader"], ["hydra.mode=MULTIRUN", "seed=1,2"]])
+def test_a_sweep_that_one_of_several_ranks_would_run_is_refused(monkeypatch, words):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ConfigError, match="C122"):
+        run_app("train", words, lambda config: pytest.fail("a job has begun"))
+    assert not Path("outputs").exists()

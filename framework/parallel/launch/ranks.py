@@ -1,6 +1,7 @@
 """What makes a process one of several ranks, and the store through which they meet."""
 
 import os
+import time
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ from torch.distributed.rendezvous import rendezvous
 
 PREPARE_S = 6 * 3600  # how long rank 0 may take to pack the missing stores
 MEET_S = 120  # how long ranks may take to start
+POLL_S = 0.2  # between two looks for the text of rank 0
 
 
 def under_launcher() -> bool:
@@ -45,5 +47,9 @@ def share_text(text: str | None) -> str:
     if text is not None:
         store.set(key, text)
         return text
-    store.wait([key], timedelta(seconds=PREPARE_S))
+    end = time.monotonic() + PREPARE_S
+    # Not by ``store.wait``, during which Python handles no signal: if rank 0 fails, torchrun stops
+    # the other ranks, and would kill them only 30 s later.
+    while not store.check([key]) and time.monotonic() < end:
+        time.sleep(POLL_S)
     return store.get(key).decode()
