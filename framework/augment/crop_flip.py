@@ -118,6 +118,9 @@ def shifted(
     Each record is mirrored on its way into the padded batch. A cut is then a strided window of the
     padded memory, and one ``index_select`` copies the windows of all records.
     """
+    if image.dtype == torch.uint16:  # torch cannot flip it
+        signed = shifted(image.view(torch.int16), offsets, mirror, padding, reflects)
+        return signed.view(torch.uint16)
     batch_size, channels, height, width = image.shape
     if reflects and padding >= min(height, width):
         what = f"padding = {padding} cannot reflect images of {height}x{width}"

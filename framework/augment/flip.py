@@ -27,6 +27,8 @@ def words(image: Tensor) -> Tensor:
 
 def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
     """Flip the ``chosen`` (bool [B]) records of [B, ...] along ``dim``."""
+    if image.dtype == torch.uint16:  # torch cannot flip it
+        return flipped(image.view(torch.int16), chosen, dim).view(torch.uint16)
     image = image.contiguous()
     other = words(image.flip(dim))
     chosen = chosen.view(-1, *[1] * (image.dim() - 1))

@@ -15,6 +15,7 @@ from framework.contracts.batch import Batch
 from framework.system.native import find, num_threads
 
 SHARED = 1 << 16  # pixels from which threads share a batch
+DEEP = 65535  # the white of uint16 pixels
 Fields = str | Sequence[str]  # one field of the batch, or several that are changed alike
 
 
@@ -23,12 +24,21 @@ def fields_of(field: Fields) -> tuple[str, ...]:
     return (field,) if isinstance(field, str) else tuple(field)
 
 
+def white_of(dtype: torch.dtype) -> int:
+    """Return the value of white: 1 for floats, 65535 for uint16, else 255."""
+    if dtype.is_floating_point:
+        return 1
+    if dtype == torch.uint16:
+        return DEEP
+    return 255
+
+
 def unit(image: Tensor) -> Tensor:
-    """Return pixels as float32 in [0, 1]: uint8 over 255, floats as they are."""
+    """Return pixels as float32 in [0, 1]: uint8 over 255, uint16 over 65535, floats as they are."""
     pixels = image.to(torch.float32)
     if image.is_floating_point():
         return pixels
-    return pixels.mul_(1 / 255)
+    return pixels.mul_(1 / white_of(image.dtype))
 
 
 def threads_for(pixels: int) -> int:
@@ -44,10 +54,7 @@ def scale_and_shift(
     """Return the factors on ``image``'s values, and what is then added: float32 [1 or C, 1, 1]."""
     if mean is None or std is None:
         return None, None
-    white = 255
-    if image.is_floating_point():
-        white = 1
-    return _made_once(tuple(mean), tuple(std), white, image.device)
+    return _made_once(tuple(mean), tuple(std), white_of(image.dtype), image.device)
 
 
 @assume_constant_result  # in a compiled augmentation, too
@@ -61,6 +68,9 @@ def _made_once(
 def _scale_and_shift(
     mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
+    # Older versions divided uint16 pixels by 255. Their runs keep means of up to 257, and go on.
+    if white == DEEP and max(mean, default=0) > 1:
+        white = 255
     scale = [1 / (white * s) for s in std]
     shift = [-m / s for m, s in zip(mean, std, strict=True)]
     return (

@@ -25,6 +25,7 @@ from framework.order.batches import spread
 from framework.video.frame_files import BadFrames, frames_of
 
 NUM_RECORDS = 1000
+WHITE = {"uint8": 255, "uint16": 65535}  # normalizing divides by it; that of floats is 1
 READ_RECORDS = 16  # at once, so that large images do not fill the memory
 DIGITS = 6  # significant digits that do not depend on the layout or order of the values
 
@@ -197,7 +198,7 @@ def _combined(records: Sequence[Sequence[_Share]], field: Field) -> ChannelStati
     Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
     sample variances" (1979).
     """
-    white = 1 if np.dtype(field.dtype).kind == "f" else 255  # normalizing divides by it
+    white = WHITE.get(field.dtype, 1)
     means: list[float] = []
     deviations: list[float] = []
     for shares in zip(*records, strict=True):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,11 +26,17 @@ MOST_RECORDS = 1 << 62  # so that the sum of two numbers fits int64
 ENCODINGS = ("raw", "ragged", "image", "frames")
 # What a damaged manifest raises while it is read.
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+# Files hold the statistics of uint16 pixels over 255, since older versions measured them so. One
+# scale in old and new files needs no marker. ``Manifest`` has those of pixels over 65535.
+DEEP = 257
 
 
 def to_json(manifest: Manifest) -> str:
     """Return the text, which holds its own CRC32: a flipped bit in a name must be noticed."""
     data = asdict(manifest)
+    for name, block in data["statistics"].items():
+        if manifest.fields[name].dtype == "uint16":
+            block |= {key: [number * DEEP for number in block[key]] for key in ("mean", "std")}
     del data["version"]
     if manifest.first_key is None:  # which older versions do not know
         del data["first_key"]
@@ -56,12 +63,11 @@ def from_json(path: str, text: str | bytes) -> Manifest:
         fields = {name: _field(name, block) for name, block in data.pop("fields").items()}
         shards = [Shard(**shard) for shard in data.pop("shards")]
         statistics = {
-            name: _statistics(name, block) for name, block in data.pop("statistics", {}).items()
+            name: _statistics(name, block, fields[name].dtype)
+            for name, block in data.pop("statistics", {}).items()
         }
         manifest = Manifest(fields=fields, shards=shards, statistics=statistics, **data)
         _check_sizes(manifest)
-        if not fields.keys() >= statistics.keys():
-            raise ValueError("statistics of fields that do not exist")
     except DAMAGE as error:
         raise DataError(104, path, f"its manifest is damaged ({error})", "pack it again") from error
     return manifest
@@ -115,14 +121,21 @@ def _fits_video(field: Field) -> bool:
     return (height is None) == (width is None) and 0 not in (height, width)
 
 
-def _statistics(name: str, block: dict[str, Any]) -> ChannelStatistics:
+def _statistics(name: str, block: dict[str, Any], dtype: str) -> ChannelStatistics:
     statistics = ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
+    if dtype == "uint16":
+        statistics = ChannelStatistics(_over_deep(block["mean"]), _over_deep(block["std"]))
     numbers = (*statistics.mean, *statistics.std)
     is_finite = all(math.isfinite(number) for number in numbers)  # TypeError if not a number
     is_negative = min(statistics.std, default=0) < 0
     if not is_finite or is_negative or len(statistics.mean) != len(statistics.std):
         raise ValueError(f"impossible statistics of {name!r}")
     return statistics
+
+
+def _over_deep(numbers: Sequence[float]) -> tuple[float, ...]:
+    """Return numbers over 257, with the six digits with which they were measured."""
+    return tuple(float(f"{number / DEEP:.6g}") for number in numbers)
 
 
 def _check_sizes(manifest: Manifest) -> None:

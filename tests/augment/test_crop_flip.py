@@ -231,3 +231,16 @@ def test_images_of_a_gpu_go_through_the_kernel_in_the_models_layout(mode, monkey
     monkeypatch.undo()
     assert result.is_contiguous(memory_format=torch.channels_last)
     assert result.equal(own(batch, draws)["image"])
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflect"])
+def test_16_bit_pixels_are_shifted_and_mirrored_as_bytes_are(padding_mode):
+    image = torch.randint(0, 256, (8, 3, 6, 8), dtype=torch.uint8)
+    deep = (image.int() * 257).to(torch.uint16)
+    numbers = torch.rand(8, 3)
+    moved = CropFlip("image", 2, 0.5, None, None, padding_mode)
+    found = moved({"image": deep}, numbers)["image"]
+    assert torch.equal(found.int(), moved({"image": image}, numbers)["image"].int() * 257)
+    normal = CropFlip("image", 2, 0.5, [0.5], [0.25], padding_mode)
+    numbers_found = normal({"image": deep}, numbers)["image"]
+    assert torch.allclose(numbers_found, normal({"image": image}, numbers)["image"], atol=1e-6)

@@ -89,3 +89,10 @@ def test_a_rarer_mirror_image_keeps_its_probability():
 @pytest.mark.parametrize("flip", [0.0, 1.0])
 def test_what_is_certain_does_not_alternate(flip):
     assert all(bool((_mirrored(epoch, flip) == bool(flip)).all()) for epoch in range(2))
+
+
+def test_16_bit_pixels_are_flipped():
+    image = torch.arange(6, dtype=torch.int32).mul(13107).to(torch.uint16).view(1, 1, 2, 3)
+    found = Flip("image", 1.0, 1.0)({"image": image}, torch.zeros(1, 2))["image"]
+    assert found.dtype == torch.uint16
+    assert found.flatten().tolist() == image.flatten().tolist()[::-1]

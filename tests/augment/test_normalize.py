@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from framework.augment import normalize
-from framework.augment.normalize import Normalize
+from framework.augment.normalize import Normalize, unit
 from framework.augment.pixels import PixelChange
 from framework.system.native import find
 
@@ -99,3 +99,25 @@ def test_pixels_in_sixteen_bits_are_rounded_from_float32(dtype):
 def test_another_dtype_is_refused():
     with pytest.raises(ValueError, match="dtype = int8 must be float32, bfloat16, float16"):
         Normalize("image", [0.4], [0.3], "int8")
+
+
+DEEP = torch.tensor([0, 32896, 65535], dtype=torch.int32).to(torch.uint16).view(3, 1, 1, 1)
+
+
+def test_16_bit_pixels_are_normalized_from_0_to_1():
+    assert unit(DEEP).flatten().tolist() == pytest.approx([0, 32896 / 65535, 1], rel=1e-6)
+    found = Normalize("image", [0.5], [0.25])({"image": DEEP}, None)["image"]
+    assert found.flatten().tolist() == pytest.approx([-2, (32896 / 65535 - 0.5) * 4, 2], abs=1e-6)
+
+
+def test_16_bit_pixels_and_bytes_of_one_picture_become_the_same_numbers():
+    deep = (IMAGE.int() * 257).to(torch.uint16)
+    found = Normalize("image", MEAN, STD)({"image": deep}, None)["image"]
+    expected = Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"]
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(unit(deep), unit(IMAGE))
+
+
+def test_a_saved_mean_above_1_is_of_16_bit_pixels_over_255_as_in_older_versions():
+    found = Normalize("image", [128.5], [64.25])({"image": DEEP}, None)["image"]
+    assert torch.allclose(found, Normalize("image", [0.5], [0.25])({"image": DEEP}, None)["image"])

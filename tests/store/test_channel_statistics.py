@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts.records import ChannelStatistics, Field
+from framework.contracts.records import ChannelStatistics, Field, Manifest
 from framework.image.decode import encode_jpeg, encode_png
 from framework.input.folder import FolderInput
 from framework.pack.engine.pack_store import pack
@@ -17,6 +17,7 @@ from framework.store.channel_statistics import (
     statistics_of,
 )
 from framework.store.folder_store import FolderStore, FolderWriter
+from framework.store.manifest import from_json, to_json
 from framework.store.open_store import open_store
 from tests.conftest import make_records, write_store
 from tests.input.inputs import COUNT, packing
@@ -67,7 +68,7 @@ def test_images_without_pixels_have_no_statistics(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint16"])
 def test_other_values_are_measured_as_normalizing_takes_them(dtype):
     images = (np.random.default_rng(0).random((9, 2, 5, 6)) * 200 + 5000).astype(dtype)
-    white = 255 if dtype == "uint16" else 1
+    white = 65535 if dtype == "uint16" else 1
     assert is_near(measured(Field(dtype, (2, 5, 6)), images), *expected(images / white))
 
 
@@ -201,3 +202,10 @@ def test_a_store_is_measured_once_where_statistics_are_remembered(monkeypatch):
     assert sum(reads) == 3
     assert statistics_of(FolderStore("photos")) == first
     assert sum(reads) == 6
+
+
+def test_statistics_of_16_bits_are_the_same_after_they_were_stored():
+    images = np.random.default_rng(0).integers(0, 65536, (9, 3, 4, 4), np.uint16)
+    fields = {"image": Field("uint16", (3, 4, 4))}
+    manifest = Manifest(9, fields, statistics={"image": measured(fields["image"], images)})
+    assert from_json("x.h5", to_json(manifest)).statistics == manifest.statistics

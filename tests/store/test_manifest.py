@@ -242,3 +242,11 @@ def test_a_video_that_cannot_be_is_refused(changes):
     fields = {"video": {**VIDEO, **changes}}
     with pytest.raises(DataError, match="D104"):
         from_json("x.h5", edited_manifest(text, fields=fields))
+
+
+def test_statistics_of_16_bits_in_files_of_older_versions_are_of_pixels_over_255():
+    fields = {"image": Field("uint16", (1, 4, 4))}
+    deep = Manifest(5, fields, statistics={"image": ChannelStatistics((0.5,), (0.001,))})
+    text = to_json(deep)
+    assert json.loads(text)["statistics"]["image"] == {"mean": [128.5], "std": [0.257]}
+    assert from_json("x.h5", text).statistics == deep.statistics
