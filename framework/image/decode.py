@@ -30,6 +30,7 @@ from framework.image.header import (  # noqa: E402
     plain_tiff,
     png_chunks,
     read_header,
+    white_is_zero,
 )
 
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
@@ -69,6 +70,8 @@ def decode_deep(data: Any, channels: int, max_pixels: int = MAX_PIXELS) -> np.nd
     image = _opencv(data, header, cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR, np.uint16)
     # Not IMREAD_COLOR_RGB: OpenCV 5.0.0 returns uninitialized memory for a 16-bit TIFF.
     image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    if header.format == "tiff" and white_is_zero(data):  # OpenCV inverts only 8 bits
+        image = np.uint16(65535) - image
     return orient(convert(image, channels, header.colors), header.orientation)
 
 

@@ -343,6 +343,11 @@ READERS = {
 }
 
 
+def white_is_zero(data: Any) -> bool:
+    """Return whether a TIFF counts gray from white, so that its pixels must be inverted."""
+    return _tags(memoryview(data).cast("B")).value(PHOTOMETRIC, 2) == 0
+
+
 def plain_tiff(data: Any) -> bytearray:
     """Return a copy that a decoder does not turn or blend: upright, with premultiplied alpha."""
     copy = bytearray(data)

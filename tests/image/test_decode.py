@@ -102,6 +102,15 @@ def test_decoding_deeply_spreads_eight_bits_over_sixteen(data):
     assert np.array_equal(decode_deep(data, 3), decode(data, 3).astype(np.uint16) * 257)
 
 
+@pytest.mark.parametrize("white_is_zero", [True, False])
+def test_a_gray_tiff_of_sixteen_bits_that_counts_from_white_is_inverted(white_is_zero):
+    deep = np.random.default_rng(0).integers(0, 1 << 16, (20, 30), np.uint16)
+    file = BytesIO()
+    Image.fromarray(deep).save(file, "tiff", tiffinfo={262: 1 - white_is_zero})
+    expected = 65535 - deep if white_is_zero else deep
+    assert np.array_equal(decode_deep(file.getvalue(), 1)[..., 0], expected)
+
+
 def test_nothing_deeper_than_sixteen_bits_is_decoded():
     with pytest.raises(BadImage, match="more than 16 bits a channel: convert it"):
         decode_deep(_encoded(".tif", PICTURE.astype(np.float32)), 3)
