@@ -623,6 +623,7 @@ def _check_fields(manifest: Manifest, context: SourceContext) -> None:
         raise ConfigError(199, "transform", what, fix)
     _check_lengths(manifest, context.collate)
     _check_videos(manifest, context.transform)
+    _check_deep(manifest, context.transform)
     moving = ", ".join(followers(manifest))
     if moving and context.transform.function is not None:
         what = f"a function cannot move {moving}"
@@ -650,6 +651,28 @@ def _check_videos(manifest: Manifest, transform: Transform) -> None:
         what = f"does not say which frames of {', '.join(names)} to take"
         fix = "choose transform=video_window, or make it a part of transform=compose"
         raise ConfigError(262, "transform", what, fix)
+
+
+def _check_deep(manifest: Manifest, transform: Transform) -> None:
+    """Check that a transform changes something if the pixels are not 8 bits. ConfigError C199."""
+    if transform.size is None and transform.num_draws == 0 and transform.function is None:
+        return
+    fields = manifest.fields.items()
+    cut = [name for name, field in fields if is_cut(field, transform) or field.kind == "video"]
+    if cut or isinstance(transform, CutsSounds):
+        return
+    deep = [name for name, field in fields if _is_deep(field)]
+    if deep:
+        dtype = manifest.fields[deep[0]].dtype
+        what = f"cuts images of 8 bits, and cannot change {', '.join(deep)} of {dtype}"
+        fix = "choose transform=none and an augment=, or pack images of 8 bits"
+        raise ConfigError(199, "transform", what, fix)
+
+
+def _is_deep(field: Field) -> bool:
+    """Return whether a field looks like pixels [C, H, W] of more than 8 bits, which stay whole."""
+    is_wide = field.dtype == "uint16" or np.dtype(field.dtype).kind == "f"
+    return field.encoding == "raw" and len(field.shape) == 3 and is_wide
 
 
 def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:

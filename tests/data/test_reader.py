@@ -4,14 +4,17 @@ import torch
 
 from framework.contracts.records import Field
 from framework.data.reader import BatchReader, Request
-from framework.errors import DataError
+from framework.errors import ConfigError, DataError
 from framework.measure.stopwatch import Stages
 from framework.order.draws import draws
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
+from framework.transform.flip import FlipTransform
+from framework.transform.function import FunctionTransform
+from framework.transform.none import NoTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
-from tests.conftest import make_context, make_records, write_store
+from tests.conftest import FIELDS, make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, make_store, plain, write_folder
 from tests.data.pace import SlowStore, SlowTransform, slow_reading
 
@@ -48,11 +51,42 @@ def test_raw_images_are_scaled_where_the_transform_has_a_size():
 
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [("float32", (3, 4, 4)), ("uint8", (4, 4)), ("uint8", (5, 4, 4)), ("uint8", ())],
+    [("float32", (3, 4)), ("uint8", (4, 4)), ("uint8", (5, 4, 4)), ("uint8", ())],
 )
 def test_raw_fields_that_are_no_images_are_not_scaled(dtype, shape):
     path = write_store("x.h5", {"x": np.ones((3, *shape), dtype)}, {"x": Field(dtype, shape)})
     assert _reader(HDF5Store(path), Resize([2, 2], True, True))(_ask(1))["x"].shape == (1, *shape)
+
+
+def _shift(images, seed):
+    return images
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        Resize([2, 2], True, True),
+        CROP,
+        FlipTransform(0.5, 0.0),
+        FunctionTransform(_shift, NoTransform(), True),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_a_transform_that_would_change_nothing_of_deep_pixels_is_refused(dtype, transform):
+    values = {"x": np.ones((3, 1, 4, 4), dtype)}
+    store = HDF5Store(write_store("x.h5", values, {"x": Field(dtype, (1, 4, 4))}))
+    with pytest.raises(ConfigError, match=rf"C199.*transform.*x of {dtype}.*transform=none"):
+        _reader(store, transform)
+    assert _reader(store, NoTransform())(_ask(1))["x"].shape == (1, 1, 4, 4)
+
+
+def test_deep_values_beside_an_image_of_8_bits_stay_whole():
+    records = make_records(4)
+    records["deep"] = np.ones((4, 1, 4, 4), np.float32)
+    fields = {**FIELDS, "deep": Field("float32", (1, 4, 4))}
+    store = HDF5Store(write_store("x.h5", records, fields))
+    batch = _reader(store, Resize([2, 2], True, True))(_ask(1))
+    assert (batch["image"].shape, batch["deep"].shape) == ((1, 3, 2, 2), (1, 1, 4, 4))
 
 
 def test_a_raw_image_and_its_file_are_transformed_alike():
