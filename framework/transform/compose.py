@@ -16,6 +16,7 @@ from framework.contracts.data import (
     MIRRORED,
     TURNED,
     UPSIDE_DOWN,
+    CutsSounds,
     CutsVideos,
     RecordFunction,
     Scales,
@@ -83,6 +84,10 @@ class ComposeTransform:
             if not hasattr(part, "windows"):
                 fix = f"add +transform@transform.parts.{name}=CHOICE"
                 raise TypeError(f"parts.{name} = {part} is no transform: {fix}")
+            if isinstance(part, CutsSounds):
+                what = f"parts.{name} cuts sounds, and the other parts cut images"
+                text = f"{what}: choose transform=sound_window alone"
+                raise ValueError(text)  # noqa: TRY004  # a value of the configuration
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in parts.values())
         self.antialias = all(part.antialias for part in parts.values())

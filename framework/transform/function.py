@@ -1,13 +1,21 @@
 """Your own function of a record's images, after any geometry."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
 import numpy as np
 from torch import Tensor
 
-from framework.contracts.data import RecordFunction, Scales, Transform, may_turn
+from framework.contracts.data import (
+    CutsSounds,
+    KnowsLabels,
+    RecordFunction,
+    Scales,
+    Transform,
+    may_turn,
+)
 
 Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field
 
@@ -61,10 +69,41 @@ class Change:
         return checked(images, result, self._name)
 
 
+@final
+@dataclass(frozen=True)
+class InTurn:
+    """A ``RecordFunction`` that calls two of them, each with a seed of its own."""
+
+    first: RecordFunction
+    then: RecordFunction
+
+    def with_labels(self, labels: Sequence[str]) -> "InTurn":
+        """Return a copy in which both treat ``labels`` as label maps, if they know any."""
+        return InTurn(knowing(self.first, labels), knowing(self.then, labels))
+
+    def __call__(self, images: Images, seed: int | None) -> Images:
+        other = seed
+        if seed is not None:
+            # With one seed, a mirror image of the first would always coincide with one of the other.
+            other = (seed + 1) % 2**63
+        return self.then(self.first(images, other), seed)
+
+
+def knowing(function: RecordFunction, labels: Sequence[str]) -> RecordFunction:
+    """Return a function that treats ``labels`` as label maps, if it knows them."""
+    if isinstance(function, KnowsLabels):
+        return function.with_labels(labels)
+    return function
+
+
 class AfterGeometry:
-    """A Transform whose function runs after the windows of another Transform."""
+    """A Transform whose function runs after the windows of another Transform, and its function."""
 
     def __init__(self, geometry: Transform, function: RecordFunction) -> None:
+        if isinstance(geometry, CutsSounds):
+            what = "geometry cuts sounds, and a function changes images"
+            text = f"{what}: choose transform=sound_window alone"
+            raise ValueError(text)  # noqa: TRY004  # a value of the configuration
         if isinstance(geometry, Scales):
             what = "geometry leaves images of several sizes"
             text = f"{what}: choose transform=compose, with a crop behind it"
@@ -74,6 +113,8 @@ class AfterGeometry:
         self.antialias = geometry.antialias
         self.num_draws = geometry.num_draws
         self.function: RecordFunction | None = function
+        if geometry.function is not None:
+            self.function = InTurn(geometry.function, function)
         self.turns = may_turn(geometry)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
@@ -90,7 +131,7 @@ class FunctionTransform(AfterGeometry):
         function: ``function(images, rng)`` gets all images of a record, uint8 [H, W, C] numpy
             arrays by field, and a ``numpy.random.Generator`` of this record alone. It returns the
             same fields with other pixels or sizes.
-        geometry: A Transform that runs first.
+        geometry: A Transform that runs first, with its function.
         evaluation: Whether it runs outside training too, with the same generator for each record.
     """
 

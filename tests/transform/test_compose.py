@@ -19,6 +19,7 @@ from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from framework.transform.rotate import Rotate
 from framework.transform.shorter_side import ShorterSide
+from framework.transform.sound_window import SoundWindow
 
 MOVES = {
     "turn": Rotate([0, 1, 2, 3]),
@@ -159,3 +160,9 @@ def test_the_last_part_may_be_a_function():
     own = FunctionTransform(change, NoTransform(), False)
     transform = ComposeTransform({"flip": FlipTransform(0.5, 0.0), "own": own})
     assert transform.function is own.function
+
+
+def test_a_part_that_cuts_sounds_is_refused():
+    parts = {"window": SoundWindow(8), "crop": RandomCrop([4, 4], 0.5, 0.0)}
+    with pytest.raises(ValueError, match=r"parts\.window cuts sounds.*transform=sound_window"):
+        ComposeTransform(parts)

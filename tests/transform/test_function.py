@@ -12,7 +12,9 @@ from framework.config.build import build
 from framework.errors import ConfigError
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
+from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_crop import RandomCrop
+from framework.transform.sound_window import SoundWindow
 from tests.contract.cases import pixels
 
 PAIR = {"blurry": pixels(0), "sharp": pixels(1)}
@@ -122,3 +124,37 @@ def test_its_geometry_is_another_choice_of_the_group():
     made = build("transform", block, ("tests.",))
     assert made.size == (224, 224)
     assert made.function(PAIR, 4).keys() == PAIR.keys()
+
+
+def test_the_function_of_its_geometry_runs_first():
+    geometry = transform(lambda images, rng: {name: image // 2 for name, image in images.items()})
+    both = transform(lambda images, rng: {name: image + 1 for name, image in images.items()})
+    chained = transform(both.function.function, geometry=geometry).function
+    assert np.array_equal(chained(PAIR, 7)["sharp"], PAIR["sharp"] // 2 + 1)
+    assert np.array_equal(chained(PAIR, None)["sharp"], PAIR["sharp"])
+
+
+def test_both_functions_have_random_numbers_of_their_own():
+    numbers = []
+
+    def noted(images, rng):
+        numbers.append(rng.random())
+        return images
+
+    inner = transform(noted, geometry=transform(noted))
+    transform(noted, geometry=inner).function(PAIR, 2**63 - 1)
+    assert len(set(numbers)) == 3
+
+
+def test_a_geometry_with_a_function_knows_label_maps_and_can_be_sent_to_another_process():
+    function = transform(geometry=OpenCVTransform(2, 0.5)).function
+    known = pickle.loads(pickle.dumps(function.with_labels(["mask"])))
+    images = {"mask": np.zeros((8, 8, 1), np.uint8)}
+    moved = OpenCVTransform(2, 0.5).function.with_labels(["mask"])(images, 4)
+    assert np.array_equal(known(images, 3)["mask"], shift(moved, np.random.default_rng(3))["mask"])
+    assert 255 in moved["mask"]
+
+
+def test_a_geometry_that_cuts_sounds_is_refused():
+    with pytest.raises(ValueError, match=r"geometry cuts sounds.*transform=sound_window"):
+        transform(geometry=SoundWindow(8))
