@@ -27,7 +27,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 4, 8  # as in native/color_jitter.
 class ColorJitter:
     """Random colors, always changed in the same order. torchvision shuffles the order per image.
 
-    Images, uint8 or floats in [0, 1], become float32 in [0, 1], outside training too. Normalize
+    Images, integers or floats in [0, 1], become float32 in [0, 1], outside training too. Normalize
     after it. A width of 0 leaves a change out.
 
     Attributes:
@@ -56,6 +56,10 @@ class ColorJitter:
 
     @property
     def unit_fields(self) -> tuple[str, ...]:
+        return self.fields
+
+    @property
+    def scaled_fields(self) -> tuple[str, ...]:
         return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "ColorJitter":

@@ -11,9 +11,11 @@ from framework.contracts.data import (
     Augment,
     KnowsLabels,
     KnowsLayout,
+    MakesUnitRange,
     MovesPixels,
     NeedsUnitRange,
     Normalizes,
+    Paints,
     alternating_draws,
     is_exact,
 )
@@ -77,13 +79,47 @@ def _alternating(parts: Mapping[str, Augment]) -> Iterator[int]:
         start += part.num_draws
 
 
-def _check_pixels(parts: Mapping[str, Augment]) -> None:
-    """Raise ValueError if a part needs pixels in [0, 1] after another part normalized them."""
-    normalized: dict[str, str] = {}  # fields, and by which part
+def _flat(parts: Mapping[str, Augment], place: str = "parts") -> Iterator[tuple[str, Augment]]:
+    """Yield the parts, and in place of a composition its own, with their places."""
     for name, part in parts.items():
+        if isinstance(part, Compose):
+            yield from _flat(part.parts, f"{place}.{name}.parts")
+        else:
+            yield f"{place}.{name}", part
+
+
+def _check_pixels(parts: Mapping[str, Augment]) -> None:
+    """Raise ValueError if a part does not fit the range of the pixels that others made."""
+    normalized: dict[str, str] = {}  # fields, and by which part
+    scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
+    for place, part in _flat(parts):
         if isinstance(part, NeedsUnitRange):
-            for other in (normalized[field] for field in part.unit_fields if field in normalized):
-                what = f"parts.{name} takes pixels from 0 to 1, and parts.{other} before it"
-                raise ValueError(f"{what} normalizes them: put it before {other}")
+            _check_unit(place, part, normalized)
+        if isinstance(part, Paints):
+            from_0_to_1 = {field: scaled[field] for field in scaled if field not in normalized}
+            _check_paint(place, part, from_0_to_1)
         if isinstance(part, Normalizes):
-            normalized |= dict.fromkeys(part.normalized_fields, name)
+            _check_once(place, part, normalized)
+            normalized |= dict.fromkeys(part.normalized_fields, place)
+        if isinstance(part, MakesUnitRange):
+            scaled |= dict.fromkeys(part.scaled_fields, place)
+
+
+def _check_unit(place: str, part: NeedsUnitRange, normalized: Mapping[str, str]) -> None:
+    for other in (normalized[field] for field in part.unit_fields if field in normalized):
+        what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
+        raise ValueError(f"{what}: put it before {other}")
+
+
+def _check_once(place: str, part: Normalizes, normalized: Mapping[str, str]) -> None:
+    for field in part.normalized_fields:
+        if field in normalized:
+            what = f"{place} normalizes {field}, and {normalized[field]} before it has already"
+            raise ValueError(f"{what}: set mean and std of one of them to null, or leave it out")
+
+
+def _check_paint(place: str, part: Paints, scaled: Mapping[str, str]) -> None:
+    for other in (scaled[field] for field in part.painted_fields if field in scaled):
+        if max(part.value) > 1:
+            what = f"{place}.value = {list(part.value)} is above 1, and {other} before it"
+            raise ValueError(f"{what} makes pixels from 0 to 1: give values from 0 to 1")

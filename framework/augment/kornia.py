@@ -26,7 +26,7 @@ class Kornia:
     """Kornia's augmentations in training.
 
     A step of the ``pipeline`` is such as ``{name: RandomRotation, params: {degrees: 10.0}}``.
-    Images, uint8 or floats in [0, 1], become float32 in [0, 1], outside training too. Devices agree
+    Images, integers or floats in [0, 1], become float32 in [0, 1], outside training too. Devices agree
     to rounding only, since the kernels are Kornia's. Label maps move alike, to the nearest pixel,
     and are ``IGNORE`` where the image is black. Changes of color leave them alone.
     """
@@ -48,6 +48,14 @@ class Kornia:
         ]
         keys = ["input"] * len(self.fields)
         self.sequence = library.AugmentationSequential(*self.steps, data_keys=keys)
+
+    @property
+    def unit_fields(self) -> tuple[str, ...]:
+        return self.fields
+
+    @property
+    def scaled_fields(self) -> tuple[str, ...]:
+        return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "Kornia":
         known = moving(self, labels)

@@ -76,6 +76,10 @@ class Mixup(BlendedTarget):
 
     num_draws = 2
 
+    @property
+    def scaled_fields(self) -> tuple[str, ...]:
+        return self.fields
+
     def with_labels(self, labels: Sequence[str]) -> "Mixup":
         """Raise ConfigError C193 for data with label maps."""
         if labels:

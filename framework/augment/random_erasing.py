@@ -16,7 +16,7 @@ from torch.compiler import assume_constant_result
 from framework.augment.curve import log_uniform
 from framework.augment.cutmix import box, inside
 from framework.augment.labels import leaving_alone
-from framework.augment.normalize import Fields, fields_of
+from framework.augment.normalize import Fields, fields_of, white_of
 from framework.augment.pixels import check_pictures
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
@@ -30,8 +30,9 @@ class RandomErasing:
         probability: Probability of a box.
         scale: Least and largest share of the area.
         ratio: Least and largest ratio of height to width.
-        value: The paint, per channel or one for all, in the range of the pixels: 0 to 255 before
-            Normalize, where 0 is black, and around 0 after it, where 0 is the mean.
+        value: The paint, per channel or one for all, in the range of the pixels. 0 is black, and
+            white is 255 (of uint16: 65535) as stored, or 1 after ColorJitter, Mixup or Kornia.
+            After normalizing, 0 is the mean.
     """
 
     num_draws = 5
@@ -53,7 +54,13 @@ class RandomErasing:
         self.probability = chance("probability", probability)
         self.scale = scale
         self.curve = log_uniform(*ratio)
+        if not value:
+            raise ValueError("value = [] is no paint: give one number, or one per channel")
         self.value = tuple(float(v) for v in value)
+
+    @property
+    def painted_fields(self) -> tuple[str, ...]:
+        return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "RandomErasing":
         return leaving_alone(self, labels, "paints over")
@@ -65,6 +72,9 @@ class RandomErasing:
         for name in self.fields:
             image = result[name]
             check_pictures(image)
+            if len(self.value) not in (1, image.shape[1]):
+                what = f"value = {list(self.value)} does not fit {image.shape[1]} channel(s)"
+                raise ValueError(f"{what}: give one number, or one per channel")
             painted = self._painted(draws, *image.shape[-2:])
             paint = _paint(self.value, image.dtype, image.device)
             result[name] = torch.where(painted, paint, image)
@@ -91,7 +101,8 @@ def _paint(value: tuple[float, ...], dtype: torch.dtype, device: torch.device) -
 @cache
 def _mixed(value: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the paint as [C, 1, 1], made once per device."""
-    if not dtype.is_floating_point and not all(v.is_integer() and 0 <= v <= 255 for v in value):
-        what = f"value = {list(value)} is no pixel from 0 to 255"
+    white = white_of(dtype)
+    if not dtype.is_floating_point and not all(v.is_integer() and 0 <= v <= white for v in value):
+        what = f"value = {list(value)} is no pixel from 0 to {white}"
         raise ValueError(f"{what}, and these are not normalized")
     return torch.tensor(value, device=device).to(dtype).view(-1, 1, 1)

@@ -2,10 +2,13 @@ import pytest
 import torch
 from hydra import compose
 
+from framework.augment.color_jitter import ColorJitter
 from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
 from framework.augment.flip import Flip
+from framework.augment.mixup import Mixup
 from framework.augment.normalize import Normalize
+from framework.augment.random_erasing import RandomErasing
 from framework.cli.hydra_app import resolved
 from framework.cli.hydra_session import hydra_session
 from framework.config.build import build
@@ -74,3 +77,43 @@ def test_parts_that_know_layouts_get_that_of_the_model():
     composed = Compose(PARTS).with_layout(torch.channels_last)
     assert composed.parts["normalize"].form.layout == torch.channels_last
     assert composed.parts["flip"] is PARTS["flip"]
+
+
+JITTER = ColorJitter("image", 0.4, 0.0, 0.0, 0.0)
+
+
+def erasing(value):
+    return RandomErasing("image", 1.0, [0.2, 0.3], [1.0, 1.0], [value])
+
+
+@pytest.mark.parametrize("second", [PARTS["normalize"], CropFlip("image", 4, 0.5, [0.5], [0.2])])
+def test_pixels_are_normalized_only_once(second):
+    words = "parts.two normalizes image, and parts.one before it has already: set mean and std"
+    with pytest.raises(ValueError, match=words):
+        Compose({"one": PARTS["normalize"], "two": second})
+    assert Compose({"one": PARTS["shift"], "two": second}).num_draws >= 3
+
+
+def test_parts_of_a_composition_inside_are_checked_too():
+    with pytest.raises(ValueError, match=r"parts\.two normalizes .* parts\.one\.parts\.normalize"):
+        Compose({"one": Compose(PARTS), "two": PARTS["normalize"]})
+
+
+def test_colors_are_not_changed_after_normalizing():
+    with pytest.raises(
+        ValueError, match=r"parts\.jitter takes pixels .*: put it before parts\.one"
+    ):
+        Compose({"one": PARTS["normalize"], "jitter": JITTER})
+
+
+@pytest.mark.parametrize("first", [JITTER, Mixup("image", "label", 3, 1.0, 1.0)])
+def test_paint_above_1_on_pixels_from_0_to_1_is_refused(first):
+    with pytest.raises(ValueError, match=r"parts\.e\.value = \[127\.0\] .* parts\.first before it"):
+        Compose({"first": first, "e": erasing(127.0)})
+    assert Compose({"first": first, "e": erasing(1.0)}).num_draws >= 5
+    assert Compose({"e": erasing(127.0), "first": first}).num_draws >= 5
+
+
+def test_paint_of_any_value_may_follow_normalizing():
+    parts = {"jitter": JITTER, "normalize": PARTS["normalize"], "erase": erasing(2.5)}
+    assert Compose(parts).num_draws == 9

@@ -3,6 +3,9 @@ import sys
 import pytest
 import torch
 
+from framework.augment.compose import Compose
+from framework.augment.normalize import Normalize
+from framework.augment.random_erasing import RandomErasing
 from framework.errors import ConfigError, ResourceError
 from framework.order.draws import draws
 
@@ -78,3 +81,13 @@ def test_where_it_is_not_installed_the_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "kornia.augmentation", None)
     with pytest.raises(ResourceError, match=r"R131.*pip install 'paceline\[kornia\]'"):
         Kornia("image", STEPS, False)
+
+
+def test_it_does_not_take_normalized_pixels_and_leaves_them_from_0_to_1():
+    kornia = Kornia("image", STEPS, False)
+    normalize = Normalize("image", [0.5], [0.2])
+    with pytest.raises(ValueError, match=r"parts\.k takes pixels from 0 to 1, and parts\.n before"):
+        Compose({"n": normalize, "k": kornia})
+    erasing = RandomErasing("image", 1.0, [0.2, 0.3], [1.0, 1.0], [127.0])
+    with pytest.raises(ValueError, match=r"parts\.e\.value .* parts\.k before it"):
+        Compose({"k": kornia, "e": erasing, "n": normalize})

@@ -72,3 +72,22 @@ def test_outside_training_nothing_is_painted():
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         erasing(**wrong)
+
+
+@pytest.mark.parametrize("value", [(1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])
+def test_paint_for_another_number_of_channels_is_refused(value):
+    with pytest.raises(ValueError, match=r"does not fit 3 channel\(s\): give one number"):
+        erasing(value=value)({"image": IMAGE}, NUMBERS)
+
+
+def test_paint_is_needed():
+    with pytest.raises(ValueError, match="value"):
+        erasing(value=())
+
+
+def test_16_bit_pixels_are_painted_up_to_their_white():
+    deep = IMAGE.to(torch.uint16)
+    found = erasing(value=(65535.0,))({"image": deep}, NUMBERS)["image"]
+    assert set(found.int().unique().tolist()) == {9, 65535}
+    with pytest.raises(ValueError, match="no pixel from 0 to 65535"):
+        erasing(value=(65536.0,))({"image": deep}, NUMBERS)

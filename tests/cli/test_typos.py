@@ -117,7 +117,7 @@ PUT_WRONGLY = [
     (
         ["augment=compose", "+augment@augment.parts.n=normalize", *PARTS[1:]],
         "C113",
-        "parts.jitter .* put it before n;",
+        "parts.jitter .* put it before parts.n;",
     ),
     (
         ["augment=mixup", "augment.num_classes=5"],
