@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from framework.cli.arguments import check_words, option, quoted
-from framework.cli.precedence import with_recipe_said
+from framework.cli.precedence import DATA_PATHS, with_recipe_said
 from framework.config.schema import FACTS, GROUPS
 from framework.errors import CheckpointError, ConfigError
 
@@ -118,7 +118,9 @@ def _is_override(word: str) -> bool:
 
 def _is_replaced(key: str, typed: set[str]) -> bool:
     """Return whether a word of the earlier run is void: typed anew, or about a choice that
-    changed.
+    changed. The names of the data are not about the choice of a reader.
     """
-    group = key.split(".", maxsplit=1)[0]
-    return key in typed or (group in typed and group in GROUPS)
+    group, _, name = key.partition(".")
+    names_data = group == "data" and name.split(".")[0] in DATA_PATHS
+    is_of_choice = group in typed and group in GROUPS and not names_data
+    return key in typed or is_of_choice

@@ -36,6 +36,12 @@ def test_another_choice_drops_the_words_about_the_old_one():
     assert not any("lr" in word for word in resumed(["resume=RUN", "optim=sgd"]))
 
 
+def test_another_reader_keeps_the_data_that_the_run_names():
+    words = ["data.train=own.h5", "data.val.clean=val.h5", "data.val_transform=opencv"]
+    run_with(*words, "data.stage=ram")
+    assert resumed(["resume=RUN", "data=lmdb"])[3:] == [*words[:2], "data=lmdb"]
+
+
 def test_the_folder_of_configurations_counts_again():
     run_with(config_dir="/somewhere")
     assert resumed(["resume=RUN"])[:2] == ["--config-dir", "/somewhere"]
