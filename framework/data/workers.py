@@ -435,10 +435,13 @@ class _Pool:
         return future
 
     def _run(self) -> None:
-        limit_threads(1)
+        is_limited = False
         while (task := self._calls.get()) is not None:
             future, call, arguments = task
             try:
+                if not is_limited:
+                    limit_threads(1)
+                    is_limited = True
                 future.set_result(call(*arguments))
             except BaseException as error:  # noqa: BLE001  # raised where the result is awaited
                 future.set_exception(error)

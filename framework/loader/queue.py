@@ -193,19 +193,24 @@ class Ahead(Generic[T]):
                 self._thread.join(POLL_S)
 
     def _run(self) -> None:
-        limit_threads(self._num_threads)
         error: BaseException | None = None
         try:
+            self._fill()
+        except BaseException as raised:  # noqa: BLE001  # handed to the consumer, whatever it is
+            error = raised
+        self._put(_End(error))
+
+    def _fill(self) -> None:
+        """Put the items into the queue until ``stop``, and close a generator."""
+        try:
+            limit_threads(self._num_threads)
             for item in self._produce:
                 self._num_made += 1
                 if not self._put(item):
                     break
-        except BaseException as raised:  # noqa: BLE001  # handed to the consumer, whatever it is
-            error = raised
         finally:
             if isinstance(self._produce, Generator):
                 self._produce.close()
-            self._put(_End(error))
 
     def _put(self, item: T | _End) -> bool:
         while not self._stop.is_set():

@@ -515,6 +515,21 @@ def test_calls_of_a_stopped_pool_are_cancelled():
     assert first.done()
 
 
+def test_a_thread_that_cannot_begin_raises_where_results_are_awaited(monkeypatch):
+    calls = iter([OSError("libgomp.so.1 (deleted)")])
+
+    def limit(_):
+        for error in calls:
+            raise error
+
+    monkeypatch.setattr("framework.data.workers.limit_threads", limit)
+    pool = _Pool(1)
+    with pytest.raises(OSError, match="deleted"):
+        pool.submit(print).result(60)
+    assert pool.submit(int).result(60) == 0
+    pool.close(wait=True)
+
+
 def run_script(script, limit_s=60):
     """A program of its own, in this directory; killed, with its group, where it takes longer."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -30,6 +30,27 @@ def _broken(good):
     raise ValueError("the producer broke")
 
 
+def _failing(*_):
+    raise OSError("libgomp.so.1 (deleted)")
+
+
+def test_a_thread_that_cannot_begin_raises_where_items_are_awaited(monkeypatch):
+    monkeypatch.setattr("framework.loader.queue.limit_threads", _failing)
+    with closing(_ahead(iter(range(3)), 2)) as ahead, pytest.raises(OSError, match="deleted"):
+        list(ahead)
+
+
+def test_a_producer_that_cannot_be_closed_raises_where_items_are_awaited():
+    def produce():
+        try:
+            yield 1
+        finally:
+            _failing()
+
+    with closing(_ahead(produce(), 2)) as ahead, pytest.raises(OSError, match="deleted"):
+        list(ahead)
+
+
 @pytest.mark.parametrize("depth", [1, 2, 10])
 @pytest.mark.parametrize("count", [0, 1, 25])
 def test_items_come_in_the_order_they_were_made(depth, count):

@@ -112,8 +112,10 @@ def crowded() -> Generator[None]:
     end = threading.Event()
 
     def stay() -> None:
-        torch.ones(SHARED).add_(1)  # makes this thread's team
-        made.set()
+        try:
+            torch.ones(SHARED).add_(1)  # makes this thread's team
+        finally:
+            made.set()
         end.wait()
 
     thread = threading.Thread(target=stay, name="paceline-crowd", daemon=True)
@@ -143,11 +145,12 @@ def _openmp() -> Any:
     their own, so a library in torch's folder takes precedence.
     """
     lines: list[str] = []
-    with suppress(FileNotFoundError):
+    with suppress(OSError):
         lines = Path("/proc/self/maps").read_text().splitlines()
     paths = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line)
     packages = Path(torch.__file__).parent.parent
     own = [path for path in paths if packages in Path(path).parents and "torch" in path]
     for path in (*own, *paths):
-        return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        with suppress(OSError):  # an update of the package may have deleted the file
+            return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     return None

@@ -43,6 +43,14 @@ print(torch.get_num_threads())
     assert (done.returncode, done.stdout.split()) == (0, ["1"]), done.stderr
 
 
+def test_a_library_that_was_deleted_is_skipped(monkeypatch):
+    def load(*_, **__):
+        raise OSError("cannot open shared object file")
+
+    monkeypatch.setattr(native.ctypes, "CDLL", load)
+    assert native._openmp.__wrapped__() is None
+
+
 def test_a_thread_that_feeds_a_gpu_has_half_of_the_cores_and_one_that_feeds_the_cpu_itself(
     monkeypatch,
 ):
