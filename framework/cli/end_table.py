@@ -1,9 +1,10 @@
 """What a run prints at its end: where the step time went, and where its files are."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -151,58 +152,83 @@ def _metrics(summary: dict[str, Any]) -> str:
     return "val " + "  ".join(values)
 
 
-def print_sweep(run_dirs: list[Path]) -> None:
+class SweepJob(NamedTuple):
+    """A job of a sweep.
+
+    Attributes:
+        number: Hydra's, with which the name of its directory begins.
+        run_dir: Its directory.
+        words: Its overrides.
+        refusal: Why it could not start; empty if it did.
+    """
+
+    number: int
+    run_dir: Path
+    words: Sequence[str]
+    refusal: str = ""
+
+    @classmethod
+    def read(cls, run_dir: Path) -> "SweepJob":
+        """Return a job that another process has run."""
+        number = re.match(r"\d*", run_dir.name)
+        words = _read(run_dir / "run.json").get("overrides", [])
+        return cls(int(number[0]) if number and number[0] else 0, run_dir, words)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        return dict(word.split("=", 1) for word in self.words if "=" in word)
+
+
+def print_sweep(jobs: Sequence[SweepJob]) -> None:
     """Print a line per job: the choices in which the jobs differ, and how it went."""
-    chosen = [_overrides(run_dir) for run_dir in run_dirs]
+    chosen = [job.chosen for job in jobs]
     every = dict.fromkeys(key for job in chosen for key in job)
     keys = [key for key in every if len({job.get(key) for job in chosen}) > 1]
     table = Table("job", *keys, title="sweep", title_justify="left")
     for name in ("records/s", "other programs", "waiting", "validation"):
         table.add_column(name, justify="right")
-    for number, (run_dir, job) in enumerate(zip(run_dirs, chosen, strict=True)):
-        table.add_row(str(number), *[job.get(key, "") for key in keys], *_figures(run_dir))
+    for job, words in zip(jobs, chosen, strict=True):
+        table.add_row(str(job.number), *[words.get(key, "") for key in keys], *_figures(job))
     console = Console(highlight=False, markup=False, emoji=False)
     console.width = max(console.width, SWEEP_COLUMNS)
     console.print(table)
     differing = [{key: job[key] for key in keys if key in job} for job in chosen]
-    if words := _fastest(run_dirs, differing):
+    if words := _fastest(jobs, differing):
         console.print(words, soft_wrap=True)
-    console.print(f"sweep directory: {run_dirs[0].parent}", soft_wrap=True)
+    console.print(f"sweep directory: {jobs[0].run_dir.parent}", soft_wrap=True)
 
 
-def _overrides(run_dir: Path) -> dict[str, str]:
-    words = _read(run_dir / "run.json").get("overrides", [])
-    return dict(word.split("=", 1) for word in words if "=" in word)
-
-
-def _fastest(run_dirs: list[Path], chosen: list[dict[str, str]]) -> str:
+def _fastest(jobs: Sequence[SweepJob], chosen: list[dict[str, str]]) -> str:
     """Name the fastest choice and its test, or say why no difference can be claimed.
 
     Jobs that differ only in their seed are repeats of one choice.
     """
-    samples: dict[str, list[float]] = {}
-    loads: dict[str, list[float]] = {}
-    for run_dir, job in zip(run_dirs, chosen, strict=True):
-        summary = _read(run_dir / "summary.json")
+    samples: dict[str, list[tuple[float, float, float]]] = {}
+    for job, words in zip(jobs, chosen, strict=True):
+        summary = {} if job.refusal else _read(job.run_dir / "summary.json")
         if summary.get("status") == "finished":
-            name = " ".join(f"{key}={value}" for key, value in job.items() if key != "seed")
-            samples.setdefault(name, []).append(summary["records_per_s"])
+            name = " ".join(f"{key}={value}" for key, value in words.items() if key != "seed")
             load = summary.get("usage", {}).get("others_cpu_cores", 0.0)
-            loads.setdefault(name, []).append(load)
+            samples.setdefault(name, []).append((summary["records_per_s"], load, job.number))
     if len(samples) < 2:
         return ""
-    result = claim(list(samples.values()), loads=list(loads.values()))
+    rates, loads, places = (
+        [[sample[column] for sample in each] for each in samples.values()] for column in range(3)
+    )
+    result = claim(rates, loads=loads, places=places)
     name = list(samples)[result.highest]
     if result.proved:
         return f"fastest: {name} ({result.words})"
     return f"{NO_CLAIM} ({result.words}); the highest rate has {name}"
 
 
-def _figures(run_dir: Path) -> tuple[str, str, str, str]:
+def _figures(job: SweepJob) -> tuple[str, str, str, str]:
     """Return the cells of one job: rate, other programs, waiting, validation."""
-    summary = _read(run_dir / "summary.json")
+    if job.refusal:
+        return "", "", "", job.refusal
+    summary = _read(job.run_dir / "summary.json")
     if not summary:
-        return "", "", "", str(_read(run_dir / "exit.json").get("reason", "failed"))
+        return "", "", "", str(_read(job.run_dir / "exit.json").get("reason", "failed"))
     share = beside = ""
     spans = summary.get("spans") or {}
     if waiting := spans.get(IDLE) or spans.get("wait"):

@@ -20,6 +20,10 @@ LEVEL = 0.01  # how often chance alone may pass the test
 # Cores that other programs keep busy: enough to make the rate of a process doubtful.
 BUSY_CORES = 0.5
 NO_CLAIM = "no difference can be claimed"
+ONE_AFTER_THE_OTHER = (
+    "all repeats of one choice ran before those of another; let them take turns, by 'paceline "
+    "bench' or with seed=0,1,2,3,4 as the first key of a sweep"
+)
 
 
 def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
@@ -44,66 +48,84 @@ class Claim(NamedTuple):
     """What may be claimed about several choices.
 
     Attributes:
-        highest: The number of the choice with the highest median.
-        proved: Whether this choice may be called the fastest.
+        medians: The median of each choice, over the processes that were compared.
+        proved: Whether the choice with the highest one may be called the fastest.
         words: The test and its result.
     """
 
-    highest: int
+    medians: list[float]
     proved: bool
     words: str
+
+    @property
+    def highest(self) -> int:
+        """The number of the choice with the highest median."""
+        return self.medians.index(max(self.medians))
 
 
 def claim(
     samples: Sequence[Sequence[float]],
     level: float = LEVEL,
     loads: Sequence[Sequence[float]] | None = None,
+    places: Sequence[Sequence[float]] | None = None,
 ) -> Claim:
     """Compare the choice with the highest median with every other.
 
-    A process beside busy programs is left out, since it measures their load as well.
+    A process beside busy programs is left out, since it measures their load as well. If all
+    processes of one choice ran before those of another, nothing is claimed: the machine may have
+    changed meanwhile.
 
     Args:
         samples: For each of at least two choices, its rate in each process.
         level: How often chance alone may pass the test against any one of the others.
         loads: For each rate, the cores that other programs kept busy; None if this is unknown.
+        places: For each rate, when it was measured, or its place in time; None for choices that
+            took turns.
     """
-    beside = ""
-    if loads is not None:
-        quiet = [
-            [rate for rate, load in zip(*pair, strict=True) if load < BUSY_CORES]
-            for pair in zip(samples, loads, strict=True)
-        ]
-        if not all(quiet):
-            most = max(max(each) for each in loads)
-            words = f"not tested: other programs kept up to {most:.1f} cores busy"
-            return Claim(_highest(samples), False, words)
-        num_busy = sum(map(len, samples)) - sum(map(len, quiet))
-        if num_busy:
-            beside = f"; {num_busy} beside busy programs left out"
-        samples = quiet
-    tested = _tested(samples, level)
+    if loads is None:
+        return _tested(samples, places, level)
+    quiet = [
+        [rate for rate, load in zip(*pair, strict=True) if load < BUSY_CORES]
+        for pair in zip(samples, loads, strict=True)
+    ]
+    if not all(quiet):
+        most = max(max(each) for each in loads)
+        words = f"not tested: other programs kept up to {most:.1f} cores busy"
+        return Claim(_medians(samples), False, words)
+    tested = _tested(quiet, places, level)
+    num_busy = sum(map(len, samples)) - sum(map(len, quiet))
+    beside = f"; {num_busy} beside busy programs left out" if num_busy else ""
     return tested._replace(words=tested.words + beside)
 
 
-def _highest(samples: Sequence[Sequence[float]]) -> int:
-    return max(range(len(samples)), key=lambda number: median(samples[number]))
+def _medians(samples: Sequence[Sequence[float]]) -> list[float]:
+    return [median(sample) for sample in samples]
 
 
-def _tested(samples: Sequence[Sequence[float]], level: float) -> Claim:
-    highest = _highest(samples)
-    others = [sample for number, sample in enumerate(samples) if number != highest]
-    if max(least_p(len(samples[highest]), len(other)) for other in others) > level:
+def _tested(
+    samples: Sequence[Sequence[float]], places: Sequence[Sequence[float]] | None, level: float
+) -> Claim:
+    failed = Claim(_medians(samples), False, "")
+    best = samples[failed.highest]
+    others = [sample for number, sample in enumerate(samples) if number != failed.highest]
+    if max(least_p(len(best), len(other)) for other in others) > level:
         words = f"not tested: that takes {repeats_needed(level)} processes of each"
-        return Claim(highest, False, words)
+        return failed._replace(words=words)
+    if places is not None and not _take_turns(places):
+        return failed._replace(words=f"not tested: {ONE_AFTER_THE_OTHER}")
     try:
-        p = max(u_test(samples[highest], other) for other in others)
+        p = max(u_test(best, other) for other in others)
     except ResourceError as error:  # without SciPy the caller still has its table
-        return Claim(highest, False, f"not tested: {error}")
+        return failed._replace(words=f"not tested: {error}")
     if p > level:
         words = f"no difference found: Mann-Whitney U, p = {p:.2g} against the nearest"
-        return Claim(highest, False, words)
-    return Claim(highest, True, f"Mann-Whitney U, p <= {level:g} against every other")
+        return failed._replace(words=words)
+    return Claim(failed.medians, True, f"Mann-Whitney U, p <= {level:g} against every other")
+
+
+def _take_turns(places: Sequence[Sequence[float]]) -> bool:
+    """Return whether no choice was over before another began."""
+    return max(map(min, places)) <= min(map(max, places))
 
 
 def least_p(num_before: int, num_after: int) -> float:

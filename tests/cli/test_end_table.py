@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from framework.cli.end_table import print_run, print_sweep
+from framework.cli.end_table import SweepJob, print_run, print_sweep
 from framework.contracts.rank_spans import LateRank
 
 SPAN = {"total_s": 4.0, "mean_s": 0.04, "p50_s": 0.035, "p90_s": 0.0625, "share": 0.5}
@@ -128,26 +128,30 @@ def test_a_sweep_says_how_much_of_each_job_was_waiting(tmp_path, capsys):
         (tmp_path / str(number) / "summary.json").write_text(
             json.dumps({**SUMMARY, "spans": found})
         )
-    print_sweep([tmp_path / str(number) for number in range(3)])
+    print_sweep([SweepJob.read(tmp_path / str(number)) for number in range(3)])
     out = capsys.readouterr().out
     assert ["25 %" in out, "12 %" in out, "90 %" in out] == [True, True, False]
 
 
-def sweep(folder, rates, load=0.1):
+def sweep(folder, rates, load=0.1, takes_turns=True):
     """Jobs of a sweep over loaders and seeds: loader -> records per second, a job each.
 
     Beside each job, other programs keep ``load`` cores more busy than beside the one before.
     """
     jobs = [
-        (loader, seed, rate) for loader, found in rates.items() for seed, rate in enumerate(found)
+        (loader, seed, found[seed])
+        for seed in range(max(map(len, rates.values())))
+        for loader, found in rates.items()
     ]
+    if not takes_turns:
+        jobs.sort(key=lambda job: job[0])
     for number, (loader, seed, rate) in enumerate(jobs):
         (folder / str(number)).mkdir()
         summary = {**SUMMARY, "records_per_s": rate, "usage": {"others_cpu_cores": load * number}}
         (folder / str(number) / "summary.json").write_text(json.dumps(summary))
         words = [f"loader={loader}", f"seed={seed}", "epochs=1"]
         (folder / str(number) / "run.json").write_text(json.dumps({"overrides": words}))
-    return [folder / str(number) for number in range(len(jobs))]
+    return [SweepJob.read(folder / str(number)) for number in range(len(jobs))]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +184,24 @@ def test_a_sweep_shows_what_other_programs_took_beside_each_job(tmp_path, capsys
     assert "no difference can be claimed (not tested: other programs kept up to 1.2" in out
 
 
+def test_jobs_of_one_choice_after_those_of_another_prove_nothing(tmp_path, capsys):
+    rates = {"plain": [1.0, 2.0, 3.0, 4.0, 5.0], "stream": [6.0, 7.0, 8.0, 9.0, 10.0]}
+    print_sweep(sweep(tmp_path, rates, load=0.01, takes_turns=False))
+    out = capsys.readouterr().out
+    assert "fastest" not in out
+    assert "seed=0,1,2,3,4 as the first key of a sweep" in out
+
+
+def test_a_refused_job_has_a_line_and_its_number(tmp_path, capsys):
+    jobs = sweep(tmp_path, {"plain": [1.0], "stream": [2.0]})
+    refused = SweepJob(0, tmp_path / "none", ["loader=odd"], "error[C105]: why")
+    print_sweep([refused, *(job._replace(number=job.number + 1) for job in jobs)])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.strip("│ ").split("│") for line in lines if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["0", "1", "2"]
+    assert "error[C105]: why" in rows[0][-1]
+
+
 def test_repeats_alone_are_not_compared(tmp_path, capsys):
     print_sweep(sweep(tmp_path, {"plain": [1.0, 2.0]}))
     assert "rate" not in capsys.readouterr().out
@@ -196,7 +218,7 @@ def test_brackets_are_text(tmp_path, capsys):
         (run_dir / "run.json").write_text(json.dumps({"overrides": overrides}))
     print_run(folder / "0", 0, short=False)
     print_run(folder / "1", 0, short=True)
-    print_sweep([folder / "0", folder / "1"])
+    print_sweep([SweepJob.read(folder / "0"), SweepJob.read(folder / "1")])
     out = "".join(capsys.readouterr().out.split())
     assert out.count("exp[lr]/[/a.h5]") == 3
     assert "[/data/a.h5]" in out

@@ -71,6 +71,15 @@ def test_a_choice_that_was_never_alone_is_not_compared():
     assert result.words == "not tested: other programs kept up to 1.5 cores busy"
 
 
+def test_repeats_that_ran_one_choice_after_the_other_prove_nothing():
+    result = claim([SLOW, FAST], places=[range(5), range(5, 10)])
+    assert not result.proved
+    assert result.words.startswith("not tested: all repeats of one choice ran before those of")
+    assert result.medians == [102.0, 112.0]
+    assert claim([SLOW, FAST], places=[range(0, 10, 2), range(1, 10, 2)]).proved
+    assert claim([SLOW, FAST], places=[[0.0] * 5, [0.0] * 5]).proved  # times are not known
+
+
 def test_one_percent_takes_five_processes():
     assert repeats_needed(0.01) == 5
 

@@ -131,7 +131,9 @@ def _is_sound(line: Line) -> bool:
     if _has(line, {"illegal": str}):
         return True
     types = {"repeat": int, "records_per_s": float, "spans_s": dict}
-    return _has(line, types) and line["records_per_s"] > 0
+    if not _has(line, types) or not line["records_per_s"] > 0:
+        return False
+    return all(type(seconds) in (int, float) for seconds in line["spans_s"].values())
 
 
 def _has(line: Line, types: Mapping[str, type]) -> bool:

@@ -1,15 +1,22 @@
 """The few figures at the top of the page."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from framework.commands.report.compare_runs import alike
+from framework.commands.report.compare_runs import (
+    MACHINE,
+    alike,
+    is_comparable,
+    labels,
+    without_seed,
+)
 from framework.commands.report.recorded_run import RecordedRun
 from framework.commands.report.units import measured, plain, rate, seconds, share
-from framework.measure.statistics import NO_CLAIM, claim, median, spread_share
+from framework.measure.statistics import NO_CLAIM, Claim, claim, median, spread_share
 
 
 class Card(NamedTuple):
@@ -51,8 +58,8 @@ def _of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card
     yield Card(what, str(len(runs)), ", ".join(f"{n} {status}" for status, n in counts.items()))
     rates = {n: run.records_per_s for n, run in enumerate(runs) if run.is_whole}
     known = {number: per_s for number, per_s in rates.items() if per_s}
-    if len(known) > 1:
-        yield _speed(runs, names, known)
+    if len(known) > 1 and is_comparable([runs[number] for number in known]):
+        yield _speed(runs, known)
     waits = [run.wait_share for run in runs if run.wait_share is not None and run.what == "train"]
     if waits:
         text = f"of a step in the median run; {share(min(waits))} to {share(max(waits))}"
@@ -60,43 +67,62 @@ def _of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card
     yield from _learned(runs, names)
 
 
-def _speed(runs: Sequence[RecordedRun], names: Sequence[str], known: Mapping[int, float]) -> Card:
+class _Process(NamedTuple):
+    """A sample of the test: a round of a bench, or a run."""
+
+    rate: float
+    load: float  # cores that other programs kept busy
+    when: float
+
+
+def _speed(runs: Sequence[RecordedRun], known: Mapping[int, float]) -> Card:
     """Return the fastest choice if the test proves it, else that no difference can be claimed.
 
-    Runs that differ only in their seed are repeats of one choice. ``known`` has the rates of the
-    runs that can be compared, by number.
+    ``known`` has the rates of the runs that can be compared, by number.
     """
-    choices: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for number in known:
-        chosen = {key: value for key, value in runs[number].choices.items() if key != "seed"}
-        choices.setdefault(tuple(sorted(chosen.items())), []).append(number)
-    members = list(choices.values())
-    # The samples are processes: every round of a bench, or each run.
-    samples = [[each for number in numbers for each in _rates(runs[number])] for numbers in members]
-    spread = max(map(spread_share, samples))
+    choices = _choices([runs[number] for number in known])
+    members = [[process for run in each for process in _processes(run)] for each in choices]
+    rates, loads, times = (
+        [[process[column] for process in each] for each in members] for column in range(3)
+    )
+    spread = max(map(spread_share, rates))
     repeats = f", repeats differ by \N{PLUS-MINUS SIGN} {share(spread)}" if spread else ""
     if len(choices) < 2:
         detail = f"records per second, median of {len(known)} runs of one choice{repeats}"
         return Card("Speed", rate(median(known.values())), detail)
-    loads = [[_load(runs[n]) for n in numbers for _ in _rates(runs[n])] for numbers in members]
-    verdict = claim(samples, loads=loads)
-    fast = max(members[verdict.highest], key=lambda number: known[number])
-    slow = min(known, key=lambda number: known[number])
+    return _compared(
+        [without_seed(each[0]) for each in choices],
+        repeats,
+        claim(rates, loads=loads, places=times),
+    )
+
+
+def _compared(choices: Sequence[RecordedRun], repeats: str, verdict: Claim) -> Card:
+    """Return the card of several choices, by their medians. ``choices`` has a run of each."""
+    names = labels(choices)
+    low, high = min(verdict.medians), max(verdict.medians)
+    fast, slow = names[verdict.highest], names[verdict.medians.index(low)]
     if verdict.proved:
-        ratio = known[fast] / known[slow]
-        detail = f"{rate(known[fast])} records/s, {ratio:.2f} times the slowest, {names[slow]}"
-        return Card("Fastest", names[fast], f"{detail}{repeats} ({verdict.words})")
-    detail = f"{rate(known[slow])} to {rate(known[fast])} records/s, the highest in {names[fast]}"
+        detail = f"{rate(high)} records/s, {high / low:.2f} times the slowest, {slow}"
+        return Card("Fastest", fast, f"{detail}{repeats} ({verdict.words})")
+    detail = f"{rate(low)} to {rate(high)} records/s, the highest in {fast}"
     return Card("Speed", NO_CLAIM, f"{detail}{repeats} ({verdict.words})")
 
 
-def _rates(run: RecordedRun) -> list[float]:
-    return list(run.rounds.values()) or [run.records_per_s or 0.0]
+def _choices(runs: Sequence[RecordedRun]) -> list[list[RecordedRun]]:
+    """Group the runs that are repeats: they differ only in their seed, and have the same code."""
+    groups: dict[str, list[RecordedRun]] = {}
+    for run in runs:
+        code = {name: fact for name, fact in run.facts.items() if not name.startswith(MACHINE)}
+        same = [dict(without_seed(run).choices), code]
+        groups.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(run)
+    return list(groups.values())
 
 
-def _load(run: RecordedRun) -> float:
-    """Return the cores that other programs kept busy beside a run."""
-    return run.resources.get("usage.others_cpu_cores", 0.0)
+def _processes(run: RecordedRun) -> list[_Process]:
+    load = run.resources.get("usage.others_cpu_cores", 0.0)
+    rates = list(run.rounds.values()) or [run.records_per_s or 0.0]
+    return [_Process(each, load, run.began_s) for each in rates]
 
 
 def _learned(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card]:

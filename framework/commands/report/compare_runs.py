@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from framework.commands.report.json_values import shown
@@ -10,6 +11,8 @@ from framework.measure.statistics import median
 
 NO_WORDS = ("true", "false", "null", "none")  # values that say nothing without their key
 ABSENT = "not set"
+OURS = ("framework.", "paceline_examples.")
+MACHINE = "machine."  # begins the names of facts about it
 UNKNOWN = "default"  # of a key that was not typed and whose value is not recorded
 
 
@@ -46,8 +49,14 @@ def chosen(run: RecordedRun, key: str) -> str:
         return run.choices[key]
     for place in (f"{key}.source._target_", f"{key}._target_"):
         if place in run.config:
-            return shown(str(run.config[place]).split(".")[-2:][0])
+            return shown(_choice(str(run.config[place])))
     return shown(run.config.get(key, UNKNOWN))
+
+
+def _choice(target: str) -> str:
+    """Return the word for a target: the module of one of ours is a choice, other classes are not."""
+    *_, module, name = ["", *target.split(".")]
+    return module if target.startswith(OURS) else name
 
 
 def labels(runs: Sequence[RecordedRun]) -> list[str]:
@@ -87,6 +96,21 @@ def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -
     return result
 
 
+def is_comparable(runs: Sequence[RecordedRun]) -> bool:
+    """Return whether runs measured the same part of training, on one machine if that is known."""
+    machines = {
+        str({key: value for key, value in run.facts.items() if key.startswith(MACHINE)})
+        for run in runs
+        if run.facts
+    }
+    return len({run.what for run in runs}) == 1 and len(machines) < 2
+
+
+def without_seed(run: RecordedRun) -> RecordedRun:
+    """Return a run as if its seed had not been typed: runs that differ only in it are repeats."""
+    return replace(run, choices={key: run.choices[key] for key in run.choices if key != "seed"})
+
+
 def relative(runs: Sequence[RecordedRun], to: str) -> Relative:
     """Compare the times per record with the ``first`` run or the ``slowest`` one.
 
@@ -103,10 +127,12 @@ def relative(runs: Sequence[RecordedRun], to: str) -> Relative:
 
 
 def _ratio(base: RecordedRun, run: RecordedRun) -> float | None:
-    """Return the time per record relative to ``base``.
+    """Return the time per record relative to ``base``; None for another part of training.
 
     Cells of one bench are compared round by round, since a slow minute slows all cells of a round.
     """
+    if run.what != base.what:
+        return None
     if run.place == base.place:
         shared = run.rounds.keys() & base.rounds.keys()
         if shared:

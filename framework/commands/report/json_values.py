@@ -70,7 +70,7 @@ def duration(value: Any) -> float | None:
 
 def numbers(value: Any, read: Callable[[Any], float | None] = number) -> dict[str, float]:
     """Return the numbers of an object by name. ``read`` returns one of them, or None."""
-    known = {str(name): read(item) for name, item in mapping(value).items()}
+    known = {shown(str(name)): read(item) for name, item in mapping(value).items()}
     return {name: item for name, item in known.items() if item is not None}
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,6 +76,14 @@ class RecordedRun:
     def is_whole(self) -> bool:
         """Whether the run reached its end, so that its figures can be compared."""
         return self.status == "finished"
+
+    @property
+    def began_s(self) -> float:
+        """When it began, in seconds since 1970; 0 if that is not known."""
+        try:
+            return datetime.strptime(self.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        except ValueError:
+            return 0.0
 
     @property
     def step_s(self) -> float | None:

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.commands.report.json_values import duration, lines_of, mapping, number, positive
+from framework.commands.report.json_values import (
+    duration,
+    lines_of,
+    mapping,
+    number,
+    positive,
+    shown,
+)
 from framework.commands.report.recorded_run import MetricCurve, RecordedSpan
 from framework.contracts.span import ALL_SPANS, IDLE, waiting_share
 
@@ -39,7 +46,7 @@ def read_metrics(path: Path, batch_size: float | None = None) -> Metrics:
         for line in lines_of(path):
             reader.take(line)
     return Metrics(
-        curves={name: _curve(points) for name, points in reader.points.items()},
+        curves={(shown(s), shown(n)): _curve(each) for (s, n), each in reader.points.items()},
         rates=tuple(reader.rates),
         spans={n: RecordedSpan(s / reader.num_steps) for n, s in reader.totals_s.items()},
         last_step=int(reader.last_step),

@@ -92,7 +92,7 @@ def find(paths: Sequence[str]) -> list[RecordedRun]:
     runs: list[RecordedRun] = []
     seen: set[Path] = set()
     for path in map(Path, paths):
-        if not path.exists():
+        if not os.path.exists(path):  # Path.exists raises for a name that is too long
             fix = "name a run, a sweep, or a file of paceline bench"
             raise DataError(175, str(path), "no such file or directory", fix)
         if path.is_file() and not is_bench(path):

@@ -4,7 +4,6 @@ ranks.
 
 import json
 import os
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from framework.cli.allowed import Grant, granted
 from framework.cli.arguments import option
 from framework.cli.compose_config import checked
-from framework.cli.end_table import print_sweep
+from framework.cli.end_table import SweepJob, print_sweep
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import conclude, told_if_stopped
@@ -47,12 +46,12 @@ class TypedTrain(NamedTuple):
     Attributes:
         grant: The packages whose classes may be called.
         config_dir: The folder of ``--config-dir``, absolute.
-        run_dirs: The directories of the jobs that have begun.
+        jobs: The run, or the jobs of a sweep so far.
     """
 
     grant: Grant
     config_dir: str | None
-    run_dirs: list[Path]
+    jobs: list[SweepJob]
 
 
 class SweepStopped(BaseException):
@@ -80,12 +79,13 @@ def main(arguments: list[str]) -> int:
     except SweepStopped as stop:
         code = int(str(stop))
         stopped = True
-    if not typed.run_dirs and {"-m", "--multirun"} & set(arguments):
-        typed.run_dirs.extend(_jobs_elsewhere(arguments))
-    if len(typed.run_dirs) > 1:
-        print_sweep(typed.run_dirs)
-        if not stopped:
-            sweep_report(typed.run_dirs)
+    if not typed.jobs and {"-m", "--multirun"} & set(arguments):
+        typed.jobs.extend(_jobs_elsewhere(arguments))
+    if len(typed.jobs) > 1:
+        print_sweep(typed.jobs)
+        started = [job.run_dir for job in typed.jobs if not job.refusal]
+        if started and not stopped:
+            sweep_report(started)
     return code
 
 
@@ -133,14 +133,12 @@ def _of_first_set(best: dict[str, float], metric: str) -> float | None:
     return float(best[names[0]]) if names else None
 
 
-def _jobs_elsewhere(arguments: list[str]) -> list[Path]:
-    """Return the run directories of a sweep whose jobs a launcher ran in other processes, in
-    order.
-    """
+def _jobs_elsewhere(arguments: list[str]) -> list[SweepJob]:
+    """Return the jobs of a sweep that a launcher ran in other processes, in order."""
     typed = option(arguments, "hydra.sweep.dir") or f"outputs/{stamp()}-sweep"
     sweep_dir = Path(typed.strip("'\""))
     folders = [path.parent for path in sweep_dir.glob("*/exit.json")]
-    return sorted(folders, key=lambda path: int(re.findall(r"^\d*", path.name)[0] or 0))
+    return sorted(map(SweepJob.read, folders))
 
 
 def _job(typed: TypedTrain, cfg: DictConfig) -> int:
@@ -150,6 +148,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     # as typed: ${...} stays unresolved
     overrides = [str(word) for word in OmegaConf.to_container(hydra.overrides.task) or []]
     is_sweep = hydra.mode == RunMode.MULTIRUN
+    number = int(hydra.job.num) if is_sweep else 0
     try:
         config, allowed = checked(cfg, typed.grant)
         _check_launch(config)
@@ -161,11 +160,13 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
             return follow(meeting, allowed)
         with in_use(run_dir):
             claim(run_dir, cfg, config, to_repeat(overrides), typed.config_dir)
-            typed.run_dirs.append(run_dir)
+            typed.jobs.append(SweepJob(number, run_dir, overrides))
             code = _attempt(config, run_dir, allowed, is_sweep, meeting)
     except PacelineError as error:
         discard_if_empty(run_dir)
         print(error, file=sys.stderr)
+        if run_dir not in [job.run_dir for job in typed.jobs]:
+            typed.jobs.append(SweepJob(number, run_dir, overrides, str(error)))
         return error.exit_code
     if is_sweep and code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
         raise SweepStopped(code)

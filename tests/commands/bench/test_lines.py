@@ -97,6 +97,7 @@ def test_what_is_written_is_read():
         json.dumps(HEADER) + "\n" + json.dumps({"cell": {}, "repeat": 0}),
         json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "records_per_s": "fast"}),
         json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "cell": ["hdf5"]}),
+        json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "spans_s": {"wait": None}}),
         json.dumps({**HEADER, "cells": [5]}),
         "\xff",
     ],

@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from framework.commands.report.bench_file import read_bench
 from framework.commands.report.card import cards
 from framework.commands.report.read_run import read_run
@@ -51,6 +53,59 @@ def test_only_what_the_test_finds_is_called_the_fastest(tmp_path):
     assert "Fastest" not in again
     assert again["Speed"].value == "no difference can be claimed"
     assert "no difference found: Mann-Whitney U" in again["Speed"].detail
+
+
+def made(loader, rates, loads=(), **changes):
+    """Runs of one choice that took turns with others."""
+    loads = [*loads, *[0.0] * len(rates)]
+    return [
+        RecordedRun(
+            f"{loader}{seed}",
+            f"{loader}{seed}",
+            choices={"loader": loader, "seed": str(seed)},
+            records_per_s=rate,
+            resources={"usage.others_cpu_cores": loads[seed]},
+            **changes,
+        )
+        for seed, rate in enumerate(rates)
+    ]
+
+
+def shown(runs):
+    return {card.title: card for card in cards(runs, [run.name for run in runs])}
+
+
+def test_the_factor_is_that_of_the_medians_that_were_tested():
+    plain = made("plain", [20.0, 99.0, 100.0, 101.0, 102.0, 103.0], loads=[1.5])
+    found = shown([*plain, *made("stream", [110.0, 111.0, 112.0, 113.0, 160.0])])["Fastest"]
+    assert found.value == "stream"
+    assert found.detail.startswith("112 records/s, 1.11 times the slowest, plain,")
+    assert "1 beside busy programs left out" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"what": "train"}, {"what": "loader"}),
+        ({"facts": {"machine.num_cores": 2}}, {"facts": {"machine.num_cores": 4}}),
+    ],
+)
+def test_other_parts_and_other_machines_are_not_compared(one, other):
+    runs = [*made("plain", [1.0] * 5, **one), *made("stream", [9.0] * 5, **other)]
+    assert {"Fastest", "Speed"}.isdisjoint(shown(runs))
+
+
+def test_runs_of_other_code_are_no_repeats():
+    old = made("plain", [100.0, 101.0, 102.0, 103.0, 104.0], facts={"git": "a"})
+    new = made("plain", [110.0, 111.0, 112.0, 113.0, 114.0], facts={"git": "b"})
+    assert "112 records/s, 1.10 times the slowest" in shown([*old, *new])["Fastest"].detail
+
+
+def test_runs_of_one_choice_after_those_of_another_prove_nothing():
+    times = [f"2026-11-25T03:0{minute}:00+0000" for minute in range(2)]
+    slow = made("plain", [100.0, 101.0, 102.0, 103.0, 104.0], started=times[0])
+    fast = made("stream", [110.0, 111.0, 112.0, 113.0, 114.0], started=times[1])
+    assert "ran before those of another" in shown([*slow, *fast])["Speed"].detail
 
 
 def test_runs_that_differ_without_repeats_are_not_tested(tmp_path):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -60,14 +62,11 @@ def test_what_was_not_asked_for_is_what_the_configuration_has():
             "epochs": 10,
             "loader._target_": "framework.loader.plain.PlainLoader",
             "model._target_": "Net",
+            "optim._target_": "torch.optim.SGD",
         },
     )
-    assert [chosen(one, key) for key in ("epochs", "loader", "model", "data")] == [
-        "10",
-        "plain",
-        "Net",
-        "default",
-    ]
+    keys = ("epochs", "loader", "model", "optim", "data")
+    assert [chosen(one, key) for key in keys] == ["10", "plain", "Net", "SGD", "default"]
 
 
 def test_only_keys_that_differ_are_told_with_who_has_what():
@@ -97,6 +96,7 @@ def test_of_a_bench_the_median_of_the_rounds_counts():
         "b", "b", records_per_s=100.0, rounds={0: 200.0}
     )  # another bench, whose rounds were other minutes
     assert relative([base, other, elsewhere], "first").times == [1.0, 0.5, 1.0]
+    assert relative([base, replace(other, what="loader")], "first").times == [1.0, None]
 
 
 def test_a_run_that_did_not_finish_is_no_base_unless_all_are():

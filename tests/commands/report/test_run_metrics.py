@@ -42,6 +42,12 @@ def test_spans_are_means_over_steps_however_many_a_report_is_of(tmp_path):
     assert found.last_step == 40
 
 
+def test_names_are_shown_as_they_can_be_printed(tmp_path):
+    line = {"step": 1, "split": "val.\ud800", "\ud800x": 1.0, "lr": 1}
+    ((split, name),) = read_metrics(written(tmp_path, [line])).curves
+    assert (split + name).encode()
+
+
 def test_what_is_no_metric_has_no_curve(tmp_path):
     line = {
         "step": 1,

@@ -199,7 +199,8 @@ def test_links_are_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "number"), [("absent", 175), ("empty", 176), ("file.txt", 177), ("bench.jsonl", 176)]
+    ("name", "number"),
+    [("absent", 175), ("a" * 300, 175), ("empty", 176), ("file.txt", 177), ("bench.jsonl", 176)],
 )
 def test_what_cannot_be_reported_is_said(tmp_path, name, number):
     Path("empty").mkdir()

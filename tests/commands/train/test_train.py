@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -318,6 +319,10 @@ def test_a_sweep_goes_on_after_a_failed_job_and_ends_with_its_code():
     done = paceline("train", "-m", "optim.lr=-1,0.1", "debug=tiny", "hydra.sweep.dir=sweep")
     assert done.code == 2
     assert len(list(Path("sweep").glob("*/summary.json"))) == 1
+    rows = [line for line in done.out.splitlines() if re.match("│ [01] ", line)]
+    assert len(rows) == 2
+    assert "-1" in rows[0]
+    assert "C101" in rows[0]
 
 
 def test_a_job_of_a_recipe_that_sweeps_continues_in_its_directory():
