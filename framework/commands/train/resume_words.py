@@ -1,13 +1,17 @@
 """What ``resume=`` stands for: the words of an earlier run, then those of this command line."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from framework.cli.arguments import check_words, option, quoted
+from framework.cli.arguments import check_words, option, quoted, without_options
+from framework.cli.explain import explained
+from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import DATA_PATHS, with_recipe_said
 from framework.config.schema import FACTS, GROUPS
 from framework.errors import CheckpointError, ConfigError
@@ -25,7 +29,7 @@ def resumed(arguments: list[str]) -> list[str]:
     Raises:
         CheckpointError: K101 if the directory holds no run.
         ConfigError: C125 for a run.json that says more than a run's own words, C127 for
-            ``resume=auto`` without a directory.
+            ``resume=auto`` without a directory, or with one that differs each time.
     """
     resume = option(arguments, "resume") or option(arguments, "resume.run")
     if resume is None or resume in ("null", ""):
@@ -63,6 +67,8 @@ def _resumed_if_there(arguments: list[str]) -> list[str]:
         fix = "add hydra.run.dir=RUN_DIR, the same each time"
         raise ConfigError(127, "resume = auto", "needs the directory of the run", fix)
     rest = _without_resume(arguments)
+    if "${" in run_dir:
+        run_dir = _without_references(run_dir, rest)
     facts = Path(run_dir.strip("'\"")) / FACTS
     if not facts.exists():
         return rest
@@ -70,6 +76,22 @@ def _resumed_if_there(arguments: list[str]) -> list[str]:
         return [*rest, "resume.auto=true", f"resume.run={quoted(str(facts.parent.absolute()))}"]
     rest = [word for word in rest if not word.startswith("hydra.run.dir=")]
     return resumed([f"resume={run_dir}", *rest, "resume.auto=true"])
+
+
+def _without_references(run_dir: str, words: list[str]) -> str:
+    """Return ``hydra.run.dir`` with the values that the configuration gives its references.
+
+    ConfigError C127 for a directory that each start or each job names anew.
+    """
+    changes = re.search(r"\$\{(now|stamp|hydra[.:])", run_dir) is not None
+    if changes or {"-m", "--multirun"} & set(words):
+        what = "does not name the same directory each time"
+        raise ConfigError(127, f"hydra.run.dir = {run_dir}", what, "write the directory out")
+    config_dir = option(words, "--config-dir", "-cd")
+    overrides = without_options(words)
+    with explained("train", overrides, config_dir), hydra_session("train", config_dir):
+        config = compose("train", overrides, return_hydra_config=True)
+        return str(config.hydra.run.dir)
 
 
 def _without_resume(arguments: list[str]) -> list[str]:

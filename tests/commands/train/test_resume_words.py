@@ -58,6 +58,24 @@ def test_auto_needs_a_directory():
         resumed(["resume=auto"])
 
 
+def test_auto_finds_the_run_of_a_directory_with_references():
+    run_with("seed=4", "max_steps=1")
+    Path("RUN").rename("RUN-4")
+    words = resumed(["seed=4", "hydra.run.dir=RUN-${seed}", "resume=auto"])
+    assert f'resume.run="{Path("RUN-4").absolute()}"' in words
+    assert not any("${" in word for word in words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["hydra.run.dir=r/${stamp:}"], ["hydra.run.dir=r/${seed}", "-m"]],
+    ids=["a directory of the start", "a sweep"],
+)
+def test_auto_refuses_a_directory_that_differs_each_time(words):
+    with pytest.raises(ConfigError, match="C127"):
+        resumed([*words, "resume=auto"])
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"overrides": [1]}', '{"overrides": 7}'])
 def test_a_directory_without_a_run_is_refused(text):
     Path("RUN").mkdir()
