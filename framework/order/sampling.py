@@ -4,6 +4,9 @@ The ``num_places`` slots of an epoch lie evenly on a line, on which each group o
 weights has an interval. With one random shift per epoch, slot ``s`` lies at ``s + shift``. So each
 group gets its expected number of slots, rounded down or up. Inside a group, the slots go to its
 records in random order, again and again, so that this holds for each record, too.
+
+Random transforms and augments depend on (seed, epoch, record). So all places that a record has in
+an epoch show it in the same way.
 Source: Madow, "On the theory of systematic sampling", 1949.
 """
 
