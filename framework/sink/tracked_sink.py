@@ -72,8 +72,10 @@ class TrackedSink:
             self._add_arrays(report)
 
     def _add_arrays(self, report: Report) -> None:
+        """Write pictures of the arrays. A folder per step: they are sent later, or sent again."""
         run_dir = self._run.run_dir
-        paths = write_arrays(report.arrays, report.split, run_dir / "pictures")
+        folder = run_dir / "pictures" / f"step-{report.step:08d}"
+        paths = write_arrays(report.arrays, report.split, folder)
         files = [str(path.relative_to(run_dir)) for path in paths]
         self._outbox.append({"files": files, "step": report.step})
 

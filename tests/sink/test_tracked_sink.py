@@ -1,5 +1,6 @@
 import json
 
+import cv2
 import pytest
 import torch
 
@@ -62,8 +63,18 @@ def test_a_metric_that_is_an_array_becomes_a_picture(tmp_path):
     sink.write(Report("val.clean", 2, 1, {"loss": 1.0}, 9.0, arrays=arrays))
     sink.close()
     files = [event["files"] for event in events_in(tmp_path) if "files" in event]
-    assert files[-1] == ["pictures/confusion-val.clean.png"]
-    assert (tmp_path / "pictures" / "confusion-val.clean.png").exists()
+    assert files[-1] == ["pictures/step-00000002/confusion-val.clean.png"]
+    assert (tmp_path / files[-1][0]).exists()
+
+
+def test_a_picture_of_an_earlier_validation_stays_as_it_was(tmp_path):
+    sink = open_sink(RunContext(tmp_path, 4, 1), num_images=0, checkpoints=False)
+    for step, array in ((2, torch.eye(2)), (4, torch.ones(2, 2))):
+        sink.write(Report("val", step, 1, {"loss": 1.0}, 9.0, arrays={"confusion": array}))
+    sink.close()
+    first, second = [event["files"] for event in events_in(tmp_path) if event.get("files")]
+    darkness = [(255 - cv2.imread(str(tmp_path / name))).mean() for name in first + second]
+    assert darkness == [127.5, 255.0]
 
 
 @pytest.mark.parametrize(
