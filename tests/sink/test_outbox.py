@@ -1,10 +1,8 @@
-import resource
-import signal
-from contextlib import contextmanager
 
 import pytest
 
 from framework.sink.outbox import MOST_EVENTS, Outbox
+from tests.small_disk import small_disk
 
 
 def fill(folder, *steps, sent=0):
@@ -84,23 +82,10 @@ def test_an_event_behind_a_torn_line_has_its_own(tmp_path):
     box.close()
 
 
-@contextmanager
-def largest_file(size):
-    """Let the system refuse what makes a file larger, as a full disk does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
-
-
 def test_a_disk_that_takes_a_part_of_an_event_costs_only_this_one(tmp_path):
     fill(tmp_path, 2)
     box = Outbox(tmp_path, "mlflow")
-    with largest_file(box.path.stat().st_size + 5), pytest.raises(OSError, match="No space"):
+    with small_disk(box.path.stat().st_size + 5), pytest.raises(OSError, match="No space"):
         box.append({"report": "train", "step": 4})
     box.append({"report": "train", "step": 6})
     assert steps(box.waiting().events) == [2, 6]
