@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from framework.augment.flip import words
+from framework.augment.flip import viewed, words
 from framework.augment.labels import inverted, moving
 from framework.augment.normalize import (
     Fields,
@@ -156,7 +156,8 @@ def _mirrored_and_padded(image: Tensor, mirror: Tensor, padding: int, side: int)
     inner_rows = slice(padding, padding + height)
     inner_columns = slice(side // unit, (side + width) // unit)
     inside = padded.view(source.dtype)[:, :, inner_rows, inner_columns]
-    torch.where(mirror.view(-1, 1, 1, 1), image.flip(-1).view(source.dtype), source, out=inside)
+    mirrored = viewed(image.flip(-1), source.dtype)
+    torch.where(mirror.view(-1, 1, 1, 1), mirrored, source, out=inside)
     return padded
 
 

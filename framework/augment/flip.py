@@ -22,7 +22,19 @@ def words(image: Tensor) -> Tensor:
         return image
     if image.shape[-1] % 4 or image.storage_offset() % 4:
         return image
-    return image.view(torch.int32)
+    return viewed(image, torch.int32)
+
+
+def viewed(image: Tensor, dtype: torch.dtype) -> Tensor:
+    """View the rows of a contiguous image as ``dtype``.
+
+    A side of 1, such as gray channels, may have any stride, with which torch cannot view bytes as
+    words. So the strides are made anew.
+    """
+    if image.dtype == dtype:
+        return image
+    width = image.shape[-1] * image.element_size() // dtype.itemsize
+    return image.view(-1).view(dtype).view(*image.shape[:-1], width)
 
 
 def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
@@ -30,9 +42,10 @@ def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
     if image.dtype == torch.uint16:  # torch cannot flip it
         return flipped(image.view(torch.int16), chosen, dim).view(torch.uint16)
     image = image.contiguous()
-    other = words(image.flip(dim))
+    source = words(image)
+    other = viewed(image.flip(dim), source.dtype)
     chosen = chosen.view(-1, *[1] * (image.dim() - 1))
-    return torch.where(chosen, other, words(image).view_as(other)).view(image.dtype)
+    return torch.where(chosen, other, source).view(image.dtype)
 
 
 @final

@@ -44,6 +44,17 @@ def _slow(image, padding, flip, numbers):
     return torch.stack(changed)
 
 
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflect"])
+def test_gray_images_whose_channels_came_last_are_cut(padding_mode):
+    image = IMAGE[:, :1, :, :4].clone(memory_format=torch.contiguous_format)
+    other = image.view(12, 5, 4, 1).permute(0, 3, 1, 2)
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    augment = CropFlip("image", 2, 0.5, None, None, padding_mode)
+    assert other.stride() == (20, 1, 4, 1)
+    found = augment({"image": other}, numbers)["image"]
+    assert torch.equal(found, augment({"image": image}, numbers)["image"])
+
+
 def _applied(augment, numbers):
     return augment({"image": IMAGE}, numbers)["image"]
 

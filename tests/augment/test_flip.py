@@ -41,6 +41,24 @@ def test_any_image_equals_the_slow_reference(channels, height, width, epoch, dty
     assert found.dtype == dtype
 
 
+def test_gray_images_whose_channels_came_last_are_flipped():
+    image = _image(1).permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+    image = image.permute(0, 3, 1, 2)
+    numbers = draws(torch.arange(6), 0, 0, 2)
+    assert image.stride() == (32, 1, 8, 1)
+    found = Flip("image", 0.5, 0.3)({"image": image}, numbers)["image"]
+    assert torch.equal(found, _slow(image, numbers, 0.5, 0.3))
+
+
+@pytest.mark.parametrize("start", range(4))
+def test_an_image_may_begin_anywhere_in_its_memory(start):
+    memory = torch.arange(6 * 4 * 8 + start).to(torch.uint8)
+    image = memory[start:].view(6, 1, 4, 8)
+    numbers = draws(torch.arange(6), 0, 0, 2)
+    found = Flip("image", 0.5, 0.3)({"image": image}, numbers)["image"]
+    assert torch.equal(found, _slow(image, numbers, 0.5, 0.3))
+
+
 def test_several_fields_are_flipped_alike():
     batch = {"blurry": _image(), "sharp": _image().clone(), "mask": _image()}
     found = Flip(["blurry", "sharp"], 0.5, 0.5)(batch, draws(torch.arange(6), 0, 0, 2))
