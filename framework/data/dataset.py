@@ -114,16 +114,21 @@ class DatasetSource(WorkerSource[ItemReader]):
         order = make_order(num_records, title, context)
         super().__init__(read, order, context, "process", [Padding(form.lengths)])
         self._where = where
-        may_thread = self.workers.kind == "thread" or not self.workers.num
-        self.trial = try_items(read, num_records, MOST_TRIED if may_thread else 2)
-        read.draws = self.trial.draws
-        self.manifest = _manifest(read, self.trial.item, num_records)
-        if may_thread and min(num_records, order.batch_size) > 1:
-            with suppress(PacelineError):  # the order may never join these two
-                _try_collate(read, [self.trial.item, self.trial.last], [0, num_records - 1])
-        self._check_workers()
         self._process = self._processes(read, 1)
         self._instead: Workers | None = None  # of threads, once a generator has moved
+        self.trial = self._tried(num_records)
+        self.manifest = _manifest(read, self.trial.item, num_records)
+        self._check_workers()
+
+    def _tried(self, num_records: int) -> ItemTrial:
+        """Try a few items and, if threads may read, many and ``collate``."""
+        may_thread = self.workers.kind == "thread" or not self.workers.num
+        trial = try_items(self.read, num_records, MOST_TRIED if may_thread else 2)
+        self.read.draws = trial.draws
+        if may_thread and min(num_records, self.order.batch_size) > 1:
+            with suppress(PacelineError):  # the order may never join these two
+                _try_collate(self.read, [trial.item, trial.last], [0, num_records - 1])
+        return trial
 
     def _check_workers(self) -> None:
         """Raise ConfigError C230 or C236 for workers that cannot read this Dataset."""

@@ -50,11 +50,9 @@ def generator_state(device: torch.device) -> Tensor:
 
 @contextmanager
 def kept_generators(device: torch.device) -> Generator[None, None, None]:
-    """Restore the generators after the block: looking at a run does not change what it learns.
-
-    This takes a quarter of the time of ``generator_state`` and ``set_generator_state``.
-    """
+    """Restore the generators after the block: looking at a run does not change what it learns."""
     global _restored  # noqa: PLW0603
+    # This takes a quarter of the time of ``generator_state`` and ``set_generator_state``.
     python = random.getstate()
     numpy = np.random.get_state()  # noqa: NPY002
     host = torch.get_rng_state()

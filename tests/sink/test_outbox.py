@@ -1,4 +1,3 @@
-
 import pytest
 
 from framework.sink.outbox import MOST_EVENTS, Outbox
