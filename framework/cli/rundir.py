@@ -44,6 +44,7 @@ def claim(
     config: dict[str, Any],
     overrides: list[str],
     config_dir: str | None,
+    in_sweep: bool = False,
 ) -> None:
     """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``.
 
@@ -53,6 +54,7 @@ def claim(
         config: The configuration as plain values.
         overrides: The words that were typed.
         config_dir: The user's folder of configurations.
+        in_sweep: Whether the run is a job of a sweep.
 
     Raises:
         ConfigError: C121 if the directory is another run's.
@@ -65,12 +67,7 @@ def claim(
     try:
         (run_dir / FACTS).touch(exist_ok=resumed)
     except FileExistsError as error:
-        fix = (
-            "choose another, remove it, or add resume=auto: "
-            "it continues from a checkpoint if one exists, and starts from zero if not"
-        )
-        where = f"hydra.run.dir = {run_dir}"
-        raise ConfigError(121, where, "holds a run already", fix) from error
+        raise _taken(run_dir, in_sweep) from error
 
     def give_back(_: object) -> None:
         if not resumed:
@@ -89,6 +86,19 @@ def claim(
         # nothing.
         name = NEXT_FACTS if resumed else FACTS
         write_json(run_dir / name, {**facts(sys.argv, overrides), "config_dir": config_dir})
+
+
+def _taken(run_dir: Path, in_sweep: bool) -> ConfigError:
+    """Return the error for a directory that holds a run already."""
+    if in_sweep:
+        where = f"hydra.sweep.dir = {run_dir.parent}"
+        what = f"holds a run already, in {run_dir.name}"
+        return ConfigError(121, where, what, "choose another, or remove the run")
+    fix = (
+        "choose another, remove it, or add resume=auto: "
+        "it continues from a checkpoint if one exists, and starts from zero if not"
+    )
+    return ConfigError(121, f"hydra.run.dir = {run_dir}", "holds a run already", fix)
 
 
 def _failed_before_its_first_step(run_dir: Path) -> bool:

@@ -89,3 +89,11 @@ def test_only_empty_directories_below_outputs_are_removed():
     assert not Path("outputs/day").exists()
     assert Path("mine").is_dir()
     assert Path("outputs/full/run/kept").is_file()
+
+
+def test_a_sweep_is_not_advised_to_continue_the_runs_in_its_directory():
+    take()
+    with pytest.raises(ConfigError, match="C121") as caught:
+        claim(Path("run"), OmegaConf.create(CONFIG), CONFIG, [], None, in_sweep=True)
+    assert "resume=auto" not in str(caught.value)
+    assert "hydra.sweep.dir" in str(caught.value)

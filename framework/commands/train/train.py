@@ -74,13 +74,14 @@ def main(arguments: list[str]) -> int:
     words = resumed(arguments)
     typed = _typed(arguments, words)
     stopped = False
+    before = _endings(arguments)
     try:
         code = run_app("train", words, partial(_job, typed), _search_value)
     except SweepStopped as stop:
         code = int(str(stop))
         stopped = True
-    if not typed.jobs and {"-m", "--multirun"} & set(arguments):
-        typed.jobs.extend(_jobs_elsewhere(arguments))
+    if not typed.jobs:
+        typed.jobs.extend(_jobs_elsewhere(arguments, before))
     if len(typed.jobs) > 1:
         print_sweep(typed.jobs)
         started = [job.run_dir for job in typed.jobs if not job.refusal]
@@ -133,12 +134,20 @@ def _of_first_set(best: dict[str, float], metric: str) -> float | None:
     return float(best[names[0]]) if names else None
 
 
-def _jobs_elsewhere(arguments: list[str]) -> list[SweepJob]:
-    """Return the jobs of a sweep that a launcher ran in other processes, in order."""
+def _endings(arguments: list[str]) -> dict[Path, int]:
+    """Return when each job in the directory of the sweep has ended, in ns."""
     typed = option(arguments, "hydra.sweep.dir") or f"outputs/{stamp()}-sweep"
-    sweep_dir = Path(typed.strip("'\""))
-    folders = [path.parent for path in sweep_dir.glob("*/exit.json")]
-    return sorted(map(SweepJob.read, folders))
+    paths = Path(typed.strip("'\"")).glob("*/exit.json")
+    return {path: path.stat().st_mtime_ns for path in paths}
+
+
+def _jobs_elsewhere(arguments: list[str], before: dict[Path, int]) -> list[SweepJob]:
+    """Return the jobs of this sweep that a launcher ran in other processes, in order.
+
+    ``before`` are the endings of older sweeps in the same directory.
+    """
+    endings = _endings(arguments).items()
+    return sorted(SweepJob.read(path.parent) for path, ns in endings if before.get(path) != ns)
 
 
 def _job(typed: TypedTrain, cfg: DictConfig) -> int:
@@ -159,7 +168,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
             discard_if_empty(run_dir)  # only the leader's directory counts
             return follow(meeting, allowed)
         with in_use(run_dir):
-            claim(run_dir, cfg, config, to_repeat(overrides), typed.config_dir)
+            claim(run_dir, cfg, config, to_repeat(overrides), typed.config_dir, is_sweep)
             typed.jobs.append(SweepJob(number, run_dir, overrides))
             code = _attempt(config, run_dir, allowed, is_sweep, meeting)
     except PacelineError as error:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from paceline_examples.digits_net import DigitsCNN
 
-from framework.commands.train.train import _jobs_elsewhere, _of_first_set
+from framework.commands.train.train import _endings, _jobs_elsewhere, _of_first_set
 from framework.system import durable
 from framework.system.stopping import command_of
 from tests.cli.command import is_one_error_line, losses, paceline
@@ -376,17 +376,28 @@ def test_training_without_validation():
     assert not Path("run/checkpoints/best.pt").exists()
 
 
-def test_jobs_that_ran_elsewhere_are_found_in_their_order(tmp_path):
+def end_job(name: str) -> None:
+    Path("sweep", name).mkdir(parents=True, exist_ok=True)
+    Path("sweep", name, "exit.json").write_text("{}")
+
+
+def test_jobs_that_ran_elsewhere_are_found_in_their_order():
     for name in ("10-lr=0.1", "2-lr=0.2", "0-lr=0.3"):
-        (tmp_path / "sweep" / name).mkdir(parents=True)
-        (tmp_path / "sweep" / name / "exit.json").touch()
-    (tmp_path / "sweep/3-never-begun").mkdir()
-    assert [path.name for path in _jobs_elsewhere(["-m", "hydra.sweep.dir=sweep"])] == [
-        "0-lr=0.3",
-        "2-lr=0.2",
-        "10-lr=0.1",
-    ]
-    assert _jobs_elsewhere(["-m"]) == []
+        end_job(name)
+    Path("sweep/3-never-begun").mkdir()
+    jobs = _jobs_elsewhere(["-m", "hydra.sweep.dir=sweep"], {})
+    assert [job.run_dir.name for job in jobs] == ["0-lr=0.3", "2-lr=0.2", "10-lr=0.1"]
+    assert _jobs_elsewhere(["-m"], {}) == []
+
+
+def test_jobs_of_an_older_sweep_in_the_same_directory_are_not_of_this_one():
+    words = ["-m", "hydra.sweep.dir=sweep"]
+    for name in ("0-lr=0.1", "1-lr=0.2"):
+        end_job(name)
+    before = _endings(words)
+    assert _jobs_elsewhere(words, before) == []
+    end_job("1-lr=0.2")
+    assert [job.number for job in _jobs_elsewhere(words, before)] == [1]
 
 
 def test_a_search_finds_the_metric_of_the_first_set():
