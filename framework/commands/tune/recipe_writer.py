@@ -1,7 +1,9 @@
 """Write a recipe that combines recipes, the words of a command line, and a search's result."""
 
 import re
-from collections.abc import Sequence
+import secrets
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +17,7 @@ from framework.cli.precedence import default_recipes, typed_for_train
 from framework.commands.tune.candidate import Candidate
 from framework.errors import ConfigError, printable
 from framework.system.durable import write_text
+from framework.system.stopping import undone
 
 Config = dict[str, Any]
 NEVER_IN_A_FILE = ("allow_targets", "hydra.", "hydra/", "debug")
@@ -112,15 +115,32 @@ def _flow(value: Any) -> str:
 def write_recipe(
     path: Path, text: str, wanted: Config, words: Sequence[str], grant: Grant, config_dir: str
 ) -> None:
-    """Write a recipe that ``words`` name. ConfigError C198 if they do not compose to ``wanted``."""
-    write_text(path, text)
-    made, _ = composed(words, grant, config_dir)
+    """Write a recipe that ``words`` name. ConfigError C198 if they do not compose to ``wanted``.
+
+    An older recipe at ``path`` stays until the new one has been composed under another name.
+    """
+    trial = path.with_name(f"{path.stem}.{secrets.token_hex(4)}.yaml")
+    own = f"recipes=tuned/{path.stem}"
+    tried = [f"recipes=tuned/{trial.stem}" if word == own else word for word in words]
+    with _written_for_now(trial, text):
+        made, _ = composed(tried, grant, config_dir)
     differ = sorted(key for key in {*made, *wanted} if made.get(key) != wanted.get(key))
     if differ:
-        path.unlink()
         what = f"a recipe cannot contain all typed words: {', '.join(differ)} would differ"
         fix = "put them into a recipe of your own first, and tune that"
         raise ConfigError(198, str(path), what, fix)
+    write_text(path, text)
+
+
+@contextmanager
+def _written_for_now(path: Path, text: str) -> Generator[None]:
+    """Write a file that is removed at the end of the block, also by a signal."""
+    try:
+        with undone(lambda _: path.unlink(missing_ok=True)):
+            write_text(path, text)
+            yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def check_name(name: str, bases: Sequence[str]) -> None:

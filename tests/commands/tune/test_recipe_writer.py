@@ -1,12 +1,23 @@
 """Recipes made of typed words; whole searches that leave one are in ``test_tune``."""
 
+from pathlib import Path
+
 import pytest
 from omegaconf import OmegaConf
 
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
 from framework.commands.tune.candidate import Candidate
-from framework.commands.tune.recipe_writer import check_name, recipe_text, typed, without_searched
+from framework.commands.tune.recipe_writer import (
+    check_name,
+    recipe_text,
+    typed,
+    without_searched,
+    write_recipe,
+)
 from framework.errors import ConfigError
 
+NOBODY = Grant(typed=False, exported="")
 DEEP = Candidate(4, "process", "prefetch", 8)
 
 
@@ -29,6 +40,33 @@ def test_words_that_a_search_decides_are_left_out():
     words = ["workers.num=3", "loader.depth=4", "loader.pin_memory=false", "epochs=3"]
     assert without_searched(words, loader_changed=False) == ["loader.pin_memory=false", "epochs=3"]
     assert without_searched(words, loader_changed=True) == ["epochs=3"]
+
+
+OTHER = recipe_text(typed(["epochs=4"], None), None, [])
+BROKEN = OTHER.replace("_self_", "/recipes/none")
+
+
+@pytest.mark.parametrize(("text", "number"), [(OTHER, "C198"), (BROKEN, r"C104.*none: no such choice")])
+def test_an_older_recipe_stays_if_the_new_one_cannot_be_written(text, number):
+    path = Path("recipes/tuned/mine.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text("# by hand\n")
+    wanted, _ = composed(["epochs=3"], NOBODY)
+    with pytest.raises(ConfigError, match=number):
+        write_recipe(path, text, wanted, ["recipes=tuned/mine"], NOBODY, ".")
+    assert path.read_text() == "# by hand\n"
+    assert [other.name for other in path.parent.iterdir()] == ["mine.yaml"]
+
+
+def test_an_older_recipe_is_replaced():
+    path = Path("recipes/tuned/mine.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text("# by hand\n")
+    wanted, _ = composed(["epochs=3"], NOBODY)
+    text = recipe_text(typed(["epochs=3"], None), None, [])
+    write_recipe(path, text, wanted, ["recipes=tuned/mine"], NOBODY, ".")
+    assert path.read_text() == text
+    assert [other.name for other in path.parent.iterdir()] == ["mine.yaml"]
 
 
 @pytest.mark.parametrize("name", ["", ".", "../x", "a/b", "a\nb", "ü", "x" * 101])
