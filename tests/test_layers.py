@@ -53,7 +53,7 @@ HOMES = {
     "nvidia": {"data/dali.py"},
     "simplejpeg": {"image/decode.py"},
     "hydra": {"config/build.py", "cli", "commands"},
-    "omegaconf": {"cli", "commands"},
+    "omegaconf": {"config/saved_config.py", "cli", "commands"},
     "psutil": {"measure", "parallel/launch/hosts.py"},
     "scipy": {"measure/statistics.py"},
     "soundfile": {"sound/sound_file.py"},

@@ -8,6 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from omegaconf import AnyNode, Container, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
+
 from framework.config.build import last_line
 from framework.config.rule import check_values
 from framework.config.schema import FACTS, RULES, RULES_BY_BLOCK
@@ -24,6 +28,7 @@ KEYS = (
 )
 USED_PARTS = ("model", "objective", "transform", "augment", "precision", "parallel", "loader")
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
+_DECODED = "${oc.decode:"
 
 
 def read_config(run_dir: Path, name: str | None = None) -> tuple[Config, Manifest]:
@@ -84,8 +89,42 @@ def _resolved(node: Any) -> Any:
     if isinstance(node, list):
         return [_resolved(value) for value in node]
     if isinstance(node, str):
-        return _REFERENCE.sub(_from_environment, node)
+        return _filled(node)
     return node
+
+
+def _filled(text: str) -> Any:
+    """Return a text with its references to the environment filled in.
+
+    A text that is one ``${oc.decode:...}`` becomes the value that it stands for.
+    """
+    before, mark, rest = text.partition(_DECODED)
+    if not mark:
+        return _REFERENCE.sub(_from_environment, text)
+    end = _closing_brace(rest)
+    value = _decoded(rest[:end])
+    if not before and end == len(rest) - 1:
+        return value
+    return f"{_filled(before)}{value}{_filled(rest[end + 1 :])}"
+
+
+def _closing_brace(text: str) -> int:
+    """Return the place of the brace that ends a reference whose beginning is not in ``text``."""
+    depth = 1
+    for place, letter in enumerate(text):
+        depth += (letter == "{") - (letter == "}")
+        if not depth:
+            return place
+    raise ValueError(f"{_DECODED}{text} has no end")
+
+
+def _decoded(text: str) -> Any:
+    """Return the value of a text, as OmegaConf's ``oc.decode`` reads it."""
+    try:
+        value = oc.decode(str(_filled(text)), OmegaConf.create(), AnyNode(None))
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{_DECODED}{text}}} does not name a value") from error
+    return OmegaConf.to_container(value) if isinstance(value, Container) else value
 
 
 def _from_environment(match: re.Match[str]) -> str:

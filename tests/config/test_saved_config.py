@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from framework.cli.environment import as_written
 from framework.config.saved_config import read_config, recorded_ranks
 from framework.errors import CheckpointError
 from tests.commands.tune.test_candidate import config_of
@@ -36,6 +38,51 @@ def test_the_environment_is_read_where_the_run_named_it(monkeypatch):
         read_config(Path())
     monkeypatch.setenv("PLACE", "/data")
     assert read_config(Path())[0]["data"]["val"] == "/data/val.h5"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("32", 32),
+        ("1e-3", 1e-3),
+        ("null", None),
+        ("true", True),
+        ("[1, {a: [b]}]", [1, {"a": ["b"]}]),
+        ("'32'", "32"),
+        ("words as they are", "words as they are"),
+    ],
+)
+def test_a_decoded_value_of_the_environment_is_decoded_again(text, value, monkeypatch):
+    monkeypatch.setenv("BS", text)
+    resolved = as_written(OmegaConf.create({"x": "${oc.decode:${oc.env:BS}}"}))
+    config = config_of("data=synthetic", "prepare=null")
+    config["data"] |= resolved
+    write(config)
+    read = read_config(Path())[0]["data"]["x"]
+    assert (read, type(read)) == (value, type(value))
+    assert read == OmegaConf.create({"x": "${oc.decode:${oc.env:BS}}"}).x
+
+
+def test_decoded_values_may_be_parts_of_texts_and_lists(monkeypatch):
+    monkeypatch.setenv("BS", "32")
+    config = config_of("data=synthetic", "prepare=null")
+    config["data"]["x"] = [
+        "a-${oc.decode:${oc.env:BS}}-${oc.env:BS}",
+        "${oc.decode:[${oc.env:BS}]}",
+    ]
+    write(config)
+    assert read_config(Path())[0]["data"]["x"] == ["a-32-32", [32]]
+
+
+@pytest.mark.parametrize("text", ["${oc.decode:${oc.env:BS}}", "${oc.decode:${oc.env:BS}"])
+def test_what_cannot_be_decoded_is_refused_without_its_value(text, monkeypatch):
+    monkeypatch.setenv("BS", "[secret")
+    config = config_of("data=synthetic", "prepare=null")
+    config["data"]["x"] = text
+    write(config)
+    with pytest.raises(CheckpointError, match=r"K120.*oc\.decode") as caught:
+        read_config(Path())
+    assert "secret" not in str(caught.value)
 
 
 def test_the_newest_configuration_of_a_resumed_run_counts():
