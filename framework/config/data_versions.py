@@ -68,7 +68,12 @@ def recorded_data(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _saved_paths(given: Any, saved: Learned | None) -> Any:
-    """Return ``data.train`` or ``data.val`` with the versions whose digest was saved."""
+    """Return ``data.train`` or ``data.val`` with the versions whose digest was saved.
+
+    A block with ``_target_`` is an object of the user's, whose arguments stay.
+    """
+    if isinstance(given, dict) and "_target_" in given:
+        return given
     paths = list(given.values()) if isinstance(given, dict) else [given]
     if not any(map(_has_layers, paths)):
         return given

@@ -81,6 +81,13 @@ def test_each_store_of_a_mixture_follows(store):
     assert config["data"]["train"] == {"a": "d.h5@2", "b": other}
 
 
+def test_the_arguments_of_an_object_stay(store):
+    block = {"_target_": "mine.Clips", "path": store, "size": 3}
+    given = config_of(block, {"a": block, "b": store})
+    given["data"]["source"] = {"_target_": "framework.data.dataset.dataset_source"}
+    assert with_saved_versions(given, state_of("d.h5@1")) == (given, [])
+
+
 def test_a_resumed_run_continues_on_the_version_that_it_began_with():
     write_linear(Path("conf"))
     assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
