@@ -114,7 +114,8 @@ def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> l
     words: list[str] = []
     for word in overrides:
         key, _, value = word.partition("=")
-        if value != "null" or "." in key or key.startswith(("+", "~")) or not is_group(key):
+        group = key.split("@")[0]  # behind the @ is a place, such as data.val_transform
+        if value != "null" or "." in group or key.startswith(("+", "~")) or not is_group(group):
             words.append(word)
         elif key != "debug":  # debug is null already, and sinks and metrics are lists
             words.append(f"{key}=[]" if key in ("sink", "metrics") else f"~{key}")

@@ -9,7 +9,7 @@ import yaml
 from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
 from framework.cli.paths import CONF
-from framework.cli.precedence import typed_for_train, with_recipe_said
+from framework.cli.precedence import typed_for_train, with_recipe_said, without_null
 from tests.cli.command import is_one_error_line
 from tests.conftest import make_records, write_store
 from tests.faults.forked import paceline
@@ -186,6 +186,13 @@ def test_words_that_use_the_default_recipe_say_so_beside_words_that_name_data():
     assert with_recipe_said(["recipes=chips"], ["data.train=a.h5"]) == ["recipes=chips"]
     assert with_recipe_said(["dataset=d"], ["data.train=a.h5"]) == ["dataset=d"]
     assert with_recipe_said(["optim=adam"], ["loader=plain"]) == ["optim=adam"]
+
+
+def test_a_choice_with_a_place_of_its_own_is_removed_by_null():
+    words = ["transform@data.val_transform=null", "data.val=null", "model=null"]
+    groups = ("transform", "model")
+    removed = ["~transform@data.val_transform", "data.val=null", "~model"]
+    assert without_null(words, groups.__contains__) == removed
 
 
 @pytest.mark.parametrize("name", ["objective/classify.yaml", "recipes/digits.yaml"])
