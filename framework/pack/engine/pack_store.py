@@ -63,7 +63,7 @@ def pack(
         ConfigError: C161 for classes without a label that numbers them. C242, C244: a split cannot
             be made.
         DataError: D115 if something else than a store of ours is at ``path``; D150 if all items are
-            bad; others for a bad item.
+            bad; D167 for a ragged field without values; others for a bad item.
         ResourceError: R101, R151: the disk is full. R150, R154: another packing uses ``path``.
             R153: processes keep being killed.
     """
@@ -341,10 +341,21 @@ def _manifest(packing: Packing) -> Manifest:
     if packing.prepare is not None:
         fields = packing.prepare.fields(packing.source)
         options.update(packing.prepare.options)
+    _check_rows(fields, source.source)
     _check_label(source.classes, fields.get("label"))
     if packing.split is not None:
         packing.split.check_fields(fields)
     return replace(source, fields=fields, options=options, class_counts=(), statistics={})
+
+
+def _check_rows(fields: Mapping[str, Field], source: str) -> None:
+    """Check that the rows of ragged fields have a size. DataError D167."""
+    for name, field in fields.items():
+        if field.encoding == "ragged" and 0 in field.shape[1:]:
+            rest = list(field.shape[1:])
+            what = f"the rows of its first array have the shape {rest}, which holds no value"
+            fix = "give rows a size, also in an array without rows, or leave the field out"
+            raise DataError(167, f"{source}: {name}", what, fix)
 
 
 def _check_label(classes: Sequence[str], label: Field | None) -> None:

@@ -23,6 +23,7 @@ from framework.pack.engine import jobs, journal
 from framework.pack.engine import publish as finish
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.verify_store import verify
+from framework.pack.marked import MarkedInput
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
@@ -125,6 +126,17 @@ def test_classes_need_a_number_per_record(label, words):
     with pytest.raises(ConfigError, match=rf"C161.*input.classes = a, ...: .*{words}"):
         pack(packing(source=ArraysInput("a.npz", ["a", "b"])))
     assert os.listdir() == ["a.npz"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("kind", "shape"), [("ragged", (0,)), ("points", (0, 2))])
+def test_rows_without_values_are_refused_before_a_store_is_replaced(path, kind, shape):
+    write_store(path, make_records(3))
+    items = [{"x": np.zeros((count, *shape))} for count in (1, 2)]
+    source = MarkedInput(DatasetInput(items, None, None), None, None, kinds={"x": kind})
+    with pytest.raises(DataError, match=r"D167.*dataset list: x: .*holds no value"):
+        pack(packing(path, source))
+    assert len(labels(path)[0]) == 3
 
 
 def test_progress_counts_items_records_and_bytes():
