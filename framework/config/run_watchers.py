@@ -70,16 +70,11 @@ def make_goal(
     if metric is None:
         return None
     where = f"{key}.metric"
-    sets = [name for name in assembly.val_sources if name]
-    means = trial.means
-    if sets:
-        means = {f"{name}.{own}": mean for name in sets for own, mean in trial.means.items()}
-    if value_of(means, metric) is None:
-        raise unknown_metric(where, metric, means)
+    check_metric(where, metric, assembly, trial)
     if block["mode"] != "auto":
         return Goal(metric, block["mode"] == "max", where)
     own = metric
-    for name in sets:
+    for name in assembly.val_sources:
         own = own.removeprefix(f"{name}.")
     higher = metrics.higher_is_better(own) if metrics is not None else None
     if higher is None:
@@ -88,6 +83,22 @@ def make_goal(
         what = f"nothing tells whether a higher {own} is better"
         raise ConfigError(338, f"{key}.mode = auto", what, f"set {key}.mode=max, or min")
     return Goal(metric, higher, where)
+
+
+def check_metric(where: str, metric: str, assembly: Assembly, trial: ModelTrial) -> None:
+    """Check that the validation will have a metric. ConfigError C331.
+
+    Args:
+        where: The option that names it.
+        metric: Its name, with or without that of a validation set.
+        assembly: The data.
+        trial: The metrics of the objective.
+    """
+    means = trial.means
+    if sets := [name for name in assembly.val_sources if name]:
+        means = {f"{name}.{own}": mean for name in sets for own, mean in trial.means.items()}
+    if value_of(means, metric) is None:
+        raise unknown_metric(where, metric, means)
 
 
 def _direction(metric: str, objective: Objective, means: Mapping[str, float]) -> bool | None:

@@ -20,7 +20,13 @@ from framework.config.foreign_models import LOADS, is_from_folder
 from framework.config.graph_choice import fused, fuses_by_default
 from framework.config.init_weights import DIGEST, folder_note, start_from_weights
 from framework.config.preflight import ModelTrial, check_fit, fits, try_augment
-from framework.config.run_watchers import make_goal, make_metrics, make_watching, try_metrics
+from framework.config.run_watchers import (
+    check_metric,
+    make_goal,
+    make_metrics,
+    make_watching,
+    try_metrics,
+)
 from framework.config.targets import Config
 from framework.config.teacher_weights import load_teacher
 from framework.contracts.batch import Batch, move, taken, tensors
@@ -91,6 +97,8 @@ def training_parts(
             make_goal(key, assembly, objective, trial, metrics) for key in ("best", "stop")
         )
         watching = make_watching(assembly, run_dir, stop_goal)
+        if assembly.val_sources:
+            check_metric("search_metric", config["search_metric"], assembly, trial)
     if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
     return Parts(

@@ -56,6 +56,17 @@ def test_an_unknown_metric_is_refused_before_the_first_step(tmp_path):
         training_parts(assembly, tmp_path)
 
 
+def test_a_metric_to_search_for_that_no_validation_has_is_refused_before_the_first_step(tmp_path):
+    with assembled("search_metric=acuracy") as assembly, pytest.raises(ConfigError) as caught:
+        training_parts(assembly, tmp_path)
+    assert "C331]: search_metric = acuracy: " in str(caught.value)
+
+
+def test_a_metric_to_search_for_does_not_matter_without_validation(tmp_path):
+    with assembled("search_metric=acuracy", "data.val=null") as assembly:
+        assert training_parts(assembly, tmp_path).val is None
+
+
 def test_a_metric_of_a_set_is_named_by_the_set():
     records = make_records(9)
     paths = [write_store(f"{name}.h5", records) for name in ("train", "a", "b")]

@@ -5,6 +5,7 @@ ranks.
 import json
 import os
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.cli.signals import end_again
 from framework.commands.report.report import sweep_report
 from framework.commands.train.resume_words import resumed, to_repeat
+from framework.config.targets import val_sets
 from framework.errors import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
@@ -161,6 +163,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     try:
         config, allowed = checked(cfg, typed.grant)
         _check_launch(config)
+        _check_search(config, hydra.runtime.choices)
         meeting = _meeting(config, is_sweep)
         if meeting is not None and not meeting.leads:
             from framework.commands.train.run_ranks import follow  # noqa: PLC0415
@@ -189,6 +192,16 @@ def _check_launch(config: Config) -> None:
         world_size = os.environ.get("WORLD_SIZE")
         what = f"started as one of {world_size} ranks, each of which would train alone"
         raise ConfigError(123, "parallel", what, "add parallel=ddp, or start without torchrun")
+
+
+def _check_search(config: Config, choices: Mapping[str, str | None]) -> None:
+    """Raise ConfigError C335 for a search without validation data. ``choices`` are Hydra's."""
+    has_validation = bool(val_sets(config["data"])) or config["folds"] is not None
+    if choices.get("hydra/sweeper", "basic") != "basic" and not has_validation:
+        metric = config["search_metric"]
+        what = "looks at the validation, and there is none"
+        fix = "give data.val, or sweep without hydra/sweeper"
+        raise ConfigError(335, f"search_metric = {metric}", what, fix)
 
 
 def _meeting(config: Config, is_sweep: bool) -> "Meeting | None":

@@ -13,7 +13,8 @@ import pytest
 import torch
 from paceline_examples.digits_net import DigitsCNN
 
-from framework.commands.train.train import _endings, _jobs_elsewhere, _of_first_set
+from framework.commands.train.train import _check_search, _endings, _jobs_elsewhere, _of_first_set
+from framework.errors import ConfigError
 from framework.system import durable
 from framework.system.stopping import command_of
 from tests.cli.command import is_one_error_line, losses, paceline
@@ -398,6 +399,14 @@ def test_jobs_of_an_older_sweep_in_the_same_directory_are_not_of_this_one():
     assert _jobs_elsewhere(words, before) == []
     end_job("1-lr=0.2")
     assert [job.number for job in _jobs_elsewhere(words, before)] == [1]
+
+
+def test_a_search_without_validation_data_is_refused():
+    config = {"data": {"val": None}, "folds": None, "search_metric": "loss"}
+    _check_search(config, {"hydra/sweeper": "basic"})
+    _check_search({**config, "folds": 5}, {"hydra/sweeper": "optuna"})
+    with pytest.raises(ConfigError, match="C335"):
+        _check_search(config, {"hydra/sweeper": "optuna"})
 
 
 def test_a_search_finds_the_metric_of_the_first_set():
