@@ -26,9 +26,9 @@ class Kornia:
     """Kornia's augmentations in training.
 
     A step of the ``pipeline`` is such as ``{name: RandomRotation, params: {degrees: 10.0}}``.
-    Images, integers or floats in [0, 1], become float32 in [0, 1], outside training too. Devices agree
-    to rounding only, since the kernels are Kornia's. Label maps move alike, to the nearest pixel,
-    and are ``IGNORE`` where the image is black. Changes of color leave them alone.
+    Images, integers or floats in [0, 1], become float32 in [0, 1], outside training too. Devices
+    agree to rounding only, since the kernels are Kornia's. Label maps move alike, to the nearest
+    pixel, and are ``IGNORE`` where the image is black. Changes of color leave them alone.
     """
 
     num_draws = 2

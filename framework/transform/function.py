@@ -84,7 +84,7 @@ class InTurn:
     def __call__(self, images: Images, seed: int | None) -> Images:
         other = seed
         if seed is not None:
-            # With one seed, a mirror image of the first would always coincide with one of the other.
+            # With one seed, mirror images of the first would always coincide with the other's.
             other = (seed + 1) % 2**63
         return self.then(self.first(images, other), seed)
 
