@@ -17,6 +17,7 @@ import torch
 from framework.measure.cgroup import Cgroups
 
 CGROUPS = Cgroups()
+STDIN = 0
 PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED of a whole process
 
 
@@ -41,6 +42,12 @@ def unshared_bytes(pid: int) -> int:
     except psutil.Error:
         return 0
     return memory.rss - getattr(memory, "shared", 0)
+
+
+def files_being_read() -> list[str]:
+    """Return the files that this process has open for reading alone, without its own input."""
+    own = psutil.Process().open_files()
+    return [file.path for file in own if file.mode == "r" and file.fd != STDIN]
 
 
 def process_cpu_s(pid: int) -> float | None:

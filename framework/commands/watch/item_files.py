@@ -18,8 +18,9 @@ from pathlib import Path, PurePath
 from typing import IO, Any, final
 
 import numpy as np
-import psutil
 from torch import Tensor
+
+from framework.measure.host import files_being_read
 
 EVENTS = ("open", "os.listdir", "os.scandir")
 WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # flags of files that are no source
@@ -27,7 +28,6 @@ SYSTEM = ("/proc/", "/sys/")  # their times change at every look
 IMPORTER = "<frozen importlib"
 WRITTEN = "written"  # instead of a stamp
 MISSING = "missing"
-STDIN = 0
 
 _noting: list["ItemFiles"] = []
 _hooks: list[Any] = []  # the audit hook, once it is installed; Python cannot remove it
@@ -61,9 +61,8 @@ class ItemFiles:
 
     def note_open(self) -> None:
         """Note the files that this process has open for reading alone, without its own input."""
-        for file in psutil.Process().open_files():
-            if file.mode == "r" and file.fd != STDIN:
-                self.note(file.path)
+        for path in files_being_read():
+            self.note(path)
 
     def note(self, path: str, is_written: bool = False) -> None:
         """Note the stamp of a file, or that it is written, unless that was done before."""
