@@ -54,7 +54,7 @@ def chosen(run: RecordedRun, key: str) -> str:
 
 
 def _choice(target: str) -> str:
-    """Return the word for a target: the module of one of ours is a choice, other classes are not."""
+    """Return the word for a target: for ours its module, which is a choice, else its class."""
     *_, module, name = ["", *target.split(".")]
     return module if target.startswith(OURS) else name
 

@@ -49,8 +49,9 @@ def pack(
     """Pack a store.
 
     Finished jobs stay in ``PATH.parts`` whatever happens, and the same call resumes from them,
-    unless the user's code that makes the records has changed. An old store at ``path`` stays until the new one is complete. With splits, none of their old stores
-    is replaced before all new ones are complete.
+    unless the user's code that makes the records has changed. An old store at ``path`` stays until
+    the new one is complete. With splits, none of their old stores is replaced before all new ones
+    are complete.
 
     Args:
         packing: What is packed, and into what.

@@ -31,8 +31,9 @@ class Packing:
         split: Divides the records into several stores, named after ``path``; None: one store.
 
     Raises:
-        ConfigError: C101 for a path that names a version, C150 for a value that is not possible, C151 for a share that is not, C245 for
-            an output that cannot have splits, C246 for a path with ``{split}`` without splits.
+        ConfigError: C101 for a path that names a version, C150 for a value that is not possible,
+            C151 for a share that is not, C245 for an output that cannot have splits, C246 for a
+            path with ``{split}`` without splits.
     """
 
     source: RecordInput

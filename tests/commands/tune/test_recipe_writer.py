@@ -46,7 +46,9 @@ OTHER = recipe_text(typed(["epochs=4"], None), None, [])
 BROKEN = OTHER.replace("_self_", "/recipes/none")
 
 
-@pytest.mark.parametrize(("text", "number"), [(OTHER, "C198"), (BROKEN, r"C104.*none: no such choice")])
+@pytest.mark.parametrize(
+    ("text", "number"), [(OTHER, "C198"), (BROKEN, r"C104.*none: no such choice")]
+)
 def test_an_older_recipe_stays_if_the_new_one_cannot_be_written(text, number):
     path = Path("recipes/tuned/mine.yaml")
     path.parent.mkdir(parents=True)
