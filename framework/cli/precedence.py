@@ -60,7 +60,8 @@ class Composition:
 
     def _note(self, word: Override, groups: Sequence[str]) -> None:
         key = word.key_or_group
-        if key in groups:
+        # A recipe's options of a sweeper or a launcher are for a choice that only words may make.
+        if key in groups and not key.startswith("hydra/"):
             self.choices[_place(key, word.package)] = str(word.input_line)
         # null names no data: data.val=null only turns validation off
         if _names_data(key) and word.value() is not None:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra import compose
 
 from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
+from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
 from framework.cli.precedence import typed_for_train, with_recipe_said, without_null
 from tests.cli.command import is_one_error_line
@@ -218,3 +220,10 @@ def test_a_validation_set_typed_by_its_name_is_validation_data():
 def test_a_single_run_drops_the_options_of_a_sweeper_and_a_launcher_that_are_not_chosen(name):
     config = composed([f"recipes={name}", "hydra.mode=RUN"], granted([]))[0]
     assert config["dataset"] == "outputs/data/digits"
+
+
+def test_a_typed_sweeper_or_launcher_keeps_the_options_that_a_recipe_has_for_it():
+    words = ["recipes=sweep_loader", "hydra/sweeper=basic"]
+    with hydra_session("train"):
+        config = compose("train", words, return_hydra_config=True)
+    assert config.hydra.sweeper.params["workers.num"] == "0,2"

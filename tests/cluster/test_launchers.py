@@ -41,7 +41,9 @@ def test_a_search_finds_the_best_of_its_trials():
         json.loads(path.read_text())["best"]["accuracy"]
         for path in Path("sweep").glob("*/summary.json")
     ]
-    assert f"best_value: {max(best)}" in Path("sweep/optimization_results.yaml").read_text()
+    results = Path("sweep/optimization_results.yaml").read_text()
+    assert f"best_value: {max(best)}" in results
+    assert "optim.lr: " in results
 
 
 @needs("hydra_submitit_launcher")
