@@ -176,7 +176,8 @@ class SweepJob(NamedTuple):
 
     @property
     def chosen(self) -> dict[str, str]:
-        return dict(word.split("=", 1) for word in self.words if "=" in word)
+        words = [word if "=" in word else f"{word.removeprefix('~')}=null" for word in self.words]
+        return dict(word.split("=", 1) for word in words)
 
 
 def print_sweep(jobs: Sequence[SweepJob]) -> None:

@@ -192,6 +192,11 @@ def test_jobs_of_one_choice_after_those_of_another_prove_nothing(tmp_path, capsy
     assert "seed=0,1,2,3,4 as the first key of a sweep" in out
 
 
+def test_a_choice_that_a_job_leaves_out_is_null():
+    job = SweepJob(0, Path("0"), ["seed=1", "~transform@data.val_transform"])
+    assert job.chosen == {"seed": "1", "transform@data.val_transform": "null"}
+
+
 def test_a_refused_job_has_a_line_and_its_number(tmp_path, capsys):
     jobs = sweep(tmp_path, {"plain": [1.0], "stream": [2.0]})
     refused = SweepJob(0, tmp_path / "none", ["loader=odd"], "error[C105]: why")
