@@ -16,9 +16,21 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from framework.commands.watch.item_check import checked_indices
 from framework.commands.watch.item_store import ItemStores, StoredItems, key_of
 from framework.errors import ResourceError
+from framework.measure.host import files_being_read
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from tests.commands.watch.loops import hooked
+
+
+@pytest.fixture(autouse=True)
+def only_own_files(monkeypatch):
+    """Leave out the files that the process of the tests has open before a test begins."""
+    before = files_being_read()
+
+    def own():
+        return [path for path in files_being_read() if path not in before]
+
+    monkeypatch.setattr("framework.commands.watch.item_files.files_being_read", own)
 
 
 class Counted(Dataset):
