@@ -96,14 +96,19 @@ def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -
     return result
 
 
-def is_comparable(runs: Sequence[RecordedRun]) -> bool:
-    """Return whether runs measured the same part of training, on one machine if that is known."""
-    machines = {
-        str({key: value for key, value in run.facts.items() if key.startswith(MACHINE)})
+def num_machines(runs: Sequence[RecordedRun]) -> int:
+    """Return on how many machines runs were measured, of those that are known."""
+    machines = [
+        {key: value for key, value in run.facts.items() if key.startswith(MACHINE)}
         for run in runs
         if run.facts
-    }
-    return len({run.what for run in runs}) == 1 and len(machines) < 2
+    ]
+    return len({str(machine) for machine in machines})
+
+
+def is_comparable(runs: Sequence[RecordedRun]) -> bool:
+    """Return whether runs measured the same part of training, on one machine if that is known."""
+    return len({run.what for run in runs}) == 1 and num_machines(runs) < 2
 
 
 def without_seed(run: RecordedRun) -> RecordedRun:

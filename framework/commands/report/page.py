@@ -11,7 +11,12 @@ from markupsafe import Markup
 from framework.commands.page_template import rendered
 from framework.commands.report.card import cards
 from framework.commands.report.chart import Chart
-from framework.commands.report.compare_runs import Difference, Relative, differences
+from framework.commands.report.compare_runs import (
+    Difference,
+    Relative,
+    differences,
+    num_machines,
+)
 from framework.commands.report.figures_table import (
     ranks_table,
     resources_table,
@@ -99,18 +104,14 @@ def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
 
 def _about_machines(runs: Sequence[RecordedRun]) -> list[tuple[str, int]]:
     """Return a remark for each run whose machine is known, if their machines differ."""
-    known = {number: run.facts for number, run in enumerate(runs) if run.facts}
-    machines = {
-        str({key: value for key, value in facts.items() if key.startswith("machine.")})
-        for facts in known.values()
-    }
-    if len(machines) < 2:
+    count = num_machines(runs)
+    if count < 2:
         return []
     what = (
-        f"measured on {len(machines)} different machines: their times cannot be compared as "
-        "they stand (see Machine below)"
+        f"measured on {count} different machines: their times cannot be compared as they stand "
+        "(see Machine below)"
     )
-    return [(what, number) for number in known]
+    return [(what, number) for number, run in enumerate(runs) if run.facts]
 
 
 def _together(texts: Iterable[tuple[str, int]]) -> list[Remark]:

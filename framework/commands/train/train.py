@@ -177,7 +177,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     except PacelineError as error:
         discard_if_empty(run_dir)
         print(error, file=sys.stderr)
-        if run_dir not in [job.run_dir for job in typed.jobs]:
+        if not typed.jobs or typed.jobs[-1].run_dir != run_dir:  # it has not begun
             typed.jobs.append(SweepJob(number, run_dir, overrides, str(error)))
         return error.exit_code
     if is_sweep and code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
