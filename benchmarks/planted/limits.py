@@ -16,6 +16,12 @@ from planted.contract import Around
 ROOT = Path("/sys/fs/cgroup")
 # Moves itself into the groups, and becomes the command.
 ENTER = 'for group in $GROUPS_OF_IT; do echo $$ > "$group/cgroup.procs"; done; exec "$@"'
+# Brings up a loopback of its own, and becomes the command.
+SLOW_LOOPBACK = (
+    "ip link set lo up && "
+    "tc qdisc add dev lo root tbf rate {rate}mbit burst 256kb latency 1s && "
+    'exec "$@"'
+)
 SPIN = "while True: pass"
 SWAP_BYTES = 2 << 30
 
@@ -162,6 +168,27 @@ def no_taskset() -> str:
     if shutil.which("taskset") is None:
         return "needs taskset"
     return "" if len(os.sched_getaffinity(0)) > 1 else "needs two cores"
+
+
+def slow_network(mbit_per_s: int) -> Around:
+    """Run the command in a network namespace whose loopback is as slow as a network."""
+
+    @contextmanager
+    def around(folder: Path) -> Generator[list[str]]:
+        script = SLOW_LOOPBACK.format(rate=mbit_per_s)
+        yield ["unshare", "--net", "sh", "-c", script, "sh"]
+
+    return around
+
+
+def no_network() -> str:
+    """Return why no slow network can be made here; "" if one can."""
+    with slow_network(500)(ROOT) as prefix:
+        try:
+            done = subprocess.run([*prefix, "true"], check=False, capture_output=True, text=True)
+        except FileNotFoundError:
+            return "needs unshare"
+    return f"needs root, ip and tc ({done.stderr.strip()})" if done.returncode else ""
 
 
 @contextmanager

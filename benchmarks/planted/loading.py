@@ -28,9 +28,11 @@ def _transformed(folder: Path, function: str) -> list[str]:
     return [
         *SMALL,
         "batch_size=64",
-        "data=hdf5",
-        f"data.train={write_raw(folder / 'raw.h5', 2048, 64)}",
+        "data=folder",
+        f"data.train={_photos(folder)}",
         "transform=function",
+        "transform@transform.geometry=resize",
+        "transform.geometry.size=[32,32]",
         f"transform.function._target_=planted.users.{function}",
     ]
 

@@ -44,6 +44,11 @@ def _scaling(folder: Path) -> list[str]:
     return _computing(folder, width=32)
 
 
+def _small_scaling(folder: Path) -> list[str]:
+    """The same in a fraction of the time, since a quota makes each step take several times as long."""
+    return _computing(folder, width=16)
+
+
 def _crowded(folder: Path) -> list[str]:
     return [*_computing(folder), "workers.num=16"]
 
@@ -97,8 +102,8 @@ PLANTED = (
     Planted(
         "opencv",
         "opencv_threads",
-        "64 OpenCV threads, which share calls that are too small",
-        lambda folder: _opencv(folder, 64),
+        "16 OpenCV threads, which share calls that are too small",
+        lambda folder: _opencv(folder, 16),
         Remedy(lambda folder: _opencv(folder, 0)),
     ),
     Planted(
@@ -110,11 +115,20 @@ PLANTED = (
         around=beside_programs,
     ),
     Planted(
+        "beside_one",
+        "other_programs",
+        "another program on every core, beside a model that computes in one thread",
+        _computing,
+        Remedy(_computing, around=unlimited),
+        environment={"OMP_NUM_THREADS": "1"},
+        around=beside_programs,
+    ),
+    Planted(
         "quota",
         "cpu_quota",
         "a CPU quota of a quarter of the cores",
-        _scaling,
-        Remedy(_scaling, around=unlimited),
+        _small_scaling,
+        Remedy(_small_scaling, around=unlimited),
         around=quota(CORES / 4),
         obstacle=no_groups,
     ),

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from planted.contract import Planted, Remedy
+from planted.contract import Planted, Remedy, unlimited
+from planted.limits import no_network, slow_network
 from planted.pictures import write_raw
 
 TWO = ("parallel=ddp", "parallel.num_processes=2", "parallel.sync_batch_norm=false")
@@ -24,22 +25,25 @@ def _sleepy(folder: Path, seconds: float) -> list[str]:
     return _of_ranks(folder, *model)
 
 
-def _wide(folder: Path, width: int) -> list[str]:
+def _wide(folder: Path) -> list[str]:
+    """Gradients of 3 MB in every step, beside much computing."""
     words = _of_ranks(folder, "model._target_=planted.rank_users.WideModel")
-    return [word for word in words if not word.startswith("model.width")] + [f"model.width={width}"]
+    changed = {"model.width": "256", "batch_size": "1024"}
+    kept = [word for word in words if word.split("=")[0] not in changed]
+    return [*kept, *(f"{key}={value}" for key, value in changed.items())]
 
 
-def _uneven(folder: Path, longest: int) -> list[str]:
-    """Records of several lengths, each batch as long as its longest: a rank has a long one."""
-    dataset = f"{{_target_: planted.rank_users.Lengths, longest: {longest}}}"
-    data = ("data=dataset", f"data.train={dataset}", "data.val=null")
-    fields = ("data.fields=[image,label]", "data.ragged=[image]")
+def _uneven(folder: Path, neighbors: int) -> list[str]:
+    """Records of several lengths, of which each rank has one in a step."""
+    lengths = f"planted.rank_users.Lengths, longest: 60000, neighbors: {neighbors}"
+    data = ("data=dataset", f"data.train={{_target_: {lengths}}}", "data.val=null")
+    fields = ("data.fields=[image,label]", "data.ragged=[image]", "shuffle=false")
     model = (
         "model=null",
         "+model._target_=planted.rank_users.OverPositions",
         "+model.num_classes=2",
     )
-    own = ("allow_targets=[planted]", "optim.lr=0.001", "batch_size=8", "augment=none")
+    own = ("allow_targets=[planted]", "optim.lr=0.001", "batch_size=2", "augment=none")
     return [*TWO, *data, *fields, *model, *own]
 
 
@@ -54,13 +58,17 @@ PLANTED = (
     Planted(
         "collectives",
         "slow_collectives",
-        "many weights for little computing: gradients of 25 MB in every step",
-        lambda folder: _wide(folder, 2048),
+        "gradients of 3 MB over a network of 500 Mbit/s",
+        _wide,
+        Remedy(_wide, around=unlimited),
+        around=slow_network(500),
+        obstacle=no_network,
     ),
     Planted(
         "uneven",
         "uneven_ranks",
         "records of several lengths, of which one rank has the longest",
-        lambda folder: _uneven(folder, 4000),
+        lambda folder: _uneven(folder, 1),
+        Remedy(lambda folder: _uneven(folder, 2)),
     ),
 )

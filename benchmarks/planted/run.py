@@ -31,7 +31,7 @@ def _saving(folder: Path) -> list[str]:
         "report_every=50",
         "checkpoint.every_epochs=null",
     ]
-    return [*words, "checkpoint.every_steps=2"]
+    return [*words, "checkpoint.every_steps=1"]
 
 
 def _reporting(folder: Path) -> list[str]:
@@ -45,6 +45,6 @@ def _reporting(folder: Path) -> list[str]:
 
 PLANTED = (
     Planted("validating", "frequent_validation", "a validation after every 4 steps", _validating),
-    Planted("saving", "frequent_saving", "a save after every 2 steps", _saving),
+    Planted("saving", "frequent_saving", "a save after every step", _saving),
     Planted("reporting", "chatty_sinks", "a report to a slow sink after every step", _reporting),
 )

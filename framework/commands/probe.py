@@ -30,6 +30,7 @@ from framework.train.trainer import Trainer
 Config = dict[str, Any]
 NUM_WINDOWS = 8
 ENDLESS = 1 << 40  # epochs
+LONGEST_START_S = 10.0
 # By type, since a user's loader may use the same names for something else.
 QUEUED = (PrefetchLoader, StreamLoader)
 
@@ -71,6 +72,8 @@ class Windows:
             everything that they have read ahead comes at once.
         ready: Returns the batches that are ready now. If they become fewer, the windows consumed
             batches that were prepared before, and these do not count.
+        num_starting: Worker processes that have to start, each of which delivers one of the first
+            batches. The burn-in begins when all have, or after `LONGEST_START_S`.
         period: Steps of an epoch. A window that has seen half an epoch continues until it has seen
             whole epochs. In a short epoch, the first steps wait and the last only compute.
     """
@@ -84,6 +87,7 @@ class Windows:
         limit_s: float = math.inf,
         ahead: int = 0,
         ready: Callable[[], int] = int,
+        num_starting: int = 0,
         period: int = 1,
     ) -> None:
         self.device = device
@@ -98,6 +102,8 @@ class Windows:
         self._end = self._start + burn_in_s
         self._latest = self._end + seconds / 2
         self._limit = self._start + limit_s
+        self._num_starting = num_starting
+        self._latest_start = self._start + LONGEST_START_S
         self._warm = False
         self._warm_at = 0.0
         self._cpu_s = 0.0
@@ -112,6 +118,9 @@ class Windows:
         self._num_steps += 1
         self._left -= 1
         now = time.perf_counter()
+        if self._num_starting:
+            self._start_up(now)
+            return False
         if now < self._end or (self._left > 0 and not self._warm and now < self._latest):
             return False
         if self._warm and 2 * self._num_steps >= self.period and self._num_steps % self.period:
@@ -134,6 +143,17 @@ class Windows:
         self._end = now + self.length_s
         return len(self.rates) == self.num_windows or (now > self._limit and bool(self.rates))
 
+    def _start_up(self, now: float) -> None:
+        """Count a batch of a process that has started, and put off the burn-in until all have."""
+        self._num_starting -= 1
+        took_s = now - self._start
+        if now > self._latest_start:
+            self._num_starting = 0
+        self._start = now
+        self._end += took_s
+        self._latest += took_s
+        self._limit += took_s
+
     def rate(self, spans_s: dict[str, float]) -> Rate:
         """Return the rate, once all windows are full."""
         num_used_up = max(0, self._num_ready - self._ready())
@@ -153,6 +173,8 @@ class Probe:
         allowed: The user's packages.
         num_windows: The number of windows of every measurement.
         grace_s: How much longer than planned a measurement of slow steps may take.
+        epoch: Where the order starts. Every measurement begins another epoch: the records that were
+            just read are in memory, although the disk may be slow.
     """
 
     def __init__(
@@ -161,9 +183,11 @@ class Probe:
         allowed: Sequence[str],
         num_windows: int = NUM_WINDOWS,
         grace_s: float = math.inf,
+        epoch: int = 0,
     ) -> None:
         self.num_windows = num_windows
         self.grace_s = grace_s
+        self._epoch = epoch
         self.given = config  # with validation, sinks and limits
         self.config: Config = {
             **config,
@@ -191,23 +215,21 @@ class Probe:
         clock.skip()
         clock.lap()
         num_batches = 0
-        for epoch in range(ENDLESS):
-            with closing(self.assembly.train.epoch(epoch)) as batches:
+        while True:
+            with closing(self.assembly.train.epoch(self._next_epoch())) as batches:
                 for batch, _, _ in batches:
                     num_batches += 1
                     if windows.count(len(batch["index"])):
                         return windows.rate(_per_step(clock.lap(), num_batches))
-        raise AssertionError
 
     def host(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Take host batches of the source alone: no loader, no copy, no augment."""
         windows = self._windows(seconds, burn_in_s, torch.device("cpu"), self.ahead)
-        for epoch in range(ENDLESS):
-            with closing(self.assembly.train_source.batches(epoch)) as batches:
+        while True:
+            with closing(self.assembly.train_source.batches(self._next_epoch())) as batches:
                 for batch, _, _ in batches:
                     if windows.count(len(batch["index"])):
                         return windows.rate({})
-        raise AssertionError
 
     def train(self, seconds: float, burn_in_s: float = 1.0) -> Rate:
         """Take training steps."""
@@ -257,14 +279,20 @@ class Probe:
     def close(self) -> None:
         self.assembly.close()
 
+    def _next_epoch(self) -> int:
+        self._epoch += 1
+        return self._epoch - 1
+
     def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
         counted = Counted(loader)
         parts = training_parts(self.assembly, stop=lambda: windows.count(counted.take()))
         trainer = Trainer(replace(parts, train=counted, val=None))
+        trainer.progress.epoch = self._next_epoch()
         ahead = self.ahead if loader is self.assembly.train else 0
         # Its time starts here, so that building the trainer is no part of the burn-in.
         windows = self._windows(seconds, burn_in_s, self.assembly.device, ahead)
         trainer.fit()
+        self._epoch = max(self._epoch, trainer.progress.epoch + 1)
         return windows.rate(_per_step(trainer.spans_s, trainer.progress.step))
 
     def _windows(
@@ -272,7 +300,16 @@ class Probe:
     ) -> Windows:
         limit_s = 1.5 * seconds + burn_in_s + self.grace_s
         ready = self.ready if ahead else int
-        return Windows(seconds, burn_in_s, device, self.num_windows, limit_s, ahead, ready)
+        starting = self._num_starting if ahead else 0
+        return Windows(
+            seconds, burn_in_s, device, self.num_windows, limit_s, ahead, ready, starting
+        )
+
+    @property
+    def _num_starting(self) -> int:
+        """How many worker processes the next epoch has to start."""
+        source = self.assembly.train_source
+        return source.workers.num_to_start if isinstance(source, WorkerSource) else 0
 
 
 class Visit(NamedTuple):

@@ -136,6 +136,11 @@ class Workers:
         self._used = self._chosen  # by the newest ``map``
 
     @property
+    def num_to_start(self) -> int:
+        """How many processes the next batches have to wait for, because they do not run yet."""
+        return self.num if self.kind == "process" and self._loader is None else 0
+
+    @property
     def is_changing(self) -> bool:
         """Whether the workers from before the newest ``change`` still read."""
         return self._used != self._chosen

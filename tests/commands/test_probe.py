@@ -46,9 +46,54 @@ def test_two_parts_of_one_probe_are_measured_one_after_the_other(config):
     probe.close()
 
 
+def test_each_measurement_reads_other_records(monkeypatch):
+    """What was just read is in memory, although the disk may be slow."""
+    read = []
+    shares = Order.shares
+    monkeypatch.setattr(
+        Order,
+        "shares",
+        lambda self, epoch, start=0: read.append(epoch) or shares(self, epoch, start),
+    )
+    store = write_store("a.h5", make_records(60))
+    words = [f"data.train={store}", "batch_size=60", "prepare=null"]
+    with closing(Probe(composed(words, NOBODY)[0], (), epoch=7)) as probe:
+        for measure in (probe.host, probe.loader, probe.train):
+            read.append(-1)
+            measure(0.01, 0.0)
+    epochs = [epoch for epoch in read if epoch > 0]
+    assert min(epochs) == 7
+    assert epochs == sorted(set(epochs))
+    assert read.count(-1) == 3
+
+
 def test_nothing_is_written(config, tmp_path):
     measured(config, (), lambda probe: probe.train(0.1, 0.0))
     assert not list(tmp_path.rglob("*"))
+
+
+def test_the_burn_in_begins_when_all_processes_have_started():
+    windows = Windows(1000.0, 0.0, torch.device("cpu"), num_windows=2, num_starting=3)
+    windows.length_s = 0.0
+    # three to start, the burn-in's end, and two windows
+    assert [windows.count(1) for _ in range(6)] == [False] * 5 + [True]
+
+
+def test_processes_that_never_start_end_the_waiting(monkeypatch):
+    monkeypatch.setattr("framework.commands.probe.LONGEST_START_S", -1.0)
+    windows = Windows(1000.0, 0.0, torch.device("cpu"), num_windows=1, num_starting=1000)
+    windows.length_s = 0.0
+    assert [windows.count(1) for _ in range(3)] == [False, False, True]
+
+
+def test_processes_start_once_for_all_measurements():
+    store = write_store("a.h5", make_records(60))
+    words = [f"data.train={store}", "batch_size=6", "prepare=null"]
+    workers = ["workers.num=2", "workers.kind=process"]
+    with closing(Probe(composed([*words, *workers], NOBODY)[0], ())) as probe:
+        assert probe._num_starting == 2
+        assert probe.train(0.1, 0.0).records_per_s > 0
+        assert probe._num_starting == 0
 
 
 def test_batches_that_were_ready_do_not_count():

@@ -37,7 +37,7 @@ SAMPLE_BATCHES = 16
 LONGEST_PACKING_S = 120.0
 SAMPLE_PACKING_S = 20.0
 # What waits for them does so whatever else would help.
-REASONS = {"cold_disk", "network_disk", "swap"}
+REASONS = {"cold_disk", "network_disk", "swap", "opencv_threads"}
 # Without a few slow records, training would be so many times as fast: they are its reason.
 MOSTLY = 2.0
 # They make every step faster, and no step is slow because of them.
@@ -47,7 +47,11 @@ UNTRIED = {"cold_disk", "network_disk", "compile_model"} | {
     rule.__name__ for rule in run_rules.RULES
 }
 PAIRS = 4
+MOST_RUNS = 100  # in the trials
 NUM_WINDOWS = 4  # of a trial
+# The first epoch of the trials. Each begins another one, whose records are not in memory because
+# the trial before has read them.
+FIRST_EPOCH = 1000
 
 Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
 
@@ -174,6 +178,7 @@ class _Trials:
         self.trial_s = TRIAL_SHARE * seconds
         self.burn_in_s = BURN_SHARE * seconds
         self.run_s = 0.0  # what a run takes, with its start
+        self.num_runs = 0
 
     def tried(self, verdicts: list[Verdict]) -> list[Verdict]:
         """Try the most promising advice, and the best of it for longer. Return all verdicts."""
@@ -211,7 +216,8 @@ class _Trials:
 
     def _rate(self, setting: Setting) -> float:
         start = time.perf_counter()
-        rate = _training_rate(setting, self.trial_s, self.burn_in_s)
+        self.num_runs += 1
+        rate = _training_rate(setting, self.trial_s, self.burn_in_s, self.num_runs)
         self.run_s = max(self.run_s, time.perf_counter() - start)
         return rate
 
@@ -233,7 +239,8 @@ class _Trials:
             return best
         self.say(f"trying {best.rule} for longer")
         seconds = LONGER * self.trial_s
-        return _measured(best, alternate(before, after, num_pairs, seconds, self.burn_in_s))
+        pairs = alternate(before, after, num_pairs, seconds, self.burn_in_s, self.num_runs)
+        return _measured(best, pairs)
 
 
 def _measured(verdict: Verdict, pairs: Pairs) -> Verdict:
@@ -290,16 +297,17 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
         each_s = APPLY_SHARE * seconds
         of_run = verdict.parts == run_rules.PARTS
         rate = _run_rate if of_run else _training_rate
-        pairs = alternate(compose(()), after, PAIRS, each_s, BURN_SHARE * seconds, rate)
+        burn_in_s = BURN_SHARE * seconds
+        pairs = alternate(compose(()), after, PAIRS, each_s, burn_in_s, MOST_RUNS, rate)
     return replace(diagnosis, applied=Applied(verdict, pairs, note))
 
 
-def _training_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
-    with closing(setting.probe(NUM_WINDOWS)) as probe:
+def _training_rate(setting: Setting, seconds: float, burn_in_s: float, number: int) -> float:
+    with closing(setting.probe(NUM_WINDOWS, FIRST_EPOCH + number)) as probe:
         return probe.train(seconds, burn_in_s).records_per_s
 
 
-def _run_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
+def _run_rate(setting: Setting, seconds: float, burn_in_s: float, _: int) -> float:
     return run_rate(setting.config, setting.allowed, seconds + burn_in_s)
 
 
@@ -309,12 +317,14 @@ def alternate(
     num_pairs: int,
     seconds: float,
     burn_in_s: float,
-    rate: Callable[[Setting, float, float], float] = _training_rate,
+    num_before: int,
+    rate: Callable[[Setting, float, float, int], float] = _training_rate,
 ) -> Pairs:
-    """Measure the rate of both settings ``num_pairs`` times in turn."""
+    """Measure the rate of both settings ``num_pairs`` times in turn, after ``num_before`` runs."""
     settings = (before, after)
     rates: tuple[list[float], list[float]] = ([], [])
     for number in range(num_pairs):
         for side in (number % 2, 1 - number % 2):  # in turn, so that drift favors neither
-            rates[side].append(rate(settings[side], seconds, burn_in_s))
+            num_before += 1
+            rates[side].append(rate(settings[side], seconds, burn_in_s, num_before))
     return Pairs(tuple(rates[0]), tuple(rates[1]))

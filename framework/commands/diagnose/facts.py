@@ -107,9 +107,10 @@ class Rates:
     read: float | None = None  # reading the store in one thread
     read_cores: float = 1.0  # CPU seconds per second of reading; near 0 means waiting for the disk
     prepare: float | None = None  # reading, decoding and transforming in one thread
+    prepare_cores: float = 1.0  # CPU seconds per second of it
     prepare_two: float | None = None  # the same in two threads together
     two_cores: float = 2.0  # speedup of two threads without a lock, on these cores as they are
-    prepare_plain: float | None = None  # preparing without the transform's function
+    prepare_plain: float | None = None  # preparing with a function that does nothing
     copy: float | None = None  # from host to device
     wait: float = 0.0  # share of training spent waiting
     # Seconds per step of each span, of training and of computing alone.
@@ -173,6 +174,11 @@ class DiagnosisFacts:
     def load_s(self) -> float:
         """Seconds to prepare a batch in one thread; 0 if this was not measured."""
         return self.settings.batch_size / (self.rates.prepare or math.inf)
+
+    @property
+    def work_s(self) -> float:
+        """The part of ``load_s`` that computes. The rest waits for the disk."""
+        return self.load_s * min(1.0, self.rates.prepare_cores)
 
     @property
     def computing_share(self) -> float:
@@ -263,6 +269,18 @@ def gain(facts: DiagnosisFacts, **changes: object) -> float:
     if load is None:
         return 1.0
     return min(facts.headroom, load.step_s / replace(load, **changes).step_s)
+
+
+def gain_of_measured(facts: DiagnosisFacts, **changes: object) -> float:
+    """Return the factor as ``gain`` does, over the step as it was measured.
+
+    For what the model does not know of the present settings, and leaves out of the new ones.
+    """
+    load = load_of(facts)
+    if load is None:
+        return 1.0
+    step_s = facts.settings.batch_size / facts.rates.whole
+    return min(facts.headroom, step_s / replace(load, **changes).step_s)
 
 
 def computing_gain(facts: DiagnosisFacts, factor: float) -> float:

@@ -5,11 +5,14 @@ slower. What a line spends in long operators of torch is no Python, and is subtr
 watched for them.
 """
 
+import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter, thread_time
+from types import CodeType, FrameType
 from typing import Any, final
 
 from torch import Tensor, nn
@@ -22,7 +25,8 @@ from framework.contracts.batch import move
 from framework.data.dataset import DatasetSource
 from framework.data.reader import Request
 from framework.data.source import StoreSource
-from framework.measure.stack_sampler import SampledLine, StackSampler
+from framework.measure.stack_sampler import LAYERS, SampledLine, StackSampler, charged
+from framework.measure.statistics import median
 
 # A shorter call of torch costs the host more than the operator computes.
 LONG_S = 1e-4
@@ -235,13 +239,25 @@ class _PartTimes:
 
 
 class _LongOperators(TorchFunctionMode):
-    """Adds up the time of long operators of torch, by the label of what runs."""
+    """Times operators of torch that a sampler counts as Python of the user, by their place."""
 
     def __init__(self, sampler: StackSampler, on_cpu: bool) -> None:
         super().__init__()
-        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._sampler = sampler
         self._on_cpu = on_cpu
+        self._times_s: defaultdict[tuple[str, CodeType, int, str], list[float]] = defaultdict(list)
+
+    @property
+    def seconds(self) -> defaultdict[str, float]:
+        """Seconds of the long operators, by the label of what ran.
+
+        An operator is long if most of its calls in the same place are: any call may be interrupted.
+        """
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for (label, *_), times_s in self._times_s.items():
+            if median(times_s) > LONG_S:
+                seconds[label] += math.fsum(times_s)
+        return seconds
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = perf_counter()
@@ -249,13 +265,25 @@ class _LongOperators(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         busy_s = thread_time() - start_cpu
         passed_s = perf_counter() - start
-        # On a CPU, this thread takes part in every operator: one that keeps it hardly busy was
-        # interrupted by other programs. A wait for a GPU may take no CPU time.
-        is_long = min(passed_s, busy_s) > LONG_S if self._on_cpu else passed_s > LONG_S
-        # Layers are not sampled as Python of the user.
-        is_layer = str(getattr(func, "__module__", "")).startswith("torch.nn.")
-        # Making Python numbers of a tensor on the CPU is work of Python.
-        is_python = self._on_cpu and func is Tensor.tolist
-        if is_long and not is_layer and not is_python:
-            self.seconds[self._sampler.label] += passed_s
+        if self._on_cpu:
+            # This thread takes part in every operator: one that keeps it hardly busy was
+            # interrupted by other programs. A wait for a GPU may take no CPU time.
+            passed_s = min(passed_s, busy_s)
+            if func is Tensor.tolist:  # making Python numbers is work of Python
+                return result
+        caller = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
+        if _is_sampled(caller, func):
+            name = getattr(func, "__name__", "")
+            key = (self._sampler.label, caller.f_code, caller.f_lineno, name)
+            self._times_s[key].append(passed_s)
         return result
+
+
+def _is_sampled(caller: FrameType, func: Any) -> bool:
+    """Return whether a sampler counts what ``func`` does as Python of the user.
+
+    Layers are no Python of the user, nor is what we call, such as the backward pass.
+    """
+    of_layers = str(getattr(func, "__module__", "")).startswith("torch.nn.")
+    file = caller.f_code.co_filename
+    return not of_layers and not file.startswith(LAYERS) and charged(caller) is not None

@@ -1,6 +1,6 @@
 """Rules about workers, their kind, reading ahead, and where augmentation runs."""
 
-from framework.commands.diagnose.facts import DiagnosisFacts, gain
+from framework.commands.diagnose.facts import DiagnosisFacts, gain, gain_of_measured
 from framework.commands.diagnose.verdict import Verdict
 
 # If Python's lock is held for a larger share of preparing, a second thread brings less than half
@@ -96,7 +96,7 @@ def no_workers(facts: DiagnosisFacts) -> Verdict | None:
         f"One thread prepares {rate:,.0f} records/s, but {settings.workers} workers"
         f"{cores} and the loader only {facts.rates.loader:,.0f}: {reason}.",
         "Use no workers; loader=prefetch reads ahead without them.",
-        gain(facts, workers=0, ahead=True),
+        gain_of_measured(facts, workers=0, ahead=True),
         overrides,
     )
 

@@ -2,7 +2,7 @@
 
 import math
 
-from framework.commands.diagnose.facts import DiagnosisFacts, computing_gain, gain
+from framework.commands.diagnose.facts import DiagnosisFacts, computing_gain, gain_of_measured
 from framework.commands.diagnose.verdict import Verdict
 from framework.data.workers import AHEAD, LEAST_SLICE
 from framework.measure.disk_rate import NUM_THREADS, DiskRate
@@ -114,12 +114,16 @@ def cpu_quota(facts: DiagnosisFacts) -> Verdict | None:
         return None
     use = machine.use
     cores = machine.allowed_cores
+    more = 1.0
+    if machine.num_threads < cores and not facts.cuda:
+        # A run has no more threads than its quota has cores. With more, operators share all cores.
+        more = max(1.0, cores / facts.rates.compute_cores)
     return Verdict(
         "cpu_quota",
         f"A CPU quota of {machine.quota_cores:g} cores stops training in "
         f"{100 * use.throttled_share:.0f} % of its periods of 0.1 s.",
         f"Raise the quota to the {cores} cores of the affinity mask, or use a machine with more.",
-        machine.demand,
+        max(machine.demand, computing_gain(facts, more)),
         action=f"docker run --cpus={cores}, in Kubernetes limits.cpu: {cores}, or in a control "
         f"group cpu.max = max",
     )
@@ -151,9 +155,12 @@ def swap(facts: DiagnosisFacts) -> Verdict | None:
     swapped = machine.swapped_bytes_per_s
     if swapped < SWAPPED_BYTES_PER_S:
         return None
+    # What a thread that prepares records waits for is in swap.
+    in_memory = min(facts.headroom, 1 / min(1.0, facts.rates.prepare_cores))
     return _needs_memory(
         facts,
         "swap",
+        max(machine.unstalled_gain, in_memory),
         f"The machine swaps {swapped / 1e6:,.0f} MB/s while training runs, and "
         f"{use.own_swap_bytes / 1e6:,.0f} MB of this run are in swap. "
         f"{100 * use.stalled_share:.0f} % of the time, a program waits for memory.",
@@ -169,6 +176,7 @@ def memory_limit(facts: DiagnosisFacts) -> Verdict | None:
     return _needs_memory(
         facts,
         "memory_limit",
+        machine.unstalled_gain,
         f"{machine.free_memory_bytes / 1e6:,.0f} MB of the {machine.memory_bytes / 1e6:,.0f} MB "
         f"of {whose} are free: files are read from the disk again, and the run may be killed.",
     )
@@ -198,10 +206,8 @@ RULES = (
 )
 
 
-def _needs_memory(facts: DiagnosisFacts, rule: str, says: str) -> Verdict:
+def _needs_memory(facts: DiagnosisFacts, rule: str, gain: float, says: str) -> Verdict:
     """Return advice to use less memory, by what this run uses it for."""
-    machine = facts.on_machine
-    assert machine is not None
     settings = facts.settings
     ways: list[str] = []
     if settings.staged:
@@ -213,7 +219,7 @@ def _needs_memory(facts: DiagnosisFacts, rule: str, says: str) -> Verdict:
         rule,
         says,
         "Use less memory, or give the run more.",
-        machine.unstalled_gain,
+        gain,
         action=f"{' or '.join(ways)}; or end other programs",
     )
 
@@ -238,8 +244,9 @@ def _slow_disk(facts: DiagnosisFacts, rule: str) -> Verdict | None:
         "this wait."
     )
     size = f"{storage.num_bytes / 1e6:,.0f} MB"
-    batch_size = facts.settings.batch_size
-    from_memory = gain(facts, load_s=max(facts.load_s - batch_size * wait_s, 1e-9))
+    # How much of preparing holds Python's lock is unknown: threads that wait for a disk with a
+    # limit are no faster together than one.
+    from_memory = gain_of_measured(facts, load_s=facts.work_s, lock_share=0.0)
     fits = storage.num_bytes <= MEMORY_SHARE * machine.free_memory_bytes
     if fits and storage.form in ("hdf5", "lmdb") and not facts.settings.staged:
         why = f"Copy the store ({size}) into memory before the first step; it stays there."
@@ -265,10 +272,12 @@ def _more_readers(facts: DiagnosisFacts, rule: str, says: str, disk: DiskRate) -
     workers = min(MOST_WORKERS, max(NUM_THREADS, 2 * settings.workers))
     if settings.workers >= workers:
         return None
-    batch_bytes = settings.batch_size * storage.record_bytes
-    working_s = max(facts.load_s - settings.batch_size * _disk_wait_s(facts), 0.0)
+    wait_s = _disk_wait_s(facts)
+    work_s = facts.work_s / settings.batch_size
     at_once = min(disk.cold_many / disk.cold, _slices_at_once(settings.batch_size, workers))
-    load_s = max(batch_bytes / (disk.cold * at_once), working_s / facts.machine.num_cores)
+    # Readers that started together wait together, and then they all want the cores.
+    record_s = wait_s / at_once + work_s / min(at_once, facts.machine.num_cores)
+    load_s = settings.batch_size * record_s
     step_s = max(load_s, settings.batch_size / facts.rates.compute)
     overrides: tuple[str, ...] = (f"workers.num={workers}",)
     if storage.encoding == "raw":  # a thread reads a whole batch, and only three are read at once

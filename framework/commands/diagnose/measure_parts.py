@@ -64,6 +64,7 @@ NUM_WINDOWS = 5
 TURNS = 2
 SLOW_STEPS = 5
 GROWTH = 8  # a tiny batch is compared with one so many times as large, another with half of it
+UNCHANGED = "framework.transform.function.unchanged"
 FORMS: dict[type, str] = {FolderStore: "folder", HDF5Store: "hdf5", LMDBStore: "lmdb"}
 # Shares of the given seconds. The burn-in is added to most of the others.
 BURN_IN = 0.03
@@ -81,9 +82,9 @@ Action = Callable[[Tensor], object]
 # The fields of `DiagnosisFacts` that other modules measure, given the probe of the run and the
 # seconds for everything.
 SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {
+    "on_machine": measure_machine,  # first: a quota, say, makes all that follows slow
     "python": measure_python,
     "syncs": measure_syncs,
-    "on_machine": measure_machine,
     "slow_records": lambda probe, *_: slow_block(probe.assembly.train_source, probe.assembly.waits),
     "on_run": measure_run,
 }
@@ -102,10 +103,14 @@ class Setting(NamedTuple):
     allowed: tuple[str, ...]
     threads: int | None = None  # of torch, for an operator; None: as many as a run uses
 
-    def probe(self, num_windows: int = NUM_WINDOWS) -> Probe:
-        """Return a new probe whose measurements also end if a step takes seconds."""
+    def probe(self, num_windows: int = NUM_WINDOWS, epoch: int = 1) -> Probe:
+        """Return a new probe whose measurements also end if a step takes seconds.
+
+        Epoch 0 is read to measure the parts alone.
+        """
         torch.set_num_threads(self.threads or threads_per_rank())
-        return Probe({**self.config, "clock": "full"}, self.allowed, num_windows, GRACE_S)
+        config = {**self.config, "clock": "full"}
+        return Probe(config, self.allowed, num_windows, GRACE_S, epoch)
 
 
 def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
@@ -207,17 +212,16 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
     read, read_cores = _rate(lambda part: touch(store.read(part, views)), indices, READ * seconds)
     say("decoding and transforming")
     prepare = _preparing(source)
-    rates = {
-        "read": read,
-        "read_cores": read_cores,
-        "prepare": _rate(prepare, indices, PREPARE * seconds)[0],
-    }
+    rates = {"read": read, "read_cores": read_cores}
+    rates["prepare"], rates["prepare_cores"] = _rate(prepare, indices, PREPARE * seconds)
     if num_cores() > 1:
         rates["prepare_two"] = _rate_of_two(prepare, indices, TWO * seconds)
         rates["two_cores"] = _speedup_of_two(TWO * seconds / 2)
     transform = setting.config["transform"]
     if source.read.transform.function is not None and "geometry" in transform:
-        plain = setting._replace(config={**setting.config, "transform": transform["geometry"]})
+        transform = {**transform, "function": {"_target_": UNCHANGED, "_partial_": True}}
+        config = {**setting.config, "transform": transform}
+        plain = setting._replace(config=config, allowed=(*setting.allowed, UNCHANGED))
         with closing(plain.probe()) as probe:
             prepare = _preparing(probe.assembly.train_source)
             indices = _indices(source.order, SLICE)

@@ -68,7 +68,7 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
         ("reading the store", rates.read, reading, "not measured", 1.0),
         ("+ decoding, transforming", rates.prepare, "one thread", "not measured", 1.0),
         ("  the same, two threads", rates.prepare_two, lock, "", 1.0),
-        ("  without your function", rates.prepare_plain, "one thread", "", 1.0),
+        ("  if your function did nothing", rates.prepare_plain, "one thread", "", 1.0),
         ("+ workers and loader", rates.loader, f"{workers}, {settings.loader}", "", 1.0),
         ("copying to the device", rates.copy, "from page-locked memory", no_copy, 1.0),
         (other, rates.other, "repeating one batch", "", rates.other_size / settings.batch_size),

@@ -96,15 +96,17 @@ def _gain_without(facts: DiagnosisFacts, share: float) -> float:
     """Return the gain without Python that takes ``share`` of a step that does not wait.
 
     Such Python also keeps its lock from the threads that prepare batches. Without it, a step waits
-    only for their own work.
+    no longer than the loader alone takes.
     """
-    step_s = facts.settings.batch_size / facts.rates.whole
+    batch_size = facts.settings.batch_size
+    step_s = batch_size / facts.rates.whole
     busy_s = step_s / facts.headroom
     left_s = busy_s * max(1 - share, 1 / MOST_GAIN)
+    after_s = left_s + min(step_s - busy_s, batch_size / facts.rates.loader)
     load = load_of(facts)
-    if load is None:  # waits for data as before
-        return step_s / (step_s - busy_s + left_s)
-    return step_s / min(step_s, replace(load, compute_s=left_s).step_s)
+    if load is not None:
+        after_s = max(after_s, replace(load, compute_s=left_s).step_s)
+    return step_s / min(step_s, after_s)
 
 
 def _lines(facts: DiagnosisFacts, part: str) -> str:

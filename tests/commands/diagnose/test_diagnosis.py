@@ -14,6 +14,7 @@ from framework.commands.diagnose.diagnosis import (
 from framework.commands.diagnose.rules import RULES, verdicts_of
 from framework.commands.diagnose.verdict import Verdict
 from framework.errors import ResourceError
+from framework.order.batches import Order
 from tests.commands.diagnose.cases import CUDA, FINE, facts
 from tests.commands.diagnose.setting import compose_of, setting
 from tests.conftest import make_records, write_store
@@ -145,9 +146,31 @@ def test_without_advice_nothing_is_applied():
 
 def test_two_settings_are_run_in_turn():
     same = setting("data=synthetic", "batch_size=8")
-    pairs = alternate(same, same, 2, 0.1, 0.02)
+    pairs = alternate(same, same, 2, 0.1, 0.02, 0)
     assert len(pairs.before) == len(pairs.after) == 2
     assert all(rate > 0 for rate in (*pairs.before, *pairs.after))
+
+
+def test_every_run_of_a_comparison_has_a_number_of_its_own():
+    """It begins an epoch of its own, so that no run finds the records of another in memory."""
+    pairs = alternate(None, None, 2, 0.1, 0.02, 3, lambda *given: float(given[-1]))
+    assert (pairs.before, pairs.after) == ((4.0, 7.0), (5.0, 6.0))
+
+
+def test_a_trial_reads_records_that_no_trial_before_it_has_read(monkeypatch):
+    read = []
+    shares = Order.shares
+    monkeypatch.setattr(
+        Order,
+        "shares",
+        lambda self, epoch, start=0: read.append(epoch) or shares(self, epoch, start),
+    )
+    one = setting("data=synthetic", "data.source.num_records=100000", "batch_size=8")
+    diagnosis._training_rate(one, 0.1, 0.0, 1)
+    diagnosis._training_rate(one, 0.1, 0.0, 2)
+    epochs = [epoch for epoch in read if epoch]
+    assert epochs == sorted(set(epochs))
+    assert min(epochs) > 100
 
 
 @pytest.mark.parametrize(("gain", "cause"), [(1.9, "decode_jpeg"), (2.0, "slow_records")])

@@ -24,14 +24,17 @@ def rest(images, rng):
 
 
 class Net(nn.Module):
-    def __init__(self, seconds):
+    def __init__(self, seconds, width=1):
         super().__init__()
         self.layer = nn.Linear(48, 10)
+        self.wide = nn.Linear(width, width)
         self.seconds = seconds
+        self.width = width
 
     def forward(self, image):
         time.sleep(self.seconds)  # in the model
-        return self.layer(image.flatten(1).float())
+        wide = self.wide(torch.ones(self.width, self.width)).mean()
+        return self.layer(image.flatten(1).float()) + wide
 
 
 class Loss:
@@ -94,6 +97,13 @@ def test_python_is_attributed_to_the_part_and_the_line(tmp_path, monkeypatch, pa
 def test_a_long_operator_is_no_python(tmp_path, monkeypatch):
     python = measured(tmp_path, monkeypatch, size=1200)
     assert python.step["objective"] < 0.5
+
+
+def test_layers_and_the_backward_pass_leave_the_share_of_python_as_it_is(tmp_path, monkeypatch):
+    """They take about twice as long as the sleep, and are no Python to begin with."""
+    words = ["+model.width=900"]
+    python = measured(tmp_path, monkeypatch, model=0.02, words=words)
+    assert python.step["model"] > 0.1
 
 
 def test_the_transform_is_sampled_while_records_are_prepared(tmp_path, monkeypatch):

@@ -24,7 +24,14 @@ BESIDE = {"others_cores": 2.0, "own_cores": 2.0, "waited_cores": 2.0}
 SLOW_DISK = DiskRate(5e6, 6e6)
 FAR_DISK = DiskRate(5e6, 35e6)
 # Reading a record of 50 kB at 5 MB/s takes 10 ms.
-WAITING = {"read": 100.0, "read_cores": 0.05, "prepare": 80.0, "whole": 80.0, "wait": 0.9}
+WAITING = {
+    "read": 100.0,
+    "read_cores": 0.05,
+    "prepare": 80.0,
+    "prepare_cores": 0.2,
+    "whole": 80.0,
+    "wait": 0.9,
+}
 STORE = {"form": "hdf5", "cached": 0.1}
 
 
@@ -93,6 +100,14 @@ def test_a_quota_is_a_cause_if_it_stops_the_run():
     assert "--cpus=4" in verdict.action
 
 
+def test_without_a_quota_computing_has_more_threads():
+    """A run has no more threads than its quota has cores, so none of them waits."""
+    use = {"own_cores": 0.5, "waited_cores": 0.5, "throttled_share": 0.9}
+    rates = {"compute": 100.0, "compute_cores": 0.5, "whole": 80.0}
+    verdict = cpu_quota(case(use, rates=rates, quota_cores=0.5, num_threads=1))
+    assert verdict.gain == pytest.approx(1 / (0.8 / 8 + 0.2))
+
+
 def test_cores_outside_the_mask_are_a_cause_if_they_gain():
     verdict = few_cores(case(allowed_cores=1, all_cores_gain=1.9))
     assert "taskset --cpu-list 0-3" in verdict.action
@@ -104,6 +119,12 @@ def test_swapping_is_a_cause_while_training_runs():
     verdict = swap(case(use, settings={"kind": "process"}))
     assert verdict.gain == pytest.approx(2.0)
     assert "workers.kind=thread" in verdict.action
+
+
+def test_swapping_costs_at_least_the_time_that_preparing_does_not_compute():
+    use = {"swapped_in_bytes": 50_000_000, "stalled_share": 0.05}
+    assert swap(case(use, rates={"prepare_cores": 0.6})).gain == pytest.approx(1 / 0.6)
+    assert swap(case(use, rates={"prepare_cores": 1.2})).gain == pytest.approx(1 / 0.95)
 
 
 def test_a_full_control_group_is_named():
@@ -120,6 +141,22 @@ def test_a_store_that_fits_is_staged_into_memory(disk, rule, other):
     assert rule(known).overrides == ("data.stage=ram",)
     assert rule(known).gain > 2
     assert other(known) is None
+
+
+def test_from_memory_a_record_costs_the_time_that_preparing_computes():
+    """A disk with a limit hides decoding: two threads are no faster, but hold no lock."""
+    rates = {**WAITING, "prepare_two": 80.0, "compute": 10_000.0, "wait": 1.0}
+    known = case(storage=STORE, rates=rates, disk=SLOW_DISK)
+    record_s = 0.2 / 80
+    assert cold_disk(known).gain == pytest.approx(1 / 80 / (record_s / 2), rel=0.01)
+
+
+def test_many_readers_wait_together_and_then_share_the_cores():
+    rates = {**WAITING, "compute": 10_000.0, "prepare_cores": 0.8, "wait": 1.0}
+    storage = {**STORE, "form": "folder"}
+    verdict = cold_disk(case(storage=storage, rates=rates, disk=FAR_DISK))
+    record_s = 50e3 / 5e6 * 0.95 / 7 + 0.8 / 80 / 4
+    assert verdict.gain == pytest.approx(1 / 80 / record_s, rel=0.05)
 
 
 def test_a_disk_that_answers_late_gets_more_readers_than_cores():

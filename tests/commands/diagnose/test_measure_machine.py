@@ -1,12 +1,14 @@
 import math
 import os
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from framework.commands.diagnose import measure_machine as module
 from framework.commands.diagnose.measure_machine import measure_machine, torch_threads
+from framework.commands.probe import Rate
 from framework.measure.cgroup import Cgroups
 from framework.measure.machine_watch import MachineUse
 from tests.commands.diagnose.setting import setting, write_photos
@@ -62,6 +64,21 @@ def test_on_fewer_cores_than_the_machine_has_all_are_tried_and_given_back(probe)
         module.move_threads(before)
     assert known["allowed_cores"] == 1
     assert known["all_cores_gain"] > 0
+
+
+def test_training_without_the_threads_of_opencv_comes_last(monkeypatch, probe):
+    """Threads that were off and on again are not the threads of the run."""
+    done = []
+    opencv = SimpleNamespace(getNumThreads=lambda: 16, setNumThreads=done.append)
+    rates = iter([100.0, 150.0])
+
+    def train(*_):
+        done.append("train")
+        return Rate((next(rates),), {})
+
+    monkeypatch.setattr(probe, "train", train)
+    assert module._gain_without_opencv(probe, 1.0, opencv) == 1.5
+    assert done == ["train", 0, "train", 16]
 
 
 def test_threads_are_set_back_after_an_error():

@@ -63,17 +63,21 @@ def test_the_line_is_named():
     verdict = python_in_objective(facts(python=STEP, rates=READY))
     assert "loss.py:7 (__call__)" in verdict.says
     assert verdict.edit.endswith("loss.py:7 anew: total += x.item()")
-    assert verdict.gain == pytest.approx(1 / (1 - 0.8), rel=0.02)
+    # of a step, 1 % waits
+    assert verdict.gain == pytest.approx(1 / (0.99 * (1 - 0.8) + 0.01), rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("rates", "gain"),
     [
         # half of a step waits, because the threads that prepare wait for Python's lock
-        ({"whole": 500.0, "wait": 0.5, "prepare": 30_000.0}, 10.0),
+        ({"whole": 500.0, "wait": 0.5, "prepare": 30_000.0, "loader": 30_000.0}, 8.6),
+        # taking a batch that is ready costs a tenth of a step
+        ({"whole": 900.0, "wait": 0.1, "prepare": 30_000.0}, 1 / (0.9 * 0.2 + 0.1)),
         # batches cost as much as half of what Python takes
         ({**FINE, "prepare": 1000.0, "prepare_two": 2000.0}, 2.0),
-        ({"prepare": None}, 1 / (1 - 0.8 / 4)),
+        # the loader alone makes 500 records a second, so half of the step is left
+        ({"prepare": None}, 1 / (0.5 + 0.2 / 4)),
     ],
 )
 def test_without_python_a_step_waits_only_for_what_batches_cost(rates, gain):
