@@ -100,10 +100,10 @@ def test_a_long_operator_is_no_python(tmp_path, monkeypatch):
 
 
 def test_layers_and_the_backward_pass_leave_the_share_of_python_as_it_is(tmp_path, monkeypatch):
-    """They take about twice as long as the sleep, and are no Python to begin with."""
-    words = ["+model.width=900"]
+    """They take several times as long as the sleep, and are no Python to begin with."""
+    words = ["+model.width=1300"]
     python = measured(tmp_path, monkeypatch, model=0.02, words=words)
-    assert python.step["model"] > 0.1
+    assert python.step["model"] > 0.05
 
 
 def test_the_transform_is_sampled_while_records_are_prepared(tmp_path, monkeypatch):
