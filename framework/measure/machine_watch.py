@@ -84,7 +84,7 @@ class MachineWatch:
         return MachineUse(
             wall_s=wall_s,
             own_cores=own_s / wall_s,
-            waited_cores=_waited_between_s(before, now) / wall_s,
+            waited_cores=max(0.0, now.waited_s - before.waited_s) / wall_s,
             others_cores=max(0.0, busy_s - own_s) / wall_s,
             stolen_cores=_grown(before.stolen_s, now.stolen_s) / wall_s,
             programs=tuple(programs[:NUM_PROGRAMS]),
@@ -128,7 +128,8 @@ def _cpu_s(own: list[psutil.Process]) -> float:
 def _waited_s(process: psutil.Process) -> float:
     """Return how long the threads of a process have waited for a core.
 
-    Source: the kernel's scheduler/sched-stats.rst.
+    This includes the time in which a quota stopped them. Source: the kernel's
+    scheduler/sched-stats.rst.
     """
     total = 0
     with suppress(OSError):  # it has ended
@@ -137,18 +138,6 @@ def _waited_s(process: psutil.Process) -> float:
                 text = Path(f"/proc/{process.pid}/task/{thread}/schedstat").read_text("ascii")
                 total += int(text.split()[1])
     return total / 1e9
-
-
-def _waited_between_s(before: _Counters, now: _Counters) -> float:
-    """Return how long our threads have waited for a core.
-
-    Older kernels count a thread that a quota has stopped as waiting. Linux 6.18 takes it away from
-    its core, and only the quota's own counter knows.
-    """
-    stopped_s = 0.0
-    if before.throttle is not None and now.throttle is not None:
-        stopped_s = now.throttle.seconds - before.throttle.seconds
-    return max(0.0, now.waited_s - before.waited_s, stopped_s)
 
 
 def _programs(own: set[int]) -> dict[tuple[int, str], float]:

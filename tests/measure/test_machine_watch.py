@@ -70,16 +70,6 @@ def test_the_share_of_throttled_periods_is_that_since_the_last_lap(tmp_path):
     assert watch.lap().throttled_share == 0.0
 
 
-def test_a_thread_that_a_quota_has_stopped_waits_for_a_core(tmp_path):
-    (tmp_path / "cpu.max").write_text("50000 100000")
-    stat = tmp_path / "cpu.stat"
-    stat.write_text("nr_periods 100\nnr_throttled 10\nthrottled_usec 5\n")
-    watch = MachineWatch(Cgroups(tmp_path, tmp_path / "own"))
-    stat.write_text("nr_periods 110\nnr_throttled 16\nthrottled_usec 900000005\n")
-    use = watch.lap()
-    assert use.waited_cores * use.wall_s == pytest.approx(900.0)
-
-
 def test_waiting_for_memory_is_a_share_of_the_time(tmp_path):
     pressure = tmp_path / "memory"
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\nfull total=5\n")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from framework.measure.disk_rate import DiskRate
 from framework.measure.machine_watch import MachineUse
 
-# Training that never ran would have an endless demand.
+# Training that never ran would have an endless demand, and gain endlessly.
 LEAST_CORES = 0.05
 # The share of a step that removing all waiting for memory leaves, at least.
 LEAST_LEFT = 0.1

@@ -3,6 +3,7 @@
 import math
 
 from framework.commands.diagnose.facts import DiagnosisFacts, computing_gain, gain_of_measured
+from framework.commands.diagnose.machine_facts import LEAST_CORES
 from framework.commands.diagnose.verdict import Verdict
 from framework.data.workers import AHEAD, LEAST_SLICE
 from framework.measure.disk_rate import NUM_THREADS, DiskRate
@@ -117,7 +118,7 @@ def cpu_quota(facts: DiagnosisFacts) -> Verdict | None:
     more = 1.0
     if machine.num_threads < cores and not facts.cuda:
         # A run has no more threads than its quota has cores. With more, operators share all cores.
-        more = max(1.0, cores / facts.rates.compute_cores)
+        more = max(1.0, cores / max(LEAST_CORES, facts.rates.compute_cores))
     return Verdict(
         "cpu_quota",
         f"A CPU quota of {machine.quota_cores:g} cores stops training in "
@@ -156,7 +157,8 @@ def swap(facts: DiagnosisFacts) -> Verdict | None:
     if swapped < SWAPPED_BYTES_PER_S:
         return None
     # What a thread that prepares records waits for is in swap.
-    in_memory = min(facts.headroom, 1 / min(1.0, facts.rates.prepare_cores))
+    computing = min(1.0, max(LEAST_CORES, facts.rates.prepare_cores))
+    in_memory = min(facts.headroom, 1 / computing)
     return _needs_memory(
         facts,
         "swap",
