@@ -25,7 +25,7 @@ from tests.cli.preloaded import Server
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "outputs" / "rounds"
 RECORD, SELECT = "PACELINE_ROUNDS_RECORD", "PACELINE_ROUNDS_SELECT"  # a folder, a file
-FAILED = 1  # pytest's exit code for tests that failed
+PASSED, FAILED = 0, 1  # pytest's exit codes if all tests ran
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 PYTEST = [
     *(sys.executable, "-m", "pytest", "-p", "tests.rounds", "--dist", "loadfile"),
@@ -112,9 +112,9 @@ def run_round(number: int, workers: int, names: Path | None, **environment: str)
         (FOLDER / f"{number}.txt").write_text(done.stdout + done.stderr)
     outcome = done.stdout.strip().splitlines()[-1].strip("= ")
     print(f"round {number}: {outcome}, {time.monotonic() - start:.0f} s", flush=True)
-    if done.returncode > FAILED:
+    if done.returncode not in (PASSED, FAILED):
         sys.exit(f"round {number} did not run to its end")  # or it was interrupted
-    return done.returncode == 0
+    return done.returncode == PASSED
 
 
 def main() -> int:

@@ -45,7 +45,7 @@ def _scaling(folder: Path) -> list[str]:
 
 
 def _small_scaling(folder: Path) -> list[str]:
-    """The same in a fraction of the time, since a quota makes each step take several times as long."""
+    """The same in a fraction of the time, since a quota makes each step several times as long."""
     return _computing(folder, width=16)
 
 

@@ -9,11 +9,12 @@ from planted.pictures import write_raw
 TWO = ("parallel=ddp", "parallel.num_processes=2", "parallel.sync_batch_norm=false")
 
 
-def _of_ranks(folder: Path, *words: str) -> list[str]:
+def _of_ranks(folder: Path, *words: str, width: int = 8, batch_size: int = 32) -> list[str]:
     return [
         *TWO,
-        *("model.in_channels=3", "model.num_classes=2", "model.width=8"),
-        *("allow_targets=[planted]", "optim.lr=0.001", "data.val=null", "batch_size=32"),
+        *("model.in_channels=3", "model.num_classes=2", f"model.width={width}"),
+        *("allow_targets=[planted]", "optim.lr=0.001", "data.val=null"),
+        f"batch_size={batch_size}",
         "data=hdf5",
         f"data.train={write_raw(folder / 'raw.h5', 2048, 64)}",
         *words,
@@ -27,10 +28,8 @@ def _sleepy(folder: Path, seconds: float) -> list[str]:
 
 def _wide(folder: Path) -> list[str]:
     """Gradients of 3 MB in every step, beside much computing."""
-    words = _of_ranks(folder, "model._target_=planted.rank_users.WideModel")
-    changed = {"model.width": "256", "batch_size": "1024"}
-    kept = [word for word in words if word.split("=")[0] not in changed]
-    return [*kept, *(f"{key}={value}" for key, value in changed.items())]
+    model = "model._target_=planted.rank_users.WideModel"
+    return _of_ranks(folder, model, width=256, batch_size=1024)
 
 
 def _uneven(folder: Path, neighbors: int) -> list[str]:

@@ -9,7 +9,6 @@ from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.probe import Counted, Probe, Rate, Windows, visit
 from framework.errors import ConfigError
-from framework.order.batches import Order
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(typed=False, exported="")
@@ -46,25 +45,15 @@ def test_two_parts_of_one_probe_are_measured_one_after_the_other(config):
     probe.close()
 
 
-def test_each_measurement_reads_other_records(monkeypatch):
+def test_each_measurement_reads_other_records(epochs_read):
     """What was just read is in memory, although the disk may be slow."""
-    read = []
-    shares = Order.shares
-    monkeypatch.setattr(
-        Order,
-        "shares",
-        lambda self, epoch, start=0: read.append(epoch) or shares(self, epoch, start),
-    )
     store = write_store("a.h5", make_records(60))
     words = [f"data.train={store}", "batch_size=60", "prepare=null"]
     with closing(Probe(composed(words, NOBODY)[0], (), epoch=7)) as probe:
         for measure in (probe.host, probe.loader, probe.train):
-            read.append(-1)
             measure(0.01, 0.0)
-    epochs = [epoch for epoch in read if epoch > 0]
-    assert min(epochs) == 7
-    assert epochs == sorted(set(epochs))
-    assert read.count(-1) == 3
+    assert min(epochs_read) == 7
+    assert epochs_read == sorted(set(epochs_read))
 
 
 def test_nothing_is_written(config, tmp_path):
@@ -226,20 +215,13 @@ def test_a_visit_of_slow_steps_has_a_rate(config, batch_size, seconds):
     assert measured.step_s > 0
 
 
-def test_each_visit_reads_in_an_order_of_its_own(monkeypatch):
-    epochs = []
-    shares = Order.shares
-    monkeypatch.setattr(
-        Order,
-        "shares",
-        lambda self, epoch, start=0: epochs.append(epoch) or shares(self, epoch, start),
-    )
+def test_each_visit_reads_in_an_order_of_its_own(epochs_read):
     store = write_store("a.h5", make_records(60))
     words = [f"data.train={store}", "batch_size=60", "prepare=null"]
     config = composed(words, NOBODY)[0]
     visit(config, (), 7, 0.01, 0.0)
-    assert min(epochs) == 7
-    assert len(set(epochs)) > 1
+    assert min(epochs_read) == 7
+    assert len(set(epochs_read)) > 1
 
 
 def test_records_are_counted_with_short_last_batches():

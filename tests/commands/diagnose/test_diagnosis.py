@@ -14,7 +14,6 @@ from framework.commands.diagnose.diagnosis import (
 from framework.commands.diagnose.rules import RULES, verdicts_of
 from framework.commands.diagnose.verdict import Verdict
 from framework.errors import ResourceError
-from framework.order.batches import Order
 from tests.commands.diagnose.cases import CUDA, FINE, facts
 from tests.commands.diagnose.setting import compose_of, setting
 from tests.conftest import make_records, write_store
@@ -157,18 +156,11 @@ def test_every_run_of_a_comparison_has_a_number_of_its_own():
     assert (pairs.before, pairs.after) == ((4.0, 7.0), (5.0, 6.0))
 
 
-def test_a_trial_reads_records_that_no_trial_before_it_has_read(monkeypatch):
-    read = []
-    shares = Order.shares
-    monkeypatch.setattr(
-        Order,
-        "shares",
-        lambda self, epoch, start=0: read.append(epoch) or shares(self, epoch, start),
-    )
+def test_a_trial_reads_records_that_no_trial_before_it_has_read(epochs_read):
     one = setting("data=synthetic", "data.source.num_records=100000", "batch_size=8")
     diagnosis._training_rate(one, 0.1, 0.0, 1)
     diagnosis._training_rate(one, 0.1, 0.0, 2)
-    epochs = [epoch for epoch in read if epoch]
+    epochs = [epoch for epoch in epochs_read if epoch]  # settings look at the first
     assert epochs == sorted(set(epochs))
     assert min(epochs) > 100
 
