@@ -21,12 +21,11 @@ from framework.measure.host import (
     num_cores,
     total_memory_bytes,
 )
-from framework.measure.machine_watch import MachineUse, MachineWatch
+from framework.measure.machine_watch import MachineUse
 from framework.store.folder_store import FolderStore
 from framework.store.versions import files_of
 
 # Shares of the given seconds.
-TRAIN = 0.06
 TURN = 0.02
 # Batches that were prepared before a change wait in the loader, and are trained on first.
 TURN_OF_TRAINING = 0.1
@@ -41,28 +40,44 @@ CROWDED = 0.5
 CORES_USED = 0.7
 
 Measure = Callable[[], Rate]
+Say = Callable[[str], None]
 Change = Callable[[], AbstractContextManager[None]]
 
 
-def measure_machine(probe: Probe, seconds: float, say: Callable[[str], None]) -> MachineFacts:
-    """Measure a run's machine. Whatever is changed to measure it is changed back."""
-    say("other programs, and limits of the machine")
-    watch = MachineWatch()
-    probe.train(TRAIN * seconds, BURN_IN * seconds)
-    use = watch.lap()
+def measure_machine(
+    probe: Probe, seconds: float, use: MachineUse, has_time: bool, say: Say
+) -> MachineFacts:
+    """Describe a run's machine, and try changes. Whatever is changed is changed back.
+
+    Args:
+        probe: The run.
+        seconds: The time for the whole diagnosis of its parts.
+        use: How the machine was used while the run trained.
+        has_time: Whether to try changes. The rest takes no time.
+        say: Announces what is measured.
+    """
     total = total_memory_bytes()
     quota = CGROUPS.cores()
-    return MachineFacts(
-        use=use,
-        quota_cores=quota if quota < math.inf else None,
-        memory_bytes=total,
-        free_memory_bytes=available_memory_bytes(),
-        in_group=CGROUPS.memory_limit_bytes() == total,
-        **_threads(probe, seconds, use),
-        **_opencv(probe, seconds),
-        **_cores(probe, seconds, use),
-        disk=_disk(probe, DISK * seconds),
-    )
+    tried: dict[str, Any] = {}
+    if has_time:
+        say("threads, cores and the disk")
+        tried = {
+            **_threads(probe, seconds, use),
+            **_opencv(probe, seconds),
+            **_cores(probe, seconds, use),
+            "disk": _disk(probe, DISK * seconds),
+        }
+    known: dict[str, Any] = {
+        "use": use,
+        "quota_cores": quota if quota < math.inf else None,
+        "memory_bytes": total,
+        "free_memory_bytes": available_memory_bytes(),
+        "in_group": CGROUPS.memory_limit_bytes() == total,
+        "num_threads": torch.get_num_threads(),
+        "all_cores": os.cpu_count() or 1,
+        "allowed_cores": len(os.sched_getaffinity(0)),
+    }
+    return MachineFacts(**{**known, **tried})
 
 
 def _threads(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
@@ -72,7 +87,7 @@ def _threads(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
     fewer = cores
     if threads <= cores and use.others_cores + use.stolen_cores > CROWDED:
         fewer = max(1, cores - round(use.others_cores + use.stolen_cores))
-    known: dict[str, Any] = {"num_threads": threads, "fewer_threads": min(fewer, threads)}
+    known: dict[str, Any] = {"fewer_threads": min(fewer, threads)}
     if fewer < threads:
         known["fewer_threads_gain"] = _gain(
             lambda: probe.compute(TURN * seconds, BURN_IN * seconds), lambda: torch_threads(fewer)
@@ -113,10 +128,10 @@ def _cores(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
     """Train on all cores, if the affinity mask has fewer and training keeps those busy."""
     mine = os.sched_getaffinity(0)
     every = set(range(os.cpu_count() or 1))
-    known: dict[str, Any] = {"all_cores": len(every), "allowed_cores": len(mine)}
     if len(mine) < len(every) and use.own_cores + use.waited_cores > CORES_USED * len(mine):
-        known["all_cores_gain"] = _gain_of_training(probe, seconds, lambda: _on_cores(every))
-    return known
+        gain = _gain_of_training(probe, seconds, lambda: _on_cores(every))
+        return {"all_cores_gain": gain}
+    return {}
 
 
 def _gain_of_training(probe: Probe, seconds: float, change: Change) -> float:

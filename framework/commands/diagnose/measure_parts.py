@@ -46,6 +46,7 @@ from framework.image.decode import image_size
 from framework.image.header import BadImage, read_header
 from framework.measure.disk_kind import disk_kind
 from framework.measure.host import available_memory_bytes, cpu_info, num_cores, threads_per_rank
+from framework.measure.machine_watch import MachineUse, MachineWatch
 from framework.measure.statistics import median
 from framework.order.batches import Order, spread
 from framework.store.folder_store import FolderStore
@@ -79,21 +80,8 @@ WHOLE = 0.18
 
 Say = Callable[[str], None]
 Action = Callable[[Tensor], object]
-# The fields of `DiagnosisFacts` that other modules measure, given the probe of the run and the
-# seconds for everything.
-SUBJECTS: dict[str, Callable[[Probe, float, Say], Any]] = {
-    "on_machine": measure_machine,  # first: a quota, say, makes all that follows slow
-    "python": measure_python,
-    "syncs": measure_syncs,
-    "slow_records": lambda probe, *_: slow_block(probe.assembly.train_source, probe.assembly.waits),
-    "on_run": measure_run,
-}
-# They are left out if slow steps have used up the time, since they take many more steps.
-OPTIONAL = {
-    "on_machine": "other programs, and limits of the machine",
-    "on_run": "validating, saving and reporting",
-}
-LATEST = 2.5  # times the seconds
+# What takes many more steps is left out if slow steps have used up so many times the seconds.
+LATEST = 2.5
 
 
 class Setting(NamedTuple):
@@ -119,10 +107,11 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
     load = os.getloadavg()[0]
     with closing(setting.probe()) as probe:
         storage, alone = _storage_and_rates(setting, probe, seconds, say)
-        rates = Rates(**_together(probe, seconds, say), copy=_copy_rate(probe), **alone)
+        together, use = _together(probe, seconds, say)
+        rates = Rates(**together, copy=_copy_rate(probe), **alone)
         machine = machine_of(probe.assembly.device, load)
         convolutional = not probe.config["channels_last"] and _has_convolutions(probe)
-        subjects = _subjects(probe, seconds, start + LATEST * seconds, say)
+        subjects = _subjects(probe, seconds, use, start + LATEST * seconds, say)
         settings = settings_of(probe)
         return DiagnosisFacts(machine, settings, rates, storage, convolutional, **subjects)
 
@@ -143,19 +132,34 @@ def _storage_and_rates(
     return None, {}
 
 
-def _subjects(probe: Probe, seconds: float, latest: float, say: Say) -> dict[str, Any]:
-    """Measure the subjects, but those of `OPTIONAL` only if ``latest`` has not passed."""
-    measured: dict[str, Any] = {}
-    for name, measure in SUBJECTS.items():
-        if name in OPTIONAL and time.perf_counter() > latest:
-            say(f"no time left for {OPTIONAL[name]}")
-        else:
-            measured[name] = measure(probe, seconds, say)
+def _subjects(
+    probe: Probe, seconds: float, use: MachineUse, latest: float, say: Say
+) -> dict[str, Any]:
+    """Measure the subjects. What takes many steps is left out once ``latest`` has passed."""
+
+    def has_time(what: str) -> bool:
+        is_early = time.perf_counter() <= latest
+        if not is_early:
+            say(f"no time left for {what}")
+        return is_early
+
+    tries = has_time("other numbers of threads, other cores and the disk")
+    measured: dict[str, Any] = {
+        "on_machine": measure_machine(probe, seconds, use, tries, say),
+        "python": measure_python(probe, seconds, say),
+        "syncs": measure_syncs(probe, seconds, say),
+        "slow_records": slow_block(probe.assembly.train_source, probe.assembly.waits),
+    }
+    if has_time("validating, saving and reporting"):
+        measured["on_run"] = measure_run(probe, seconds, say)
     return measured
 
 
-def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
-    """Measure the loader, computing and training; return fields of `Rates`."""
+def _together(probe: Probe, seconds: float, say: Say) -> tuple[dict[str, Any], MachineUse]:
+    """Measure the loader, computing and training.
+
+    Return fields of `Rates`, and how the machine was used while the run trained.
+    """
     burn_in_s = BURN_IN * seconds
     say("workers and loader")
     loader = probe.loader(LOADER * seconds, burn_in_s)
@@ -164,12 +168,16 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
     wholes: list[Rate] = []
     # Slow steps get one turn: each takes as long as several steps.
     batch_s = num_records / loader.records_per_s
+    uses: list[MachineUse] = []
+    watch = MachineWatch()
     num_turns = TURNS if WHOLE * seconds > SLOW_STEPS * batch_s else 1
     for _ in range(num_turns):  # in turn, because each is judged by the other
         say("computing alone")
         computes.append(probe.compute(COMPUTE * seconds / num_turns, burn_in_s))
         say("training")
+        watch.lap()
         wholes.append(probe.train(WHOLE * seconds / num_turns, burn_in_s))
+        uses.append(watch.lap())
     compute = _pooled(computes)
     whole = _pooled(wholes)
     say("computing another batch size")
@@ -177,7 +185,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
     other_size = num_records * GROWTH if num_records < TINY else num_records // 2
     with suppress(torch.OutOfMemoryError):
         other = probe.compute(OTHER * seconds, burn_in_s, other_size).records_per_s
-    return {
+    rates = {
         "loader": loader.records_per_s,
         "compute": compute.records_per_s,
         "compute_cores": compute.busy_cores,
@@ -189,6 +197,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
         "compute_spans_s": compute.spans_s,
         "spread": whole.spread,
     }
+    return rates, uses[-1]
 
 
 def _pooled(rates: list[Rate]) -> Rate:

@@ -69,12 +69,14 @@ def test_a_source_without_a_store_is_measured_as_far_as_it_goes():
     assert facts.rates.compute > 0
 
 
-def test_without_time_only_the_steps_are_measured(monkeypatch):
+def test_without_time_only_the_steps_and_the_machine_beside_them_are_measured(monkeypatch):
     monkeypatch.setattr(measure_parts, "LATEST", 0.0)
     said = []
     facts = gather_facts(setting("data=synthetic", "batch_size=8"), 0.2, said.append)
     assert facts.python is not None
-    assert (facts.on_machine, facts.on_run) == (None, None)
+    assert facts.on_machine.use.own_cores > 0
+    assert facts.on_machine.disk is None
+    assert facts.on_run is None
     assert "no time left for validating, saving and reporting" in said
 
 
