@@ -1,8 +1,8 @@
 """Measure how much of a step the user's own Python takes: in the model, objective and augment.
 
 Each part of a step is timed, and its stack is sampled in further steps, since sampling makes a step
-slower. What a line spends in long operators of torch is no Python, and is subtracted: one step is
-watched for them.
+slower. What a line spends in long operators of torch is no Python, and is subtracted: a few steps
+are watched for them.
 """
 
 import math
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter, thread_time
 from types import CodeType, FrameType
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -93,13 +93,15 @@ def _of_step(probe: Probe, seconds: float) -> tuple[dict[str, float], list[Pytho
         sampled_s = times.take()
         num_watched = min(num_steps, MOST_WATCHED)
         on_cpu = probe.assembly.device.type == "cpu"
-        watched = [_long_operators(step, sampler, on_cpu) for _ in range(num_watched)]
+        with _LongOperators(sampler, on_cpu) as watched:
+            for _ in range(num_watched):
+                step()
+        long_s = watched.seconds
     lines = sampler.lines()
     step_s = sum(plain_s.values())
     shares: dict[str, float] = {}
     for part in PARTS:
-        # Other programs may interrupt an operator, but hardly in every step.
-        operators_s = num_steps * min(seconds_by_part[part] for seconds_by_part in watched)
+        operators_s = num_steps / num_watched * long_s[part]
         python_s = sum(line.python_s for line in lines if line.label == part) - operators_s
         python = python_s / max(sampled_s[part], 1e-9)
         shares[part] = min(max(python, 0.0), 1.0) * plain_s[part] / step_s
@@ -115,15 +117,6 @@ def _repeated(step: Callable[[], None], seconds: float) -> int:
         step()
         num_steps += 1
     return num_steps
-
-
-def _long_operators(
-    step: Callable[[], None], sampler: StackSampler, on_cpu: bool
-) -> Mapping[str, float]:
-    """Return the seconds of a step in long operators of torch, by part."""
-    with _LongOperators(sampler, on_cpu) as operators:
-        step()
-    return operators.seconds
 
 
 def _of_transform(probe: Probe, seconds: float) -> tuple[float, list[PythonLine]]:
@@ -238,6 +231,17 @@ class _PartTimes:
         return seconds
 
 
+class _Call(NamedTuple):
+    """Seconds of a call of an operator.
+
+    On a CPU, the calling thread takes part in every operator: one that keeps it hardly busy was
+    interrupted by other programs. A sampler counts the interruption, too.
+    """
+
+    passed_s: float
+    busy_s: float  # that the thread computed
+
+
 class _LongOperators(TorchFunctionMode):
     """Times operators of torch that a sampler counts as Python of the user, by their place."""
 
@@ -245,7 +249,7 @@ class _LongOperators(TorchFunctionMode):
         super().__init__()
         self._sampler = sampler
         self._on_cpu = on_cpu
-        self._times_s: defaultdict[tuple[str, CodeType, int, str], list[float]] = defaultdict(list)
+        self._calls: defaultdict[tuple[str, CodeType, int, str], list[_Call]] = defaultdict(list)
 
     @property
     def seconds(self) -> defaultdict[str, float]:
@@ -254,9 +258,9 @@ class _LongOperators(TorchFunctionMode):
         An operator is long if most of its calls in the same place are: any call may be interrupted.
         """
         seconds: defaultdict[str, float] = defaultdict(float)
-        for (label, *_), times_s in self._times_s.items():
-            if median(times_s) > LONG_S:
-                seconds[label] += math.fsum(times_s)
+        for (label, *_), calls in self._calls.items():
+            if median([call.busy_s for call in calls]) > LONG_S:
+                seconds[label] += math.fsum(call.passed_s for call in calls)
         return seconds
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -265,17 +269,15 @@ class _LongOperators(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         busy_s = thread_time() - start_cpu
         passed_s = perf_counter() - start
-        if self._on_cpu:
-            # This thread takes part in every operator: one that keeps it hardly busy was
-            # interrupted by other programs. A wait for a GPU may take no CPU time.
-            passed_s = min(passed_s, busy_s)
-            if func is Tensor.tolist:  # making Python numbers is work of Python
-                return result
+        if not self._on_cpu:
+            busy_s = passed_s  # a wait for a GPU may take no CPU time
+        elif func is Tensor.tolist:  # making Python numbers is work of Python
+            return result
         caller = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
         if _is_sampled(caller, func):
             name = getattr(func, "__name__", "")
             key = (self._sampler.label, caller.f_code, caller.f_lineno, name)
-            self._times_s[key].append(passed_s)
+            self._calls[key].append(_Call(passed_s, busy_s))
         return result
 
 
