@@ -18,7 +18,7 @@ def size():
     line = next(line for line in open("/proc/self/maps") if line.endswith("[heap]\\n"))
     start, stop = (int(word, 16) for word in line.split()[0].split("-"))
     return (stop - start) >> 20
-places = [libc.malloc(20 << 20) for _ in range(5)]
+places = [libc.malloc(50 << 20) for _ in range(2)]
 held = size()
 for place in places:
     libc.free(place)
