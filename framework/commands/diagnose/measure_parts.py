@@ -59,7 +59,7 @@ from framework.store.shards import ShardedStore
 from framework.store.versions import files_of, split_version
 
 NUM_SAMPLES = 64  # records whose size is looked at
-SLICE = 16  # images prepared at a time in this thread, so that a second holds several slices
+SLICE = 16  # images prepared at a time in one thread, so that a second holds several slices
 GRACE_S = 1.0  # how much longer than planned a measurement of slow steps may take
 NUM_WINDOWS = 5
 TURNS = 2
@@ -209,7 +209,10 @@ def _pooled(rates: list[Rate]) -> Rate:
 
 
 def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
-    """Measure reading, decoding and transforming in this thread; return fields of `Rates`."""
+    """Measure reading, decoding and transforming in one thread; return fields of `Rates`.
+
+    It is no main thread, whose compiled functions share their work among all cores.
+    """
     store = source.store
     views = tuple(source.read.views)
     size = source.order.batch_size
@@ -218,11 +221,13 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
         size = SLICE
     indices = _indices(source.order, size)
     say("reading")
-    read, read_cores = _rate(lambda part: touch(store.read(part, views)), indices, READ * seconds)
+    rates: dict[str, Any] = {}
+    rates["read"], rates["read_cores"] = _rate_of_one(
+        lambda part: touch(store.read(part, views)), indices, READ * seconds
+    )
     say("decoding and transforming")
     prepare = _preparing(source)
-    rates = {"read": read, "read_cores": read_cores}
-    rates["prepare"], rates["prepare_cores"] = _rate(prepare, indices, PREPARE * seconds)
+    rates["prepare"], rates["prepare_cores"] = _rate_of_one(prepare, indices, PREPARE * seconds)
     if num_cores() > 1:
         rates["prepare_two"] = _rate_of_two(prepare, indices, TWO * seconds)
         rates["two_cores"] = _speedup_of_two(TWO * seconds / 2)
@@ -234,7 +239,7 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
         with closing(plain.probe()) as probe:
             prepare = _preparing(probe.assembly.train_source)
             indices = _indices(source.order, SLICE)
-            rates["prepare_plain"] = _rate(prepare, indices, PLAIN * seconds)[0]
+            rates["prepare_plain"] = _rate_of_one(prepare, indices, PLAIN * seconds)[0]
     return rates
 
 
@@ -270,6 +275,12 @@ def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[fl
     return num_records / took_s, (time.process_time() - cpu_s) / took_s
 
 
+def _rate_of_one(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[float, float]:
+    """Return what ``_rate`` returns, measured in a thread like those that deliver batches."""
+    with ThreadPoolExecutor(1, "paceline-diagnose") as pool:
+        return pool.submit(_rate, action, indices, seconds).result()
+
+
 def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> float:
     """Return records per second of ``action`` in two threads together."""
     lock = threading.Lock()
@@ -293,7 +304,7 @@ def _speedup_of_two(seconds: float) -> float:
     def work(_: Tensor) -> None:
         hashlib.sha256(data)
 
-    return _rate_of_two(work, parts, seconds) / _rate(work, parts, seconds)[0]
+    return _rate_of_two(work, parts, seconds) / _rate_of_one(work, parts, seconds)[0]
 
 
 def touch(records: dict[str, Any]) -> int:
