@@ -19,8 +19,8 @@ from framework.system.page_locked import use
 Stream = torch.cuda.Stream
 T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
-# forward passes that the host may queue ahead of the device; the device has that much work
-RUN_AHEAD = 4
+# forward passes that the host may queue ahead of the device, which has two less at the least
+RUN_AHEAD = 6
 
 
 def host_batches(
@@ -73,21 +73,32 @@ class Pace:
 
     Memory of a batch comes back only when the device is done with it. Without a limit, a host with
     few kernels to launch, such as a captured step, would fill both memories with batches.
+
+    Only every second pass is looked at, because recording an event takes up to 10 us of the host.
+    Make it in the thread, and on the stream, of the step.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._is_on = device.type == "cuda"
-        self._passes: deque[torch.cuda.Event] = deque()
+        self._stream: Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.current_stream(device)
+        self._num_passes = 0
+        self._done: deque[torch.cuda.Event] = deque()  # of every second pass
 
     def end_pass(self) -> None:
-        """Count the work that was queued since the last call, and wait for the oldest pass."""
-        if not self._is_on:
+        """Count the work that was queued since the last call, and wait for older work."""
+        if self._stream is None:
             return
-        event = torch.cuda.Event()
-        event.record()
-        self._passes.append(event)
-        if len(self._passes) > RUN_AHEAD:
-            self._passes.popleft().synchronize()
+        self._num_passes += 1
+        if self._num_passes % 2:
+            return
+        is_full = 2 * len(self._done) == RUN_AHEAD
+        # the oldest was waited for
+        event = self._done.popleft() if is_full else torch.cuda.Event()
+        event.record(self._stream)
+        self._done.append(event)
+        if 2 * len(self._done) == RUN_AHEAD:
+            self._done[0].synchronize()
 
 
 @final

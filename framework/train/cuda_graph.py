@@ -186,6 +186,7 @@ class GraphedPasses:
         check_outcome(outcome)
         self.stepper.update()
         self._slots.end(outcome)
+        self.stepper.optimizer.zero_grad(set_to_none=True)  # once, for the steps kernel by kernel
 
     def _repeat(self, batch: Batch) -> Outcome:
         """Copy the batch to where the graph reads it, and replay the graph."""

@@ -183,8 +183,9 @@ class Stepper:
             self._restore_buffers()
             if progress.missed > self.plan.max_missed:
                 raise too_many(progress)
+        if not self.updated:  # a captured step leaves no gradients
+            self.optimizer.zero_grad(set_to_none=True)
         self.updated = False
-        self.optimizer.zero_grad(set_to_none=True)
 
     def _keep_buffers(self) -> None:
         """Remember the buffers, for steps that are skipped after batch norm saw their records."""
