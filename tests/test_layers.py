@@ -66,7 +66,7 @@ HOMES = {
     "wandb": {"sink/wandb.py"},
     "onnxruntime": {"commands/export/onnx_format.py"},
     "torchmetrics": {"train/torch_metrics.py"},
-    "triton": {"augment/pixel_kernel.py"},
+    "triton": {"augment/pixel_kernel.py", "order/draw_kernel.py"},
     "timm": {"config/declared_inputs.py"},
     "torchvision": {"config/declared_inputs.py"},
     "transformers": {"config/foreign_models.py"},

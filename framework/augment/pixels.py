@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from framework.errors import words_of
+from framework.system.checked_kernel import CheckedKernel
 
 
 class PixelForm(NamedTuple):
@@ -108,15 +108,15 @@ def _reflected(places: Tensor, size: int) -> Tensor:
 
 @final
 class PixelKernel:
-    """The kernel. The first batch of each kind is also computed by the operators.
-
-    Attributes:
-        failure: Why it is no longer used, or None.
-    """
+    """The kernel. The first batch of each kind is also computed by the operators."""
 
     def __init__(self) -> None:
-        self.failure: str | None = None
-        self._checked: set[tuple[Any, ...]] = set()
+        self._kernel = CheckedKernel()
+
+    @property
+    def failure(self) -> str | None:
+        """Why it is no longer used, or None."""
+        return self._kernel.failure
 
     def __call__(
         self, image: Tensor, change: PixelChange, form: PixelForm = PLAIN
@@ -125,25 +125,16 @@ class PixelKernel:
 
         The result, [B, C, H, W], has the dtype of ``form`` if it is normalized.
         """
-        if self.failure is not None or not change.fits(image) or not image.numel():
+        if not change.fits(image) or not image.numel():
             return None
         kind = (image.shape[1:], change.padding, change.reflects, form)
         kind += tuple(part is None for part in change)
-        try:
-            result = _launched(image, change, form)
-            if kind not in self._checked:
-                self._check(result, by_operators(image, change).to(result.dtype))
-                self._checked.add(kind)
-        except Exception as error:  # noqa: BLE001  # a missing package or compiler, or any fault in it
-            self.failure = f"{type(error).__name__}: {words_of(error)[:200]}"
-            return None
-        if self.failure is not None:
-            return None
-        return result
-
-    def _check(self, result: Tensor, other: Tensor) -> None:
-        if not torch.equal(result, other):
-            self.failure = "its numbers differ from the operators'"
+        dtype = torch.uint8 if change.scale is None else form.dtype
+        return self._kernel(
+            kind,
+            lambda: _launched(image, change, form),
+            lambda: by_operators(image, change).to(dtype),
+        )
 
 
 def _launched(image: Tensor, change: PixelChange, form: PixelForm) -> Tensor:

@@ -7,6 +7,7 @@ from framework.config.assemble import Assembly, fuses
 from framework.config.declared_inputs import contradictions
 from framework.config.targets import Config
 from framework.contracts.records import notes_of
+from framework.order.draws import draw_kernel
 
 MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand classes
 
@@ -44,10 +45,22 @@ def choice_notes(assembly: Assembly) -> list[str]:
         notes.append(
             "compile=true: the augmentation is not said to be exact, and runs kernel by kernel"
         )
-    if on_gpu and pixel_kernel.failure:
-        what = f"no kernel cuts and normalizes pixels at once ({pixel_kernel.failure})"
-        notes.append(f"augment: {what}; torch's operators do it")
+    if on_gpu:
+        notes += _kernel_notes()
     return [*notes, *assembly.parallel.notes, *assembly.train.notes]
+
+
+def _kernel_notes() -> list[str]:
+    """Return why torch's operators do the work of our kernels."""
+    kernels = {
+        "cuts and normalizes pixels at once": pixel_kernel.failure,
+        "makes random numbers": draw_kernel.failure,
+    }
+    return [
+        f"augment: no kernel {what} ({failure}); torch's operators do it"
+        for what, failure in kernels.items()
+        if failure
+    ]
 
 
 def _typed(values: Config) -> str:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
+
+from framework.system.checked_kernel import CheckedKernel
 
 
 def _signed(word: int) -> int:
@@ -53,6 +56,9 @@ def keyed_draws(indices: Tensor, key: int | Tensor, num_draws: int) -> Tensor:
     return bits.to(torch.float32) * 2.0**-24
 
 
+draw_kernel = CheckedKernel()
+
+
 @dataclass(frozen=True)
 class DeviceDraws:
     """The random numbers of an augment: float32 [B, num_draws] in [0, 1) for each batch.
@@ -80,7 +86,34 @@ class DeviceDraws:
         return key, torch.tensor((epoch % 2) * _BELOW_ONE)
 
     def of(self, indices: Tensor, key: Tensor, mirror: Tensor | None = None) -> Tensor:
-        """Return the numbers of the records at ``indices``, given the ``keys`` of an epoch."""
+        """Return the numbers of the records at ``indices``, given the ``keys`` of an epoch.
+
+        On a GPU a kernel makes them, if it can be compiled: the operators would launch up to 50.
+        """
+        # torch's compiler makes one kernel of the operators
+        if indices.device.type == "cuda" and not is_compiling():
+            kind = (self.num_draws, self.alternating)
+            made = draw_kernel(
+                kind,
+                lambda: self._launched(indices, key, mirror),
+                lambda: self.by_operators(indices, key, mirror),
+            )
+            if made is not None:
+                return made
+        return self.by_operators(indices, key, mirror)
+
+    def _launched(self, indices: Tensor, key: Tensor, mirror: Tensor | None) -> Tensor:
+        from framework.order.draw_kernel import launch  # noqa: PLC0415  # only with Triton
+
+        out = torch.empty((len(indices), self.num_draws), device=indices.device)
+        # the keys lie on the host: reading them waits for nothing
+        first = key_of(self.seed, 0, ON_DEVICE)
+        is_mirrored = mirror is not None and bool(mirror)
+        launch(indices.contiguous(), int(key), first, self.alternating, is_mirrored, out)
+        return out
+
+    def by_operators(self, indices: Tensor, key: Tensor, mirror: Tensor | None = None) -> Tensor:
+        """Return what ``of`` returns, by torch's operators."""
         result = keyed_draws(indices, key, self.num_draws)
         if mirror is None:
             return result

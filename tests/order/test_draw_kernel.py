@@ -1,0 +1,76 @@
+"""The kernel in Triton's interpreter, and compiled for a GPU without one."""
+
+import importlib
+import sys
+
+import pytest
+import torch
+
+from framework.order.draws import DeviceDraws, draw_kernel
+
+pytest.importorskip("triton", reason="needs Triton")
+MODULE = "framework.order.draw_kernel"
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """The module, whose kernel Triton runs on the CPU."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    yield importlib.import_module(MODULE)
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+
+
+def made(draws, indices, epoch):
+    key, *mirror = draws.keys(epoch)
+    return draws._launched(indices, key, *(mirror or [None]))
+
+
+@pytest.mark.parametrize("alternating", [(), (2,), (0, 4)])
+@pytest.mark.parametrize("epoch", [0, 1, 6])
+def test_the_numbers_are_those_of_the_operators(alternating, epoch, interpreted):
+    indices = torch.cat([torch.randperm(300), torch.tensor([2**31, 2**40 + 1])])
+    draws = DeviceDraws(3, 5, alternating)
+    assert made(draws, indices, epoch).equal(draws.by_operators(indices, *draws.keys(epoch)))
+
+
+def test_a_seed_of_small_numbers_and_a_single_record(interpreted):
+    draws = DeviceDraws(0, 1)
+    for key in (0, 1, -1, 2**63 - 1, -(2**63)):
+        keys = (torch.tensor(key),)
+        indices = torch.tensor([7])
+        assert draws._launched(indices, *keys, None).equal(draws.by_operators(indices, *keys))
+
+
+def test_indices_that_do_not_lie_side_by_side(interpreted):
+    draws = DeviceDraws(1, 3, (2,))
+    indices = torch.arange(40)[::3]
+    assert made(draws, indices, 1).equal(draws.by_operators(indices, *draws.keys(1)))
+
+
+def test_it_compiles_for_a_gpu(monkeypatch, tmp_path):
+    from triton import compiler
+    from triton.backends.compiler import GPUTarget
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    module = importlib.import_module(MODULE)
+    constants = {"NUM_DRAWS": 3, "ALTERNATING": 4, "BLOCK": module.BLOCK}
+    signature = {"indices": "*i64", "out": "*fp32", "count": "i32", "key": "i64"}
+    signature |= {"first_key": "i64", "mirrored": "i32"} | dict.fromkeys(constants, "constexpr")
+    source = compiler.ASTSource(module.make_draws, signature, constants)
+    options = {"enable_fp_fusion": False}
+    assert "cubin" in compiler.compile(source, GPUTarget("cuda", 90, 32), options).asm
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+@pytest.mark.parametrize("alternating", [(), (2,)])
+def test_a_gpu_gives_the_numbers_of_the_cpu(alternating):
+    draws = DeviceDraws(3, 5, alternating)
+    indices = torch.randperm(10_000)
+    for epoch in range(3):
+        keys = draws.keys(epoch)
+        assert draws.of(indices.cuda(), *keys).cpu().equal(draws.of(indices, *keys))
+    assert draw_kernel.failure is None
