@@ -20,6 +20,7 @@ from framework.cli.rundir import discard_if_empty
 from framework.config.schema import AFTER_STEP, NEXT_FACTS
 from framework.errors import (
     EXIT_INTERRUPTED,
+    ConfigError,
     DistributedError,
     PacelineError,
     ResourceError,
@@ -34,6 +35,7 @@ ALL = 1 << 20  # characters
 FILES = (errno.EMFILE, errno.ENFILE)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM)
+NOT_REPEATABLE = " does not have a deterministic implementation"  # behind an operator's name
 # What torch says when another rank is gone.
 PEER_WORDS = (
     "gloo",
@@ -202,8 +204,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | None:
     """Return the error of ours that tells the user what to do, or None."""
     chain = list(_chain(error))
-    if limit := _limit(chain):
-        return limit
+    if refusal := _limit(chain) or _not_repeatable(chain):
+        return refusal
     if isinstance(error, PacelineError):
         return error
     words = words_of(error)[:200]
@@ -230,6 +232,18 @@ def _limit(chain: list[BaseException]) -> ResourceError | None:
     if any("can't start new thread" in words_of(error, ALL) for error in chain):
         fix = "use fewer workers, or raise 'ulimit -u'"
         return ResourceError(110, "threads", "the system starts no more of them", fix)
+    return None
+
+
+def _not_repeatable(chain: list[BaseException]) -> ConfigError | None:
+    """Return the error for an operator that ``deterministic=true`` forbids."""
+    for error in chain:
+        words = words_of(error, ALL)
+        if isinstance(error, RuntimeError) and NOT_REPEATABLE in words:
+            operator = words.partition(NOT_REPEATABLE)[0]
+            what = f"{operator} has no algorithm that repeats its results"
+            fix = "use another operator in the model, or leave the option out"
+            return ConfigError(361, "deterministic = true", what, fix)
     return None
 
 

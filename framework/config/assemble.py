@@ -55,6 +55,7 @@ from framework.measure.numa import stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order.batches import Order, OrderChoice
 from framework.order.draws import DeviceDraws
+from framework.system.algorithms import choose_algorithms
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
@@ -218,14 +219,13 @@ def assemble(
     keep_freed_memory()
     seed_generators(config["seed"])
     device = find_device(config["device"])
+    choose_algorithms(device, config["deterministic"])
     parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
     if parallel.rank != 0:
         say = _ignore
     device = parallel.device
     use(device, pinned=False)
     stay_beside(device)
-    if device.type == "cuda":
-        torch.backends.cudnn.benchmark = True  # batches have few sizes
     of_rank = parallel.world_size > 1
     clock: Clock = make_clock(device, config["clock"], of_rank)
     val_clock: Clock = make_clock(device, config["clock"])

@@ -71,6 +71,7 @@ RULES: dict[str, Rule] = {
     "channels_last": Rule(bool),
     "compile": Rule(bool),
     "cuda_graph": Rule(bool),
+    "deterministic": Rule(bool),
     "clock": Rule(bool | str, choices=("full",), means="true, false or full"),
     "device": Rule(str),
     "search_metric": Rule(str),

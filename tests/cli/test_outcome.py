@@ -2,9 +2,11 @@ import errno
 import json
 
 import pytest
+import torch
 
 from framework.cli.outcome import RunOutcome, conclude, outcome_of
 from framework.config.schema import AFTER_STEP
+from framework.system.algorithms import choose_algorithms
 
 
 def test_a_lost_worker_is_known_under_another_error_too(tmp_path):
@@ -17,6 +19,21 @@ def test_a_lost_worker_is_known_under_another_error_too(tmp_path):
     outcome = outcome_of(broken, tmp_path, show_traceback=False)
     assert outcome.code == 5
     assert outcome.reason.startswith("error[R102]: workers: a worker process was lost")
+
+
+def test_an_operator_without_a_repeatable_algorithm_is_named(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+
+    def action():
+        choose_algorithms(torch.device("cpu"), deterministic=True)
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+        return RunOutcome(0, "")
+
+    outcome = outcome_of(action, tmp_path, show_traceback=False)
+    choose_algorithms(torch.device("cpu"), deterministic=False)
+    assert outcome.code == 2
+    told = "error[C361]: deterministic = true: put_ has no algorithm that repeats its results; use"
+    assert outcome.reason.startswith(told)
 
 
 def test_an_error_that_is_its_own_context_is_told_all_the_same(tmp_path):

@@ -33,6 +33,7 @@ VALUES = {
     "channels_last": False,
     "compile": False,
     "cuda_graph": False,
+    "deterministic": False,
     "on_nan": "stop",
     "max_skips": 20,
     "ema_every": 1,
