@@ -78,12 +78,12 @@ def num_threads() -> int:
 def beside(device: torch.device) -> int:
     """Return the number of threads that deliver batches beside a step on ``device``.
 
-    A GPU's host uses half of the cores of this process, at most 8, because one thread copies less
-    than the bus can carry. The CPU uses 1, because the step needs the others.
+    A GPU's host uses three quarters of the cores of this process, at most 16, because a thread
+    copies 5 GB/s and the bus carries 55. The CPU uses 1, because the step needs the others.
     """
     if device.type == "cpu":
         return 1
-    return min(8, max(1, torch.get_num_threads() // 2))
+    return min(16, max(1, 3 * torch.get_num_threads() // 4))
 
 
 def limit_threads(count: int) -> None:

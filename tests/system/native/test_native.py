@@ -65,7 +65,7 @@ def test_a_thread_that_feeds_a_gpu_has_half_of_the_cores_and_one_that_feeds_the_
     thread.join()
     assert result == [3, 3]
     assert num_threads() == torch.get_num_threads()
-    for cores, threads in ((1, 1), (6, 3), (64, 8)):
+    for cores, threads in ((1, 1), (6, 4), (64, 16)):
         monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
         assert beside(torch.device("cuda", 0)) == threads
         assert beside(torch.device("cpu")) == 1
