@@ -1,6 +1,6 @@
 """Run the GPU tests and benchmarks of a bundle, on a machine that cannot install anything.
 
-    python3 go.py tests     # the tests marked gpu, in four processes
+    python3 go.py tests     # the tests marked gpu, in eight processes
     python3 go.py first     # benchmarks: facts, same, overhead, overlap, loading
     python3 go.py second    # benchmarks: cifar10_fast, augments, switches
 
@@ -40,7 +40,7 @@ PARTS = {
     "first": ("facts", "same", "overhead", "overlap", "loading"),
     "second": ("cifar10_fast", "augments", "switches"),
 }
-NUM_PROCESSES = 4  # on one GPU: most of a test is starting, on the host
+NUM_PROCESSES = 8  # on one GPU: most of a test is starting, on the host
 TEST_LIMIT_S = 240
 GRACE_S = 10  # between asking a program to end and killing it
 RESULTS = "PACELINE_GPU_RESULTS"  # where `pytest_runtest_logreport` writes
