@@ -35,6 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,8 @@ from torch.utils.flop_counter import FlopCounterMode
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from gpu_goals import HEAD, judged  # noqa: E402
 from overhead import READ_EVERY, OneBatch, hand_written, make_trainer, pair  # noqa: E402
+from peers.speed_record import Images  # noqa: E402
+from peers.speed_record import train as train_plainly  # noqa: E402
 from tune import make_images  # noqa: E402
 
 from framework.augment.fused import Fused  # noqa: E402
@@ -785,7 +788,7 @@ FAST_HEAD = (
 
 
 def cifar10_fast(bench: Bench) -> None:
-    """Seconds to an accuracy, by the recipe as it stands."""
+    """Seconds to an accuracy, by the recipe as it stands, and by a plain script of the same net."""
     if bench.cifar10 is None:
         print("\n## cifar10_fast\n\nnot run: --cifar10 FOLDER_OR_TAR is missing", flush=True)
         return
@@ -817,9 +820,31 @@ def cifar10_fast(bench: Bench) -> None:
         f"{rate:,.0f}",
         f"{100 * bench.result['outside']:.1f} %",
     )
+    plain_script(bench, bench.work / "cifar10")
     operations = operations_of(bench, [*words, *tiny])
     share = bench.result["share"] = rate * operations / bench.floors.products["bf16"]
     print(f"\nof the matrix rate: {share:.3f}", flush=True)
+
+
+def plain_script(bench: Bench, stores: Path) -> None:
+    """Train the published net without a framework, twice: cuDNN searches in the first run."""
+    head = ("a plain script, seed", "accuracy", "seconds of training")
+    table = bench.table("The published net and schedule on the same images", *head)
+    training, test = (arrays_of(stores / f"{name}.h5", bench.device) for name in ("train", "val"))
+    if bench.small:
+        training, test = (Images(*(part[:1024] for part in images)) for images in (training, test))
+    for seed in range(1 if bench.small else 2):
+        result = train_plainly(training, test, 1 if bench.small else 10, seed)
+        bench.result[f"plain script, seed {seed}"] = result._asdict()
+        table.row(str(seed), f"{result.accuracy:.4f}", f"{result.seconds:.1f}")
+
+
+def arrays_of(store: Path, device: torch.device) -> Images:
+    with h5py.File(store) as file:
+        pixels, labels = (
+            torch.from_numpy(file[f"records/{name}"][:]) for name in ("image", "label")
+        )
+    return Images(pixels.to(device), labels.to(device))
 
 
 def typical_step(spans: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
