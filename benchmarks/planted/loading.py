@@ -56,7 +56,7 @@ def _too_many(folder: Path) -> list[str]:
         *SMALL,
         "batch_size=64",
         "data=hdf5",
-        f"data.train={write_raw(folder / 'blocks.h5', 4096, 64, 32, 'gzip')}",
+        f"data.train={write_raw(folder / 'blocks.h5', 24576, 64, 32, 'gzip')}",
         "order=block",
         "order.block_records=32",
         "order.window_blocks=16",
