@@ -252,8 +252,10 @@ class TimedCheckpoints:
         final: bool,
     ) -> Saved:
         def timed(kept: dict[str, Any] | None, is_best: bool) -> tuple[Saved, float]:
+            # each has a file of its own, as in a run: replacing one takes longer
+            place = step + len(self._states_s)
             start = time.perf_counter()
-            saved = self._checkpoints.save(step, state, kept, is_best, final)
+            saved = self._checkpoints.save(place, state, kept, is_best, final)
             return saved, time.perf_counter() - start
 
         start = time.perf_counter()
