@@ -18,6 +18,7 @@ from framework.commands.bisect.measure_server import take_output
 from framework.commands.probe import Probe, visit
 from framework.errors import PacelineError, words_of
 from framework.measure.host import threads_per_rank
+from framework.system.malloc import give_back_freed_memory
 from framework.system.stopping import die_with_parent, set_all
 from framework.system.user_code import user_error
 
@@ -129,7 +130,8 @@ def limit_this_process(num_bytes: int) -> None:
 
 
 def forget_peak() -> None:
-    """Restart the measurement of `peak_bytes`."""
+    """Restart the measurement of `peak_bytes`, without what malloc keeps."""
+    give_back_freed_memory()
     with suppress(OSError):  # Linux only, proc(5): clear_refs
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
