@@ -239,12 +239,18 @@ def _not_repeatable(chain: list[BaseException]) -> ConfigError | None:
     """Return the error for an operator that ``deterministic=true`` forbids."""
     for error in chain:
         words = words_of(error, ALL)
-        if isinstance(error, RuntimeError) and NOT_REPEATABLE in words:
-            operator = words.partition(NOT_REPEATABLE)[0]
+        if isinstance(error, RuntimeError) and NOT_REPEATABLE in words and _was_asked():
+            *_, operator = words.partition(NOT_REPEATABLE)[0].split() or [""]
             what = f"{operator} has no algorithm that repeats its results"
             fix = "use another operator in the model, or leave the option out"
             return ConfigError(361, "deterministic = true", what, fix)
     return None
+
+
+def _was_asked() -> bool:
+    from framework.system.algorithms import is_deterministic  # noqa: PLC0415  # loads torch, as above
+
+    return is_deterministic()
 
 
 def _refused(error: OSError) -> ResourceError:

@@ -216,9 +216,9 @@ def assemble(
     config, starts_from = with_digest(config)
     declared = declared_inputs(config)
     config, sizes = with_declared_sizes(config, declared)
-    keep_freed_memory()
     seed_generators(config["seed"])
     device = find_device(config["device"])
+    keep_freed_memory(of_any_size=device.type == "cpu")
     choose_algorithms(device, config["deterministic"])
     parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
     if parallel.rank != 0:

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from framework.config.build import last_line
+from framework.config.resume import LATER_KEYS
 from framework.config.rule import check_values
 from framework.config.schema import FACTS, RULES, RULES_BY_BLOCK
 from framework.config.targets import Config
@@ -26,6 +27,8 @@ KEYS = (
     *("limit", "select", "fold", "folds", "channels_last", "compile", "device", "collate"),
     *("verify", "clock"),
 )
+# Keys that runs of older versions lack, with what was true for them.
+LATER: Config = {**LATER_KEYS, "deterministic": False}
 USED_PARTS = ("model", "objective", "transform", "augment", "precision", "parallel", "loader")
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
 _DECODED = "${oc.decode:"
@@ -57,6 +60,7 @@ def read_config(run_dir: Path, name: str | None = None) -> tuple[Config, Manifes
         what = "the run never began: it has read no data"
         raise CheckpointError(120, where, what, "wait for it, or give the directory of another run")
     try:
+        config = {**LATER, **config}
         if chosen == newest:  # the others are complete
             for place, value in facts.get("auto", {}).items():
                 _put(config, place, value)

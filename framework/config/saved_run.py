@@ -59,7 +59,7 @@ from framework.measure.clock import NoClock
 from framework.measure.numa import stay_beside
 from framework.store.chunk_store import ChunkStore
 from framework.store.file_format import format_of
-from framework.system.algorithms import choose_algorithms
+from framework.system.algorithms import choose_algorithms, is_deterministic
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
@@ -132,7 +132,7 @@ class SavedRun:
         keep_freed_memory()
         seed_generators(self.config["seed"])
         device = find_device(self.config["device"])
-        choose_algorithms(device, self.config.get("deterministic", False))  # older runs lack it
+        choose_algorithms(device, self.config["deterministic"] or is_deterministic())
         parallel: Parallel = build("parallel", self.config["parallel"], self.allowed, device=device)
         use(parallel.device, pinned=False)
         stay_beside(parallel.device)

@@ -11,6 +11,11 @@ class _Choice:
     deterministic = False  # whether the newest run in this process asked for it
 
 
+def is_deterministic() -> bool:
+    """Return whether the newest run in this process asked for algorithms that repeat."""
+    return _Choice.deterministic
+
+
 def choose_algorithms(device: torch.device, deterministic: bool) -> None:
     """Let cuDNN try which algorithms are fastest, or take those that repeat their results.
 

@@ -93,6 +93,14 @@ def test_the_newest_configuration_of_a_resumed_run_counts():
     assert read_config(Path())[0]["batch_size"] == 7
 
 
+def test_a_run_of_an_older_version_has_the_keys_that_it_lacks():
+    config = config_of("data=synthetic", "prepare=null")
+    del config["deterministic"], config["ema_lookahead"]
+    write(config)
+    read, _ = read_config(Path())
+    assert (read["deterministic"], read["ema_lookahead"]) == (False, False)
+
+
 def test_a_run_that_never_began_is_refused():
     write(config_of("data=synthetic", "prepare=null"))
     Path("run.json").write_text("{}")
