@@ -57,6 +57,7 @@ from framework.store.lmdb_store import LMDBStore
 from framework.store.page_cache import cached_share
 from framework.store.shards import ShardedStore
 from framework.store.versions import files_of, split_version
+from framework.system.native import limit_threads
 
 NUM_SAMPLES = 64  # records whose size is looked at
 SLICE = 16  # images prepared at a time in one thread, so that a second holds several slices
@@ -211,7 +212,7 @@ def _pooled(rates: list[Rate]) -> Rate:
 def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
     """Measure reading, decoding and transforming in one thread; return fields of `Rates`.
 
-    It is no main thread, whose compiled functions share their work among all cores.
+    It is a thread like a worker's. The main thread would share its work among all cores.
     """
     store = source.store
     views = tuple(source.read.views)
@@ -276,8 +277,8 @@ def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[fl
 
 
 def _rate_of_one(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[float, float]:
-    """Return what ``_rate`` returns, measured in a thread like those that deliver batches."""
-    with ThreadPoolExecutor(1, "paceline-diagnose") as pool:
+    """Return what ``_rate`` returns, measured in a thread like a worker's."""
+    with ThreadPoolExecutor(1, "paceline-diagnose", limit_threads, (1,)) as pool:
         return pool.submit(_rate, action, indices, seconds).result()
 
 
@@ -291,7 +292,7 @@ def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> f
                 part = next(indices)
             yield part
 
-    with ThreadPoolExecutor(2, "paceline-diagnose") as pool:
+    with ThreadPoolExecutor(2, "paceline-diagnose", limit_threads, (1,)) as pool:
         jobs = [pool.submit(_rate, action, locked(), seconds) for _ in range(2)]
         return sum(job.result()[0] for job in jobs)
 

@@ -113,11 +113,15 @@ class SlowCheckpoints:
 
     now_s = 0.0
 
+    def __init__(self):
+        self.steps = []
+
     def is_late(self):
         return False
 
     def save(self, step, state, weights, best, final):
         self.now_s += 0.02 if weights is None else 0.07
+        self.steps.append(step)
         return Path(f"{step}.pt")
 
 
@@ -126,5 +130,6 @@ def test_a_state_is_timed_without_the_weights_that_the_last_save_writes(monkeypa
     clock = SimpleNamespace(perf_counter=lambda: slow.now_s)
     monkeypatch.setattr("framework.commands.diagnose.measure_run.time", clock)
     saves = TimedCheckpoints(slow)
-    assert saves.save(3, {}, {}, best=False, final=True) == Path("3.pt")
+    assert saves.save(3, {}, {}, best=False, final=True) == Path("11.pt")
+    assert slow.steps == [*range(3, 12)]  # no file is replaced, as in a run
     assert (saves.state_s, saves.weights_s) == pytest.approx((0.02, 0.05))
