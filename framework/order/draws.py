@@ -57,6 +57,7 @@ def keyed_draws(indices: Tensor, key: int | Tensor, num_draws: int) -> Tensor:
 
 
 draw_kernel = CheckedKernel()
+MOST_DRAWS = 31  # of the kernel, per record
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class DeviceDraws:
         On a GPU a kernel makes them, if it can be compiled: the operators would launch up to 50.
         """
         # torch's compiler makes one kernel of the operators
-        if indices.device.type == "cuda" and not is_compiling():
+        # the kernel keeps the alternating columns in the bits of a number
+        on_gpu = indices.device.type == "cuda" and self.num_draws < MOST_DRAWS
+        if on_gpu and not is_compiling():
             kind = (self.num_draws, self.alternating)
             made = draw_kernel(
                 kind,
@@ -105,7 +108,8 @@ class DeviceDraws:
     def _launched(self, indices: Tensor, key: Tensor, mirror: Tensor | None) -> Tensor:
         from framework.order.draw_kernel import launch  # noqa: PLC0415  # only with Triton
 
-        out = torch.empty((len(indices), self.num_draws), device=indices.device)
+        shape = (len(indices), self.num_draws)
+        out = torch.empty(shape, dtype=torch.float32, device=indices.device)
         # the keys lie on the host: reading them waits for nothing
         first = key_of(self.seed, 0, ON_DEVICE)
         is_mirrored = mirror is not None and bool(mirror)
