@@ -19,7 +19,7 @@ from framework.system.page_locked import use
 Stream = torch.cuda.Stream
 T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
-# forward passes that the host may queue ahead of the device, which has two less at the least
+# Forward passes that the host may queue ahead of the device. After a wait, at least four are left.
 RUN_AHEAD = 6
 
 

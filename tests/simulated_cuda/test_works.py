@@ -1,11 +1,12 @@
 """Real loaders and captured steps are right on the simulated device, whatever its schedule."""
 
+from functools import partial
 from itertools import islice
 
 import pytest
 import torch
 
-from framework.loader.queue import Pace
+from framework.loader.queue import RUN_AHEAD, Pace
 from framework.loader.stream import StreamLoader
 from tests.conftest import make_records, write_store
 from tests.simulated_cuda import works
@@ -146,6 +147,18 @@ def test_memory_does_not_grow_with_the_number_of_batches(long_path, kind, stage)
         few, more = blocks_of(long_path, kind, stage, seed)
         assert few < 80
         assert more < 40
+
+
+def test_the_host_is_at_most_six_passes_ahead_and_makes_few_events():
+    for seed in range(5):
+        done = []
+        with simulated(seed) as device:
+            pace = Pace(CUDA)
+            for number in range(60):
+                device.current.run(partial(done.append, number), 1.0)
+                pace.end_pass()
+                assert number + 1 - len(done) <= RUN_AHEAD
+            assert len(pace._done) == RUN_AHEAD // 2
 
 
 @pytest.mark.parametrize("kind", ["prefetch", "stream"])

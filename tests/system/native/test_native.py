@@ -51,7 +51,7 @@ def test_a_library_that_was_deleted_is_skipped(monkeypatch):
     assert native._openmp.__wrapped__() is None
 
 
-def test_a_thread_that_feeds_a_gpu_has_half_of_the_cores_and_one_that_feeds_the_cpu_itself(
+def test_a_thread_that_feeds_a_gpu_has_most_of_the_cores_and_one_that_feeds_the_cpu_itself(
     monkeypatch,
 ):
     result = []
