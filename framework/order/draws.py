@@ -57,7 +57,7 @@ def keyed_draws(indices: Tensor, key: int | Tensor, num_draws: int) -> Tensor:
 
 
 draw_kernel = CheckedKernel()
-MOST_DRAWS = 31  # of the kernel, per record
+MOST_DRAWS = 31  # per record; the kernel keeps the alternating ones in the bits of an int32
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,8 @@ class DeviceDraws:
 
         On a GPU a kernel makes them, if it can be compiled: the operators would launch up to 50.
         """
+        on_gpu = indices.device.type == "cuda" and self.num_draws <= MOST_DRAWS
         # torch's compiler makes one kernel of the operators
-        # the kernel keeps the alternating columns in the bits of a number
-        on_gpu = indices.device.type == "cuda" and self.num_draws < MOST_DRAWS
         if on_gpu and not is_compiling():
             kind = (self.num_draws, self.alternating)
             made = draw_kernel(

@@ -11,6 +11,7 @@ import framework
 from framework.config.saved_run import open_run
 from framework.errors import CheckpointError, ConfigError
 from framework.measure.clock import NoClock
+from framework.system.algorithms import choose_algorithms, is_deterministic
 from framework.train.checkpoint import newest_state, save_state
 from framework.train.validate import evaluate
 from tests.saved_runs import digits_run, summary_of
@@ -74,6 +75,13 @@ def test_the_training_data_need_not_exist(run_dir, tmp_path):
     shutil.copy(run_dir.parent / "digits" / "val.h5", tmp_path / "val.h5")
     run = framework.load(kept)
     assert means(run, str(tmp_path / "val.h5")) == means(framework.load(run_dir))
+
+
+def test_a_run_without_it_leaves_the_determinism_of_this_process_on(run_dir):
+    choose_algorithms(torch.device("cpu"), deterministic=True)
+    assert framework.load(run_dir).parallel.rank == 0
+    assert is_deterministic()
+    choose_algorithms(torch.device("cpu"), deterministic=False)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
