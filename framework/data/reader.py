@@ -45,7 +45,7 @@ from framework.image.crop import window_pixels
 from framework.image.decode import accepted_header
 from framework.image.header import BadImage, ImageHeader
 from framework.image.label_map import decode_labels
-from framework.image.scale import before_turn, scale_into
+from framework.image.scale import before_turn, put_planes, scale_into, scaled_image
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import ON_HOST, draws, record_seeds
 from framework.system.user_code import user_error
@@ -426,39 +426,48 @@ class BatchReader:
         With ``collate=list`` and without a size, return a list.
         """
         if self.collate == "list" and self.transform.size is None:
-            return [self._stacked(field, *alone, None)[0] for alone in part.alone(values)]
+            return [torch.from_numpy(planes) for planes in self._scaled(field, values, part)]
         return self._stacked(field, values, part, out)
 
     def _stacked(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
         planes: Any = None
         if out is not None:
             planes = out.numpy()
-        transform = self.transform
-        channels = field.channels or 3
-        interleaved = field.encoding == "image" or field.interleaved
-        labels = field.kind == "labels"
-        windows = self._raw(field, values, part)
-        if field.encoding == "image":
-            windows = self._decoded(field, values, part)
-        for number, (pixels, window) in enumerate(windows):
-            shape = (channels, *(transform.size or before_turn(window[4], window[2:4])))
+        for number, (pixels, window) in enumerate(self._windows(field, values, part)):
+            shape = self._shape(field, window)
             if planes is None:
                 planes = np.empty((len(part.indices), *shape), np.uint8)
             if planes.shape[1:] != shape:
                 raise self._uneven(int(part.indices[number]), shape, planes.shape[1:])
-            scale_into(
-                pixels,
-                interleaved,
-                transform.size,
-                transform.antialias,
-                window[4],
-                planes[number],
-                labels,
-            )
+            self._scale(field, pixels, window, planes[number])
         part.watch.mark("transform")
         if out is None:
             out = torch.from_numpy(planes)
         return out
+
+    def _scaled(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
+        """Yield each image's window in memory of its own: [C, h, w] of any size."""
+        for number, (pixels, window) in enumerate(self._windows(field, values, part)):
+            planes = np.empty(self._shape(field, window), np.uint8)
+            self._scale(field, pixels, window, planes)
+            part.seconds[number] += part.watch.mark("transform")
+            yield planes
+
+    def _shape(self, field: Field, window: Sequence[int]) -> tuple[int, int, int]:
+        size = self.transform.size or before_turn(window[4], (window[2], window[3]))
+        return (field.channels or 3, *size)
+
+    def _scale(self, field: Field, pixels: Any, window: Sequence[int], out: np.ndarray) -> None:
+        """Scale an image's window into ``out``: [C, h, w]."""
+        transform = self.transform
+        interleaved, labels = _layout(field)
+        scale_into(pixels, interleaved, transform.size, transform.antialias, window[4], out, labels)
+
+    def _windows(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
+        """Yield (unscaled pixels, window) of each image, until the next one."""
+        if field.encoding == "image":
+            return self._decoded(field, values, part)
+        return self._raw(field, values, part)
 
     def _raw(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
         """Yield (unscaled pixels, window) of each raw image, in its layout."""
@@ -487,10 +496,9 @@ class BatchReader:
                     )
             except BadImage as error:
                 raise unreadable(self.store, int(part.indices[number]), error) from error
-            decode_s = part.watch.mark("decode")
+            part.seconds[number] += part.watch.mark("decode")
             yield pixels, window
-            # what the caller did with them
-            part.seconds[number] += decode_s + part.watch.mark("transform")
+            part.seconds[number] += part.watch.mark("transform")  # what the caller did with them
 
     def _chosen(self, sizes: list[Any], part: _Slice) -> list[Any]:
         """Return the transform's windows of images of these sizes."""
@@ -525,9 +533,14 @@ class BatchReader:
 
     def _pixels(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
         """Yield windows for the transform's function: scaled and flipped [h, w, C] arrays."""
-        for value, alone in part.alone(values):
-            image = self._stacked(field, value, alone, None)[0]
-            yield np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+        transform = self.transform
+        interleaved, labels = _layout(field)
+        for number, (pixels, window) in enumerate(self._windows(field, values, part)):
+            image = scaled_image(
+                pixels, interleaved, transform.size, transform.antialias, window[4], labels
+            )
+            part.seconds[number] += part.watch.mark("transform")
+            yield image
 
     def _changed(
         self,
@@ -536,29 +549,35 @@ class BatchReader:
         request: Request,
         part: _Slice,
     ) -> Batch:
-        """Return the function's results, stacked."""
+        """Return the function's results: [B, C, h, w], or a list of B with ``collate=list``."""
         seeds: list[int | None] = [None] * len(part.indices)
         if request.training:
             seeds = record_seeds(part.indices, self.seed, request.epoch).tolist()
-        results: dict[str, list[Tensor]] = {name: [] for name in pixels}
+        lists: Batch = {name: [] for name in pixels}
+        stacked: dict[str, np.ndarray] = {}
         for place, (index, seed) in enumerate(zip(part.indices.tolist(), seeds, strict=True)):
             images = {name: next(images) for name, images in pixels.items()}
-            for name, tensor in self._change(function, images, index, seed).items():
-                is_other = bool(results[name]) and tensor.shape != results[name][0].shape
-                if is_other and self.collate != "list":
-                    raise self._uneven(index, tensor.shape, results[name][0].shape)
-                results[name].append(tensor)
+            changed = self._change(function, images, index, seed)
             part.seconds[place] += part.watch.mark("transform")
+            for name, planes in changed.items():
+                if self.collate == "list":
+                    lists[name].append(torch.from_numpy(_copied(planes)))
+                    continue
+                if name not in stacked:
+                    shape = (len(part.indices), *planes.shape)
+                    stacked[name] = np.empty(shape, planes.dtype)
+                if planes.shape != stacked[name].shape[1:]:
+                    raise self._uneven(index, planes.shape, stacked[name].shape[1:])
+                _copied(planes, stacked[name][place])
+            part.watch.mark("collate")
         if self.collate == "list":
-            return dict(results)
-        stacked = {name: torch.stack(tensors) for name, tensors in results.items()}
-        part.watch.mark("collate")
-        return stacked
+            return lists
+        return {name: torch.from_numpy(array) for name, array in stacked.items()}
 
     def _change(
         self, function: RecordFunction, images: dict[str, np.ndarray], index: int, seed: int | None
-    ) -> Batch:
-        """Return the function's result for a record. Its errors name the record."""
+    ) -> dict[str, np.ndarray]:
+        """Return the function's result for a record, [C, h, w]. Its errors name the record."""
         try:
             changed = function(dict(images), seed)
             if changed.keys() != images.keys():
@@ -708,7 +727,21 @@ def _place(window: Any) -> tuple[slice, slice]:
     return slice(top, top + height), slice(left, left + width)
 
 
-def _channels_first(image: np.ndarray) -> Tensor:
-    if image.ndim == 3:
-        image = image.transpose(2, 0, 1)
-    return torch.from_numpy(np.ascontiguousarray(image))
+def _channels_first(image: np.ndarray) -> np.ndarray:
+    return image.transpose(2, 0, 1) if image.ndim == 3 else image
+
+
+def _copied(planes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Copy a function's result into ``out``, or into new memory, and return this."""
+    if out is None:
+        out = np.empty(planes.shape, planes.dtype)
+    if planes.dtype == np.uint8 and planes.ndim == 3:
+        put_planes(planes, 0, out)
+    else:
+        np.copyto(out, planes)
+    return out
+
+
+def _layout(field: Field) -> tuple[bool, bool]:
+    """Return whether a field's pixels are interleaved, and whether they are label maps."""
+    return field.encoding == "image" or field.interleaved, field.kind == "labels"

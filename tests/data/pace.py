@@ -56,7 +56,7 @@ class SlowTransform:
 
 
 def slow_reading(monkeypatch):
-    """A Pace by which a header takes 2 seconds, decoding 100, scaling 1,000, stacking and joining 7."""
+    """A Pace by which a header takes 2 seconds, decoding 100, scaling 1,000, copying and joining 7."""
     pace = Pace()
     for module in (stages, reader, workers):
         monkeypatch.setattr(module, "perf_counter", pace)
@@ -64,8 +64,9 @@ def slow_reading(monkeypatch):
         "accepted_header": 2.0,
         "window_pixels": 100.0,
         "scale_into": 1000.0,
+        "scaled_image": 1000.0,
+        "put_planes": 7.0,
     }.items():
         monkeypatch.setattr(reader, name, pace.slowed(getattr(reader, name), seconds))
-    for name in ("stack", "cat"):
-        monkeypatch.setattr(torch, name, pace.slowed(getattr(torch, name), 7.0))
+    monkeypatch.setattr(torch, "cat", pace.slowed(torch.cat, 7.0))
     return pace

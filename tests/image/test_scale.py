@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from framework.image.scale import scale, scale_into
+from framework.image.scale import before_turn, scale, scale_into, scaled_image
 from tests.contract.cases import pixels
 
 
@@ -76,3 +76,24 @@ def test_scaling_into_a_batch_is_scaling_then_flipping(
         out,
     )
     assert np.abs(out.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("size", [None, (5, 7), (12, 10), (30, 41), (5, 30)])
+def test_an_image_alone_has_the_pixels_that_a_batch_has(channels, interleaved, labels, size):
+    """Of every flip, from a window of a larger image, and in memory of its own."""
+    shape = (20, 18, channels) if interleaved else (channels, 20, 18)
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    window = pixels[4:16, 3:13] if interleaved else pixels[:, 4:16, 3:13]
+    before = pixels.copy()
+    for flip in range(8):
+        height_width = size or before_turn(flip, (12, 10))
+        expected = np.empty((channels, *height_width), np.uint8)
+        scale_into(window, interleaved, size, True, flip, expected, labels)
+        image = scaled_image(window, interleaved, size, True, flip, labels)
+        assert image.flags.c_contiguous
+        assert np.array_equal(image.transpose(2, 0, 1), expected)
+        image += 1
+        assert np.array_equal(pixels, before)
