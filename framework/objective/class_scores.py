@@ -42,7 +42,7 @@ class ClassObjective:
 
     def outcome(self, model: nn.Module, loss: Tensor, logits: Tensor, target: Tensor) -> Outcome:
         """Return the outcome of a batch, with predictions unless the model is training."""
-        outcome = Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
+        outcome = Outcome(loss, {"accuracy": correct_guesses(logits, target)}, target.shape[0])
         if not model.training:
             outcome.predictions = compared_classes(logits, target)
         return outcome
@@ -93,9 +93,9 @@ class ClassWeights:
         torch's own weighted mean divides by the sum of the weights of a batch. Then batches would
         not weigh what they hold.
         """
-        weights = self.on(logits.device, logits.shape[1])
-        if weights is None:
+        if self._weights is None:
             return nn.functional.cross_entropy(logits, target, label_smoothing=label_smoothing)
+        weights = self.on(logits.device, logits.shape[1])
         losses = nn.functional.cross_entropy(
             logits.float(), target, weights, label_smoothing=label_smoothing, reduction="none"
         )

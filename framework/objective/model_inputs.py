@@ -17,7 +17,9 @@ def input_names(names: str | Sequence[str]) -> list[str]:
 
 def model_inputs(batch: Batch, names: str | Sequence[str]) -> list[Any]:
     """Return the fields of these names, in their order. One name may stand alone."""
-    return [batch[name] for name in input_names(names)]
+    if isinstance(names, str):
+        return [batch[names]]
+    return [batch[name] for name in names]
 
 
 @runtime_checkable

@@ -9,6 +9,8 @@ from torch import Tensor
 from framework.precision.clip import clip, gradients
 from framework.train.nonfinite import are_finite
 
+NOTHING = nullcontext()
+
 
 @final
 class FP32:
@@ -26,7 +28,7 @@ class FP32:
         torch.backends.cudnn.allow_tf32 = tf32
 
     def autocast(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+        return NOTHING
 
     def backward(self, loss: Tensor) -> None:
         loss.backward()

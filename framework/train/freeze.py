@@ -65,6 +65,9 @@ class Freeze:
         thaws: From ``freeze_layers``.
         patterns: The names in the block ``freeze`` and their steps.
         rewrap: Wraps the model anew after other parameters need gradients.
+
+    Attributes:
+        steps: After how many optimizer steps something thaws.
     """
 
     def __init__(
@@ -77,13 +80,13 @@ class Freeze:
         self.model = model
         self.thaws = thaws
         self._rewrap = rewrap
-        self._steps = {step for step in thaws.values() if step is not None}
+        self.steps = {step for step in thaws.values() if step is not None}
         self._step = 0
         self._norms = _statistics(model, patterns)
 
     def is_due(self, step: int) -> bool:
         """Return whether something thaws after ``step`` optimizer steps."""
-        return step in self._steps
+        return step in self.steps
 
     def is_frozen(self, name: str) -> bool:
         """Return whether a parameter is frozen now."""

@@ -5,7 +5,7 @@ they hold.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -31,6 +31,17 @@ class TrainPlan:
     clip_norm: float | None = None  # the largest norm of the gradients
     skip_bad: bool = False  # whether a step whose gradients are not finite is skipped
     max_missed: int = 20  # how many steps in a row may leave the weights unchanged
+
+    def validates(self, step: int, ends_epoch: bool) -> bool:
+        if self.validate_every is None:
+            return ends_epoch
+        return step % self.validate_every == 0
+
+    def saves(self, step: int) -> bool:
+        return self.save_every is not None and step % self.save_every == 0
+
+    def saves_epoch(self, epoch: int) -> bool:
+        return self.save_epochs is not None and epoch % self.save_epochs == 0
 
 
 @dataclass
@@ -59,6 +70,26 @@ class Progress:
         if plan.max_steps is None:
             return steps
         return min(steps, plan.max_steps)
+
+
+def next_due(
+    plan: TrainPlan, progress: Progress, epoch_steps: int, last_step: int, thaws: Iterable[int]
+) -> int:
+    """Return the next step after which more is to be done than to go on.
+
+    Args:
+        plan: The plan.
+        progress: How far the run is.
+        epoch_steps: The steps of each epoch.
+        last_step: The last step of the run.
+        thaws: The steps after which layers thaw.
+    """
+    step = progress.step
+    due = [last_step, step - progress.epoch_step % epoch_steps + epoch_steps]
+    intervals = (plan.report_every, plan.validate_every, plan.save_every)
+    due += [(step // every + 1) * every for every in intervals if every is not None]
+    due += [thaw for thaw in thaws if thaw > step]
+    return min(due)
 
 
 class Pass(NamedTuple):
@@ -132,8 +163,9 @@ def check_outcome(outcome: Any) -> list[str]:
             "a row of numbers is one as [1, n]"
         )
         raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
-    _check_totals(outcome.totals, loss)
-    _add_losses(outcome)
+    if outcome.totals != {} or outcome.losses != {}:  # the usual case costs no call
+        _check_totals(outcome.totals, loss)
+        _add_losses(outcome)
     return arrays
 
 
@@ -143,8 +175,6 @@ def _add_losses(outcome: Outcome) -> None:
     if not isinstance(losses, dict):
         what = f"{_form(losses)}, not a dict"
         raise ConfigError(220, "Outcome.losses", what, "return tensors by name")
-    if not losses:  # the usual case
-        return
     for name, value in losses.items():
         where = f"Outcome.losses['{name}']"
         if not isinstance(value, Tensor) or value.dim():
@@ -224,7 +254,8 @@ class Tally:
         outcome.loss = outcome.loss.detach()
         if not counts:
             outcome = _nothing(outcome)
-        self._add_totals(outcome)
+        if outcome.totals or self._totals:
+            self._add_totals(outcome)
         self._passes.append(Pass(outcome, step, index))
 
     def _take_arrays(self, outcome: Outcome, names: Sequence[str]) -> None:
@@ -240,8 +271,6 @@ class Tally:
 
     def _add_totals(self, outcome: Outcome) -> None:
         """Move the totals of a pass into those of all passes. Does not wait for the device."""
-        if not outcome.totals and not self._totals:  # the usual case, a microsecond faster
-            return
         had = _shapes(self._totals)
         has = _shapes(outcome.totals)
         if self._passes and has != had:
@@ -308,7 +337,9 @@ class Tally:
             return _concatenated(self._before)
         sums: dict[str, Tensor] = {}
         for name in passes[0].outcome.sums:
-            values = [done.outcome.sums[name].reshape(-1) for done in passes]
+            values = [done.outcome.sums[name] for done in passes]
+            if not all(value.dim() == 1 for value in values):
+                values = [value.reshape(-1) for value in values]
             sums[name] = torch.cat(values).cpu().double()
         counts = torch.tensor([done.outcome.count for done in passes], dtype=torch.float64)
         losses = torch.stack([done.outcome.loss for done in passes]).cpu().double()

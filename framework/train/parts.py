@@ -62,6 +62,12 @@ class Parts:
             return self
         return replace(self, model=self.freeze.move_to(step, self.model))
 
+    def is_late(self) -> bool:
+        """Return whether it is time to save. Only rank 0 knows."""
+        if self.checkpoints is None or self.parallel.rank != 0:
+            return False
+        return self.checkpoints.is_late()
+
     def switch_to_training(self) -> None:
         """Switch the model to training, except for batch norm that is frozen."""
         self.model.train()

@@ -71,6 +71,7 @@ class Stepper:
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._position = (0, 1)  # the newest step, and the last one
         self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
+        self._least_until = min(self._until)
         self._buffers: dict[str, torch.Tensor] = {}
         self._keep_buffers()
 
@@ -89,9 +90,10 @@ class Stepper:
         else:
             factor = self.schedule(step, last_step)
             rates = [rate * factor for rate in self._rates]
-        for number, until in enumerate(self._until):
-            if step >= until * last_step:
-                rates[number] = 0.0
+        if step >= self._least_until * last_step:
+            for number, until in enumerate(self._until):
+                if step >= until * last_step:
+                    rates[number] = 0.0
         return rates
 
     def share_rates(self) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from framework.contracts.training import Moment, Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, set_generator_state
 from framework.train.make_passes import make_passes
-from framework.train.metrics import Progress, Tally
+from framework.train.metrics import Progress, Tally, next_due
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.pace import TrainPace
 from framework.train.parts import Parts
@@ -58,6 +58,7 @@ class Trainer:
         self.ranks = RankWatch(parts.clock, parts.parallel)  # what all ranks measure
         self._tally = Tally(parts.objective)
         self._last_step = 0
+        self._next_due = 0  # the next step after which more is to be done than to go on
 
     @property
     def total_steps(self) -> int:
@@ -95,6 +96,7 @@ class Trainer:
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
+        self._next_due = 0
         self.parts.switch_to_training()
         self.parts.clock.skip()
         self.pace.start()
@@ -118,12 +120,15 @@ class Trainer:
             parts.clock.mark("optimizer")
         progress.step += 1
         progress.epoch_step += 1
+        asks = self._watching.asks
+        stopped, late, ends = parts.parallel.agree(parts.stop(), parts.is_late(), asks)
+        if progress.step < self._next_due and not (stopped or late or ends):
+            parts.clock.mark("report")
+            return False
+        thaws = () if parts.freeze is None else parts.freeze.steps
+        self._next_due = next_due(plan, progress, parts.train.num_steps, self._last_step, thaws)
         ends_epoch = progress.epoch_step == parts.train.num_steps
         finished = progress.step == self._last_step
-        late = False
-        if parts.checkpoints is not None and parts.parallel.rank == 0:
-            late = parts.checkpoints.is_late()
-        stopped, late, ends = parts.parallel.agree(parts.stop(), late, self._watching.asks)
         if ends and not finished:
             self.ended = self._watching.agreed()
             finished = True
@@ -134,14 +139,9 @@ class Trainer:
         if ends_epoch:
             progress.epoch += 1
             progress.epoch_step = 0
-        if plan.validate_every is None:
-            validate = ends_epoch or finished
-        else:
-            validate = finished or progress.step % plan.validate_every == 0
-        save = late or (plan.save_every is not None and progress.step % plan.save_every == 0)
-        saves_epoch = plan.save_epochs is not None and progress.epoch % plan.save_epochs == 0
-        weights = validate or self.stopped or (ends_epoch and saves_epoch)
-        if weights or save:
+        validate = finished or plan.validates(progress.step, ends_epoch)
+        weights = validate or self.stopped or (ends_epoch and plan.saves_epoch(progress.epoch))
+        if weights or late or plan.saves(progress.step):
             self._pause(validate, weights)
         if parts.freeze is not None and parts.freeze.is_due(progress.step):
             self._begin_passes()

@@ -5,7 +5,14 @@ from hypothesis import strategies as st
 
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.train.metrics import Progress, Tally, TrainPlan, check_outcome, metrics_of
+from framework.train.metrics import (
+    Progress,
+    Tally,
+    TrainPlan,
+    check_outcome,
+    metrics_of,
+    next_due,
+)
 
 
 def outcome(values, counts=True):
@@ -404,3 +411,40 @@ def test_a_run_has_the_steps_it_has_taken_and_those_of_the_epochs_that_are_left(
     progress, plan, steps
 ):
     assert progress.total_steps(plan, 10) == steps
+
+
+EVERY = st.none() | st.integers(1, 9)
+
+
+@given(
+    st.integers(1, 9),
+    EVERY,
+    EVERY,
+    st.integers(1, 12),
+    st.integers(1, 40),
+    st.sets(st.integers(0, 40)),
+)
+def test_between_two_steps_that_are_due_there_is_nothing_to_do(
+    report, validate, save, epoch_steps, last_step, thaws
+):
+    plan = TrainPlan(9, report_every=report, validate_every=validate, save_every=save)
+    due = {
+        step
+        for step in range(1, last_step + 1)
+        if step % report == 0
+        or step % epoch_steps == 0
+        or plan.validates(step, ends_epoch=False)
+        or plan.saves(step)
+        or step in thaws
+        or step == last_step
+    }
+    found, step = set(), 0
+    while step < last_step:
+        # when an epoch ends, its steps are still counted, or no more
+        counted = {step % epoch_steps, step and (step - 1) % epoch_steps + 1}
+        (step,) = {
+            next_due(plan, Progress(step=step, epoch_step=number), epoch_steps, last_step, thaws)
+            for number in counted
+        }
+        found.add(step)
+    assert found == due
