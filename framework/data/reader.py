@@ -426,42 +426,35 @@ class BatchReader:
         With ``collate=list`` and without a size, return a list.
         """
         if self.collate == "list" and self.transform.size is None:
-            return [torch.from_numpy(planes) for planes in self._scaled(field, values, part)]
+            return [torch.from_numpy(planes) for planes in self._unscaled(field, values, part)]
         return self._stacked(field, values, part, out)
 
     def _stacked(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
         planes: Any = None
         if out is not None:
             planes = out.numpy()
+        size, antialias = self.transform.size, self.transform.antialias
+        channels, interleaved, labels = _layout(field)
         for number, (pixels, window) in enumerate(self._windows(field, values, part)):
-            shape = self._shape(field, window)
+            shape = (channels, *(size or before_turn(window[4], window[2:4])))
             if planes is None:
                 planes = np.empty((len(part.indices), *shape), np.uint8)
             if planes.shape[1:] != shape:
                 raise self._uneven(int(part.indices[number]), shape, planes.shape[1:])
-            self._scale(field, pixels, window, planes[number])
+            scale_into(pixels, interleaved, size, antialias, window[4], planes[number], labels)
         part.watch.mark("transform")
         if out is None:
             out = torch.from_numpy(planes)
         return out
 
-    def _scaled(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
-        """Yield each image's window in memory of its own: [C, h, w] of any size."""
+    def _unscaled(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
+        """Yield each image's window in memory of its own: [C, h, w]."""
+        channels, interleaved, labels = _layout(field)
         for number, (pixels, window) in enumerate(self._windows(field, values, part)):
-            planes = np.empty(self._shape(field, window), np.uint8)
-            self._scale(field, pixels, window, planes)
+            planes = np.empty((channels, *before_turn(window[4], window[2:4])), np.uint8)
+            scale_into(pixels, interleaved, None, False, window[4], planes, labels)
             part.seconds[number] += part.watch.mark("transform")
             yield planes
-
-    def _shape(self, field: Field, window: Sequence[int]) -> tuple[int, int, int]:
-        size = self.transform.size or before_turn(window[4], (window[2], window[3]))
-        return (field.channels or 3, *size)
-
-    def _scale(self, field: Field, pixels: Any, window: Sequence[int], out: np.ndarray) -> None:
-        """Scale an image's window into ``out``: [C, h, w]."""
-        transform = self.transform
-        interleaved, labels = _layout(field)
-        scale_into(pixels, interleaved, transform.size, transform.antialias, window[4], out, labels)
 
     def _windows(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
         """Yield (unscaled pixels, window) of each image, until the next one."""
@@ -533,12 +526,10 @@ class BatchReader:
 
     def _pixels(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
         """Yield windows for the transform's function: scaled and flipped [h, w, C] arrays."""
-        transform = self.transform
-        interleaved, labels = _layout(field)
+        size, antialias = self.transform.size, self.transform.antialias
+        _, interleaved, labels = _layout(field)
         for number, (pixels, window) in enumerate(self._windows(field, values, part)):
-            image = scaled_image(
-                pixels, interleaved, transform.size, transform.antialias, window[4], labels
-            )
+            image = scaled_image(pixels, interleaved, size, antialias, window[4], labels)
             part.seconds[number] += part.watch.mark("transform")
             yield image
 
@@ -735,13 +726,14 @@ def _copied(planes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Copy a function's result into ``out``, or into new memory, and return this."""
     if out is None:
         out = np.empty(planes.shape, planes.dtype)
-    if planes.dtype == np.uint8 and planes.ndim == 3:
+    if planes.dtype == out.dtype == np.uint8 and planes.ndim == 3:
         put_planes(planes, 0, out)
     else:
         np.copyto(out, planes)
     return out
 
 
-def _layout(field: Field) -> tuple[bool, bool]:
-    """Return whether a field's pixels are interleaved, and whether they are label maps."""
-    return field.encoding == "image" or field.interleaved, field.kind == "labels"
+def _layout(field: Field) -> tuple[int, bool, bool]:
+    """Return the channels, whether pixels are interleaved, and whether they are label maps."""
+    interleaved = field.encoding == "image" or field.interleaved
+    return field.channels or 3, interleaved, field.kind == "labels"

@@ -102,6 +102,31 @@ def test_a_raw_image_and_its_file_are_transformed_alike():
         )
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("collate", ["pad", "list"])
+def test_a_function_may_use_its_memory_again(channels, collate):
+    """It may return the same array each time, change what it was given, and keep that."""
+    images = np.random.default_rng(0).integers(0, 200, (6, channels, 4, 5), np.uint8)
+    fields = {"image": Field("uint8", (channels, 4, 5))}
+    store = HDF5Store(write_store("x.h5", {"image": images}, fields))
+    buffer, given = np.empty((4, 5, channels), np.uint8), []
+
+    def brighter(images, _):
+        given.append(images["image"])
+        given[0] += 1  # the first record's image, also when others are asked for
+        np.add(images["image"], 2, out=buffer)
+        return {"image": buffer}
+
+    transform = FunctionTransform(brighter, NoTransform(), True)
+    for _ in range(2):
+        given.clear()
+        read = BatchReader(store, make_context(transform=transform, collate=collate))
+        batch = read(_ask(2, 5, 0))["image"]
+        expected = images[[2, 5, 0]] + 2
+        expected[0] += 1
+        assert np.array_equal(np.stack(list(batch)), expected)
+
+
 def test_outside_training_nothing_is_drawn():
     read = _reader(make_store("folder")[0], CROP)
     assert plain(read(_ask(1, 2, epoch=0))) == plain(read(_ask(1, 2, epoch=5)))
