@@ -178,6 +178,8 @@ class _Data:
             value, example = self._moments(place), "[0.5]"
             what = f"{self.path} has no statistics of {_field_of(place.block)!r}"
         if value is None:
+            if isinstance(self.source, StoreSource | DALISource):
+                self.source.sample(1)  # a record that cannot be read is the reason
             raise ConfigError(
                 157, where, f"cannot be known: {what}", f"type it: {place.name}={example}, say"
             )

@@ -36,6 +36,7 @@ def make_trainer(
     val: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
     epochs: int,
     fields: Sequence[str] | None = None,
+    num_batches: int | None = None,
     schedule: Schedule | None = None,
     device: torch.device | None = None,
     seed: int = 0,
@@ -54,6 +55,7 @@ def make_trainer(
         val: The same for validation, or several by name, or None.
         epochs: How long to train.
         fields: The names of a tuple's values.
+        num_batches: Batches of an epoch, if ``train`` has no length.
         schedule: Of the learning rate; None: it stays as the optimizer has it.
         device: Where ``model`` is; None: the CPU.
         seed: Decides the order of a DataLoader that shuffles.
@@ -72,7 +74,7 @@ def make_trainer(
     def loader(data: Iterable[Any], loader_clock: Clock, training: bool) -> PlainLoader:
         order = partial(Order, batch_size=1)
         context = SourceContext(order, NoTransform(), training=training, seed=seed)
-        source = loader_source(data, fields, context=context)
+        source = loader_source(data, fields, num_batches if training else None, context=context)
         for note in notes_of(source):
             say(f"note: {note}")
         own = LoaderContext(source, device, _unchanged, loader_clock)

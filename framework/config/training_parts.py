@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from framework.config.assemble import Assembly
+from framework.config.assemble import NUM_SAMPLES, Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
 from framework.config.build_schedule import build_schedule
@@ -38,6 +38,7 @@ from framework.contracts.training import (
     Schedule,
     Sink,
 )
+from framework.data.source import StoreSource
 from framework.errors import ConfigError, ResourceError
 from framework.image.label_map import colored
 from framework.parallel.warm_up_ddp import warm_up_ddp
@@ -92,6 +93,7 @@ def training_parts(
     _check_follows(assembly, schedule)
     checkpoints = recorder = best = watching = None
     if run_dir is not None:
+        _try_validation(assembly)
         checkpoints = _checkpoints(assembly, run_dir)
         best, stop_goal = (
             make_goal(key, assembly, objective, trial, metrics) for key in ("best", "stop")
@@ -124,6 +126,18 @@ def training_parts(
         recorder=recorder,
         say=assembly.say,
     )
+
+
+def _try_validation(assembly: Assembly) -> None:
+    """Read a few images of each validation set that are not scaled. DataError D107 if they differ.
+
+    Otherwise the run would end with this error at its first validation.
+    """
+    for source in assembly.val_sources.values():
+        if not isinstance(source, StoreSource) or not source.read.cut:
+            continue
+        if source.context.transform.size is None:
+            source.sample(NUM_SAMPLES)
 
 
 def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:

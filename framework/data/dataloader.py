@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
+from itertools import islice
 from typing import Any, Protocol, final, runtime_checkable
 
 import torch
@@ -119,6 +120,19 @@ class LoaderSource:
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         group = self.order.accumulate
+        with closing(self._all_batches(epoch)) as batches:
+            for step in range(self.order.num_steps):
+                passes = list(islice(batches, group))
+                # A pass weighs what it holds, so the step's last batch must be there.
+                num_records = sum(len(batch["index"]) for batch in passes)
+                if step < start:
+                    continue
+                for number, batch in enumerate(passes, 1):
+                    weight = len(batch["index"]) / max(1, num_records)
+                    yield MicroBatch(batch, weight, number == len(passes))
+
+    def _all_batches(self, epoch: int) -> Generator[Batch]:
+        """Yield the batches of an epoch. DataError D234 if there are too few."""
         position = 0
         with closing(self._iterated(epoch)) as batches:
             for number in range(self.num_batches):
@@ -129,11 +143,7 @@ class LoaderSource:
                     raise DataError(234, f"{self._where} = {self.title}", what, fix)
                 batch = self._numbered(values, number, position)
                 position += len(batch["index"])
-                if number < start * group:
-                    continue
-                num_passes = min(group, self.num_batches - number // group * group)
-                last = (number + 1) % group == 0 or number + 1 == self.num_batches
-                yield MicroBatch(batch, 1 / num_passes, last)
+                yield batch
 
     def sample(self, count: int) -> Batch:
         """Return the first records. Batches whose shapes differ are not joined."""
@@ -165,7 +175,7 @@ class LoaderSource:
         except TypeError:  # a DataLoader over a Dataset without a length
             pass
         what = f"{self.title} does not know its number of batches"
-        fix = "give those of an epoch: data.num_batches=1000, say"
+        fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
         raise ConfigError(235, "data.num_batches = null", what, fix)
 
     def _first_batches(self, count: int) -> Batch | None:

@@ -558,7 +558,8 @@ class BatchReader:
                     shape = (len(part.indices), *planes.shape)
                     stacked[name] = np.empty(shape, planes.dtype)
                 if planes.shape != stacked[name].shape[1:]:
-                    raise self._uneven(index, planes.shape, stacked[name].shape[1:])
+                    other = stacked[name].shape[1:]
+                    raise self._uneven(index, planes.shape, other, of_function=True)
                 _copied(planes, stacked[name][place])
             part.watch.mark("collate")
         if self.collate == "list":
@@ -587,9 +588,17 @@ class BatchReader:
             return fault
         return DataError(120, record, f"the transform failed on it ({plain(error)})", fix)
 
-    def _uneven(self, index: int, shape: tuple[int, ...], other: tuple[int, ...]) -> DataError:
+    def _uneven(
+        self,
+        index: int,
+        shape: tuple[int, ...],
+        other: tuple[int, ...],
+        of_function: bool = False,
+    ) -> DataError:
         what = f"the image is {tuple(shape)}, another of its batch {tuple(other)}"
-        fix = "set transform=resize, pack with one size, or set collate=list"
+        fix = "set transform=resize or val_batch_size=1 (batch_size=1), or pack with one size"
+        if of_function:
+            fix = "let the function return one size, in validation too: transform.evaluation=true"
         return DataError(107, self.store.name(index), what, fix)
 
 

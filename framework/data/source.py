@@ -23,6 +23,7 @@ from framework.store.resident import ResidentStore
 from framework.system.malloc import keep_freed_memory
 
 R = TypeVar("R", bound=Reader)
+UNEVEN = 107  # the number of the error for images of several sizes in a batch
 
 
 class Counter(Protocol):
@@ -120,7 +121,19 @@ class WorkerSource(Generic[R]):
         return self.workers.ahead * min(1, self.workers.num)
 
     def sample(self, count: int) -> Batch:
-        return self.records(self.order.sample(count))
+        indices = self.order.sample(count)
+        ways = [(indices, False)]
+        if self.context.training:  # a function may give images one size, but in training alone
+            ways.append((indices, True))
+        if self.order.batch_size == 1:
+            ways.append((indices[:1], self.context.training))
+        for number, (some, training) in enumerate(ways, 1):
+            try:
+                return self._finished(self.read_batch(Request(0, some, training)))
+            except DataError as error:
+                if error.args[0] != UNEVEN or number == len(ways):
+                    raise
+        raise AssertionError
 
     def records(self, indices: Tensor) -> Batch:
         return self._finished(self.read_batch(Request(0, indices, training=False)))

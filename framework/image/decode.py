@@ -86,7 +86,7 @@ def accepted_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -
     if header.bit_depth > deepest:
         hint = "convert it to 8 or 16 bits"
         if header.bit_depth == 16 and deepest == 8:
-            hint = "pack it with pack.bit_depth=8 or 16"
+            hint = "pack it with pack.bit_depth=8 pack.encode=png, or 16 and raw"
         raise BadImage(f"more than {deepest} bits a channel: {hint}")
     return header
 

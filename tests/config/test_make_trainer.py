@@ -1,10 +1,13 @@
+from itertools import count
+
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from framework.config.make_trainer import make_trainer
 from framework.contracts.training import Watcher
+from framework.errors import ConfigError
 from framework.objective.classify import Classify
 from framework.train.goal import Goal
 from tests.data.own_items import make_loader, pairs
@@ -84,3 +87,14 @@ def test_metrics_of_a_library():
     metrics = {"f1": classification.MulticlassF1Score(2)}
     trainer = trained(make_loader(), val=DataLoader(pairs(6), batch_size=4), metrics=metrics)
     assert 0 <= trainer.val_means["f1"] <= 1
+
+
+def test_a_loader_without_a_length_needs_a_number_of_batches():
+    class Endless(IterableDataset):
+        def __iter__(self):
+            return ((torch.zeros(3), number % 2) for number in count())
+
+    endless = DataLoader(Endless(), batch_size=4)
+    with pytest.raises(ConfigError, match=r"C235.*in Python num_batches=1000"):
+        trained(endless)
+    assert trained(endless, num_batches=5).progress.step == 10

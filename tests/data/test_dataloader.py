@@ -62,6 +62,17 @@ def test_a_resumed_epoch_drops_the_batches_before(make):
     assert epoch_of(source, 1, start=1) == epoch_of(source, 1)[2:]
 
 
+def test_a_pass_weighs_the_records_that_it_holds(make):
+    source = make(make_loader(11), accumulate=2)
+    passes = [(len(index), weight, last) for _, index, weight, last in epoch_of(source)]
+    assert passes == [(4, 0.5, False), (4, 0.5, True), (3, 1.0, True)]
+    source = make(make_loader(7), accumulate=2)
+    assert [(weight, last) for *_, weight, last in epoch_of(source)] == [
+        (4 / 7, False),
+        (3 / 7, True),
+    ]
+
+
 def test_passes_of_a_step_weigh_alike(make):
     source = make(make_loader(20), accumulate=2)
     passes = [(weight, last) for *_, weight, last in epoch_of(source)]

@@ -2,22 +2,26 @@ import os
 import pickle
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
+from framework.transform.function import FunctionTransform
+from framework.transform.none import NoTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from tests.conftest import make_context, make_records, write_store
-from tests.contract.cases import make_source, make_store, micros, plain
+from tests.contract.cases import jpeg, make_source, make_store, micros, plain, write_folder
 from tests.data.pace import SlowStore, SlowTransform, slow_reading
 
 CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
@@ -55,6 +59,38 @@ def test_a_training_source_shows_its_sample_as_evaluation_sees_it():
         samples.append(plain(source.sample(6)))
         source.close()
     assert samples[0] == samples[1]
+
+
+def smaller(images, rng):
+    return {name: image[:5, :6] for name, image in images.items()}
+
+
+def source_of_sizes(transform, **options):
+    """A source of images of several sizes."""
+    path = write_folder("in", [jpeg(number, 8 + number, 9) for number in range(4)])
+    return folder_source(path, context=make_context(transform=transform, **options))
+
+
+def test_a_sample_has_the_size_that_a_function_makes_in_training():
+    function = FunctionTransform(smaller, NoTransform(), evaluation=False)
+    with closing(source_of_sizes(function, training=True)) as source:
+        assert source.sample(4)["image"].shape == (4, 3, 5, 6)
+    advice = r"D107.*in validation too: transform\.evaluation=true"
+    source = source_of_sizes(function, training=False)
+    with closing(source), pytest.raises(DataError, match=advice):
+        source.sample(4)
+    function = FunctionTransform(smaller, NoTransform(), evaluation=True)
+    with closing(source_of_sizes(function, training=False)) as source:
+        assert source.sample(4)["image"].shape == (4, 3, 5, 6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_sample_of_several_sizes_is_one_record_if_batches_are(training):
+    with closing(source_of_sizes(NoTransform(), batch_size=1, training=training)) as source:
+        assert source.sample(4)["image"].shape == (1, 3, 8, 9)
+    source = source_of_sizes(NoTransform(), batch_size=2, training=training)
+    with closing(source), pytest.raises(DataError, match=r"D107.*val_batch_size=1"):
+        source.sample(4)
 
 
 def test_ranks_together_read_every_record_once():

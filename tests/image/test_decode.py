@@ -85,7 +85,8 @@ def test_a_gray_file_becomes_three_equal_channels(suffix):
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
 def test_the_error_for_sixteen_bits_says_what_to_do(suffix):
     with pytest.raises(
-        BadImage, match=r"more than 8 bits a channel: pack it with pack\.bit_depth=8 or 16"
+        BadImage,
+        match=r"more than 8 bits a channel: pack it with pack\.bit_depth=8 pack\.encode=png, or 16 and raw",
     ):
         decode(_encoded(suffix, PICTURE.astype(np.uint16)), 3)
 

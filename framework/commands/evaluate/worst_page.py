@@ -69,15 +69,22 @@ def _shown_records(run: SavedRun, result: SetResult) -> list[ShownRecord]:
     facts = [_facts(record) for record in result.summary["worst"]]
     if not isinstance(result.source, FindsRecords):
         return [ShownRecord([], own) for own in facts]
-    batch = result.source.records(torch.tensor([record.index for record in result.worst]))
+    # one by one, since their images may differ in size
+    batches = [result.source.records(torch.tensor([record.index])) for record in result.worst]
+    return [_shown(run, result, batch, own) for batch, own in zip(batches, facts, strict=True)]
+
+
+def _shown(
+    run: SavedRun, result: SetResult, batch: Batch, facts: list[tuple[str, str]]
+) -> ShownRecord:
+    """Return the only record of a batch."""
     pictures = _pictures(colored(batch, _maps(batch, result)))
-    shown = [ShownRecord([p[n] for p in pictures], own) for n, own in enumerate(facts)]
+    shown = ShownRecord([of_field[0] for of_field in pictures], facts)
     if isinstance(run.objective, Predicts):
         target = batch.get(run.objective.target)
         predictions = run.predicted(run.finish(move(batch, run.device), 0))
-        for number, record in enumerate(shown):
-            record.facts.extend(_words(run.classes, predictions, target, number))
-            record.pictures.extend(_predicted_pictures(predictions, number))
+        shown.facts.extend(_words(run.classes, predictions, target, 0))
+        shown.pictures.extend(_predicted_pictures(predictions, 0))
     return shown
 
 

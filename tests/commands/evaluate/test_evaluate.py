@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import is_one_error_line, paceline
+from tests.contract.cases import jpeg, write_folder
 from tests.saved_runs import digits_run, summary_of
 
 
@@ -91,6 +92,27 @@ def test_metrics_and_several_sets_are_those_of_the_run(tmp_path, monkeypatch):
     }
     assert means == trained
     assert "clean.macro_f1" in means
+
+
+def test_images_of_several_sizes_are_validated_and_evaluated_one_by_one(tmp_path, monkeypatch):
+    """Without batches of one, the run ends before its first step, and not after an epoch."""
+    monkeypatch.chdir(tmp_path)
+    images = [jpeg(number, 20 + 2 * (number // 3), 24) for number in range(12)]
+    write_folder("in", images)
+    words = [
+        *("train", "data=folder", "data.train=in", "data.val=in", "data.val_transform=none"),
+        *("transform=random_crop", "transform.size=[16,16]", "batch_size=4", "epochs=1"),
+        *("model=digits", "model.width=4", "hydra.run.dir=run"),
+    ]
+    done = paceline(*words)
+    assert is_one_error_line(done, "D107")
+    assert "val_batch_size=1" in done.err
+    assert not list(Path("run").rglob("metrics.jsonl"))
+    done = paceline(*words, "val_batch_size=1")
+    assert done.code == 0, done.err
+    evaluated("weights=last")
+    assert result()["sets"]["val"]["means"] == summary_of(Path("run"))["val"]
+    assert len(result()["sets"]["val"]["worst"]) == 12
 
 
 def test_a_selection_cuts_other_data(folder):
