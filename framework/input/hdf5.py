@@ -319,8 +319,10 @@ class HDF5Input:
 
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
         columns, keys, starts = self.table.columns.values(), self.table.keys, self.table.starts
-        is_plain = all(nodes[0].dataset.kind == "numbers" for nodes in columns)
-        if keys is not None or self.kinds or not is_plain:
+        if keys is not None or self.kinds:
+            return None
+        # a group, whose attribute a field may be, is no data set
+        if any(node.attribute or node.dataset.kind != "numbers" for node, *_ in columns):
             return None
         spans = zip(self.files, starts, starts[1:], strict=False)
         return [file.path for file, first, last in spans if first < stop and start < last]

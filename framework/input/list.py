@@ -1,5 +1,6 @@
 """A table of files, numbers, texts and labels: CSV, TSV, or Kaldi's .scp (a key, and a path)."""
 
+import codecs
 import csv
 import io
 import math
@@ -32,7 +33,8 @@ ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "text", "int", "float")
 FILES = (*SUFFIXES, *SOUNDS, ".npy")  # of a column of paths
 FIELD = re.compile(r"[^\W\d]\w*")  # a name in a header
-DTYPES = {"int": np.int64, "float": np.float32}
+DTYPES = {"int": np.int64, "float": np.float64}
+SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}  # of tables that are no CSV
 
 
 class Column(NamedTuple):
@@ -100,6 +102,7 @@ class ListInput(RowInput):
         lines, head = read(self.path), Line(1, [])
         if self.has_names:
             head = next(lines, head)
+            _check_separated(self.path, head)
         rows = list(lines)
         if not rows:
             raise DataError(110, self.path, "no row", "give a table with a row per record")
@@ -127,7 +130,20 @@ class ListInput(RowInput):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The kinds that were guessed, or the columns that are left out."""
+        """The kinds that were guessed or the columns that are left out, and what float32 rounds."""
+        return (*self._guesses(), *self._roundings())
+
+    def _roundings(self) -> Iterator[str]:
+        for field, numbers in self._numbers.items():
+            if numbers.dtype == np.float64:
+                merged = len(np.unique(numbers)) - len(np.unique(numbers.astype(np.float32)))
+                if merged:
+                    yield (
+                        f"{field}: float32 makes {merged} different numbers equal to others; "
+                        "subtract what they share, or pack a Parquet file, whose float64 stays"
+                    )
+
+    def _guesses(self) -> tuple[str, ...]:
         if self.columns is not None or not self.has_names:
             return ()
         head = [name for name in self.lines[0].cells if FIELD.fullmatch(name)]
@@ -149,6 +165,10 @@ class ListInput(RowInput):
                 what = f"has {len(row.cells)} columns, {wanted} are wanted"
                 fix = "correct the row, or input.columns"
                 raise DataError(164, self._line(row), what, fix)
+            if self.has_names and any(row.cells[len(head.cells) :]):
+                what = f"has {len(row.cells)} columns, the first line {len(head.cells)}"
+                fix = "correct the row: quote a text with a comma in it"
+                raise DataError(164, self._line(row), what, fix)
         return _Table(rows, places)
 
     def _place(self, head: Line, column: str | int) -> int:
@@ -169,6 +189,14 @@ class ListInput(RowInput):
     @cached_property
     def numbers(self) -> dict[str, np.ndarray]:
         """The columns of numbers: int64 or float32; a class is its number."""
+        return {
+            field: values.astype(np.float32) if values.dtype == np.float64 else values
+            for field, values in self._numbers.items()
+        }
+
+    @cached_property
+    def _numbers(self) -> dict[str, np.ndarray]:
+        """The columns of numbers as the table has them: int64 or float64."""
         rows, places = self.items
         columns: dict[str, np.ndarray] = {}
         for field, (kind, _) in self.parsed.items():
@@ -297,8 +325,23 @@ def kind_of(name: str, cells: Sequence[Sequence[str]]) -> str:
     return "class" if name == "label" and is_class else usual
 
 
+def _check_separated(path: str, head: Line) -> None:
+    """Check that the first line has not a single column that looks like several. DataError D164."""
+    if len(head.cells) != 1:
+        return
+    for name, mark in SEPARATORS.items():
+        if mark in head.cells[0]:
+            what = f"its columns seem to be separated by {name}: {head.cells[0][:100]!r}"
+            fix = "separate them by commas, or by tabs in a file named .tsv"
+            raise DataError(164, path, what, fix)
+
+
 def _read_text(path: str) -> str:
-    return read_file(path).decode("utf-8-sig", "surrogateescape")
+    """Return a text file. DataError D164 for UTF-16."""
+    data = read_file(path)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(164, path, "is a text in UTF-16", "convert it to UTF-8")
+    return data.decode("utf-8-sig", "surrogateescape")
 
 
 def _read_table(path: str) -> Iterator[Line]:

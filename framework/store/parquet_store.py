@@ -191,8 +191,13 @@ class ParquetStore:
     @property
     def _advice(self) -> str:
         """How to choose the columns that a store can hold."""
+        return self._choice("")
+
+    def _choice(self, without: str) -> str:
+        """Return how to choose the columns that a store can hold, but for one."""
         schema = self._files.schema
-        names = [name for name in schema.names if form_of(schema.field(name).type, name == LABEL)]
+        names = [name for name in schema.names if name != without]
+        names = [name for name in names if form_of(schema.field(name).type, name == LABEL)]
         chosen = ", ".join(f"{name}: {name}" for name in names[:4]) or "image: image"
         return f"'{self.group}.fields={{{chosen}}}'"
 
@@ -365,8 +370,10 @@ class ParquetStore:
         what = "has no value"
         if self._columns[name].form == "file":
             what = "has no bytes; its image lies in a file of its own"
-        fix = f"fill it in or leave the row out, or choose columns: {self._advice}"
-        return DataError(162, f"{self.name(index)}: {self._columns[name].name}", what, fix)
+        column = self._columns[name].name
+        advice = self._choice(column)
+        fix = f"fill it in or leave the row out, or choose columns: {advice}"
+        return DataError(162, f"{self.name(index)}: {column}", what, fix)
 
     def _group(self, number: int) -> RowGroup:
         return self._files.group(number, self._columns, self._numbers)

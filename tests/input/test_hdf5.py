@@ -191,3 +191,16 @@ def test_a_text_that_is_none_is_named():
     source = HDF5Input(_hdf5(text=np.array([b"a", b"\xff"])), {"text": "text"})
     with pytest.raises(DataError, match=r"D162.*record 1.*not UTF-8.*text: bytes"):
         source.read(0, 2)
+
+
+def test_a_field_may_be_an_attribute_of_the_groups():
+    with h5py.File("x.h5", "w") as file:
+        for number in range(4):
+            group = file.create_group(f"rec{number}")
+            group["x"] = X[number]
+            group.attrs["angle"] = 0.5 * number
+    source = HDF5Input("x.h5", {"angle": "*@angle", "x": "*/x"})
+    assert source.range_files(0, 4) is None
+    records = _all(source).records
+    assert np.array_equal(records["x"], X[:4])
+    assert records["angle"].tolist() == [0.0, 0.5, 1.0, 1.5]

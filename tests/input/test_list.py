@@ -207,6 +207,10 @@ def test_paths_are_under_another_root_where_one_is_given():
         ("1.jpg,a\n2.jpg,b\n", r"D164.*'1\.jpg', which cannot be a field's name.*header=false"),
         ("image,image,label\n1.jpg,2.jpg,a\n", r"D164.*'image' 2 times"),
         ("image,label\n1.jpg\n", r"D164.*line 2: has 1 columns, 2 are wanted"),
+        ("a,b\n1,2\n3,4,x\n", r"D164.*line 3: has 3 columns, the first line 2; .*quote"),
+        ("a;b\n1;2\n", r"D164.*separated by semicolons: 'a;b'; separate them by commas"),
+        ("a\tb\n1\t2\n", r"D164.*separated by tabs.*\.tsv"),
+        ("a,b\n1,2\n".encode("utf-16"), r"D164.*is a text in UTF-16; convert it to UTF-8"),
         ('image,label\n"1.jpg,a\n', r"D164.*not a table"),
         ("image,label\n", r"D110.*no row"),
         ("", r"D110.*no row"),
@@ -311,3 +315,14 @@ def test_several_files_and_texts_can_be_chosen():
     records = _all(source).records
     assert (records["left"], records["right"]) == ([jpeg(1)], [jpeg(2)])
     assert bytes(records["words"][0]) == b"7"
+
+
+def test_a_row_may_end_with_a_comma():
+    assert _all(_input("a,b\n1,2,\n3,4,\n")).records["b"].tolist() == [2, 4]
+
+
+def test_a_note_says_that_float32_makes_numbers_equal():
+    source = _input("t,x\n1700000000.5,0.1\n1700000001.5,0.2\n1700000002.5,0.3\n")
+    (note,) = [note for note in source.notes if "float32" in note]
+    assert note.startswith("t: float32 makes 2 different numbers equal to others; subtract")
+    assert _all(source).records["t"].dtype == np.float32

@@ -204,8 +204,9 @@ def test_lists_may_all_be_empty():
 
 
 def test_a_missing_list_is_an_error_of_its_row():
-    store = ParquetStore(_write({"x": [[1, 2], None]}))
-    with pytest.raises(DataError, match=r"D162.*row 1: x: has no value"):
+    store = ParquetStore(_write({"x": [[1, 2], None], "y": [1, 2]}))
+    advice = r"or choose columns: '\w+\.fields=\{y: y\}'"
+    with pytest.raises(DataError, match=rf"D162.*row 1: x: has no value.*{advice}"):
         store.read(torch.tensor([1]))
 
 
