@@ -135,8 +135,8 @@ LOSSY = (
 )
 ACCEPTED = {name: data for name, (data, _) in EXACT.items()} | LOSSY
 REFUSED = {
-    "png 16 bits": (saved(DEEP, "png"), "pack.bit_depth=8 or 16"),
-    "tiff 16 bits": (saved(DEEP, "tiff"), "pack.bit_depth=8 or 16"),
+    "png 16 bits": (saved(DEEP, "png"), "pack.bit_depth=8 pack.encode=png, or 16 and raw"),
+    "tiff 16 bits": (saved(DEEP, "tiff"), "pack.bit_depth=8 pack.encode=png, or 16 and raw"),
     "tiff floating point": (saved(PICTURE.convert("F"), "tiff"), "convert it to 8 or 16 bits"),
     "gif animation": (
         saved(INDEXED, "gif", save_all=True, append_images=[INDEXED.rotate(90)]),
