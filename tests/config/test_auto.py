@@ -1,17 +1,21 @@
+import io
 from contextlib import closing
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
 
 from framework.config.auto import is_wanted, resolve, wrong_channels
 from framework.contracts.records import ChannelStatistics, Field, Manifest
+from framework.data.folder import folder_source
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
-from framework.errors import ConfigError
+from framework.errors import ConfigError, DataError
 from framework.store.channel_statistics import statistics_of
 from framework.store.open_store import open_store
 from tests.conftest import make_context, make_records, write_store
+from tests.contract.cases import write_folder
 
 CLASSES = [str(number) for number in range(7)]
 IMAGE = {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())}
@@ -242,3 +246,15 @@ def test_too_few_weights_are_refused():
         ConfigError, match=r"C316.*class_weights = \[1.0, 2.0\]: x.h5 has 7 classes"
     ):
         numbers(config(objective=objective))
+
+
+def test_an_image_that_cannot_be_read_is_the_reason_why_nothing_is_known(tmp_path):
+    deep = io.BytesIO()
+    Image.fromarray(np.ones((4, 4), np.uint16)).save(deep, "png")
+    path = write_folder(str(tmp_path / "in"), [deep.getvalue()] * 3)
+    given = config(augment={"field": "image", "mean": "auto"})
+    with (
+        closing(folder_source(path, context=make_context())) as source,
+        pytest.raises(DataError, match=r"D106.*in/a/000\.jpg.*pack\.bit_depth"),
+    ):
+        resolve(given, source)
