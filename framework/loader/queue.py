@@ -39,27 +39,15 @@ def host_batches(
             yield micro
 
 
-def copied(
-    batches: Iterable[MicroBatch], context: LoaderContext, epoch: int, pinned: bool = False
-) -> MicroBatches:
-    """Copy host batches to the device and augment them there, in line with the step.
-
-    Args:
-        batches: The batches.
-        context: The device, the augmentation and the clock.
-        epoch: The epoch, for the augmentation.
-        pinned: Whether to page-lock them first.
-    """
+def copied(batches: Iterable[MicroBatch], context: LoaderContext, epoch: int) -> MicroBatches:
+    """Copy host batches to the device and augment them there, in line with the step."""
     pace = Pace(context.device)
     waits = context.waits
     waits.begin()
     for micro in batches:
         context.clock.mark("wait")
         waits.arrived()
-        batch = micro.batch
-        if pinned:
-            batch = pin(batch)
-        batch = context.augment(move(batch, context.device), epoch)
+        batch = context.augment(move(micro.batch, context.device), epoch)
         context.clock.mark("copy")
         # ``micro._replace`` would take a microsecond.
         yield MicroBatch(batch, micro.weight, micro.last)
