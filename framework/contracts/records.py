@@ -228,6 +228,34 @@ class KnowsColumns(Protocol):
         ...
 
 
+class Places(NamedTuple):
+    """Where the raw fields of B records lie in a store's files."""
+
+    files: Tensor  # the number of each record's file: int64 [B]
+    starts: dict[str, Tensor]  # by field, the byte of its file where each value begins: int64 [B]
+
+
+@runtime_checkable
+class KnowsPlaces(Protocol):
+    """A capability of a store: it says where in its files the values of raw fields lie."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The store's files."""
+        ...
+
+    def places(self, indices: Tensor) -> Places:
+        """Return where the records at ``indices`` (int64 [B]) lie.
+
+        Fields whose values do not lie in one piece each are left out. IndexError if a record does
+        not exist.
+        """
+        ...
+
+
 @runtime_checkable
 class ReadsStarts(Protocol):
     """A capability of a store of image files: it reads the start of a file alone."""

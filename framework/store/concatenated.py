@@ -5,12 +5,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Manifest, Ragged, Records, RecordStore, notes_of
+from framework.contracts.records import (
+    KnowsPlaces,
+    Manifest,
+    Places,
+    Ragged,
+    Records,
+    RecordStore,
+    notes_of,
+)
 from framework.errors import ConfigError
 from framework.store.columns import column_of, joined, lengths_of
 from framework.store.gather import row_gather
@@ -46,6 +55,35 @@ class Concatenation(ABC):
             return parts[0][1]
         order = torch.argsort(torch.cat([places for places, _ in parts]))
         return {name: _merged(parts, name, order) for name in self.manifest.fields}
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for store in self._located for path in store.paths]
+
+    def places(self, indices: Tensor) -> Places:
+        files = torch.empty_like(indices)
+        starts = {name: torch.empty_like(indices) for name in self._located_fields}
+        num_before = [0, *accumulate(len(store.paths) for store in self._located)]
+        for number, spots in self._split(indices):
+            if starts:
+                own = self._located[number].places(indices[spots] - self.starts[number])
+                files[spots] = own.files + num_before[number]
+                for name, values in starts.items():
+                    values[spots] = own.starts[name]
+        return Places(files, starts)
+
+    @cached_property
+    def _located(self) -> list[KnowsPlaces]:
+        return [store for store in self._all() if isinstance(store, KnowsPlaces)]
+
+    @cached_property
+    def _located_fields(self) -> list[str]:
+        """The fields whose values all parts locate."""
+        if len(self._located) < len(self.sizes):
+            return []
+        nothing = torch.empty(0, dtype=torch.int64)
+        known = [store.places(nothing).starts.keys() for store in self._located]
+        return [name for name in self.manifest.fields if all(name in names for names in known)]
 
     def column(self, name: str) -> Any:
         return joined([column_of(store, name) for store in self._all()])

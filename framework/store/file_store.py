@@ -42,6 +42,12 @@ class ProcessMaps(NamedTuple, Generic[MappedT]):
     maps: MappedT
 
 
+def check_range(indices: Tensor, count: int) -> None:
+    """Raise IndexError if an index is not one of ``count`` records."""
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
+        raise IndexError(f"records {int(indices.min())}..{int(indices.max())} of {count}")
+
+
 class FileStore(ABC, Generic[MappedT]):
     """A RecordStore in one file. Each process maps the file when it first needs it."""
 
@@ -62,6 +68,10 @@ class FileStore(ABC, Generic[MappedT]):
 
     @abstractmethod
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records: ...
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.path]
 
     @abstractmethod
     def damaged(self, indices: Tensor, records: Records) -> list[int]: ...

@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Ragged, Records
+from framework.contracts.records import Field, Manifest, Places, Ragged, Records
 from framework.errors import ConfigError, DataError, words_of
 from framework.store.checksum import content_crcs, mismatches
-from framework.store.file_store import FileStore, FileWriter
+from framework.store.file_store import FileStore, FileWriter, check_range
 from framework.store.foreign_hdf5 import (
     H5PY_ERRORS,
     MAX_COMPRESSION_RATIO,
@@ -67,6 +67,13 @@ class HDF5Store(FileStore["_OpenStore"]):
 
     def lengths(self, name: str) -> Tensor:
         return self._open().gathers[name].offsets.diff()
+
+    def places(self, indices: Tensor) -> Places:
+        check_range(indices, self.manifest.num_records)
+        starts: dict[str, Tensor] = {}
+        for name, begin in self._open().begins.items():
+            starts[name] = indices * self._open().gathers[name].stride + begin
+        return Places(torch.zeros_like(indices), starts)
 
     @property
     def chunk_records(self) -> int | None:
@@ -217,6 +224,7 @@ class _OpenStore:
         self.file: h5py.File | None = None  # open if a field is chunked, since h5py reads that one
         self.gathers: dict[str, Any] = {}
         self.arrays: dict[str, np.ndarray] = {}  # contiguous raw fields
+        self.begins: dict[str, int] = {}  # the first byte of each of them in the file
         num_records = manifest.num_records
         part = "crc32"
         try:
@@ -241,6 +249,7 @@ class _OpenStore:
         if dataset.chunks is None:
             rows = _memory_map(self.path, file, f"records/{name}")
             self.arrays[name] = rows.numpy()
+            self.begins[name] = dataset.id.get_offset() or 0  # None if there is nothing in it
             return row_gather(rows)
         if dataset.nbytes > MAX_COMPRESSION_RATIO * os.path.getsize(self.path):
             raise ValueError(f"declares {dataset.nbytes} bytes, more than the file can hold")

@@ -19,6 +19,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
 from framework.store.checksum import content_crcs, mismatches, numbered_crcs
+from framework.store.file_store import check_range
 from framework.store.gather import Gather
 from framework.store.lmdb_btree import NumberedValues
 
@@ -137,25 +138,26 @@ class Blocks:
 
     def rows(self, indices: Tensor) -> Rows:
         """Return where the records are. IndexError if one does not exist."""
-        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < self.count:
-            raise IndexError(f"records {int(indices.min())}..{int(indices.max())} of {self.count}")
+        check_range(indices, self.count)
         blocks = indices // self.capacity
         return Rows(blocks, indices - blocks * self.capacity)
 
     def column(self, name: str, rows: Rows) -> Tensor:
         """Return the values of a field: [B, *shape]."""
-        gather = self._gathers[name]
-        return gather(self._begins[name][rows.blocks] + rows.places * gather.num_bytes)
+        return self._gathers[name](self.starts(name, rows))
+
+    def starts(self, name: str, rows: Rows) -> Tensor:
+        """Return the byte of the file where each value of a field begins: int64 [B]."""
+        return self._begins[name][rows.blocks] + rows.places * self._gathers[name].num_bytes
 
     def views(self, name: str, rows: Rows) -> list[np.ndarray]:
         """Return the values of a field in the map, without copying them."""
         field = self.manifest.fields[name]
         size = _num_bytes(field)
-        starts = self._begins[name][rows.blocks] + rows.places * size
         shape = _shape(field)
         return [
             self.file[start : start + size].view(field.dtype).reshape(shape)
-            for start in starts.tolist()
+            for start in self.starts(name, rows).tolist()
         ]
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:

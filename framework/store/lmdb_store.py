@@ -20,10 +20,10 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Ragged, Records
+from framework.contracts.records import Field, Manifest, Places, Ragged, Records
 from framework.errors import DataError
 from framework.store.checksum import buffers, content_crcs, mismatches
-from framework.store.file_store import FileStore, FileWriter
+from framework.store.file_store import FileStore, FileWriter, check_range
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather
 from framework.store.gather_rows import gather_rows, typed
@@ -70,6 +70,19 @@ class LMDBStore(FileStore["_OpenFile"]):
     def lengths(self, name: str) -> Tensor:
         start, stop = self._bounds(name, torch.arange(self.manifest.num_records))
         return (stop - start) // _row_bytes(self.manifest.fields[name])
+
+    def places(self, indices: Tensor) -> Places:
+        opened = self._open()
+        check_range(indices, self.manifest.num_records)
+        fields = self.manifest.fields.items()
+        raw = [name for name, field in fields if field.encoding == "raw"]
+        if opened.blocks is not None:
+            rows = opened.blocks.rows(indices)
+            starts = {name: opened.blocks.starts(name, rows) for name in raw}
+        else:
+            begins = dict(zip(self.manifest.fields, opened.values.starts(indices), strict=False))
+            starts = {name: begins[name] for name in raw}
+        return Places(torch.zeros_like(indices), starts)
 
     def _bounds(self, name: str, indices: Tensor) -> list[Tensor]:
         """Return where a field of each record begins and ends in the file."""

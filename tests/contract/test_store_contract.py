@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from framework.contracts.records import KnowsPlaces
 from tests.contract.cases import STORES, child_read, make_store, open_case, plain, rows, write_case
 
 ORDERS = [[0, 1, 2], [6, 0, 3], [2, 2, 2], [5], []]
@@ -25,6 +26,28 @@ def case(request):
 def test_records_come_in_the_asked_order_and_repeats_are_allowed(case, indices):
     store, records = case
     assert plain(store.read(torch.tensor(indices, dtype=torch.int64))) == rows(records, indices)
+
+
+@pytest.mark.parametrize("indices", ORDERS)
+def test_values_lie_at_the_places_that_the_store_says(case, indices):
+    store, records = case
+    if not isinstance(store, KnowsPlaces):
+        pytest.skip("knows no places")
+    files, starts = store.places(torch.tensor(indices, dtype=torch.int64))
+    contents = [Path(path).read_bytes() for path in store.paths]
+    assert len(files) == len(indices)
+    for name, begins in starts.items():
+        for index, file, start in zip(indices, files.tolist(), begins.tolist(), strict=True):
+            value = np.asarray(records[name][index])
+            assert contents[file][start : start + value.nbytes] == value.tobytes(), name
+
+
+def test_places_of_records_that_do_not_exist_are_refused(case):
+    store, _ = case
+    if isinstance(store, KnowsPlaces) and store.places(torch.tensor([0])).starts:
+        for index in (-1, 7):
+            with pytest.raises(IndexError):
+                store.places(torch.tensor([0, index]))
 
 
 def test_the_manifest_tells_what_is_read(case):
