@@ -2,8 +2,8 @@
 
 A batch is a plain dict of fields. A field is a tensor whose leading dimension is B, or any other
 value, such as a list of B strings. Tensors inside a dict, list or tuple are moved and pinned, too.
-Everything else reaches the augmentation and the objective unchanged. Only tensors at the top are
-counted or captured.
+`Pieces` of page-locked memory become a tensor when they are moved. Everything else reaches the
+augmentation and the objective unchanged. Only tensors at the top are counted or captured.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from framework.system.copy_engine import Pieces
 from framework.system.page_locked import block
 
 Batch = dict[str, Any]
@@ -141,9 +142,17 @@ def move(batch: Batch, device: torch.device) -> Batch:
         if isinstance(value, Tensor):
             if value.device != device:  # the usual case, without a call
                 result[name] = value.to(device, non_blocking=True)
+        elif isinstance(value, Pieces):
+            result[name] = value.to(device)
         elif isinstance(value, NESTS):
             result[name] = mapped(value, lambda part: part.to(device, non_blocking=True))
     return result
+
+
+def size_bytes(batch: Batch) -> int:
+    """Return the bytes of a batch's tensors."""
+    pieces = (value for value in batch.values() if isinstance(value, Pieces))
+    return sum(part.nbytes for part in (*leaves(batch), *pieces))
 
 
 def pin(batch: Batch) -> Batch:

@@ -2,16 +2,20 @@
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from framework.contracts.data import SourceContext
-from framework.contracts.records import RecordStore
+from framework.contracts.records import KnowsPlaces, RecordStore
+from framework.data.reader import is_cut
 from framework.data.source import StoreSource
-from framework.errors import ConfigError
+from framework.errors import ConfigError, words_of
+from framework.store.locked import LockedRecords, lockable
 from framework.store.page_cache import drop_cached
 from framework.store.resident import ResidentStore
 from framework.store.shards import ShardedStore
 from framework.store.staging import Staged, remove_leftovers
 from framework.store.versions import files_of, open_version
+from framework.system.copy_engine import CopyEngineError
 
 STAGES = ("none", "cold", "ram", "device")
 
@@ -37,12 +41,34 @@ def packed_source(
 def _in_ram(
     path: str, open_file: Callable[[str], RecordStore], context: SourceContext
 ) -> StoreSource:
-    staged = Staged(path)
-    try:
-        return StoreSource(_opened(staged.path, open_file), context, staged.close)
-    except BaseException:
-        staged.close()
-        raise
+    with ExitStack() as stack:
+        staged = Staged(path)
+        stack.callback(staged.close)
+        store = _opened(staged.path, open_file)
+        locked: LockedRecords | None = None
+        notes: tuple[str, ...] = ()
+        for_gpu = _read_by_gpu(store, context)
+        if for_gpu is not None:
+            try:
+                locked = LockedRecords(for_gpu, context.device)
+                stack.callback(locked.close)
+            except (CopyEngineError, OSError) as error:
+                why = f"the GPU cannot copy records by itself ({words_of(error)})"
+                notes = (f"data.stage=ram: {why}; the cores gather them",)
+        to_close = ExitStack()
+        source = StoreSource(store, context, to_close.close, locked=locked, notes=notes)
+        to_close.push(stack.pop_all())
+    return source
+
+
+def _read_by_gpu(store: RecordStore, context: SourceContext) -> KnowsPlaces | None:
+    """Return the store if a GPU can copy its records as they are stored."""
+    if context.device.type != "cuda" or context.num_workers:
+        return None
+    fields = store.manifest.fields.values()
+    if any(is_cut(field, context.transform) for field in fields):
+        return None
+    return lockable(store)
 
 
 def _opened(path: str, open_file: Callable[[str], RecordStore]) -> RecordStore:

@@ -8,9 +8,9 @@ from typing import Generic, Protocol, TypeVar, final
 
 from torch import Tensor
 
-from framework.contracts.batch import Batch, leaves
+from framework.contracts.batch import Batch, size_bytes
 from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext
-from framework.contracts.records import Manifest, RecordStore, notes_of
+from framework.contracts.records import Manifest, Records, RecordStore, notes_of
 from framework.contracts.slow_records import SlowRecords
 from framework.data.collate import Padding, with_nested
 from framework.data.reader import BatchReader, Request
@@ -102,7 +102,7 @@ class WorkerSource(Generic[R]):
                     counter.add(batch)
                 ledger.delivered(len(share.indices))
                 if not self.batch_bytes:
-                    self.batch_bytes = sum(tensor.nbytes for tensor in leaves(batch))
+                    self.batch_bytes = size_bytes(batch)
                 steps_left -= share.last
                 if verify and not steps_left:  # before the consumer closes this generator
                     self._is_verified = True
@@ -171,6 +171,8 @@ class StoreSource(WorkerSource[BatchReader]):
         context: The order, the transform, the workers and the other settings.
         on_close: Called by the first ``close``.
         counter: Counts what batches hold besides padding, or None.
+        locked: Reads records for a GPU without gathering large ones, or None.
+        notes: For the user, printed once.
     """
 
     def __init__(
@@ -179,10 +181,13 @@ class StoreSource(WorkerSource[BatchReader]):
         context: SourceContext,
         on_close: Callable[[], None] | None = None,
         counter: Counter | None = None,
+        locked: Callable[[Tensor], Records] | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.store = store
+        self._notes = notes
         order = store_order(store, context)
-        read = BatchReader(store, context)
+        read = BatchReader(store, context, locked)
         counters: list[Counter] = [Padding(read.padded)]
         if counter is not None:
             counters.append(counter)
@@ -199,7 +204,7 @@ class StoreSource(WorkerSource[BatchReader]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return notes_of(self.store)
+        return notes_of(self.store) + self._notes
 
     def key(self, index: int) -> str:
         return self.store.key(index)

@@ -12,6 +12,7 @@ from framework.system.page_locked import empty
 
 # Larger results are shared by threads. Waking one costs as much as copying some 100 kB.
 SHARED_BYTES = 1 << 18
+ANYWHERE = (1 << 63) - 1  # the length of a source that is the whole memory
 
 
 @final
@@ -64,6 +65,19 @@ def row_gather(rows: Tensor) -> Gather:
     # NumPy also views an array of no rows, which torch refuses.
     flat = torch.from_numpy(rows.numpy().reshape(-1).view(np.uint8))
     return Gather(flat, math.prod(shape) * rows.element_size(), shape, rows.dtype)
+
+
+def gather_at(addresses: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return copies of the values at ``addresses`` (int64 [B]) in this process: [B, *shape].
+
+    For callers that know that ``paceline_gather`` was compiled, and that the addresses are right.
+    """
+    out = empty((len(addresses), *shape), dtype)
+    size = math.prod(shape) * dtype.itemsize
+    threads = num_threads() if out.nbytes >= SHARED_BYTES else 1
+    begin = addresses.contiguous().data_ptr()
+    find("paceline_gather")(0, ANYWHERE, begin, 1, len(addresses), size, out.data_ptr(), threads)
+    return out
 
 
 def _by_torch(source: Tensor, offsets: Tensor, num_bytes: int) -> Tensor:

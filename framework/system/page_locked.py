@@ -79,11 +79,16 @@ def use(device: torch.device, pinned: bool, stream: torch.cuda.Stream | None = N
         _thread.pins_in = os.getpid()
 
 
+def is_used() -> bool:
+    """Return whether this thread makes batches in page-locked memory, for a GPU to copy."""
+    return _thread.pins_in == os.getpid()
+
+
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return uninitialized memory for a part of a host batch.
 
     torch pools page-locked memory, and reuses a block only after all copies from it have ended.
     """
-    if _thread.pins_in == os.getpid():
+    if is_used():
         return block.take(shape, dtype)
     return torch.empty(shape, dtype=dtype)

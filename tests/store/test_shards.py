@@ -24,14 +24,15 @@ from tests.contract.cases import micros, plain, rows
 from tests.faults.forked import is_one_line, needs_root, no_privileges, paceline
 
 
-def write_directory(path, cuts, suffix="h5", count=20):
+def write_directory(path, cuts, suffix="h5", count=20, records=None, fields=FIELDS):
     """A store of ``count`` records in files cut at ``cuts``."""
     shutil.rmtree(path, ignore_errors=True)
     os.mkdir(path)
-    records, edges, shards = make_records(count), [0, *cuts, count], []
+    records = records or make_records(count)
+    edges, shards = [0, *cuts, count], []
     for number, (start, stop) in enumerate(pairwise(edges)):
         part = {name: values[start:stop] for name, values in records.items()}
-        file = write_store(f"{path}/{number:06d}.{suffix}", part)
+        file = write_store(f"{path}/{number:06d}.{suffix}", part, fields)
         data = Path(file).read_bytes()
         own = open_file(file)
         shards.append(
@@ -45,7 +46,7 @@ def write_directory(path, cuts, suffix="h5", count=20):
         )
         own.close()
     manifest = Manifest(
-        count, FIELDS, ["a", "b", "c"], digest=digest(content_crcs(records, FIELDS)), shards=shards
+        count, fields, ["a", "b", "c"], digest=digest(content_crcs(records, fields)), shards=shards
     )
     Path(path, "manifest.json").write_text(to_json(manifest))
     return path
