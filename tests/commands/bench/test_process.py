@@ -11,6 +11,7 @@ from framework.cli.compose_config import composed
 from framework.commands.bench import process as module
 from framework.commands.bench.grid import BenchCell, BenchPlan
 from framework.commands.bench.process import measure_cell
+from framework.system import stopping
 
 NOBODY = Grant(typed=False, exported="")
 
@@ -39,7 +40,8 @@ def test_a_process_that_dies_is_told_with_its_last_words(monkeypatch):
 
 
 def interrupt_once(folder: Path) -> None:
-    while not (folder / "grandchild").exists():
+    """Interrupt the main thread once it waits: before that, the process is not yet its own."""
+    while not (stopping._polite and (folder / "grandchild").exists()):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 
