@@ -38,7 +38,7 @@ class FakeLoader:
     def epoch(self, epoch, start=0):
         self.started.append((epoch, start))
         try:
-            for indices, weight, last in self.order.shares(epoch, start):
+            for indices, weight, last, _ in self.order.shares(epoch, start):
                 if self.clock is not None:
                     self.clock.mark("wait")
                 self.yielded += 1

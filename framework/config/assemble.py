@@ -30,6 +30,7 @@ from framework.config.resume import Learned, ending, followed, learned, validati
 from framework.config.targets import Config, fold_of, makes_data, split_of, targets, val_sets
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
+    DRAW_KEYS,
     Augment,
     KnowsLabels,
     KnowsLayout,
@@ -463,8 +464,12 @@ def make_augmenter(
 
     def plain(batch: Batch, *keys: Tensor) -> Batch:
         numbers = None
+        drawn = batch["index"]
+        if DRAW_KEYS in batch:
+            batch = dict(batch)
+            drawn = batch.pop(DRAW_KEYS)
         if is_random:
-            numbers = draws.of(batch["index"], *keys)
+            numbers = draws.of(drawn, *keys)
         return augment(batch, numbers)
 
     finish = plain

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.records import Manifest
-from framework.order.batches import Order, OrderChoice
+from framework.order.batches import Order, OrderChoice, Share
 
 # Bits of a window's flip: rows and columns are exchanged first (``TURNED``).
 MIRRORED, UPSIDE_DOWN, TURNED = 1, 2, 4
@@ -279,6 +279,17 @@ class MicroBatch(NamedTuple):
     last: bool
 
 
+# The field of a host batch with its ``Share.keys``, if it has any. Augments do not see it.
+DRAW_KEYS = "draw_keys"
+
+
+def keyed(batch: Batch, share: Share) -> Batch:
+    """Return the batch with what its augmentation depends on, if records come several times."""
+    if share.keys is None:
+        return batch
+    return {**batch, DRAW_KEYS: share.keys}
+
+
 # A generator, so that closing it early frees what it holds.
 MicroBatches = Generator[MicroBatch, None, None]
 
@@ -338,9 +349,10 @@ class Source(Protocol):
     """Records as host batches, in the order of ``order.shares``. DALI's may be on the device.
 
     A source owns decoding and workers. Every batch has ``index`` (int64 [B]), the records' numbers
-    in the store. Image fields are uint8 [B, C, H, W]. Of ready batches (``data=dataloader``), only
-    the number of steps follows ``order``, ``index`` counts the records of an epoch, and fields are
-    as they come.
+    in the store, and ``DRAW_KEYS`` if the order has keys. Image fields are uint8 [B, C, H, W].
+
+    Of ready batches (``data=dataloader``), only the number of steps follows ``order``, ``index``
+    counts the records of an epoch, and fields are as they come.
     """
 
     @property

@@ -23,6 +23,7 @@ from framework.contracts.data import (
     MicroBatch,
     MicroBatches,
     SourceContext,
+    keyed,
     may_turn,
 )
 from framework.contracts.records import Manifest, Records
@@ -101,7 +102,8 @@ class DALISource:
         self._ragged.clear()
         self._turns.clear()
         self._feed = (
-            self._inputs(Request(epoch, share.indices, training, verify)) for share in shares
+            self._inputs(Request(epoch, share.indices, training, verify, share.keys))
+            for share in shares
         )
         # a pipeline whose last epoch did not end cleanly still holds stale batches
         if self._pipeline is not None and not self._stale and self._largest >= largest:
@@ -119,6 +121,7 @@ class DALISource:
                 raise self._explain(error, under_way) from error
             batch = self._turned(dict(zip(self._names, tensors, strict=True)))
             batch = with_nested({"index": share.indices.clone(), **batch, **self._ragged.popleft()})
+            batch = keyed(batch, share)
             if verify and number == len(shares) - 1:  # before the consumer closes this generator
                 self._is_verified = True
             yield MicroBatch(batch, share.weight, share.last)
@@ -227,7 +230,7 @@ class DALISource:
         records = self.store.read(request.indices)
         if request.verify:
             check_crcs(self.store, request.indices, records)
-        numbers = self._reader.numbers(request, request.indices)
+        numbers = self._reader.numbers(request, request.keys_of(0, len(request.indices)))
         records |= self._reader.followed(records, request.indices, numbers)
         records |= self._reader.heard(records, request.indices, numbers)
         self._ragged.append(self._carried(records, request.indices))

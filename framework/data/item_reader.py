@@ -120,7 +120,8 @@ class ItemReader:
         indices = work.request.indices[start:stop]
         with own_generators() as may_seed:
             if may_seed:
-                items = self._seeded(indices, work.request.epoch)
+                keys = work.request.keys_of(start, stop)
+                items = self._seeded(indices, keys, work.request.epoch)
             else:
                 items = self._watched(work, indices)
         work.items[start:stop] = [item for item, _ in items]
@@ -148,8 +149,8 @@ class ItemReader:
         work.moved.append(indices)
         return items
 
-    def _seeded(self, indices: Tensor, epoch: int) -> list[_TimedItem]:
-        """Return the items at ``indices``. Seed the generators before each one if items draw."""
+    def _seeded(self, indices: Tensor, keys: Tensor, epoch: int) -> list[_TimedItem]:
+        """Return the items at ``indices``. Seed by ``keys`` before each one if items draw."""
         numbers = indices.tolist()
         if not self.draws:
             mark = generator_mark()
@@ -158,7 +159,7 @@ class ItemReader:
                 return items
             self._note_draws(f"reading records {_listed(numbers)} of {self.title}")
         items = []
-        seeds = record_seeds(indices, self.seed, epoch).tolist()
+        seeds = record_seeds(keys, self.seed, epoch).tolist()
         for index, seed in zip(numbers, seeds, strict=True):
             seed_host_generators(seed)
             items.append(self._timed_item(index))
@@ -255,7 +256,7 @@ class ItemReader:
             if not may_seed:
                 return self._watched_collate(collate, work)
             # No item has a seed of the epoch ~epoch, which is negative.
-            key = record_seeds(request.indices[:1], self.seed, ~request.epoch)
+            key = record_seeds(request.keys_of(0, 1), self.seed, ~request.epoch)
             seed_host_generators(int(key))
             mark = generator_mark()
             batch = collate(work.items)

@@ -62,6 +62,12 @@ class Request(NamedTuple):
     indices: Tensor  # the records: int64 [B]
     training: bool  # whether the transform draws random numbers
     verify: bool = False  # whether to compare records with their CRC32
+    keys: Tensor | None = None  # what random changes depend on, as ``Share.keys``
+
+    def keys_of(self, start: int, stop: int) -> Tensor:
+        """Return what the random changes of records ``start`` to ``stop`` depend on: int64 [n]."""
+        keys = self.indices if self.keys is None else self.keys
+        return keys[start:stop]
 
 
 def is_cut(field: Field, transform: Transform) -> bool:
@@ -97,6 +103,7 @@ class _Slice(NamedTuple):
     """What the fields of a slice share."""
 
     indices: Tensor  # the records: int64 [B]
+    keys: Tensor  # what random changes depend on: int64 [B]
     numbers: Tensor | None  # the transform's draws, float32 [B, num_draws]; None outside training
     watch: Stopwatch  # of the thread
     seconds: "memoryview[float]"  # what each record took, as far as it is measured: float64 [B]
@@ -109,7 +116,10 @@ class _Slice(NamedTuple):
             if numbers is not None:
                 numbers = numbers[place]
             seconds = self.seconds[place]
-            yield values[place], _Slice(self.indices[place], numbers, self.watch, seconds)
+            part = self._replace(
+                indices=self.indices[place], keys=self.keys[place], numbers=numbers, seconds=seconds
+            )
+            yield values[place], part
 
 
 def _nothing_yet(count: int) -> "memoryview[float]":
@@ -295,7 +305,8 @@ class BatchReader:
         outs = work.images
         if start > 0 or stop < len(request.indices):
             outs = {name: image[start:stop] for name, image in outs.items()}
-        part = _Slice(indices, self.numbers(request, indices), watch, seconds)
+        keys = request.keys_of(start, stop)
+        part = _Slice(indices, keys, self.numbers(request, keys), watch, seconds)
         images = self._images(records, request, part, outs) | self._clips(records, part, outs)
         followed = self.followed(records, indices, part.numbers)
         sounds = self.heard(records, indices, part.numbers)
@@ -332,17 +343,18 @@ class BatchReader:
     def name(self, index: int) -> str:
         return self.store.name(index)
 
-    def numbers(self, request: Request, indices: Tensor) -> Tensor | None:
+    def numbers(self, request: Request, keys: Tensor) -> Tensor | None:
         """Return the transform's draws, float32 [B, num_draws]; None if nothing needs them."""
         if not request.training or not self.decodes:
             return None
-        return draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
+        return draws(keys, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
 
     def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
         """Cut the label maps that the store gave for ``indices``: uint8 [B, 1, h, w]."""
         field = self.store.manifest.fields[name]
         seconds = _nothing_yet(len(indices))
-        return self._cut(field, values, _Slice(indices, numbers, Stopwatch(), seconds), None)
+        part = _Slice(indices, indices, numbers, Stopwatch(), seconds)
+        return self._cut(field, values, part, None)
 
     def heard(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
         """Return the samples of the sounds that the store gave for ``indices``."""
@@ -429,7 +441,8 @@ class BatchReader:
         if out is not None:
             out = out.flatten(0, 1)
         seconds = _nothing_yet(len(frames))
-        flat = _Slice(part.indices.repeat_interleave(length), numbers, part.watch, seconds)
+        indices, keys = (each.repeat_interleave(length) for each in (part.indices, part.keys))
+        flat = _Slice(indices, keys, numbers, part.watch, seconds)
         images = self._stacked(self.videos[name].frame, frames, flat, out)
         for number in range(len(part.seconds)):
             part.seconds[number] += sum(seconds[number * length : (number + 1) * length])
@@ -558,7 +571,7 @@ class BatchReader:
         """Return the function's results: [B, C, h, w], or a list of B with ``collate=list``."""
         seeds: list[int | None] = [None] * len(part.indices)
         if request.training:
-            seeds = record_seeds(part.indices, self.seed, request.epoch).tolist()
+            seeds = record_seeds(part.keys, self.seed, request.epoch).tolist()
         lists: Batch = {name: [] for name in pixels}
         stacked: dict[str, np.ndarray] = {}
         for place, (index, seed) in enumerate(zip(part.indices.tolist(), seeds, strict=True)):

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar, final
 from torch import Tensor
 
 from framework.contracts.batch import Batch, size_bytes
-from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext
+from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext, keyed
 from framework.contracts.records import Manifest, Records, RecordStore, notes_of
 from framework.contracts.slow_records import SlowRecords
 from framework.data.collate import Padding, with_nested
@@ -92,12 +92,12 @@ class WorkerSource(Generic[R]):
         verify = self.context.verifies(self._is_verified)
         steps_left = self.order.num_steps - start
         shares, ahead = tee(self.order.shares(epoch, start))
-        requests = (Request(epoch, share.indices, training, verify) for share in ahead)
+        requests = (Request(epoch, share.indices, training, verify, share.keys) for share in ahead)
         ledger = self.workers.ledger
         ledger.begin()
         with closing(self.read_batches(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
-                batch = self._finished(batch)  # noqa: PLW2901
+                batch = keyed(self._finished(batch), share)  # noqa: PLW2901
                 for counter in self._counters:
                     counter.add(batch)
                 ledger.delivered(len(share.indices))

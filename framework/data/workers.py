@@ -542,7 +542,8 @@ class _Requests:
     def __iter__(self) -> Iterator[Request]:
         for request in self.now:
             # A tensor would start a thread when it is sent to a process.
-            yield request._replace(indices=request.indices.numpy())
+            keys: Any = None if request.keys is None else request.keys.numpy()
+            yield request._replace(indices=request.indices.numpy(), keys=keys)
 
 
 class _ReaderDataset(Dataset[Any]):
@@ -552,7 +553,8 @@ class _ReaderDataset(Dataset[Any]):
         self.read = read
 
     def __getitem__(self, request: Request) -> Timed | Failure:
-        request = request._replace(indices=torch.from_numpy(request.indices))
+        keys = None if request.keys is None else torch.from_numpy(request.keys)
+        request = request._replace(indices=torch.from_numpy(request.indices), keys=keys)
         try:
             result = self.read.timed(request)
             return result._replace(batch=_shared(result.batch))

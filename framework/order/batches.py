@@ -38,11 +38,22 @@ class Share(NamedTuple):
             a step and averaged over (virtual) ranks. With this factor, the result is the gradient
             of the mean loss over the global batch. 0 marks a filler without influence on it.
         last: Whether this is the last pass before the optimizer steps.
+        keys: What random changes depend on in place of ``indices``, if records may come several
+            times in an epoch: int64 [B]. The first time it is the record's number. None: they come
+            once.
     """
 
     indices: Tensor
     weight: float
     last: bool
+    keys: Tensor | None = None
+
+
+class Drawn(NamedTuple):
+    """Records that come more or less than once per epoch."""
+
+    places: Tensor  # among the records in use: int64 [n]
+    times: Tensor  # how many times each record has come before in the epoch: int64 [n]
 
 
 class Samples(Protocol):
@@ -58,8 +69,8 @@ class Samples(Protocol):
         """What decides the records, besides the seed."""
         ...
 
-    def places(self, slots: Tensor, seed: int, epoch: int) -> Tensor:
-        """Return the places among the records in use of ``slots``: both int64 [n].
+    def drawn(self, slots: Tensor, seed: int, epoch: int) -> Drawn:
+        """Return the records of ``slots`` (int64 [n]).
 
         The slots are 0 to ``num_places`` - 1, in random order.
         """
@@ -264,12 +275,18 @@ class Order:
             if self.virtual_ranks is not None:
                 yield from self._virtual_shares(batch, self.virtual_ranks)
             elif self.world_size == 1 and self.accumulate == 1:
-                yield Share(batch, 1.0, True)  # the usual case, without the 10 us of cutting
+                yield self._share(batch, 1.0, True)  # the usual case, without the 10 us of cutting
             else:
                 yield from self._rank_shares(batch)
 
+    def _share(self, keys: Tensor, weight: float, last: bool) -> Share:
+        """Return the share with these ``keys``, as ``_keys`` makes them."""
+        if self.sampling is None:
+            return Share(keys, weight, last)
+        return Share(keys % self.num_records, weight, last, keys)
+
     def _batches(self, epoch: int, start: int) -> Iterator[Tensor]:
-        """Yield the records of each global batch: int64 [B]."""
+        """Yield the keys of each global batch: int64 [B]."""
         if self.cuts is not None:
             for step in range(start, self.cuts.num_steps):
                 places = self.cuts.batch(step, self.seed, epoch, self.shuffle)
@@ -277,24 +294,32 @@ class Order:
             return
         most = max(1, MOST_AT_ONCE // self.batch_size) * self.batch_size
         for place in range(start * self.batch_size, self.num_in_batches, most):
-            records = self.records(epoch, place, min(place + most, self.num_in_batches))
-            yield from records.split(self.batch_size)
+            keys = self._keys(epoch, place, min(place + most, self.num_in_batches))
+            yield from keys.split(self.batch_size)
 
     def records(self, epoch: int, start: int, stop: int) -> Tensor:
         """Return the records at places ``start`` to ``stop`` of an epoch: int64 [stop - start].
 
         The places are those of all batches together, from 0 to ``num_in_batches``.
         """
+        return self._share(self._keys(epoch, start, stop), 1.0, True).indices
+
+    def _keys(self, epoch: int, start: int, stop: int) -> Tensor:
+        """Return the keys at places ``start`` to ``stop`` of an epoch: int64 [stop - start].
+
+        A key is the number of a record, plus ``num_records`` for each time that the record has come
+        before in this epoch.
+        """
         parts: list[Tensor] = []
         while start < stop:
             first = start % self.num_places  # ``last=wrap``: behind the last comes the first
             count = min(stop - start, self.num_places - first)
-            parts.append(self._places(epoch, first, first + count))
+            parts.append(self._keys_once(epoch, first, first + count))
             start += count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _places(self, epoch: int, start: int, stop: int) -> Tensor:
-        """Return the records at places ``start`` to ``stop`` of an epoch, without repeats."""
+    def _keys_once(self, epoch: int, start: int, stop: int) -> Tensor:
+        """Return what ``_keys`` does, for places up to ``num_places``."""
         seed, block = self.seed, self.block
         if not self.shuffle:
             places = torch.arange(start, stop)
@@ -303,9 +328,10 @@ class Order:
         else:
             window = self.window
             places = shuffled_in_blocks(self.num_used, seed, epoch, block, window, start, stop)
-        if self.sampling is not None:
-            places = self.sampling.places(places, seed, epoch)
-        return self._records_at(places)
+        if self.sampling is None:
+            return self._records_at(places)
+        drawn = self.sampling.drawn(places, seed, epoch)
+        return self._records_at(drawn.places) + drawn.times * self.num_records
 
     def _rank_shares(self, batch: Tensor) -> Iterator[Share]:
         """Yield this rank's share of each pass of a batch.
@@ -318,7 +344,7 @@ class Order:
             mine = part[self.rank :: self.world_size]
             weight = len(mine) * self.world_size / len(batch)
             last = number == len(parts) - 1
-            yield Share(mine if len(mine) else _filler(part, self.rank), weight, last)
+            yield self._share(mine if len(mine) else _filler(part, self.rank), weight, last)
 
     def _virtual_shares(self, batch: Tensor, count: int) -> Iterator[Share]:
         """Cut a batch into ``count`` shares, and yield this rank's, which are consecutive."""
@@ -328,7 +354,7 @@ class Order:
             part = batch[number::count]
             weight = len(part) * count / len(batch)
             last = number == stop - 1
-            yield Share(part if len(part) else _filler(batch, number), weight, last)
+            yield self._share(part if len(part) else _filler(batch, number), weight, last)
 
 
 class OrderChoice(Protocol):

@@ -5,8 +5,8 @@ weights has an interval. With one random shift per epoch, slot ``s`` lies at ``s
 group gets its expected number of slots, rounded down or up. Inside a group, the slots go to its
 records in random order, again and again, so that this holds for each record, too.
 
-Random transforms and augments depend on (seed, epoch, record). So all places that a record has in
-an epoch show it in the same way.
+Each time that a record comes in an epoch, random transforms and augments change it in another way.
+
 Source: Madow, "On the theory of systematic sampling", 1949.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from framework.errors import ConfigError
-from framework.order.batches import Order
+from framework.order.batches import Drawn, Order
 from framework.order.draws import IN_GROUP, SHIFT, key_of
 from framework.order.permutation import bijection_at
 
@@ -51,8 +51,8 @@ class Sampling:
             content = crc32(part.numpy().tobytes(), content)
         return {"sampling": content}
 
-    def places(self, slots: Tensor, seed: int, epoch: int) -> Tensor:
-        """Return the places of ``slots`` among the records in use: both int64 [n]."""
+    def drawn(self, slots: Tensor, seed: int, epoch: int) -> Drawn:
+        """Return the records of ``slots`` (int64 [n]), and how many times they came before."""
         shift = (key_of(seed, epoch, SHIFT) & ((1 << _BITS) - 1)) / (1 << _BITS)
         groups = torch.searchsorted(self.ends, slots + shift, right=True)
         groups = groups.clamp(max=len(self.ends) - 1)  # the last end may be rounded down
@@ -60,14 +60,14 @@ class Sampling:
         turns = slots - (begins - shift).ceil().long()  # in its group, from 0
         sizes = self.starts.diff()
         if len(sizes) == len(self.members):
-            return self.members[groups]
+            return Drawn(self.members[groups], turns)
         inside = torch.zeros_like(slots)
         for group in groups[sizes[groups] > 1].unique().tolist():
             here = groups == group
             size = int(sizes[group])
             key = key_of(seed, epoch, IN_GROUP, group)
             inside[here] = bijection_at(turns[here] % size, size, key)
-        return self.members[self.starts[groups] + inside]
+        return Drawn(self.members[self.starts[groups] + inside], turns // sizes[groups])
 
 
 def sampling(groups: Tensor, weights: Tensor, num_places: int | None) -> Sampling:

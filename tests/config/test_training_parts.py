@@ -12,6 +12,7 @@ from torch import nn
 from framework.config.assemble import Assembly, assemble
 from framework.config.preflight import ModelTrial
 from framework.config.training_parts import open_sinks, training_parts
+from framework.contracts.data import DRAW_KEYS
 from framework.errors import ConfigError
 from framework.model.whitening import Whitening
 from framework.sink.jsonl import JsonlSink
@@ -173,3 +174,14 @@ def test_pixels_in_sixteen_bits_need_mixed_precision():
         pytest.raises(ConfigError, match=r"choose precision=amp, or leave out augment.dtype$"),
     ):
         training_parts(assembly)
+
+
+def test_random_changes_depend_on_the_keys_of_a_batch_which_augments_do_not_see():
+    with assembled("augment=random_erasing", "augment.probability=1.0") as assembly:
+        augment = assembly.augmenter(training=True)
+        batch = assembly.train_source.sample(4)
+        once = augment(batch, 1)
+        assert torch.equal(augment({**batch, DRAW_KEYS: batch["index"]}, 1)["image"], once["image"])
+        again = augment({**batch, DRAW_KEYS: batch["index"] + 4}, 1)
+    assert again.keys() == once.keys()
+    assert not torch.equal(again["image"], once["image"])

@@ -1,10 +1,12 @@
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from framework.contracts.data import MicroBatch
+from framework.contracts.data import DRAW_KEYS, MicroBatch
+from framework.order.weighted import WeightedOrder
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import children_of_this_process, settled
 from tests.contract.cases import (
@@ -121,6 +123,38 @@ def test_workers_do_not_change_a_batch(make, kind, transform):
         source = make(kind, 10, transform=transform, num_workers=num, worker_kind=how)
         result.append([micros(source, epoch) for epoch in range(2)])
     assert result == result[:1] * len(ways)
+
+
+def looks(source):
+    """What a record looks like each time that it comes in epoch 1, by its index."""
+    seen = {}
+    for batch, *_ in micros(source, 1):
+        keys = batch.pop(DRAW_KEYS, batch["index"])
+        names = [name for name in batch if name != "index"]
+        for place, (index, key) in enumerate(zip(batch["index"], keys, strict=True)):
+            seen.setdefault(index, {})[key // 10] = [batch[name][place] for name in names]
+    return seen
+
+
+@pytest.mark.parametrize("kind", [kind for kind in READERS if kind != "dataset"])
+def test_a_record_that_comes_again_is_changed_in_another_way(make, kind):
+    Path("weights.txt").write_text("6\n" + "0.5\n" * 9)
+    again = WeightedOrder(None, "weights.txt")
+    transform = None if kind in UNTRANSFORMED else CROP
+    once = looks(make(kind, 10, transform=transform))
+    ways = [
+        looks(
+            make(
+                kind, 10, transform=transform, order_choice=again, num_workers=num, worker_kind=how
+            )
+        )
+        for num, how in TAKEN.get(kind, WAYS)
+    ]
+    assert ways == ways[:1] * len(ways)
+    assert all(times[0] == once[index][0] for index, times in ways[0].items())
+    often = ways[0][0]
+    assert sorted(often) in (list(range(5)), list(range(6)))
+    assert len({repr(look) for look in often.values()}) >= 4  # of small images, two may be alike
 
 
 @pytest.mark.parametrize(("kind", "num_workers", "how"), KINDS_AND_WAYS)

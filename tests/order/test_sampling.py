@@ -42,6 +42,21 @@ def test_a_batch_does_not_depend_on_the_ranks(weights, seed, epoch, world_size):
     assert [sorted(step) for step in among] == [sorted(step) for step in batches(order, epoch)]
 
 
+@given(ANY, SEEDS, st.integers(0, 9), st.sampled_from([1, 3]))
+def test_each_time_that_a_record_comes_has_a_key_of_its_own(weights, seed, epoch, world_size):
+    order = make(weights, seed)
+    ranks = [replace(order, world_size=world_size, rank=rank) for rank in range(world_size)]
+    shares = [share for rank in ranks for share in rank.shares(epoch) if share.weight]
+    keys = torch.cat([share.keys for share in shares])
+    indices = torch.cat([share.indices for share in shares])
+    assert indices.equal(keys % order.num_records)
+    times = counts_of(order, epoch)
+    expected = [
+        index + len(weights) * time for index in range(len(weights)) for time in range(times[index])
+    ]
+    assert sorted(keys.tolist()) == sorted(expected)
+
+
 @given(ANY, SEEDS, st.integers(0, 9), st.integers(0, 20))
 def test_resuming_is_a_jump_to_the_tail_of_the_epoch(weights, seed, epoch, start):
     order = make(weights, seed)
@@ -73,9 +88,10 @@ def test_a_part_of_a_large_group_is_computed_alone():
     groups = torch.zeros(300_000, dtype=torch.int64)
     drawn = sampling(groups, torch.ones(1, dtype=torch.float64), 300_000)
     slots = torch.arange(300_000)
-    whole = drawn.places(slots, 3, 1)
-    assert whole.sort().values.equal(slots)
-    assert drawn.places(slots[7:50], 3, 1).equal(whole[7:50])
+    whole = drawn.drawn(slots, 3, 1)
+    assert whole.places.sort().values.equal(slots)
+    assert not whole.times.any()
+    assert drawn.drawn(slots[7:50], 3, 1).places.equal(whole.places[7:50])
 
 
 def test_a_limit_draws_from_the_records_in_use():
