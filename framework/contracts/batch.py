@@ -53,12 +53,12 @@ def _may_hold_tensors(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], NESTS)
 
 
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a copy of a nest whose tensors are changed."""
     if isinstance(value, Tensor) and value.is_nested:
         values, offsets, *lengths = map(change, _parts(value))
         return torch.nested.nested_tensor_from_jagged(values, offsets, next(iter(lengths), None))
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | Pieces):
         return change(value)
     if isinstance(value, dict):
         return {name: mapped(item, change) for name, item in value.items()}
@@ -142,9 +142,7 @@ def move(batch: Batch, device: torch.device) -> Batch:
         if isinstance(value, Tensor):
             if value.device != device:  # the usual case, without a call
                 result[name] = value.to(device, non_blocking=True)
-        elif isinstance(value, Pieces):
-            result[name] = value.to(device)
-        elif isinstance(value, NESTS):
+        elif isinstance(value, (*NESTS, Pieces)):
             result[name] = mapped(value, lambda part: part.to(device, non_blocking=True))
     return result
 
@@ -177,10 +175,10 @@ def pin(batch: Batch) -> Batch:
     return PinnedBatch(result, used, places)
 
 
-def _pinned(tensor: Tensor) -> Tensor:
-    if tensor.is_cuda:
-        return tensor
-    return tensor.pin_memory()
+def _pinned(value: Tensor | Pieces) -> Tensor | Pieces:
+    if isinstance(value, Pieces) or value.is_cuda:
+        return value
+    return value.pin_memory()
 
 
 def _in_block(tensor: Tensor) -> Tensor:

@@ -279,8 +279,9 @@ class MicroBatch(NamedTuple):
     last: bool
 
 
-# The field of a host batch with its ``Share.keys``, if it has any. Augments do not see it.
-DRAW_KEYS = "draw_keys"
+# The field of a host batch with its ``Share.keys``, if it has any: a name that no store can have.
+# Whoever augments takes it out.
+DRAW_KEYS = "index/keys"
 
 
 def keyed(batch: Batch, share: Share) -> Batch:

@@ -13,6 +13,7 @@ from framework.system.code_digest import CodeDigest, files_digest
 KINDS = ("image", "labels", "audio", "video", "text", "bytes", "boxes", "points", "raw")
 CARRIED = ("text", "bytes")  # kinds that are lists in a batch, and stay on the host
 IGNORE = 255  # a label map's value for pixels without a class, as in Pascal VOC
+LABEL = "label"  # the field whose numbers stand for the classes
 
 
 @dataclass(frozen=True)

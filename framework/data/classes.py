@@ -11,12 +11,11 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import FindsRecords, MicroBatch, MicroBatches, Source
-from framework.contracts.records import Manifest, notes_of
+from framework.contracts.records import LABEL, Manifest, notes_of
 from framework.errors import ConfigError, DataError, listed
 from framework.order.batches import Order
 from framework.order.select import names_of
 
-LABEL = "label"  # the field whose numbers stand for the classes
 NO_RECORD = -1  # the number of a class that training lacks and validation has no record of
 
 

@@ -63,7 +63,7 @@ def _in_ram(
 
 def _read_by_gpu(store: RecordStore, context: SourceContext) -> KnowsPlaces | None:
     """Return the store if a GPU can copy its records as they are stored."""
-    if context.device.type != "cuda" or context.num_workers:
+    if context.device.type != "cuda" or context.num_workers or context.verify == "always":
         return None
     fields = store.manifest.fields.values()
     if any(is_cut(field, context.transform) for field in fields):

@@ -48,7 +48,7 @@ from framework.image.label_map import decode_labels
 from framework.image.scale import before_turn, put_planes, scale_into, scaled_image
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import ON_HOST, draws, record_seeds
-from framework.system.page_locked import is_used
+from framework.system.page_locked import pins_here
 from framework.system.user_code import user_error
 
 PICTURES = ("image", "labels")  # kinds of fields that boxes and points follow
@@ -260,7 +260,7 @@ class BatchReader:
         # the shortest way: small records take less time than the rest of this class
         if not self.changed and not request.verify:
             read = self.store.read
-            if self._locked is not None and is_used():
+            if self._locked is not None and pins_here():
                 read = self._locked
             return {"index": request.indices, **read(request.indices)}
         return self._read(request)[0]

@@ -8,7 +8,7 @@ from typing import final
 import torch
 
 from framework.contracts.batch import Batch, pin
-from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.data import MicroBatch, MicroBatches, SourceContext, keyed
 from framework.contracts.records import Field, Manifest
 from framework.data.source import make_order
 from framework.errors import ConfigError
@@ -58,7 +58,7 @@ class SyntheticSource:
             count = len(share.indices)
             if count < self._size:  # only an epoch's last is short, and slicing takes 7 us
                 batch = {name: tensor[:count] for name, tensor in batch.items()}
-            yield MicroBatch(batch, share.weight, share.last)
+            yield MicroBatch(keyed(batch, share), share.weight, share.last)
 
     def sample(self, count: int) -> Batch:
         if count == self._size:

@@ -39,8 +39,8 @@ class Share(NamedTuple):
             of the mean loss over the global batch. 0 marks a filler without influence on it.
         last: Whether this is the last pass before the optimizer steps.
         keys: What random changes depend on in place of ``indices``, if records may come several
-            times in an epoch: int64 [B]. The first time it is the record's number. None: they come
-            once.
+            times in an epoch: int64 [B]. Each time has a key of its own, and one of them is the
+            record's number. None: records come once.
     """
 
     indices: Tensor
@@ -49,11 +49,11 @@ class Share(NamedTuple):
     keys: Tensor | None = None
 
 
-class Drawn(NamedTuple):
+class DrawnPlaces(NamedTuple):
     """Records that come more or less than once per epoch."""
 
     places: Tensor  # among the records in use: int64 [n]
-    times: Tensor  # how many times each record has come before in the epoch: int64 [n]
+    times: Tensor  # which of its times in the epoch it is, from 0, in any order: int64 [n]
 
 
 class Samples(Protocol):
@@ -69,7 +69,7 @@ class Samples(Protocol):
         """What decides the records, besides the seed."""
         ...
 
-    def drawn(self, slots: Tensor, seed: int, epoch: int) -> Drawn:
+    def drawn(self, slots: Tensor, seed: int, epoch: int) -> DrawnPlaces:
         """Return the records of ``slots`` (int64 [n]).
 
         The slots are 0 to ``num_places`` - 1, in random order.
@@ -307,18 +307,21 @@ class Order:
     def _keys(self, epoch: int, start: int, stop: int) -> Tensor:
         """Return the keys at places ``start`` to ``stop`` of an epoch: int64 [stop - start].
 
-        A key is the number of a record, plus ``num_records`` for each time that the record has come
-        before in this epoch.
+        They are the records' numbers. If records may come several times in an epoch, the key of
+        each other time is larger by a multiple of ``num_records``.
         """
         parts: list[Tensor] = []
         while start < stop:
             first = start % self.num_places  # ``last=wrap``: behind the last comes the first
             count = min(stop - start, self.num_places - first)
-            parts.append(self._keys_once(epoch, first, first + count))
+            keys = self._keys_of_places(epoch, first, first + count)
+            if self.sampling is not None:
+                keys = keys + start // self.num_places * self.num_places * self.num_records
+            parts.append(keys)
             start += count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _keys_once(self, epoch: int, start: int, stop: int) -> Tensor:
+    def _keys_of_places(self, epoch: int, start: int, stop: int) -> Tensor:
         """Return what ``_keys`` does, for places up to ``num_places``."""
         seed, block = self.seed, self.block
         if not self.shuffle:

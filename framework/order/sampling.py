@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from framework.errors import ConfigError
-from framework.order.batches import Drawn, Order
+from framework.order.batches import DrawnPlaces, Order
 from framework.order.draws import IN_GROUP, SHIFT, key_of
 from framework.order.permutation import bijection_at
 
@@ -51,8 +51,8 @@ class Sampling:
             content = crc32(part.numpy().tobytes(), content)
         return {"sampling": content}
 
-    def drawn(self, slots: Tensor, seed: int, epoch: int) -> Drawn:
-        """Return the records of ``slots`` (int64 [n]), and how many times they came before."""
+    def drawn(self, slots: Tensor, seed: int, epoch: int) -> DrawnPlaces:
+        """Return the records of ``slots`` (int64 [n])."""
         shift = (key_of(seed, epoch, SHIFT) & ((1 << _BITS) - 1)) / (1 << _BITS)
         groups = torch.searchsorted(self.ends, slots + shift, right=True)
         groups = groups.clamp(max=len(self.ends) - 1)  # the last end may be rounded down
@@ -60,14 +60,14 @@ class Sampling:
         turns = slots - (begins - shift).ceil().long()  # in its group, from 0
         sizes = self.starts.diff()
         if len(sizes) == len(self.members):
-            return Drawn(self.members[groups], turns)
+            return DrawnPlaces(self.members[groups], turns)
         inside = torch.zeros_like(slots)
         for group in groups[sizes[groups] > 1].unique().tolist():
             here = groups == group
             size = int(sizes[group])
             key = key_of(seed, epoch, IN_GROUP, group)
             inside[here] = bijection_at(turns[here] % size, size, key)
-        return Drawn(self.members[self.starts[groups] + inside], turns // sizes[groups])
+        return DrawnPlaces(self.members[self.starts[groups] + inside], turns // sizes[groups])
 
 
 def sampling(groups: Tensor, weights: Tensor, num_places: int | None) -> Sampling:

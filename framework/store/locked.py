@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, KnowsPlaces, Records, RecordStore
+from framework.contracts.records import LABEL, Field, KnowsPlaces, Records, RecordStore
 from framework.store.gather import gather_at
 from framework.system.copy_engine import LockedFiles, Pieces
 from framework.system.native import find
@@ -35,7 +35,10 @@ class LockedRecords:
         self._files = LockedFiles(store.paths, device)
 
     def __call__(self, indices: Tensor) -> Records:
-        """Return the records at ``indices`` (int64 [B]): ``Pieces`` of large fields, or tensors."""
+        """Return the records at ``indices`` (int64 [B]): ``Pieces`` of large fields, or tensors.
+
+        Labels are always tensors, since the host may renumber them.
+        """
         places = self._store.places(indices)
         starts = self._files.starts[places.files]
         return {name: self._read(name, starts + offsets) for name, offsets in places.starts.items()}
@@ -46,8 +49,8 @@ class LockedRecords:
 
     def _read(self, name: str, addresses: Tensor) -> Any:
         value = self._values[name]
-        if value.num_bytes >= LEAST_BYTES:
-            return Pieces(addresses, value.shape, value.dtype, self._files)
+        if value.num_bytes >= LEAST_BYTES and name != LABEL:
+            return Pieces(addresses, value.shape, value.dtype, self._files.maps)
         return gather_at(addresses, value.shape, value.dtype)
 
 
@@ -66,6 +69,8 @@ def lockable(store: RecordStore) -> KnowsPlaces | None:
     if not isinstance(store, KnowsPlaces) or find("paceline_gather") is None:
         return None
     fields = store.manifest.fields
+    if not store.manifest.num_records or not fields:
+        return None
     if any(field.encoding != "raw" for field in fields.values()):
         return None
     if max(_Value(field).num_bytes for field in fields.values()) < LEAST_BYTES:

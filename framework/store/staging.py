@@ -132,7 +132,7 @@ def _copy(source: str, home: Path) -> None:
     try:
         part.mkdir(mode=0o700)
         if os.path.isdir(base):
-            shutil.copytree(base, target)
+            shutil.copytree(base, target, copy_function=shutil.copyfile)  # ours to write
         else:
             shutil.copyfile(base, target)
         for layer in layer_paths(source):

@@ -9,6 +9,7 @@ import math
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, final
 
@@ -51,13 +52,14 @@ class LockedFiles:
     """
 
     def __init__(self, paths: Sequence[str], device: torch.device) -> None:
-        self._maps: list[Any] = []
+        _driver()  # before the files are read
+        self.maps: list[np.ndarray] = []
         self._device = device
-        torch.empty(1, device=device)  # makes the device's context this thread's
+        torch.empty(1, device=device)  # makes the device's context
         try:
             for path in paths:
                 self._add(path)
-            starts = [array.ctypes.data for array in self._maps]
+            starts = [array.ctypes.data for array in self.maps]
             self.starts = torch.tensor(starts, dtype=torch.int64)
             self._try()
         except BaseException:
@@ -66,21 +68,23 @@ class LockedFiles:
 
     def close(self) -> None:
         """Unlock the files. Pieces that are still to be copied keep the maps."""
-        torch.cuda.synchronize(self._device)
-        for array in self._maps:
+        with suppress(RuntimeError):  # an error of the device, which was raised before
+            torch.cuda.synchronize(self._device)
+        for array in self.maps:
             _driver().cuMemHostUnregister(_pointer(array))
-        self._maps = []
+        self.maps = []
+        self.starts = torch.empty(0, dtype=torch.int64)  # nothing can be read any more
 
     def _add(self, path: str) -> None:
         array = shared_map(path)
         size = ctypes.c_size_t(len(array))
         _check(_driver().cuMemHostRegister_v2(_pointer(array), size, FOR_ALL_CONTEXTS), path)
-        self._maps.append(array)
+        self.maps.append(array)
 
     def _try(self) -> None:
         """Copy the first bytes, since a driver may know the function and refuse it."""
-        first = self._maps[0][:1]
-        copied = Pieces(self.starts[:1], (1,), torch.uint8, self).to(self._device)
+        first = self.maps[0][:1]
+        copied = Pieces(self.starts[:1], (1,), torch.uint8, self.maps).to(self._device)
         if copied.cpu().numpy().tobytes() != first.tobytes():
             raise CopyEngineError(f"{DRIVER} copies other bytes")
 
@@ -108,16 +112,20 @@ class Pieces:
         addresses: Where each value begins: int64 [B].
         shape: Of a value.
         dtype: Of a value.
-        files: What keeps the memory locked.
+        maps: The memory, which lives as long as they do.
     """
 
     def __init__(
-        self, addresses: Tensor, shape: tuple[int, ...], dtype: torch.dtype, files: LockedFiles
+        self,
+        addresses: Tensor,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        maps: Sequence[np.ndarray],
     ) -> None:
         self.addresses = addresses
         self.shape = shape
         self.dtype = dtype
-        self._files = files
+        self._maps = maps
 
     def __len__(self) -> int:
         return len(self.addresses)
@@ -130,8 +138,8 @@ class Pieces:
     def _piece_bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def to(self, device: torch.device) -> Tensor:
-        """Return the values on a GPU, [B, *shape], copied asynchronously.
+    def to(self, device: torch.device, non_blocking: bool = True) -> Tensor:
+        """Return the values on a GPU, [B, *shape], copied asynchronously in any case.
 
         They are copied on the current stream, or if that is the default one, which the driver
         refuses, on another. Then the default stream waits for them.

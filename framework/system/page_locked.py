@@ -79,7 +79,7 @@ def use(device: torch.device, pinned: bool, stream: torch.cuda.Stream | None = N
         _thread.pins_in = os.getpid()
 
 
-def is_used() -> bool:
+def pins_here() -> bool:
     """Return whether this thread makes batches in page-locked memory, for a GPU to copy."""
     return _thread.pins_in == os.getpid()
 
@@ -89,6 +89,6 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
     torch pools page-locked memory, and reuses a block only after all copies from it have ended.
     """
-    if is_used():
+    if pins_here():
         return block.take(shape, dtype)
     return torch.empty(shape, dtype=dtype)

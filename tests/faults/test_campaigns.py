@@ -99,7 +99,7 @@ def _order_of_ranks(self, epoch, start, stop):
 
 
 @pytest.mark.parametrize(
-    ("name", "broken"), [("_rank_shares", _cut_short), ("_places", _order_of_ranks)]
+    ("name", "broken"), [("_rank_shares", _cut_short), ("_keys_of_places", _order_of_ranks)]
 )
 def test_an_order_that_is_wrong_is_told(monkeypatch, name, broken):
     monkeypatch.setattr(Order, name, broken)

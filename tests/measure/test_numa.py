@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +34,8 @@ def socket_of(tmp_path, monkeypatch):
 
     yield make
     for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), before)
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread), before)
 
 
 needs_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -57,6 +57,13 @@ def test_each_time_that_a_record_comes_has_a_key_of_its_own(weights, seed, epoch
     assert sorted(keys.tolist()) == sorted(expected)
 
 
+def test_records_that_fill_the_last_batch_have_keys_of_their_own():
+    order = make([4.0, 1.0, 1.0], num_places=6, batch_size=4, last="wrap")
+    keys = torch.cat([share.keys for share in order.shares(0)])
+    assert len(keys) == len(keys.unique()) == 8
+    assert (keys[6:] % 3).equal(keys[:2] % 3)
+
+
 @given(ANY, SEEDS, st.integers(0, 9), st.integers(0, 20))
 def test_resuming_is_a_jump_to_the_tail_of_the_epoch(weights, seed, epoch, start):
     order = make(weights, seed)
@@ -86,12 +93,12 @@ def test_equal_weights_are_drawn_in_changing_company():
 
 def test_a_part_of_a_large_group_is_computed_alone():
     groups = torch.zeros(300_000, dtype=torch.int64)
-    drawn = sampling(groups, torch.ones(1, dtype=torch.float64), 300_000)
+    samples = sampling(groups, torch.ones(1, dtype=torch.float64), 300_000)
     slots = torch.arange(300_000)
-    whole = drawn.drawn(slots, 3, 1)
+    whole = samples.drawn(slots, 3, 1)
     assert whole.places.sort().values.equal(slots)
     assert not whole.times.any()
-    assert drawn.drawn(slots[7:50], 3, 1).places.equal(whole.places[7:50])
+    assert samples.drawn(slots[7:50], 3, 1).places.equal(whole.places[7:50])
 
 
 def test_a_limit_draws_from_the_records_in_use():

@@ -27,6 +27,7 @@ class Stream:
         self.device = device
         self.queue: deque[tuple] = deque()
         self.capture: Graph | None = None
+        self.cuda_stream = len(device.streams)  # its handle; 0 is that of the default stream
         device.streams.append(self)
 
     def run(self, work: Callable[[], None], seconds: float = OP_S) -> None:
@@ -259,6 +260,7 @@ class Device:
         self.num_pools = 0  # of graphs whose capture failed
         self.allocator = DeviceAllocator(self)
         self.pinned = PinnedAllocator(self)
+        self.driver: Any = None  # see ``driver.Driver``
         self._current = threading.local()
         self._starved = self.draw.choice([None, 0, 1, 2])
         self._pace = self.draw.choice([(0,), (0, 0, 0, 1), (0, 1, 2, 5), (3, 10)])

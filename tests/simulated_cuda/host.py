@@ -122,7 +122,9 @@ def make_source(path: str, stage: str) -> Any:
     """Return a real source on the device. ``stage`` is that of data=hdf5, or ``dali``."""
     context = make_context(batch_size=BATCH_SIZE, device=CUDA)
     if stage != "dali":
-        return hdf5_source(path, stage, context=context)
+        source = hdf5_source(path, stage, context=context)
+        assert (source.read._locked is not None) == (stage == "ram"), source.notes
+        return source
     source = dali_source(path, 2, context=context)
     source._build = lambda largest: FakePipeline(lambda: next(source._feed), largest)
     return source

@@ -185,6 +185,21 @@ MUTANTS = [
         _loads_aside("prefetch", "device"),
         _thread_on_the_default_stream,
     ),
+    Mutant(
+        "plain: the step waits for pieces that are copied in another stream (data.stage=ram)",
+        _loads("plain", "ram"),
+        _patched(Stream, "wait_stream", _nothing),
+    ),
+    Mutant(
+        "plain: these are recorded on the step's stream (data.stage=ram)",
+        _loads("plain", "ram"),
+        _patched(DeviceTensor, "record_stream", _nothing),
+    ),
+    Mutant(
+        "stream: the step waits for pieces (data.stage=ram)",
+        _loads("stream", "ram"),
+        _patched(Stream, "wait_event", _nothing),
+    ),
     Mutant("graph: a warm-up step waits for its batch", _trains, _aside(False, True)),
     Mutant("graph: the next step waits for a warm-up step", _trains, _aside(True, False)),
     Mutant(

@@ -10,8 +10,11 @@ from unittest import mock
 import torch
 
 from framework.loader import queue
+from framework.store import locked
+from framework.system import copy_engine
 from framework.system.page_locked import use
 from tests.simulated_cuda.device import Device, Event, Graph, Stream
+from tests.simulated_cuda.driver import Driver
 from tests.simulated_cuda.host import AheadInTurns
 from tests.simulated_cuda.tensors import DeviceTensor, OnDevice
 
@@ -37,6 +40,11 @@ def simulated(seed: int) -> Iterator[Device]:
         stack.enter_context(mock.patch.object(torch.Tensor, "is_pinned", _is_pinned(device)))
         stack.enter_context(mock.patch.object(torch, "from_dlpack", lambda tensor: tensor))
         stack.enter_context(mock.patch.object(queue, "Ahead", AheadInTurns))
+        driver = device.driver = Driver(device)
+        stack.enter_context(mock.patch.object(copy_engine, "_driver", return_value=driver))
+        stack.enter_context(mock.patch.object(locked, "LEAST_BYTES", 9))  # small images, too
+        copy_engine._stream_aside.cache_clear()  # those of another device
+        stack.callback(copy_engine._stream_aside.cache_clear)
         AheadInTurns.device = device
         stack.callback(use, torch.device("cpu"), False)
         stack.enter_context(OnDevice(device))

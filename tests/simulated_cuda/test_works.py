@@ -17,7 +17,7 @@ from tests.simulated_cuda.tensors import CUDA
 
 SCHEDULES = range(12)
 MORE_SCHEDULES = range(12, 60)
-STAGES = ["none", "device", "dali"]
+STAGES = ["none", "ram", "device", "dali"]
 MUTANT_SCHEDULES = range(100)  # stops at the first that fails
 
 

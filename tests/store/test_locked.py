@@ -1,3 +1,6 @@
+import ctypes
+import os
+import re
 import tempfile
 
 import numpy as np
@@ -8,6 +11,7 @@ from framework.contracts.loader import LoaderContext
 from framework.contracts.records import Field
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
+from framework.errors import DataError
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
@@ -18,12 +22,16 @@ from framework.store.locked import LockedRecords, lockable
 from framework.store.open_store import open_store
 from framework.system.copy_engine import Pieces
 from framework.system.native import find
+from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import micros, plain, write_case
+from tests.simulated_cuda.patch import simulated
+from tests.simulated_cuda.tensors import CUDA
 from tests.store.test_shards import write_directory
 
 FIELDS = {"image": Field("uint8", (3, 128, 128)), "label": Field("int64", ())}
 MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
+CROP = RandomResizedCrop([6, 5], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 compiled = pytest.mark.skipif(find("paceline_gather") is None, reason="no C library")
 
 
@@ -61,6 +69,98 @@ def test_values_at_addresses_are_copied():
     places = torch.tensor([4, 0, 19, 4])
     copied = gather_at(values.data_ptr() + 6 * places, (3,), torch.int16)
     assert torch.equal(copied, values[places])
+
+
+@pytest.fixture
+def simulation():
+    with simulated(0) as device:
+        yield device
+
+
+def source_in_memory(records=None, fields=None, **options):
+    path = write_store("x.h5", records or make_records(9), fields)
+    context = {"device": CUDA, "verify": "off", **options}
+    return hdf5_source(path, "ram", context=make_context(**context))
+
+
+@compiled
+def test_a_store_is_locked_until_its_source_is_closed(simulation):
+    source = source_in_memory()
+    assert list(simulation.driver.locked.values()) == [os.path.getsize("x.h5")]
+    read = source.read._locked
+    source.close()
+    assert not simulation.driver.locked
+    with pytest.raises(DataError, match="D101"):
+        read(torch.tensor([0]))
+
+
+@compiled
+def test_pieces_outlive_the_locked_files(simulation):
+    source = source_in_memory()
+    pieces = source.read._locked(torch.tensor([3, 0]))["image"]
+    source.close()
+    kept = (ctypes.c_uint8 * 48).from_address(int(pieces.addresses[0]))
+    assert list(kept) == make_records(9)["image"][3].ravel().tolist()
+
+
+@compiled
+def test_an_error_of_the_device_does_not_keep_the_files_locked(simulation, monkeypatch):
+    def fail(_=None):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    source = source_in_memory()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "synchronize", fail)
+        source.close()
+    assert not simulation.driver.locked
+
+
+@compiled
+def test_labels_are_tensors_whatever_their_size(simulation):
+    fields = {"image": FIELDS["image"], "label": Field("uint8", (1, 64, 64))}
+    records = photographs(3) | {"label": np.zeros((3, 1, 64, 64), np.uint8)}
+    source = source_in_memory(records, fields)
+    read = source.read._locked(torch.tensor([2]))
+    assert (type(read["image"]), type(read["label"])) == (Pieces, torch.Tensor)
+    source.close()
+
+
+@compiled
+def test_memory_that_cannot_be_locked_is_gathered_with_a_note(monkeypatch):
+    with simulated(0) as device:
+        device.driver.refuses = 400
+        source = source_in_memory()
+        why = "x.h5: CUDA_ERROR_INVALID_HANDLE"
+        assert len(source.notes) == 1
+        assert re.fullmatch(
+            rf"data\.stage=ram: the GPU cannot copy records by itself \(.*{why}\); the cores gather "
+            "them",
+            source.notes[0],
+        )
+        assert len(micros(source)) == 3
+        source.close()
+
+
+@compiled
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 2},
+        {"verify": "always"},
+        {"device": torch.device("cpu")},
+        {"transform": CROP},
+    ],
+)
+def test_what_no_gpu_copies_is_not_locked(simulation, options):
+    source = source_in_memory(**options)
+    assert not simulation.driver.locked
+    assert source.notes == ()
+    source.close()
+
+
+def test_a_store_without_files_or_fields_is_not_locked(tmp_path):
+    write_directory("empty", [], count=0)
+    assert lockable(open_store("empty")) is None
 
 
 @pytest.mark.gpu

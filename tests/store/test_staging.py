@@ -62,6 +62,15 @@ def test_a_copy_reads_like_the_store_and_is_removed(memory, make):
     assert list(memory.iterdir()) == []
 
 
+def test_a_copy_is_ours_to_write_even_of_files_that_are_not(memory):
+    path = write_directory("x", [7])
+    for file in Path(path).iterdir():
+        file.chmod(0o444)
+    staged = Staged(path)
+    assert all(file.stat().st_mode & 0o200 for file in Path(staged.path).iterdir())
+    staged.close()
+
+
 def test_two_processes_share_a_copy_and_the_last_removes_it(memory):
     path = os.path.abspath(write_store("x.h5", make_records(20)))
     (one, where), (other, same) = _user(memory, path), _user(memory, path)

@@ -49,7 +49,7 @@ def test_a_map_that_is_locked_leaves_the_time_of_its_file(paths):
 
 
 def test_pieces_know_their_size():
-    pieces = Pieces(torch.tensor([8, 0, 8]), (2, 3), torch.int16, None)
+    pieces = Pieces(torch.tensor([8, 0, 8]), (2, 3), torch.int16, [])
     assert (len(pieces), pieces.nbytes) == (3, 36)
 
 
@@ -62,7 +62,7 @@ def test_pieces_of_several_files_arrive_in_order(paths, size, own_stream):
     files = LockedFiles(paths, device)
     chosen = [(1, 7), (0, 0), (1, SIZE - size), (0, 50_001), (0, 50_001)]
     addresses = torch.tensor([int(files.starts[file]) + start for file, start in chosen])
-    pieces = Pieces(addresses, (size,), torch.uint8, files)
+    pieces = Pieces(addresses, (size,), torch.uint8, files.maps)
     stream = torch.cuda.Stream(device) if own_stream else torch.cuda.default_stream(device)
     with torch.cuda.stream(stream):
         values = pieces.to(device)
@@ -80,7 +80,7 @@ def test_no_pieces_are_no_values_and_closed_files_can_be_locked_again(paths):
     for _ in range(2):
         files = LockedFiles(paths, device)
         nothing = torch.empty(0, dtype=torch.int64)
-        assert Pieces(nothing, (2,), torch.float32, files).to(device).shape == (0, 2)
+        assert Pieces(nothing, (2,), torch.float32, files.maps).to(device).shape == (0, 2)
         files.close()
 
 
@@ -94,7 +94,7 @@ def test_memory_that_is_used_again_waits_for_the_default_stream(paths):
     matrix = torch.randn(2048, 2048, device=device)
     sums = []
     for _ in range(20):
-        values = Pieces(addresses, (4096,), torch.uint8, files).to(device)
+        values = Pieces(addresses, (4096,), torch.uint8, files.maps).to(device)
         matrix @ matrix  # the default stream is behind
         sums.append(values.clone())
         del values
