@@ -2,8 +2,9 @@
 
 A batch is a plain dict of fields. A field is a tensor whose leading dimension is B, or any other
 value, such as a list of B strings. Tensors inside a dict, list or tuple are moved and pinned, too.
-`Pieces` of page-locked memory become a tensor when they are moved. Everything else reaches the
-augmentation and the objective unchanged. Only tensors at the top are counted or captured.
+Fields that are `Pieces` of page-locked memory become tensors when they are moved. Everything else
+reaches the augmentation and the objective unchanged. Only tensors at the top are counted or
+captured.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from framework.system.copy_engine import Pieces
+from framework.system.copy_engine import Pieces, stream_aside
 from framework.system.page_locked import block
 
 Batch = dict[str, Any]
@@ -53,12 +54,12 @@ def _may_hold_tensors(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], NESTS)
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a copy of a nest whose tensors are changed."""
     if isinstance(value, Tensor) and value.is_nested:
         values, offsets, *lengths = map(change, _parts(value))
         return torch.nested.nested_tensor_from_jagged(values, offsets, next(iter(lengths), None))
-    if isinstance(value, Tensor | Pieces):
+    if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
         return {name: mapped(item, change) for name, item in value.items()}
@@ -130,8 +131,31 @@ def move(batch: Batch, device: torch.device) -> Batch:
     """Return the batch on ``device``, copied asynchronously on the current stream if it is pinned.
 
     Tensors that are already on ``device`` are not copied. Fields of one block become views of its
-    copy.
+    copy. A batch with ``Pieces`` is copied on another stream if the current one is the default.
     """
+    if any(isinstance(value, Pieces) for value in batch.values()):
+        current = torch.cuda.current_stream(device)
+        if not current.cuda_stream:
+            return _moved_aside(batch, device, current)
+    return _moved(batch, device)
+
+
+def _moved_aside(batch: Batch, device: torch.device, current: torch.cuda.Stream) -> Batch:
+    """Move a batch on a stream of its own, for which the current one waits.
+
+    All fields take this way: a small copy of another stream would wait until the GPU's one engine
+    for copies from the host is done with the pieces of the next batch.
+    """
+    aside = stream_aside(device)
+    with torch.cuda.stream(aside):
+        result = _moved(batch, device)
+    current.wait_stream(aside)
+    for tensor in leaves(result):
+        tensor.record_stream(current)
+    return result
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
     result = dict(batch)
     if isinstance(batch, PinnedBatch) and device.type == "cuda":
         copy = batch.block.to(device, non_blocking=True)
@@ -142,7 +166,9 @@ def move(batch: Batch, device: torch.device) -> Batch:
         if isinstance(value, Tensor):
             if value.device != device:  # the usual case, without a call
                 result[name] = value.to(device, non_blocking=True)
-        elif isinstance(value, (*NESTS, Pieces)):
+        elif isinstance(value, Pieces):
+            result[name] = value.to(device)
+        elif isinstance(value, NESTS):
             result[name] = mapped(value, lambda part: part.to(device, non_blocking=True))
     return result
 
@@ -175,10 +201,10 @@ def pin(batch: Batch) -> Batch:
     return PinnedBatch(result, used, places)
 
 
-def _pinned(value: Tensor | Pieces) -> Tensor | Pieces:
-    if isinstance(value, Pieces) or value.is_cuda:
-        return value
-    return value.pin_memory()
+def _pinned(tensor: Tensor) -> Tensor:
+    if tensor.is_cuda:
+        return tensor
+    return tensor.pin_memory()
 
 
 def _in_block(tensor: Tensor) -> Tensor:

@@ -84,8 +84,9 @@ class LockedFiles:
     def _try(self) -> None:
         """Copy the first bytes, since a driver may know the function and refuse it."""
         first = self.maps[0][:1]
-        copied = Pieces(self.starts[:1], (1,), torch.uint8, self.maps).to(self._device)
-        if copied.cpu().numpy().tobytes() != first.tobytes():
+        with torch.cuda.stream(stream_aside(self._device)):
+            copied = Pieces(self.starts[:1], (1,), torch.uint8, self.maps).to(self._device).cpu()
+        if copied.numpy().tobytes() != first.tobytes():
             raise CopyEngineError(f"{DRIVER} copies other bytes")
 
 
@@ -138,23 +139,11 @@ class Pieces:
     def _piece_bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def to(self, device: torch.device, non_blocking: bool = True) -> Tensor:
-        """Return the values on a GPU, [B, *shape], copied asynchronously in any case.
+    def to(self, device: torch.device) -> Tensor:
+        """Return the values on a GPU, [B, *shape], copied asynchronously on the current stream.
 
-        They are copied on the current stream, or if that is the default one, which the driver
-        refuses, on another. Then the default stream waits for them.
+        CopyEngineError for the default stream, which the driver refuses.
         """
-        current = torch.cuda.current_stream(device)
-        if current.cuda_stream:
-            return self._copied(device, current)
-        aside = _stream_aside(device)
-        with torch.cuda.stream(aside):
-            values = self._copied(device, aside)
-        current.wait_stream(aside)
-        values.record_stream(current)
-        return values
-
-    def _copied(self, device: torch.device, stream: torch.cuda.Stream) -> Tensor:
         count = len(self)
         values = torch.empty((count, *self.shape), dtype=self.dtype, device=device)
         if not values.numel():
@@ -173,7 +162,7 @@ class Pieces:
             ctypes.byref(first),
             ctypes.c_size_t(1),
             ctypes.byref(failed),
-            ctypes.c_void_p(stream.cuda_stream),
+            ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream),
         )
         _check(code, "cuMemcpyBatchAsync")
         return values
@@ -205,5 +194,6 @@ def _driver() -> Any:
 
 
 @cache
-def _stream_aside(device: torch.device) -> torch.cuda.Stream:
+def stream_aside(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for what cannot be copied on the default one."""
     return torch.cuda.Stream(device)

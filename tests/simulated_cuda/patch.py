@@ -43,8 +43,8 @@ def simulated(seed: int) -> Iterator[Device]:
         driver = device.driver = Driver(device)
         stack.enter_context(mock.patch.object(copy_engine, "_driver", return_value=driver))
         stack.enter_context(mock.patch.object(locked, "LEAST_BYTES", 9))  # small images, too
-        copy_engine._stream_aside.cache_clear()  # those of another device
-        stack.callback(copy_engine._stream_aside.cache_clear)
+        copy_engine.stream_aside.cache_clear()  # those of another device
+        stack.callback(copy_engine.stream_aside.cache_clear)
         AheadInTurns.device = device
         stack.callback(use, torch.device("cpu"), False)
         stack.enter_context(OnDevice(device))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from framework.contracts.batch import move
 from framework.contracts.loader import LoaderContext
 from framework.contracts.records import Field
 from framework.data.hdf5 import hdf5_source
@@ -173,8 +174,9 @@ def test_large_fields_come_as_pieces_and_small_ones_as_tensors(suffix, memory):
     indices = torch.tensor([8, 0, 8, 3])
     records = locked(indices)
     assert isinstance(records["image"], Pieces)
-    records["image"] = records["image"].to(device).cpu()
-    assert plain(records) == plain(store.read(indices))
+    there = move(records, device)
+    here = {name: value.cpu() for name, value in there.items()}
+    assert plain(here) == plain(store.read(indices))
     locked.close()
 
 

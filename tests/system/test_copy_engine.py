@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from framework.contracts.batch import move
 from framework.system.copy_engine import CopyEngineError, LockedFiles, Pieces, shared_map
 
 SIZE = 100_000
@@ -65,7 +66,7 @@ def test_pieces_of_several_files_arrive_in_order(paths, size, own_stream):
     pieces = Pieces(addresses, (size,), torch.uint8, files.maps)
     stream = torch.cuda.Stream(device) if own_stream else torch.cuda.default_stream(device)
     with torch.cuda.stream(stream):
-        values = pieces.to(device)
+        values = move({"image": pieces}, device)["image"]
         values.add_(1).sub_(1)  # in this stream, so that it must have waited
     stream.synchronize()
     expected = [bytes_at(paths[file], start, size) for file, start in chosen]
@@ -80,7 +81,8 @@ def test_no_pieces_are_no_values_and_closed_files_can_be_locked_again(paths):
     for _ in range(2):
         files = LockedFiles(paths, device)
         nothing = torch.empty(0, dtype=torch.int64)
-        assert Pieces(nothing, (2,), torch.float32, files.maps).to(device).shape == (0, 2)
+        pieces = Pieces(nothing, (2,), torch.float32, files.maps)
+        assert move({"image": pieces}, device)["image"].shape == (0, 2)
         files.close()
 
 
@@ -94,7 +96,8 @@ def test_memory_that_is_used_again_waits_for_the_default_stream(paths):
     matrix = torch.randn(2048, 2048, device=device)
     sums = []
     for _ in range(20):
-        values = Pieces(addresses, (4096,), torch.uint8, files.maps).to(device)
+        pieces = Pieces(addresses, (4096,), torch.uint8, files.maps)
+        values = move({"image": pieces}, device)["image"]
         matrix @ matrix  # the default stream is behind
         sums.append(values.clone())
         del values
