@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, Records
+from framework.contracts.records import LABEL, Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError, listed
 from framework.image.header import is_image
 from framework.input.rows import (
@@ -23,7 +23,6 @@ from framework.input.rows import (
 )
 from framework.sound.sound_file import is_sound
 from framework.store.array_values import native
-from framework.store.foreign import LABEL
 from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
 from framework.store.kinds import check_present, field_of_kind
 from framework.store.label import check_classes, label_column, numbered_classes

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import Manifest
+from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError, listed
 from framework.image.header import is_image
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.sound.sound_file import is_sound
 from framework.store.array_values import array_of_npy
 from framework.store.foreign import (
-    LABEL,
     NPY,
     WHOLE,
     ForeignLMDB,

@@ -10,9 +10,9 @@ from typing import final
 
 import numpy as np
 
-from framework.contracts.records import Manifest
+from framework.contracts.records import LABEL, Manifest
 from framework.input.rows import Row, RowInput
-from framework.store.tar_records import LABEL, TarRecords
+from framework.store.tar_records import TarRecords
 
 
 @final

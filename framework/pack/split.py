@@ -17,12 +17,11 @@ from typing import final
 
 import numpy as np
 
-from framework.contracts.records import Field
+from framework.contracts.records import LABEL, Field
 from framework.errors import ConfigError, DataError, listed
 from framework.store.label import pattern_of_group
 
 STRATIFIED = "stratified"
-LABEL = "label"  # the field that numbers the classes
 MARK = "{split}"  # stands for the name of a split in a path
 NAME = re.compile(r"\w[\w-]*")
 NUM_HASHES = 1 << 64

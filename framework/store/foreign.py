@@ -11,6 +11,7 @@ from typing import final
 
 import numpy as np
 
+from framework.contracts.records import LABEL
 from framework.image.header import is_image
 from framework.store.identity import unreadable
 from framework.store.lmdb_btree import any_values
@@ -19,7 +20,6 @@ NPY = b"\x93NUMPY"
 IN_FOLDER = "data.mdb"  # the file in an LMDB environment that is a folder
 MOST_FIELDS = 16  # in a suggested command; more patterns than that mean that keys are names
 LONGEST_TEXT = 1000  # bytes of a text that may be a label
-LABEL = "label"  # the field whose texts name classes
 TEXT = "text"
 NUM_SAMPLES = 1000  # values that are read to tell labels from texts
 FEW = 8  # values that are too few to tell labels from texts

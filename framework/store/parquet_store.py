@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Ragged, Records
+from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError, listed, words_of
 from framework.image.decode import BadImage, num_channels
 from framework.store.array_values import DTYPES
@@ -51,7 +51,6 @@ from framework.store.label import check_classes, label_column, numbered_classes
 from framework.store.walk_tree import named_files
 from framework.system.extras import needed
 
-LABEL = "label"
 STRINGS = ("text", "bytes", "file")
 LISTS = ("rows",)
 FORMS = {"text": STRINGS, "bytes": STRINGS, "ragged": LISTS, "boxes": LISTS, "points": LISTS}

@@ -12,6 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
+from framework.contracts.records import LABEL
 from framework.errors import ConfigError, DataError, listed
 from framework.store.array_values import value_of
 from framework.store.folder_store import SUFFIXES
@@ -35,7 +36,6 @@ from framework.store.tar_shard import (
 )
 
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
-LABEL = "label"
 PLAIN_SUFFIX = re.compile(r"[a-z_][\w.]*", re.ASCII)  # needs no quotes on a command line
 NONE, SEVERAL = -1, -2  # instead of a member's number
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Ragged, Records
+from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
 from framework.errors import DataError
 from framework.image.decode import BadImage, num_channels
 from framework.image.header import ImageHeader, read_header
@@ -32,7 +32,7 @@ from framework.store.kinds import (
     checked_kinds,
     field_of_kind,
 )
-from framework.store.tar_records import LABEL, TarRecords, changed
+from framework.store.tar_records import TarRecords, changed
 from framework.store.tar_shard import HEADER
 
 MOST_MAPS = 256  # of one process: each holds a file descriptor, and 1,024 is the usual limit

@@ -44,7 +44,7 @@ from framework.config.saved_config import USED_PARTS
 from framework.config.saved_run import SavedRun, chosen_file
 from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedImages, Predictions
-from framework.contracts.records import Field, RecordInput
+from framework.contracts.records import LABEL, Field, RecordInput
 from framework.data.reader import BatchReader
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.image.decode import encode_png
@@ -55,7 +55,6 @@ from framework.store.folder_store import LONGEST_NAME
 from framework.system.durable import reach, remove_leftovers, sync, tidied, write_text
 from framework.system.lock import locked
 
-LABEL = "label"  # the field with the number of a record's class
 FORMAT = 1  # of the parts
 MOST_IN_MASK = 255
 

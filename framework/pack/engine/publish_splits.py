@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from framework.contracts.records import Manifest, Ragged, RecordStore
+from framework.contracts.records import LABEL, Manifest, Ragged, RecordStore
 from framework.pack.engine.journal import JobResult, Journal
 from framework.pack.engine.packing import PackedSplit
 from framework.pack.engine.publish import Joining, keys_of, size_of
-from framework.pack.split import LABEL, STRATIFIED, SplitRule, hashed
+from framework.pack.split import STRATIFIED, SplitRule, hashed
 from framework.store.columns import column_of
 from framework.store.open_store import open_store
 from framework.system.durable import move
