@@ -79,6 +79,8 @@ def sampling(groups: Tensor, weights: Tensor, num_places: int | None) -> Samplin
         num_places: Places of an epoch; None: the sum of the records' weights, rounded down. A
             weight is then the expected number of times.
     """
+    if num_places is not None:  # shares: no sum of them may overflow, or round to nothing
+        weights = weights / weights.max()
     is_drawn = weights > 0
     places = is_drawn[groups].nonzero().squeeze(1)
     groups = (is_drawn.cumsum(0) - 1)[groups[places]]

@@ -78,6 +78,13 @@ def test_batches_are_whole_if_the_last_may_not_be_short(weights, seed, last):
     assert order.num_in_batches == 4 * order.num_steps
 
 
+@pytest.mark.parametrize("unit", [4e307, 5e-324])
+def test_huge_and_tiny_weights_are_shares_too(unit):
+    weights = [1.0, 2.0, 4.0, 1.0]
+    huge = make([weight * unit for weight in weights], num_places=80)
+    assert counts_of(huge, 0).tolist() == [10, 20, 40, 10]
+
+
 def test_over_epochs_each_record_comes_in_proportion_to_its_weight():
     weights = np.array([0.2, 0.5, 1, 1, 1, 0.8, 3.5])
     order = make(list(weights))
