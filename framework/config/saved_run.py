@@ -65,6 +65,7 @@ from framework.system.page_locked import use
 from framework.system.rng import seed_generators
 from framework.train.checkpoint import FOLDER, newest_path, newest_state
 from framework.train.weight_files import read_weights, weights_path
+from framework.transform.resize import Resize
 
 BEST, LAST, AVERAGE = "best", "last", "average"
 NOTHING = {"_target_": "framework.augment.none.NoAugment"}
@@ -230,6 +231,12 @@ class SavedRun:
         """
         source = open_source(part.split, part.given, part.config, self.allowed, self.parallel)
         try:
+            size = self.scaled_to(source.manifest.fields)
+            if size is not None:
+                height, width = size
+                what = f"images are not {height} x {width}, as those of training"
+                fix = f"pack them with pack.size=[{height},{width}]"
+                self.say(f"note: {source.manifest.source or 'the data'}: {what}; {fix}")
             return self.with_own_classes(source)
         except BaseException:
             source.close()
@@ -298,6 +305,33 @@ class SavedRun:
         uncut = {"limit": None, "select": None, "fold": None, "folds": None}
         config = {**self.config, **uncut}
         return source_context(config, self.allowed, self.parallel, training=False)
+
+    def scaled_to(self, fields: Mapping[str, Field]) -> tuple[int, int] | None:
+        """Return the height and width to which images must be scaled as in packing, or None.
+
+        They must if packing scaled the training images, the run takes those whole, and the images
+        of ``fields`` have, or may have, another size.
+        """
+        transform = self.context.transform
+        packed = self.train.options
+        if transform.size is not None or transform.function is not None:
+            return None
+        if not any(packed.get(key) for key in ("size", "resize", "max_side")):
+            return None
+        for name, field in fields.items():
+            trained = self.train.fields.get(name)
+            size = _image_size(trained)
+            if size is not None and _image_size(field) != size and field.channels is not None:
+                return size
+        return None
+
+    def context_of(self, fields: Mapping[str, Field]) -> SourceContext:
+        """Return what a source of images for the model is given. See ``scaled_to``."""
+        context = self.context
+        size = self.scaled_to(fields)
+        if size is None:
+            return context
+        return replace(context, transform=Resize(size, crop=True, antialias=True))
 
     @property
     def batch_size(self) -> int:
@@ -369,7 +403,7 @@ class SavedRun:
         given = Manifest(len(images), {name: field}, source="images")
         manifest = replace(given, fields=self.input_fields(given))
         store = ChunkStore(chunk, manifest, lambda index: _image_name(images, index))
-        source = StoreSource(store, self.context)
+        source = StoreSource(store, self.context_of(manifest.fields))
         records: list[dict[str, Any]] = []
         finish = self.finish_of(manifest.fields)
         with (
@@ -426,6 +460,16 @@ def _as_trained(field: Field, trained: Field | None) -> Field:
     if trained is None or field.encoding != "image" or trained.channels is None:
         return field
     return replace(field, shape=(trained.channels, None, None))
+
+
+def _image_size(field: Field | None) -> tuple[int, int] | None:
+    """Return (height, width) of a field's images, or None if they have no size in common."""
+    if field is None or field.channels is None:
+        return None
+    height, width = field.shape[:2] if field.interleaved else field.shape[1:]
+    if height is None or width is None:
+        return None
+    return height, width
 
 
 def _image_name(images: Any, index: int) -> str:

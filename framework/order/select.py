@@ -206,7 +206,9 @@ class _Expression:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             constant, is_negative = node.operand, True
         if not isinstance(constant, ast.Constant):
-            raise self._error(f"{ast.unparse(node)!r} is neither a field nor a value")
+            what = f"{ast.unparse(node)!r} is neither a field nor a value"
+            fix = "write texts in quotes" if isinstance(constant, ast.Name) else ""
+            raise self._error(what, fix)
         value = constant.value
         if is_negative and isinstance(value, int | float):
             return -value

@@ -219,4 +219,5 @@ class NoFacts:
 
     def _refusal(self, name: str | None) -> ConfigError:
         what = "this data cannot tell the fields of its records before it reads them"
-        return ConfigError(200, f"order.field = {name or 'null'}", what, "choose order=full")
+        fix = "give weights by order=weighted order.file=FILE, or choose order=full"
+        return ConfigError(200, f"order.field = {name or 'null'}", what, fix)

@@ -1,5 +1,6 @@
 """Predictions from Python."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from framework.contracts.prediction import (
 )
 from framework.errors import ConfigError, DataError
 from framework.image.decode import encode_png
+from tests.cli.command import paceline
 from tests.saved_runs import digits_run
 
 PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8)
@@ -97,6 +99,64 @@ def test_other_kinds_come_as_dicts():
 
 def test_a_class_without_a_name_is_its_number():
     assert [class_name(["a"], number) for number in (0, 1, -1)] == ["a", "1", "-1"]
+
+
+@pytest.fixture(scope="module")
+def shrunk(tmp_path_factory):
+    """A run whose images of several sizes were cut and scaled to 12 x 8 when they were packed."""
+    folder = tmp_path_factory.mktemp("shrunk")
+    generator = np.random.default_rng(0)
+    for number in range(24):
+        height, width = generator.integers(20, 60, 2).tolist()
+        level = 60 + 120 * (number % 2)
+        noise = generator.integers(-50, 50, (1, height, width))
+        path = folder / "photos" / "ab"[number % 2] / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_png((level + noise).astype(np.uint8)))
+    sized = ("pack.encode=raw", "pack.size=[12,8]")
+    done = paceline("pack", "input.path=photos", "output.path=a.h5", *sized, cwd=folder)
+    assert done.code == 0, done.err
+    words = ("data.train=a.h5", "data.val=a.h5", "model=resnet9", "model.width=4", "epochs=8")
+    words += ("batch_size=8", "workers.num=0", "hydra.run.dir=run")
+    done = paceline("train", *words, cwd=folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+def test_images_are_scaled_as_packing_scaled_those_of_training(shrunk, monkeypatch):
+    monkeypatch.chdir(shrunk)
+    words = ("run=run", "input.path=photos", "workers=0")
+    done = paceline("predict", *words, "output=files.csv")
+    assert done.code == 0, done.err
+    assert "note: images are cut and scaled to 12 x 8, as packing did for training" in done.out
+    packed = ("run=run", "input=store", "input.path=a.h5", "workers=0")
+    done = paceline("predict", *packed, "output=packed.csv")
+    assert done.code == 0, done.err
+    assert "note: images" not in done.out
+    of_files, of_store = (probabilities(name) for name in ("files.csv", "packed.csv"))
+    assert len(of_files) == 24
+    assert of_files == pytest.approx(of_store, abs=1e-4)
+    paths = sorted(Path("photos").rglob("*.png"))
+    records = framework.load("run").predict(paths)
+    assert [record["probabilities"]["a"] for record in records] == pytest.approx(of_files, abs=1e-4)
+
+
+def test_evaluation_says_that_images_have_another_size_than_those_of_training(shrunk, monkeypatch):
+    monkeypatch.chdir(shrunk)
+    other = ("pack.encode=raw", "pack.size=[24,16]", "output.path=other.h5", "input.path=photos")
+    done = paceline("pack", *other)
+    assert done.code == 0, done.err
+    note = "images are not 12 x 8, as those of training; pack them with pack.size=[12,8]"
+    for name, says in (("other.h5", True), ("a.h5", False)):
+        done = paceline("evaluate", "run=run", f"data.val={name}", "workers=0")
+        assert done.code == 0, done.err
+        assert (note in done.out + done.err) == says
+
+
+def probabilities(name):
+    with open(name, newline="") as file:
+        rows = [(row["class"], float(row["probability"])) for row in csv.DictReader(file)]
+    return [value if name == "a" else 1 - value for name, value in rows]
 
 
 def test_an_augment_of_absent_fields_is_left_out():

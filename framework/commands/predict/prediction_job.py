@@ -245,6 +245,9 @@ class _PredictionRun:
         """Predict the missing parts, in order, and write a note for each."""
         stamps_before = {items.number: self._stamp(items) for items in missing}
         source = self._source_of(missing)
+        if size := self.run.scaled_to(self.fields):
+            shape = f"{size[0]} x {size[1]}"
+            self.run.say(f"note: images are cut and scaled to {shape}, as packing did for training")
         finish = self.run.finish_of(self.fields)
         waiting = list(missing)
         part = self._part(waiting[0])
@@ -264,7 +267,7 @@ class _PredictionRun:
             self.prediction.source,
             self._batch_fields(),
             missing,
-            self.run.context,
+            self.run.context_of(self.fields),
             self.prediction.skip_bad,
         )
 
