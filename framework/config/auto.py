@@ -120,7 +120,8 @@ class _Data:
         self.fields = source.manifest.fields
         self.path = data_name(config["data"]["train"])
         self.num_classes = len(source.manifest.classes) or None
-        self.input = self._input(config["objective"].get("input"))
+        self.asked = config["objective"].get("input")
+        self.input = self._input(self.asked)
         self.target = config["objective"].get("target")
         self._measured: dict[str, ChannelStatistics] | None = None
 
@@ -180,10 +181,20 @@ class _Data:
         if value is None:
             if isinstance(self.source, StoreSource | DALISource):
                 self.source.sample(1)  # a record that cannot be read is the reason
-            raise ConfigError(
-                157, where, f"cannot be known: {what}", f"type it: {place.name}={example}, say"
-            )
+            fix = f"type it: {place.name}={example}, say"
+            if place.key in CHANNELS or place.key in STATISTICS:
+                asked = self.asked if place.key in CHANNELS else _field_of(place.block)
+                what, fix = self._other_image(asked) or (what, fix)
+            raise ConfigError(157, where, f"cannot be known: {what}", fix)
         return value
+
+    def _other_image(self, asked: Any) -> tuple[str, str] | None:
+        """Return what is wrong, and what to do, if the only image has another name."""
+        images = [name for name, field in self.fields.items() if num_channels(field)]
+        if not isinstance(asked, str) or asked in self.fields or len(images) != 1:
+            return None
+        what = f"{self.path} has no field {asked!r}, its images are {images[0]!r}"
+        return what, f"set objective.input={images[0]} augment.field={images[0]}"
 
     def _predicts(self) -> str:
         field = self.fields.get(str(self.target))

@@ -72,6 +72,7 @@ class AnswersNames(Protocol):
 
 
 LISTS = (ast.List, ast.Tuple, ast.Set)
+LABEL = "label"  # as in ``contracts.records``, which lies above
 FOLD_SEED = 0  # not the run's: runs that differ in their seed have the same folds
 
 
@@ -105,13 +106,27 @@ def chosen(
     if fold is None:
         return records
     number, count = fold
-    folds = torch.empty(len(records), dtype=torch.int64)
-    folds[permutation(len(records), FOLD_SEED, 0)] = torch.arange(len(records)) % count
+    folds = _folds(records, count, facts)
     records = records[(folds != number) if training else (folds == number)]
     if not len(records):
         what = "leaves no record to train on or to validate"
         raise ConfigError(205, f"folds = {count}", what, "use fewer folds, or select more")
     return records
+
+
+def _folds(records: Tensor, count: int, facts: RecordFacts) -> Tensor:
+    """Return the fold of each record: int64 [n]. All get as many records, give or take one.
+
+    So it is for each class, too, if the records have one class each.
+    """
+    places = permutation(len(records), FOLD_SEED, 0)
+    labels = facts.answer(LABEL) if facts.classes else None
+    if labels is not None and np.issubdtype(labels.dtype, np.integer):
+        own = torch.from_numpy(labels.astype(np.int64))[records[places]]
+        places = places[torch.argsort(own, stable=True)]
+    folds = torch.empty(len(records), dtype=torch.int64)
+    folds[places] = torch.arange(len(records)) % count
+    return folds
 
 
 def truths(
@@ -214,7 +229,7 @@ class _Expression:
             return -value
         if is_negative or not isinstance(value, int | float | str):
             raise self._error(f"{ast.unparse(node)!r} is neither a number nor a text")
-        if isinstance(value, str) and "label" in names and self._facts.classes:
+        if isinstance(value, str) and LABEL in names and self._facts.classes:
             if value not in self._facts.classes:
                 raise self._error(f"{value!r} is no class of the data")
             return list(self._facts.classes).index(value)

@@ -108,7 +108,17 @@ def test_an_objective_without_an_input_means_the_first_image():
         (
             config({"in_channels": "auto"}, objective={"input": "nothing"}),
             Told(),
-            r"model\.in_channels = auto.*in_channels=3",
+            r"model\.in_channels = auto: .* has no field 'nothing', its images are 'image'; set objective\.input=image augment\.field=image",
+        ),
+        (
+            config({"in_channels": "auto"}, objective={"input": "nothing"}),
+            Told({"left": Field("uint8", (1, 4, 4)), "right": Field("uint8", (1, 4, 4))}),
+            r"model\.in_channels = auto.*no field with channels.*in_channels=3",
+        ),
+        (
+            config(augment={"field": "image", "mean": "auto"}),
+            Told({"path": Field("uint8", (3, None, None), "image")}),
+            r"augment\.mean = auto.*no field 'image', its images are 'path'; set objective\.input=path",
         ),
         (
             config({"in_channels": "auto"}, objective={"input": "label"}),

@@ -105,6 +105,20 @@ def test_each_record_is_validated_in_exactly_one_fold():
             assert sorted(rest + part) == whole
 
 
+def test_each_fold_has_its_share_of_each_class():
+    facts = Table()
+    facts.columns = {"label": np.array([0] * 61 + [1] * 20 + [2] * 4)}
+    labels = facts.columns["label"]
+    for count in (2, 3, 4):
+        parts = [chosen(85, facts, None, (fold, count), training=False) for fold in range(count)]
+        of_folds = np.array([np.bincount(labels[part.numpy()], minlength=3) for part in parts])
+        assert (np.ptp(of_folds, axis=0) <= 1).all()
+        assert np.ptp(of_folds.sum(1)) <= 1
+        assert of_folds.sum() == 85
+    first = chosen(85, facts, None, (0, 4), training=False)
+    assert first.tolist() != list(range(0, 85, 4))  # shuffled inside the classes
+
+
 def test_more_folds_than_records_are_refused():
     with pytest.raises(ConfigError, match=r"C205.*use fewer folds"):
         chosen(6, Table(), None, (6, 7), training=False)
