@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import wait
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, final
@@ -359,6 +360,18 @@ class Workers:
             process.kill()  # if it still lives
         # torch offers no public way to end its workers before garbage collection.
         iterator._shutdown_workers()  # noqa: SLF001
+        for process in processes:
+            _remove_memory_of(process.pid)
+
+
+def _remove_memory_of(pid: int) -> None:
+    """Remove shared memory of a process that was killed just after making it.
+
+    torch removes its name at once, unless it shares memory by name.
+    """
+    if torch.multiprocessing.get_sharing_strategy() == "file_descriptor":
+        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):  # noqa: S108  # torch's place
+            path.unlink(missing_ok=True)
 
 
 def _processes_of(loader: Any) -> list[Any]:

@@ -191,11 +191,15 @@ def test_a_killed_process_is_a_resource_error(attempt):
 def test_a_process_that_dies_while_the_program_computes_is_an_error_at_the_next_batch(make):
     batches = make(_who, 2, "process").map(_requests(20))
     killed = int(next(batches)["process"])
+    # as if it was killed between making shared memory and removing its name
+    left = Path(f"/dev/shm/torch_{killed}_1_1")
+    left.touch()
     os.kill(killed, signal.SIGKILL)
     # torch's SIGCHLD handler would raise here.
     assert not settled(set(), lambda: {killed} & children_of_this_process())
     with pytest.raises(ResourceError, match="R102"):
         list(batches)
+    assert not left.exists()
 
 
 def test_no_workers_means_the_callers_thread(make):
