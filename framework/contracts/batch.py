@@ -143,7 +143,7 @@ def move(batch: Batch, device: torch.device) -> Batch:
 def _moved_aside(batch: Batch, device: torch.device, current: torch.cuda.Stream) -> Batch:
     """Move a batch on a stream of its own, for which the current one waits.
 
-    All fields take this way: a small copy of another stream would wait until the GPU's one engine
+    All fields take this way: a small copy of another stream might wait until the GPU's one engine
     for copies from the host is done with the pieces of the next batch.
     """
     aside = stream_aside(device)

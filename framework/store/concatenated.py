@@ -22,6 +22,7 @@ from framework.contracts.records import (
 )
 from framework.errors import ConfigError
 from framework.store.columns import column_of, joined, lengths_of
+from framework.store.file_store import check_range
 from framework.store.gather import row_gather
 from framework.store.gather_rows import merged, taken
 
@@ -58,31 +59,35 @@ class Concatenation(ABC):
 
     @property
     def paths(self) -> list[str]:
-        return [path for store in self._located for path in store.paths]
+        stores = self._all()
+        return [path for store in stores if isinstance(store, KnowsPlaces) for path in store.paths]
 
     def places(self, indices: Tensor) -> Places:
         files = torch.empty_like(indices)
         starts = {name: torch.empty_like(indices) for name in self._located_fields}
-        num_before = [0, *accumulate(len(store.paths) for store in self._located)]
-        for number, spots in self._split(indices):
-            if starts:
-                own = self._located[number].places(indices[spots] - self.starts[number])
-                files[spots] = own.files + num_before[number]
-                for name, values in starts.items():
-                    values[spots] = own.starts[name]
+        for number, spots in self._split(indices) if starts else ():
+            part = self.part(number)
+            assert isinstance(part, KnowsPlaces)
+            own = part.places(indices[spots] - self.starts[number])
+            files[spots] = own.files + self._first_files[number]
+            for name, values in starts.items():
+                values[spots] = own.starts[name]
         return Places(files, starts)
 
     @cached_property
-    def _located(self) -> list[KnowsPlaces]:
-        return [store for store in self._all() if isinstance(store, KnowsPlaces)]
+    def _first_files(self) -> list[int]:
+        """The number of the first file of each part."""
+        stores = [store for store in self._all() if isinstance(store, KnowsPlaces)]
+        return [0, *accumulate(len(store.paths) for store in stores)]
 
     @cached_property
     def _located_fields(self) -> list[str]:
         """The fields whose values all parts locate."""
-        if len(self._located) < len(self.sizes):
+        stores = [store for store in self._all() if isinstance(store, KnowsPlaces)]
+        if len(stores) < len(self.sizes):
             return []
         nothing = torch.empty(0, dtype=torch.int64)
-        known = [store.places(nothing).starts.keys() for store in self._located]
+        known = [store.places(nothing).starts.keys() for store in stores]
         return [name for name in self.manifest.fields if all(name in names for names in known)]
 
     def column(self, name: str) -> Any:
@@ -114,8 +119,7 @@ class Concatenation(ABC):
     def _locate(self, indices: Tensor) -> Tensor:
         """Return the number of the file that holds each of ``indices``."""
         count = int(self.starts[-1])
-        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
-            raise IndexError(f"records {int(indices.min())}..{int(indices.max())} of {count}")
+        check_range(indices, count)
         return torch.searchsorted(self.starts, indices.contiguous(), right=True) - 1
 
     def _split(self, indices: Tensor) -> Iterator[tuple[int, Tensor]]:
