@@ -26,16 +26,25 @@ RUN_AHEAD = 6
 def host_batches(
     context: LoaderContext, epoch: int, start: int, pinned: bool, consumer: Stream | None = None
 ) -> MicroBatches:
-    """Yield the source's batches, page-locked if ``pinned``. For the thread of an ``Ahead``.
+    """Yield the source's batches, page-locked if ``pinned``. What else this thread makes is not.
 
     A source that makes batches on the device does so in the stream of the ``consumer``, so that the
     order of that stream keeps them right.
     """
-    use(context.device, pinned, consumer)
+    use(context.device, pinned=False, stream=consumer)
     with closing(context.source.batches(epoch, start)) as batches:
-        for micro in batches:
-            if pinned:
-                micro = micro._replace(batch=pin(micro.batch))  # noqa: PLW2901
+        if not pinned:
+            yield from batches
+            return
+        while True:
+            use(context.device, pinned=True)
+            try:
+                micro = next(batches, None)
+                if micro is None:
+                    return
+                micro = micro._replace(batch=pin(micro.batch))
+            finally:
+                use(context.device, pinned=False)
             yield micro
 
 

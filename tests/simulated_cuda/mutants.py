@@ -74,7 +74,7 @@ def _event_before_the_copy() -> Iterator[None]:
 
 def _thread_on_the_default_stream() -> AbstractContextManager[Any]:
     use = page_locked.use
-    return mock.patch.object(queue, "use", lambda device, pinned, _: use(device, pinned))
+    return mock.patch.object(queue, "use", lambda device, pinned, stream=None: use(device, pinned))
 
 
 def _aside(wait_before: bool, wait_after: bool) -> Callable[[], AbstractContextManager[Any]]:
