@@ -15,6 +15,8 @@ Pillow and DALI to these rules.
 
 import os
 import zlib
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 LARGEST = 1 << 28  # pixels that OpenCV may decode, if it reads a header differently from us
@@ -24,6 +26,7 @@ import cv2  # noqa: E402
 import numpy as np  # noqa: E402
 import simplejpeg  # noqa: E402
 
+from framework.errors import DataError  # noqa: E402
 from framework.image.header import (  # noqa: E402
     BadImage,
     ImageHeader,
@@ -35,6 +38,7 @@ from framework.image.header import (  # noqa: E402
 
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # our errors name the problem
+SAMPLE = 32  # images that are looked at before all are taken to be gray
 MAX_PIXELS = 64_000_000  # checked before memory is taken: a 49 kB PNG may declare 400 million
 
 
@@ -99,6 +103,24 @@ def image_size(data: Any) -> tuple[int, int]:
 def num_channels(data: Any) -> int:
     """Return 1 for a gray image and 3 for any other, from its header. Raises BadImage."""
     return read_header(data).colors
+
+
+def shared_channels(count: int, read: Callable[[int], Any]) -> int:
+    """Return 1 if ``count`` images are gray, else 3, as the first one and a sample of them tell.
+
+    Others are looked at only if the first is gray: it must not take the colors of all. ``read``
+    returns an image by its number. Images of the sample that cannot be read are passed over.
+
+    Raises:
+        BadImage: The first image is none. Errors of ``read`` for it stay as they are.
+    """
+    channels = num_channels(read(0))
+    for index in np.linspace(0, count - 1, min(count, SAMPLE), dtype=np.int64)[1:].tolist():
+        if channels > 1:
+            break
+        with suppress(BadImage, ValueError, DataError):
+            channels = num_channels(read(index))
+    return channels
 
 
 def image_suffix(data: bytes) -> str:

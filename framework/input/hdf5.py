@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from framework.contracts.records import LABEL, Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError, listed
+from framework.image.decode import shared_channels
 from framework.image.header import is_image
 from framework.input.rows import (
     Row,
@@ -184,6 +186,10 @@ class HDF5Input:
             row = typed_row({name: value}, self.kinds, self.name(0))
             return field_of_kind(row[name], self.kinds[name])
         field = field_of(value, f"{self.name(0)}: {name}")
+        if field.encoding == "image":
+            count = self.table.starts[-1]
+            channels = shared_channels(count, lambda row: _first(self._values(name, row, row + 1)))
+            return replace(field, shape=(channels, None, None))
         if isinstance(value, np.ndarray) and self._is_ragged(name):
             return Field(field.dtype, (None, *field.shape[1:]))
         return field

@@ -8,7 +8,7 @@ of ``ColumnInput``, which gives an array for each field.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError
-from framework.image.decode import BadImage, num_channels
+from framework.image.decode import BadImage, num_channels, shared_channels
 from framework.sound.sound_file import is_sound
 from framework.store.array_values import DTYPES, native
 from framework.store.kinds import OF_STRINGS, as_rows, check_present, field_of_kind, of_kind
@@ -212,7 +212,8 @@ def first_fields(
 ) -> dict[str, Field]:
     """Return the fields of the first record of the first readable item.
 
-    ``kinds`` says what fields are, if their values alone do not.
+    ``kinds`` says what fields are, if their values alone do not. An image field is gray if this
+    image and a sample of the others are.
 
     Raises:
         DataError: The error of the first bad item, if no item gives a record or ``MAX_BAD_ITEMS``
@@ -223,7 +224,8 @@ def first_fields(
         try:
             row = next(iter(rows(index)), None)
             if row is not None:
-                return _fields_of(row, kinds, name(index))
+                fields = _fields_of(row, kinds, name(index))
+                return _in_color(fields, row, rows, range(index, num_items))
         except DataError as error:
             errors.append(error)
             if len(errors) == MAX_BAD_ITEMS:
@@ -242,6 +244,26 @@ def _fields_of(row: Row, kinds: Mapping[str, str], where: str) -> dict[str, Fiel
             fields[name] = field_of_kind(value, kinds[name])
         else:
             fields[name] = field_of(value, f"{where}: {name}")
+    return fields
+
+
+def _in_color(
+    fields: dict[str, Field], first: Row, rows: Callable[[int], Sequence[Row]], items: range
+) -> dict[str, Field]:
+    """Return the fields, with the channels of images as a sample of the items has them."""
+
+    @cache
+    def first_row(item: int) -> Row:
+        return first if item == items.start else next(iter(rows(item)), {})
+
+    def image(name: str, number: int) -> Any:
+        value = first_row(items[number]).get(name)
+        return value if isinstance(value, bytes) else b""
+
+    for name, field in fields.items():
+        if field.encoding == "image":
+            channels = shared_channels(len(items), partial(image, name))
+            fields[name] = replace(field, shape=(channels, None, None))
     return fields
 
 

@@ -64,7 +64,7 @@ class Preparation:
     max_side: int | None = None  # pixels of the longer side; smaller images are not enlarged
     size: Sequence[int] | None = None  # the largest centered window of this shape is scaled to it
     quality: int | None = None  # of JPEGs, 1 to 100
-    color: str | None = None  # rgb, gray, or None for that of the input's first image
+    color: str | None = None  # rgb, gray, or None for that of the input
     bit_depth: int | None = None  # of images of 16 bits: 8 or 16; None refuses them
     max_pixels: int = MAX_PIXELS  # of an image, according to its header
     rate: int | None = None  # of sounds, in Hz; None: all must have one rate
@@ -91,7 +91,7 @@ class Preparation:
             ("max_side", self.max_side is None or self.max_side >= 1, "at least 1 pixel"),
             ("size", self._size_fits, "[height, width], at most pack.max_pixels pixels in all"),
             ("quality", self.quality is None or 1 <= self.quality <= 100, "1 to 100"),
-            ("color", self.color in (None, *COLORS), "rgb, gray, or null: as in the first image"),
+            ("color", self.color in (None, *COLORS), "rgb, gray, or null: as the input has it"),
             ("rate", self.rate is None or self.rate >= 1, "at least 1 Hz"),
             ("frame_rate", self.frame_rate is None or 0 < self.frame_rate <= 1000, "0 to 1000"),
             ("bit_depth", self.bit_depth in (None, 8, 16), "8, 16, or null: 16 bits are refused"),

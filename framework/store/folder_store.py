@@ -13,7 +13,7 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
-from framework.image.decode import BadImage, encode_png, image_suffix, num_channels
+from framework.image.decode import BadImage, encode_png, image_suffix, shared_channels
 from framework.store.file_format import refuse_other
 from framework.store.identity import unreadable
 from framework.store.walk_tree import Walked, walk
@@ -109,7 +109,7 @@ class FolderStore:
 
     def _channels(self) -> int:
         try:
-            return num_channels(self.read_bytes(0))
+            return shared_channels(len(self.files), self.read_bytes)
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
             raise DataError(106, self.name(0), what, "correct or remove it") from error

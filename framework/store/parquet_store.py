@@ -23,7 +23,7 @@ from torch import Tensor
 
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError, listed, words_of
-from framework.image.decode import BadImage, num_channels
+from framework.image.decode import BadImage, shared_channels
 from framework.store.array_values import DTYPES
 from framework.store.column_files import (
     MOST_JSON_BYTES,
@@ -270,7 +270,9 @@ class ParquetStore:
         if name in self.label_maps:
             return Field("uint8", (1, None, None), "image", "labels")
         try:
-            return Field("uint8", (num_channels(values[0]), None, None), "image")
+            rows = int(self._files.firsts[1])  # of one group: others would have to be read
+            channels = shared_channels(rows, lambda row: self._value(name, row)[0])
+            return Field("uint8", (channels, None, None), "image")
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
             fix = (

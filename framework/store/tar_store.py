@@ -19,7 +19,7 @@ from torch import Tensor
 
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
 from framework.errors import DataError
-from framework.image.decode import BadImage, num_channels
+from framework.image.decode import BadImage, shared_channels
 from framework.image.header import ImageHeader, read_header
 from framework.store.array_values import ArrayHeader, native, read_npy_header
 from framework.store.file_format import refuse_other
@@ -139,7 +139,8 @@ class TarStore:
         self._first_header(name)
         if name in self.label_maps:
             return Field("uint8", (1, None, None), "image", "labels")
-        return Field("uint8", (num_channels(value), None, None), "image")
+        channels = shared_channels(len(self.records), lambda row: self.records.read(name, row))
+        return Field("uint8", (channels, None, None), "image")
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         records: Records = {}

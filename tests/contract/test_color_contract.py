@@ -1,0 +1,67 @@
+"""A set of images has colors if any of a sample has: a gray first image does not decide alone."""
+
+import h5py
+import numpy as np
+import pytest
+
+from framework.image.decode import encode_png
+from framework.input.folder import FolderInput
+from framework.input.function import FunctionInput
+from framework.input.hdf5 import HDF5Input
+from framework.input.lmdb import LMDBInput
+from framework.store.folder_store import FolderStore
+from framework.store.parquet_store import ParquetStore
+from framework.store.tar_store import TarStore
+from tests.contract.cases import jpeg, pixels, write_folder, write_parquet, write_tar
+from tests.store.test_foreign import write_lmdb
+
+GRAY = encode_png(pixels(0, channels=1).transpose(2, 0, 1))
+
+
+def _tar(images):
+    members = [(f"{number}.png", image) for number, image in enumerate(images)]
+    return TarStore(write_tar("x.tar", members), {"image": "png"})
+
+
+def _parquet(images):
+    records = {"image": images, "label": [0] * len(images)}
+    return ParquetStore(write_parquet("x.parquet", records))
+
+
+def _hdf5(images):
+    with h5py.File("x.h5", "w", userblock_size=512) as file:
+        for number, image in enumerate(images):
+            file[f"{number}/image"] = np.frombuffer(image, np.uint8)
+    return HDF5Input("x.h5", {"image": "*/image"})
+
+
+def _lmdb(images):
+    values = {f"image-{number}": image for number, image in enumerate(images)}
+    return LMDBInput(write_lmdb("x.lmdb", values), {"image": "image-%d"})
+
+
+def _function(images):
+    # some items give no record
+    make = lambda item: [{"image": images[item // 2]}] if item % 2 else []
+    return FunctionInput("make", make, None, 2 * len(images), None)
+
+
+MAKE = {
+    "folder": lambda images: FolderStore(write_folder("in", images)),
+    "tar": _tar,
+    "parquet": _parquet,
+    "input=folder": lambda images: FolderInput(write_folder("in", images), None, None),
+    "input=hdf5": _hdf5,
+    "input=lmdb": _lmdb,
+    "input=function": _function,
+}
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+@pytest.mark.parametrize(
+    ("images", "channels"),
+    [([GRAY, jpeg(1), jpeg(2)], 3), ([GRAY, b"no image", jpeg(1)], 3), ([GRAY] * 40, 1)],
+    ids=["colors", "broken", "gray"],
+)
+def test_one_gray_image_at_the_front_does_not_take_the_colors_of_all(make, images, channels):
+    assert make(images).manifest.fields["image"].shape == (channels, None, None)
