@@ -30,9 +30,10 @@ LATER_KEYS: Config = {
     "select": None,
     "fold": None,
     "folds": None,
+    "fold_by": None,
 }
 FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validations decide
-SELECTING = ("select", "fold", "folds")
+SELECTING = ("select", "fold", "folds", "fold_by")
 LATER_KEYS_OF: dict[str, Config] = {
     "framework.augment.crop_flip.CropFlip": {
         "padding_mode": "zeros",

@@ -24,8 +24,8 @@ RESOLVED = re.compile(r"resolved(\.\d+)?\.json")
 # The keys and parts of a configuration that use needs; training alone reads the others.
 KEYS = (
     *("seed", "batch_size", "val_batch_size", "rank_batch_size", "accumulate", "shuffle", "last"),
-    *("limit", "select", "fold", "folds", "channels_last", "compile", "device", "collate"),
-    *("verify", "clock"),
+    *("limit", "select", "fold", "folds", "fold_by", "channels_last", "compile", "device"),
+    *("collate", "verify", "clock"),
 )
 # Keys that runs of older versions lack, with what was true for them.
 LATER: Config = {**LATER_KEYS, "deterministic": False}

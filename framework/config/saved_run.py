@@ -30,6 +30,7 @@ from framework.config.predict_images import as_dicts, image_chunk
 from framework.config.preflight import MISFITS
 from framework.config.saved_config import USED_PARTS, read_config
 from framework.config.targets import (
+    UNFOLDED,
     Config,
     as_prefixes,
     check_targets,
@@ -217,7 +218,7 @@ class SavedRun:
             fix = "give the path of a store: data.val=..."
             raise ConfigError(350, f"run = {self.run_dir}", "has no validation data", fix)
         if not own:
-            config = {**config, "select": select, "limit": limit, "fold": None, "folds": None}
+            config = {**config, "select": select, "limit": limit, **UNFOLDED}
         return {
             split_of(name): ValidationSet(split_of(name), part, _reading(config, part, own))
             for name, part in named.items()
@@ -302,7 +303,7 @@ class SavedRun:
     @property
     def context(self) -> SourceContext:
         """What a source of data for this run is given."""
-        uncut = {"limit": None, "select": None, "fold": None, "folds": None}
+        uncut = {"limit": None, "select": None, **UNFOLDED}
         config = {**self.config, **uncut}
         return source_context(config, self.allowed, self.parallel, training=False)
 

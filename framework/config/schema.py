@@ -61,6 +61,7 @@ RULES: dict[str, Rule] = {
     "select": Rule(str | None, means="a comparison of fields, as in 'label in [3, 5]'"),
     "fold": Rule(int | None, 0),
     "folds": Rule(int | None, 2),
+    "fold_by": Rule(str | None, means="the name of a field"),
     "shuffle": Rule(bool),
     "freeze": Rule(
         list[str] | dict | None,
@@ -345,6 +346,9 @@ def _check_together(config: dict[str, Any]) -> None:
     if (config["fold"] is None) != (config["folds"] is None):
         where = f"fold = {config['fold']}, folds = {config['folds']}"
         raise ConfigError(205, where.replace("None", "null"), "need each other", "give both")
+    if config["fold_by"] is not None and config["folds"] is None:
+        where = f"fold_by = {config['fold_by']}"
+        raise ConfigError(205, where, "there are no folds", "give fold=0 folds=5, say")
     if config["folds"] is not None and config["fold"] >= config["folds"]:
         what = f"folds are numbered from 0 to {config['folds'] - 1}"
         raise ConfigError(205, f"fold = {config['fold']}", what, "choose one of them")

@@ -8,6 +8,7 @@ from typing import Any
 from framework.config.foreign_models import is_foreign, secured
 from framework.config.signature import static_signature
 from framework.errors import ConfigError
+from framework.order.select import Fold
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 
 TORCH = ("torch.nn.", "torch.optim.")
@@ -130,11 +131,14 @@ def with_functions(config: Config) -> Config:
     return {**config, "data": {**config["data"], "source": source}}
 
 
-def fold_of(config: Config) -> tuple[int, int] | None:
-    """Return the number of the fold that validates, and the number of folds; None without folds."""
+UNFOLDED: Config = dict.fromkeys(("fold", "folds", "fold_by"))  # the keys of all records
+
+
+def fold_of(config: Config) -> Fold | None:
+    """Return the fold that validates; None without folds."""
     if config["folds"] is None:
         return None
-    return config["fold"], config["folds"]
+    return Fold(config["fold"], config["folds"], config["fold_by"])
 
 
 def with_folds(config: Config) -> Config:

@@ -10,6 +10,7 @@ from torch import Tensor
 from framework.contracts.batch import Batch
 from framework.contracts.records import Manifest
 from framework.order.batches import Order, OrderChoice, Share
+from framework.order.select import Fold
 
 # Bits of a window's flip: rows and columns are exchanged first (``TURNED``).
 MIRRORED, UPSIDE_DOWN, TURNED = 1, 2, 4
@@ -304,7 +305,7 @@ class SourceContext:
     training: bool = True  # whether random changes are applied
     order_choice: OrderChoice | None = None  # orders by facts about the records
     select: str | None = None  # an expression that records must fulfil
-    fold: tuple[int, int] | None = None  # the fold that validates, and the number of folds
+    fold: Fold | None = None  # the fold that validates
     val_batch_size: int | None = None  # as typed; ``order`` has it already
     seed: int = 0
     num_workers: int | None = 0  # None: one per core if images are decoded, none otherwise

@@ -8,6 +8,7 @@ combinations are allowed, so a configuration cannot run code by it.
 import ast
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
@@ -76,11 +77,20 @@ LABEL = "label"  # as in ``contracts.records``, which lies above
 FOLD_SEED = 0  # not the run's: runs that differ in their seed have the same folds
 
 
+@dataclass(frozen=True)
+class Fold:
+    """The fold that validates."""
+
+    number: int  # from 0
+    count: int  # of all folds
+    by: str | None = None  # a field: records with equal values are in one fold
+
+
 def chosen(
     num_records: int,
     facts: RecordFacts,
     select: str | None,
-    fold: tuple[int, int] | None,
+    fold: Fold | None,
     training: bool,
 ) -> Tensor | None:
     """Return the records that may be used, ascending: int64 [n]; None: all.
@@ -89,11 +99,12 @@ def chosen(
         num_records: Records of the data set.
         facts: Answers for the names in the expression.
         select: The expression; None: all records.
-        fold: The number of the fold that validates, and the number of folds; None: no folds.
+        fold: The fold that validates; None: no folds.
         training: Whether the records of the other folds are wanted, or those of this one.
 
     Raises:
-        ConfigError: C204 for an expression that cannot be computed, C205 if no record is left.
+        ConfigError: C204 for an expression that cannot be computed, C205 if no record is left or
+            ``fold.by`` is not known of every record.
     """
     if select is None and fold is None:
         return None
@@ -105,28 +116,72 @@ def chosen(
             raise ConfigError(205, f"select = {select}", what, "select more")
     if fold is None:
         return records
-    number, count = fold
-    folds = _folds(records, count, facts)
-    records = records[(folds != number) if training else (folds == number)]
+    labels = _labels(records, facts)
+    if fold.by is None:
+        folds = _folds(labels, fold.count)
+    else:
+        folds = _folds_of_groups(_groups(records, facts, fold.by), labels, fold.count)
+    records = records[(folds != fold.number) if training else (folds == fold.number)]
     if not len(records):
         what = "leaves no record to train on or to validate"
-        raise ConfigError(205, f"folds = {count}", what, "use fewer folds, or select more")
+        fix = "use fewer folds, or select more"
+        raise ConfigError(205, f"folds = {fold.count}", what, fix)
     return records
 
 
-def _folds(records: Tensor, count: int, facts: RecordFacts) -> Tensor:
-    """Return the fold of each record: int64 [n]. All get as many records, give or take one.
-
-    So it is for each class, too, if the records have one class each.
-    """
-    places = permutation(len(records), FOLD_SEED, 0)
+def _labels(records: Tensor, facts: RecordFacts) -> Tensor:
+    """Return the class of each record: int64 [n]. Without one class each, all have class 0."""
     labels = facts.answer(LABEL) if facts.classes else None
-    if labels is not None and np.issubdtype(labels.dtype, np.integer):
-        own = torch.from_numpy(labels.astype(np.int64))[records[places]]
-        places = places[torch.argsort(own, stable=True)]
-    folds = torch.empty(len(records), dtype=torch.int64)
-    folds[places] = torch.arange(len(records)) % count
+    if labels is None or not np.issubdtype(labels.dtype, np.integer):
+        return torch.zeros(len(records), dtype=torch.int64)
+    return torch.from_numpy(labels.astype(np.int64))[records]
+
+
+def _groups(records: Tensor, facts: RecordFacts, name: str) -> Tensor:
+    """Return the group of each record, those with an equal value of a field: int64 [n]."""
+    values = facts.answer(name)
+    if values is None:
+        known = listed(facts.names)
+        fix = f"choose from {known}" if known else "leave it out"
+        raise ConfigError(205, f"fold_by = {name}", "is not known of every record", fix)
+    _, groups = np.unique(values[records.numpy()], return_inverse=True)
+    return torch.from_numpy(groups)
+
+
+def _folds(labels: Tensor, count: int) -> Tensor:
+    """Return the fold of each record: int64 [n].
+
+    All folds get as many records, give or take one, and so it is for each class.
+    """
+    places = permutation(len(labels), FOLD_SEED, 0)
+    places = places[torch.argsort(labels[places], stable=True)]
+    folds = torch.empty(len(labels), dtype=torch.int64)
+    folds[places] = torch.arange(len(labels)) % count
     return folds
+
+
+def _folds_of_groups(groups: Tensor, labels: Tensor, count: int) -> Tensor:
+    """Return the fold of each record: int64 [n]. A group is in one fold.
+
+    The largest group comes first. Each goes to the fold that has least of the group's classes, as
+    in scikit-learn's ``StratifiedGroupKFold``.
+    """
+    _, labels = torch.unique(labels, return_inverse=True)
+    num_groups, num_classes = int(groups.max()) + 1, int(labels.max()) + 1
+    cells = torch.bincount(groups * num_classes + labels, minlength=num_groups * num_classes)
+    sizes = cells.reshape(num_groups, num_classes).double()
+    totals = sizes.sum(1)
+    sizes = torch.column_stack([sizes, totals])  # all records are balanced as one more class
+    shares = sizes / sizes.sum(0)
+    places = permutation(num_groups, FOLD_SEED, 0)
+    places = places[torch.argsort(totals[places], descending=True, stable=True)]
+    fold_of_group = torch.empty(num_groups, dtype=torch.int64)
+    taken = torch.zeros(count, num_classes + 1, dtype=torch.float64)
+    for group in places.tolist():
+        fold = int((taken @ shares[group]).argmin())
+        fold_of_group[group] = fold
+        taken[fold] += shares[group]
+    return fold_of_group[groups]
 
 
 def truths(

@@ -49,6 +49,13 @@ def test_folds_validate_on_the_training_data():
     assert summary()["val"]
 
 
+def test_folds_may_keep_records_together():
+    words = [word for word in TRAIN if word != "data.val=null"]
+    done = paceline(*words, "hydra.run.dir=run", "fold=0", "folds=5", "fold_by=label")
+    assert done.code == 0, done.err
+    assert "of data.train validates, with equal label in one fold" in done.err + done.out
+
+
 def test_validation_data_beside_folds_is_refused():
     done = train("fold=0", "folds=5", "data.val=all.h5")
     assert is_one_line(done, "C205", 2, "data.val = all.h5", "a fold of data.train validates")
@@ -60,6 +67,8 @@ def test_validation_data_beside_folds_is_refused():
         (("fold=0",), "need each other"),
         (("folds=5",), "need each other"),
         (("fold=5", "folds=5"), "numbered from 0 to 4"),
+        (("fold_by=label",), "there are no folds"),
+        (("fold=0", "folds=2", "fold_by=patient"), "fold_by = patient: is not known"),
     ],
 )
 def test_folds_that_do_not_fit_are_refused(words, text):

@@ -12,7 +12,7 @@ from tests.config.test_resume import CONFIG as OLDER
 from tests.conftest import make_records, write_store
 from tests.contract.cases import edit
 
-CONFIG = {**OLDER, "select": None, "fold": None, "folds": None}
+CONFIG = {**OLDER, "select": None, "fold": None, "folds": None, "fold_by": None}
 
 
 def state_of(train, val=None):

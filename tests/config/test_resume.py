@@ -12,6 +12,7 @@ from framework.config.resume import (
     learned,
     validation_data,
 )
+from framework.config.targets import UNFOLDED
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
 
@@ -32,6 +33,7 @@ CONFIG = {
     "select": None,
     "fold": None,
     "folds": None,
+    "fold_by": None,
     "epochs": 3,
     "loader": {},
     "parallel": {"num_processes": 2},
@@ -208,7 +210,7 @@ def test_validation_data_is_identified_by_its_path_or_by_how_it_is_made():
     manifest = Manifest(10, {}, [])
 
     def of_val(val):
-        config = {"data": {"val": val}, "limit": None, "select": None, "fold": None, "folds": None}
+        config = {"data": {"val": val}, "limit": None, **UNFOLDED, "select": None}
         return validation_data({"": manifest}, config)
 
     assert of_val("a.h5") == of_val("./a.h5") != of_val("b.h5")
@@ -258,7 +260,7 @@ def test_a_resumed_run_does_not_offer_to_ignore_other_weights():
 def test_several_validation_sets_are_told_apart_by_their_names():
     def of(**val):
         data = {"val": val, "source": {"_target_": "framework.data.hdf5.hdf5_source"}}
-        config = {"data": data, "limit": None, "select": None, "fold": None, "folds": None}
+        config = {"data": data, "limit": None, **UNFOLDED, "select": None}
         return validation_data({name: Manifest(10, {}, []) for name in val}, config)
 
     assert of(a="a.h5", b="b.h5") == of(b="b.h5", a="a.h5") != of(a="b.h5", b="a.h5")

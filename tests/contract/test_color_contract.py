@@ -42,7 +42,8 @@ def _lmdb(images):
 
 def _function(images):
     # some items give no record
-    make = lambda item: [{"image": images[item // 2]}] if item % 2 else []
+    def make(item):
+        return [{"image": images[item // 2]}] if item % 2 else []
     return FunctionInput("make", make, None, 2 * len(images), None)
 
 

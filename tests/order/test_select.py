@@ -7,7 +7,7 @@ import torch
 
 from framework.errors import ConfigError
 from framework.order.batches import Order
-from framework.order.select import chosen
+from framework.order.select import Fold, chosen
 from tests.order.facts import batches
 
 
@@ -34,6 +34,12 @@ class Table:
 
 def selected(text):
     return chosen(6, Table(), text, None, training=True).tolist()
+
+
+def folded(fold, facts=None, text=None, training=False):
+    facts = facts or Table()
+    count = len(facts.columns["label"])
+    return chosen(count, facts, text, fold, training=training).tolist()
 
 
 @pytest.mark.parametrize(
@@ -98,10 +104,10 @@ def test_a_selection_without_records_is_refused():
 def test_each_record_is_validated_in_exactly_one_fold():
     for text in (None, "label != 0"):
         whole = list(range(6)) if text is None else selected(text)
-        parts = [chosen(6, Table(), text, (fold, 3), training=False).tolist() for fold in range(3)]
+        parts = [folded(Fold(number, 3), text=text) for number in range(3)]
         assert sorted(functools.reduce(operator.iadd, parts, [])) == whole
         for fold, part in enumerate(parts):
-            rest = chosen(6, Table(), text, (fold, 3), training=True).tolist()
+            rest = folded(Fold(fold, 3), text=text, training=True)
             assert sorted(rest + part) == whole
 
 
@@ -110,18 +116,46 @@ def test_each_fold_has_its_share_of_each_class():
     facts.columns = {"label": np.array([0] * 61 + [1] * 20 + [2] * 4)}
     labels = facts.columns["label"]
     for count in (2, 3, 4):
-        parts = [chosen(85, facts, None, (fold, count), training=False) for fold in range(count)]
-        of_folds = np.array([np.bincount(labels[part.numpy()], minlength=3) for part in parts])
+        parts = [folded(Fold(number, count), facts) for number in range(count)]
+        of_folds = np.array([np.bincount(labels[part], minlength=3) for part in parts])
         assert (np.ptp(of_folds, axis=0) <= 1).all()
         assert np.ptp(of_folds.sum(1)) <= 1
         assert of_folds.sum() == 85
-    first = chosen(85, facts, None, (0, 4), training=False)
-    assert first.tolist() != list(range(0, 85, 4))  # shuffled inside the classes
+    first = folded(Fold(0, 4), facts)
+    assert first != list(range(0, 85, 4))  # shuffled inside the classes
+
+
+def test_records_that_belong_together_are_in_one_fold():
+    numbers = np.random.default_rng(0)
+    patients = np.repeat(np.arange(60), numbers.integers(1, 9, 60))
+    count = len(patients)
+    facts = Table()
+    facts.columns = {
+        "label": numbers.choice(3, count, p=[0.7, 0.2, 0.1]),
+        "patient": np.array([f"p{patient}" for patient in patients], object),
+    }
+    parts = [folded(Fold(number, 4, "patient"), facts) for number in range(4)]
+    assert sorted(functools.reduce(operator.iadd, parts, [])) == list(range(count))
+    owners = [set(patients[part]) for part in parts]
+    assert sum(map(len, owners)) == 60
+    for values, labels in [(np.zeros(count, int), 1), (facts.columns["label"], 3)]:
+        of_folds = np.array([np.bincount(values[part], minlength=labels) for part in parts])
+        assert (np.ptp(of_folds, axis=0) <= 0.1 * of_folds.sum(0)).all()
+
+
+def test_the_field_of_folds_must_be_known_of_every_record():
+    with pytest.raises(ConfigError, match=r"C205.*fold_by = patient.*choose from label, width"):
+        folded(Fold(0, 2, "patient"))
+
+
+def test_fewer_groups_than_folds_are_refused():
+    with pytest.raises(ConfigError, match=r"C205.*use fewer folds"):
+        [folded(Fold(number, 4, "speaker")) for number in range(4)]
 
 
 def test_more_folds_than_records_are_refused():
     with pytest.raises(ConfigError, match=r"C205.*use fewer folds"):
-        chosen(6, Table(), None, (6, 7), training=False)
+        folded(Fold(6, 7))
 
 
 @pytest.mark.parametrize("limit", [None, 2])
