@@ -28,7 +28,6 @@ class Outcome:
     ``losses`` are the parts of the loss by name, logged beside it: 0-d, each the mean over the
     records.
 
-
     ``predictions`` are what ``metrics=...`` compares: what the model says and what is right, both
     with the records first. A classification gives probabilities [B, classes, ...] or classes
     [B, ...], and the right classes, int64 [B, ...]. An objective may leave them out in training,
