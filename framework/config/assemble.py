@@ -27,7 +27,7 @@ from framework.config.graph_choice import graph_refusal
 from framework.config.init_weights import InitFile, with_digest
 from framework.config.preflight import check_num_steps, check_ranks
 from framework.config.resume import Learned, ending, followed, learned, validation_data
-from framework.config.targets import Config, fold_of, makes_data, split_of, targets, val_sets
+from framework.config.targets import Config, makes_data, split_of, targets, val_sets
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
     DRAW_KEYS,
@@ -56,6 +56,7 @@ from framework.measure.numa import stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order.batches import Order, OrderChoice
 from framework.order.draws import DeviceDraws
+from framework.order.select import Fold
 from framework.system.algorithms import choose_algorithms
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
@@ -378,7 +379,7 @@ def source_context(
         transform=transform or _transform(config, allowed, training),
         training=training,
         select=config["select"],
-        fold=fold_of(config),
+        fold=_fold_of(config),
         val_batch_size=config["val_batch_size"],
         seed=config["seed"],
         num_workers=None if workers["num"] == AUTO else workers["num"],
@@ -390,6 +391,13 @@ def source_context(
         start_method=workers["start_method"],
         num_cores=cores_per_rank(),
     )
+
+
+def _fold_of(config: Config) -> Fold | None:
+    """Return the fold that validates; None without folds."""
+    if config["folds"] is None:
+        return None
+    return Fold(config["fold"], config["folds"], config["fold_by"])
 
 
 def _transform(config: Config, allowed: Sequence[str], training: bool) -> Transform:

@@ -8,7 +8,6 @@ from typing import Any
 from framework.config.foreign_models import is_foreign, secured
 from framework.config.signature import static_signature
 from framework.errors import ConfigError
-from framework.order.select import Fold
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 
 TORCH = ("torch.nn.", "torch.optim.")
@@ -132,13 +131,6 @@ def with_functions(config: Config) -> Config:
 
 
 UNFOLDED: Config = dict.fromkeys(("fold", "folds", "fold_by"))  # the keys of all records
-
-
-def fold_of(config: Config) -> Fold | None:
-    """Return the fold that validates; None without folds."""
-    if config["folds"] is None:
-        return None
-    return Fold(config["fold"], config["folds"], config["fold_by"])
 
 
 def with_folds(config: Config) -> Config:

@@ -15,7 +15,7 @@ from framework.contracts.batch import Batch, tensors
 from framework.contracts.training import Outcome
 from framework.errors import ResourceError, words_of
 from framework.train.metrics import check_outcome
-from framework.train.step import Passes, Stepper
+from framework.train.step import Passes, Stepper, drop_gradients
 from framework.train.step_slots import StepSlots
 
 # steps before the captured one, in which libraries choose kernels and the optimizer makes its
@@ -170,7 +170,7 @@ class GraphedPasses:
         try:
             self._replay = self.recorder.capture(self._step)
         except RuntimeError as error:
-            self.stepper.optimizer.zero_grad(set_to_none=True)
+            drop_gradients(self.stepper.optimizer)
             self._give_up(words_of(error)[:200])
         return not self._failed
 
@@ -186,7 +186,7 @@ class GraphedPasses:
         check_outcome(outcome)
         self.stepper.update()
         self._slots.end(outcome)
-        self.stepper.optimizer.zero_grad(set_to_none=True)  # once, for the steps kernel by kernel
+        drop_gradients(self.stepper.optimizer)  # once, for the steps kernel by kernel
 
     def _repeat(self, batch: Batch) -> Outcome:
         """Copy the batch to where the graph reads it, and replay the graph."""

@@ -44,6 +44,7 @@ def _function(images):
     # some items give no record
     def make(item):
         return [{"image": images[item // 2]}] if item % 2 else []
+
     return FunctionInput("make", make, None, 2 * len(images), None)
 
 

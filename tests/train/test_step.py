@@ -13,7 +13,7 @@ from framework.schedule.plateau import Plateau
 from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
-from framework.train.step import Passes, Stepper
+from framework.train.step import Passes, Stepper, drop_gradients
 from tests.fakes import CPU, FakeClock, SkippingPrecision, make_data, make_model
 
 
@@ -38,6 +38,25 @@ def learn(stepper, progress, value=1.0, count=3):
     stepper.model(torch.full((count, 2), value) * torch.rand(count, 2)).sum().backward()
     stepper.step(progress, 10)
     progress.step += 1
+
+
+def test_gradients_are_dropped_after_a_step():
+    stepper, progress = make(), Progress()
+    learn(stepper, progress)
+    assert [parameter.grad for parameter in stepper.model.parameters()] == [None] * 4
+
+
+def test_an_optimizer_may_drop_gradients_in_its_own_way():
+    class Keeping(torch.optim.SGD):
+        def zero_grad(self, set_to_none=True):
+            self.asked = set_to_none
+
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    optimizer = Keeping([parameter])
+    drop_gradients(optimizer)
+    assert optimizer.asked
+    assert parameter.grad is not None
 
 
 def test_every_group_follows_the_schedule_from_its_own_rate():
