@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from framework.cli.help import groups_of
 from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
+from framework.config.signature import static_signature
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError, PacelineError
 
@@ -108,7 +109,14 @@ def unknown_key(
         if len(choices) == 1:
             fix = f"choose {words}, which has it"
         return ConfigError(102, key, f"the chosen {group} has no such key", fix)
-    known = [*known, *own_keys]
+    block, _, name = key.rpartition(".")
+    target = _target_of(command, arguments, block, config_dir)
+    signature = static_signature(target) if target else None
+    taken = () if signature is None else signature.names
+    if name in taken:
+        what = f"is not in the configuration, though {target} takes it"
+        return ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
+    known = [*known, *own_keys, *(f"{block}.{other}" for other in taken)]
     hint = did_you_mean(key, known)
     if not hint and "." not in key:
         # A misspelled group is nearer to the groups than to dotted keys.
@@ -124,16 +132,34 @@ def known_choices(command: str, group: str, config_dir: str | None) -> list[str]
 def known_keys(command: str, arguments: list[str], config_dir: str | None) -> list[str]:
     """Return the groups and dotted keys of a command, with the typed choices if they compose."""
     groups = groups_of(CONF / f"{command}.yaml")
-    chosen = [word for word in arguments if word.split("=")[0] in groups and "," not in word]
 
     def keys(_: ConfigLoader) -> list[str]:
-        try:
-            config = compose(command, [word for word in chosen if "=" in word])
-        except Exception:  # noqa: BLE001  # one of the choices is what is wrong
-            config = compose(command)
-        return [*groups, *_flat(OmegaConf.to_container(config))]
+        return [*groups, *_flat(_chosen(command, arguments))]
 
     return _asked(command, keys, config_dir)
+
+
+def _target_of(command: str, arguments: list[str], block: str, config_dir: str | None) -> str:
+    """Return the class or function that a block configures; "" if it has none."""
+
+    def targets(_: ConfigLoader) -> list[str]:
+        node = _chosen(command, arguments)
+        for part in block.split("."):
+            node = node[part]
+        return [node["_target_"]]
+
+    return next(iter(_asked(command, targets, config_dir)), "")
+
+
+def _chosen(command: str, arguments: list[str]) -> Any:
+    """Return the configuration with the typed choices, or the usual ones if they do not compose."""
+    groups = groups_of(CONF / f"{command}.yaml")
+    chosen = [word for word in arguments if word.split("=")[0] in groups and "," not in word]
+    try:
+        config = compose(command, [word for word in chosen if "=" in word])
+    except Exception:  # noqa: BLE001  # one of the choices is what is wrong
+        config = compose(command)
+    return OmegaConf.to_container(config)
 
 
 def _asked(

@@ -83,10 +83,12 @@ WRONG = [
             "precision.dtype=bf16",
             "the chosen precision has no such key; choose precision=amp, which has it",
         ),
+        ("optim.fused=true", "put a + before it: +optim.fused=VALUE"),
+        ("optim.amsgrad=true optim=adamw", "torch.optim.AdamW takes it; put a + before it"),
         ("loader.depth=3 loader=plain", "choose loader=prefetch or loader=stream, which have it"),
     ],
 )
-def test_a_key_of_another_choice_names_the_choice(word, answer):
+def test_a_key_that_another_choice_or_the_class_has_is_explained(word, answer):
     done = paceline("train", *word.split())
     assert is_one_error_line(done, "C102")
     assert answer in done.err
