@@ -29,9 +29,9 @@ def choice_notes(assembly: Assembly) -> list[str]:
     for source in assembly.sources.values():
         notes += notes_of(source)
     if config["folds"] is not None:
-        whole = f", with equal {config['fold_by']} in one fold" if config["fold_by"] else ""
+        together = f", with equal {config['fold_by']} in one fold" if config["fold_by"] else ""
         fold = f"fold {config['fold']} of {config['folds']} of data.train"
-        notes.append(f"{fold} validates{whole}")
+        notes.append(f"{fold} validates{together}")
     if config["rank_batch_size"] is not None:
         notes.append(
             f"rank_batch_size={config['rank_batch_size']} makes batch_size {scaling.batch_size}, "

@@ -118,7 +118,7 @@ def shared_channels(count: int, read: Callable[[int], Any]) -> int:
     for index in np.linspace(0, count - 1, min(count, SAMPLE), dtype=np.int64)[1:].tolist():
         if channels > 1:
             break
-        with suppress(BadImage, ValueError, DataError):
+        with suppress(BadImage, ValueError, TypeError, DataError):
             channels = num_channels(read(index))
     return channels
 

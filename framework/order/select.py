@@ -74,6 +74,8 @@ class AnswersNames(Protocol):
 
 LISTS = (ast.List, ast.Tuple, ast.Set)
 LABEL = "label"  # as in ``contracts.records``, which lies above
+WHOLE = 1 << 62  # a share of 1
+ALL = None  # all records, which are balanced as one more class
 FOLD_SEED = 0  # not the run's: runs that differ in their seed have the same folds
 
 
@@ -163,25 +165,39 @@ def _folds(labels: Tensor, count: int) -> Tensor:
 def _folds_of_groups(groups: Tensor, labels: Tensor, count: int) -> Tensor:
     """Return the fold of each record: int64 [n]. A group is in one fold.
 
-    The largest group comes first. Each goes to the fold that has least of the group's classes, as
-    in scikit-learn's ``StratifiedGroupKFold``.
+    The largest group comes first. Each goes to the fold that has the smallest shares of the group's
+    classes, as in scikit-learn's ``StratifiedGroupKFold``. Shares are whole numbers of ``WHOLE``:
+    floats could be rounded otherwise on the host of another rank.
     """
-    _, labels = torch.unique(labels, return_inverse=True)
-    num_groups, num_classes = int(groups.max()) + 1, int(labels.max()) + 1
-    cells = torch.bincount(groups * num_classes + labels, minlength=num_groups * num_classes)
-    sizes = cells.reshape(num_groups, num_classes).double()
-    totals = sizes.sum(1)
-    sizes = torch.column_stack([sizes, totals])  # all records are balanced as one more class
-    shares = sizes / sizes.sum(0)
-    places = permutation(num_groups, FOLD_SEED, 0)
-    places = places[torch.argsort(totals[places], descending=True, stable=True)]
-    fold_of_group = torch.empty(num_groups, dtype=torch.int64)
-    taken = torch.zeros(count, num_classes + 1, dtype=torch.float64)
-    for group in places.tolist():
-        fold = int((taken @ shares[group]).argmin())
-        fold_of_group[group] = fold
-        taken[fold] += shares[group]
+    cells = _cells(groups, labels)
+    places = permutation(len(cells), FOLD_SEED, 0).tolist()
+    places.sort(key=lambda group: -sum(cells[group].values()))  # stable
+    names, counts = labels.unique(return_counts=True)
+    sizes: dict[int, int] = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    taken: list[dict[int | None, int]] = [dict.fromkeys([*sizes, ALL], 0) for _ in range(count)]
+    fold_of_group = torch.empty(len(cells), dtype=torch.int64)
+    for group in places:
+        cell = cells[group]
+        shares: dict[int | None, int] = {
+            label: number * WHOLE // sizes[label] for label, number in cell.items()
+        }
+        shares[ALL] = sum(cell.values()) * WHOLE // len(labels)
+        costs = [sum(fold[label] * share for label, share in shares.items()) for fold in taken]
+        best = costs.index(min(costs))
+        fold_of_group[group] = best
+        for label, share in shares.items():
+            taken[best][label] += share
     return fold_of_group[groups]
+
+
+def _cells(groups: Tensor, labels: Tensor) -> list[dict[int, int]]:
+    """Return how many records of each class a group has, for each group."""
+    cells: list[dict[int, int]] = [{} for _ in range(int(groups.max()) + 1)]
+    num_labels = int(labels.max()) + 1
+    keys, counts = (groups * num_labels + labels).unique(return_counts=True)
+    for key, number in zip(keys.tolist(), counts.tolist(), strict=True):
+        cells[key // num_labels][key % num_labels] = number
+    return cells
 
 
 def truths(
