@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# one more than the cores, since tests also wait; at most 8, which take about 1 GB each
+PROCESSES := $(shell cores=$$(nproc); echo $$((cores < 7 ? cores + 1 : 8)))
+# bytecode is kept: the tests start many processes, which would compile the framework anew
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup train test test-long check format docs fresh bench-overhead bench-diagnosis bench-data gpu bench-gpu faults cluster-test gpu-bundle
 
@@ -20,8 +24,8 @@ $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard framework/sys
 train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them
 	$(BIN)/paceline train
 
-test: $(READY)  ## the tests, in two processes: ARGS=tests/loader for a part
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=30 --durations-min=3 -m 'not cluster and not slow' $(ARGS)
+test: $(READY)  ## the tests, side by side: ARGS=tests/loader for a part
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --durations=30 --durations-min=3 -m 'not cluster and not slow' $(ARGS)
 
 test-long: $(READY)  ## the tests that take more than ten seconds each
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'slow and not cluster' $(ARGS)
