@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from hydra import compose
@@ -19,6 +19,7 @@ from framework.config.signature import static_signature
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError, PacelineError
 
+T = TypeVar("T")
 # Hydra says "load" for one of a list, as in sink=[consle]
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '([^']+)'")
 UNKNOWN_KEY = re.compile(
@@ -98,7 +99,8 @@ def unknown_key(
     own_keys: Sequence[str] = (),
 ) -> ConfigError:
     """Return the ConfigError C102 for a key that is not there, with the nearest one."""
-    known = known_keys(command, arguments, config_dir)
+    config = _chosen(command, arguments, config_dir)
+    known = _keys(command, config)
     if key in known:  # '+' adds it, '~' removes it with another value
         what = "is there, and has another value than the line says"
         return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
@@ -110,7 +112,7 @@ def unknown_key(
             fix = f"choose {words}, which has it"
         return ConfigError(102, key, f"the chosen {group} has no such key", fix)
     block, _, name = key.rpartition(".")
-    target = _target_of(command, arguments, block, config_dir)
+    target = _target_of(config, block)
     signature = static_signature(target) if target else None
     taken = () if signature is None else signature.names
     if name in taken:
@@ -126,51 +128,54 @@ def unknown_key(
 
 def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
     """Return our choices of a group, and the user's."""
-    return sorted(_asked(command, lambda loader: loader.get_group_options(group), config_dir))
+    options = _asked(command, lambda loader: loader.get_group_options(group), config_dir, [])
+    return sorted(options)
 
 
 def known_keys(command: str, arguments: list[str], config_dir: str | None) -> list[str]:
     """Return the groups and dotted keys of a command, with the typed choices if they compose."""
-    groups = groups_of(CONF / f"{command}.yaml")
-
-    def keys(_: ConfigLoader) -> list[str]:
-        return [*groups, *_flat(_chosen(command, arguments))]
-
-    return _asked(command, keys, config_dir)
+    return _keys(command, _chosen(command, arguments, config_dir))
 
 
-def _target_of(command: str, arguments: list[str], block: str, config_dir: str | None) -> str:
-    """Return the class or function that a block configures; "" if it has none."""
-
-    def targets(_: ConfigLoader) -> list[str]:
-        node = _chosen(command, arguments)
-        for part in block.split("."):
-            node = node[part]
-        return [node["_target_"]]
-
-    return next(iter(_asked(command, targets, config_dir)), "")
+def _keys(command: str, config: dict[str, Any]) -> list[str]:
+    return [*groups_of(CONF / f"{command}.yaml"), *_flat(config)] if config else []
 
 
-def _chosen(command: str, arguments: list[str]) -> Any:
-    """Return the configuration with the typed choices, or the usual ones if they do not compose."""
+def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[str, Any]:
+    """Return the configuration with the typed choices, or the usual ones if they do not compose.
+
+    It is empty if nothing composes.
+    """
     groups = groups_of(CONF / f"{command}.yaml")
     chosen = [word for word in arguments if word.split("=")[0] in groups and "," not in word]
-    try:
-        config = compose(command, [word for word in chosen if "=" in word])
-    except Exception:  # noqa: BLE001  # one of the choices is what is wrong
-        config = compose(command)
-    return OmegaConf.to_container(config)
+
+    def composed(_: ConfigLoader) -> dict[str, Any]:
+        try:
+            config = compose(command, [word for word in chosen if "=" in word])
+        except Exception:  # noqa: BLE001  # one of the choices is what is wrong
+            config = compose(command)
+        plain: Any = OmegaConf.to_container(config)
+        return plain
+
+    return _asked(command, composed, config_dir, {})
+
+
+def _target_of(config: Any, block: str) -> str:
+    """Return the class or function that a block configures; "" if it has none."""
+    for part in block.split("."):
+        config = config.get(part) if isinstance(config, dict) else None
+    return config.get("_target_", "") if isinstance(config, dict) else ""
 
 
 def _asked(
-    command: str, ask: Callable[[ConfigLoader], list[str]], config_dir: str | None
-) -> list[str]:
-    """Ask Hydra about the configuration. The answer is only a hint, so it may be empty."""
+    command: str, ask: Callable[[ConfigLoader], T], config_dir: str | None, otherwise: T
+) -> T:
+    """Ask Hydra about the configuration. The answer is only a hint, so it may be ``otherwise``."""
     try:
         with hydra_session(command, config_dir) as hydra:
             return ask(hydra.config_loader)
     except Exception:  # noqa: BLE001
-        return []
+        return otherwise
 
 
 def _choices_with(command: str, key: str) -> list[str]:

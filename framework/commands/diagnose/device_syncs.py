@@ -22,6 +22,7 @@ from framework.commands.probe import Probe
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import move
 from framework.measure.stack_sampler import charged
+from framework.train.step import drop_gradients
 
 # Functions of this file that watch a call and are not its culprit.
 WATCHERS = {"__torch_function__", "note_wait", "_note"}
@@ -87,7 +88,7 @@ def _step_of(probe: Probe) -> Callable[[], None]:
             outcome = parts.objective(parts.model, batch)
         parts.precision.backward(outcome.loss)
         parts.precision.step(parts.optimizer, None)
-        parts.optimizer.zero_grad(set_to_none=True)
+        drop_gradients(parts.optimizer)
 
     return step
 

@@ -27,6 +27,7 @@ from framework.data.reader import Request
 from framework.data.source import StoreSource
 from framework.measure.stack_sampler import LAYERS, SampledLine, StackSampler, charged
 from framework.measure.statistics import median
+from framework.train.step import drop_gradients
 
 # A shorter call of torch costs the host more than the operator computes.
 LONG_S = 1e-4
@@ -193,7 +194,7 @@ def _step_of(probe: Probe, switch: Callable[[str], None]) -> Generator[Callable[
         parts.precision.backward(outcome.loss)
         switch("optimizer")
         parts.precision.step(parts.optimizer, None)
-        parts.optimizer.zero_grad(set_to_none=True)
+        drop_gradients(parts.optimizer)
 
     model: nn.Module = parts.model
     handles: list[RemovableHandle] = []
