@@ -498,7 +498,7 @@ batches = loader.epoch(0)
 next(batches)
 raise LookupError("a mistake")
 """
-    for _ in range(2):  # without the wait for threads, most of them abort
+    for _ in range(3):  # without the wait for threads, most of them abort
         done = run_script(script)
         assert done.stderr.endswith("LookupError: a mistake\n")
         assert done.returncode == 1
