@@ -147,6 +147,15 @@ class Manifest:
         """The names of the fields that are label maps."""
         return tuple(name for name, field in self.fields.items() if field.kind == "labels")
 
+    @property
+    def gray(self) -> dict[str, Field]:
+        """The fields that are files of gray pictures."""
+        return {
+            name: field
+            for name, field in self.fields.items()
+            if field.encoding == "image" and field.kind == "image" and field.channels == 1
+        }
+
 
 class Ragged(NamedTuple):
     """The arrays of B records, which have different numbers of rows."""
@@ -213,6 +222,16 @@ class ReadsOneByOne(Protocol):
 
     def read_timed(self, indices: Tensor, seconds: "memoryview[float]") -> Records:
         """Return the records as ``read`` does. Add what each took to ``seconds``: float64 [B]."""
+        ...
+
+
+@runtime_checkable
+class SamplesColors(Protocol):
+    """A capability of a store: a field's images are gray, or in color, as a sample of them is."""
+
+    @property
+    def sampled_gray(self) -> Sequence[Field]:
+        """The gray fields. Images in color, outside the sample, must not be read as gray."""
         ...
 
 

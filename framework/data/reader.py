@@ -34,6 +34,7 @@ from framework.contracts.records import (
     ReadsOneByOne,
     Records,
     RecordStore,
+    SamplesColors,
 )
 from framework.data.clips import clip_frames
 from framework.data.collate import WAYS, collated, joined, length_name
@@ -42,7 +43,7 @@ from framework.data.sounds import heard
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.image.boxes import moved_boxes, moved_points
 from framework.image.crop import window_pixels
-from framework.image.decode import accepted_header
+from framework.image.decode import accepted_header, refuse_colors
 from framework.image.header import BadImage, ImageHeader
 from framework.image.label_map import decode_labels
 from framework.image.scale import before_turn, put_planes, scale_into, scaled_image
@@ -198,6 +199,10 @@ class BatchReader:
     def cut(self) -> dict[str, Field]:
         fields = self.store.manifest.fields
         return {name: field for name, field in fields.items() if is_cut(field, self.transform)}
+
+    @cached_property
+    def sampled_gray(self) -> Sequence[Field]:
+        return self.store.sampled_gray if isinstance(self.store, SamplesColors) else ()
 
     @cached_property
     def ragged(self) -> dict[str, Field]:
@@ -506,8 +511,11 @@ class BatchReader:
         windows = self._chosen([header.size for header in headers], part)
         channels = field.channels or 3
         size = self.transform.size
+        is_sampled = field in self.sampled_gray
         for number, window in enumerate(windows):
             try:
+                if is_sampled and headers[number].colors > 1:
+                    refuse_colors(values[number], self.store.name(int(part.indices[number])))
                 if field.kind == "labels":
                     pixels = decode_labels(values[number])[_place(window)]
                 else:

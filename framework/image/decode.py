@@ -110,6 +110,7 @@ def shared_channels(count: int, read: Callable[[int], Any]) -> int:
 
     Others are looked at only if the first is gray: it must not take the colors of all. ``read``
     returns an image by its number. Images of the sample that cannot be read are passed over.
+    ``refuse_colors`` is for those outside the sample.
 
     Raises:
         BadImage: The first image is none. Errors of ``read`` for it stay as they are.
@@ -121,6 +122,23 @@ def shared_channels(count: int, read: Callable[[int], Any]) -> int:
         with suppress(BadImage, ValueError, TypeError, DataError):
             channels = num_channels(read(index))
     return channels
+
+
+def refuse_colors(data: Any, where: str, max_pixels: int = MAX_PIXELS) -> None:
+    """Raise DataError D122 if an image is not gray: its channels differ by more than 8 of 255.
+
+    For images that a sample made gray, which must not lose colors without a word.
+    """
+    header = read_header(data)
+    if header.colors == 1:
+        return
+    if header.bit_depth > 8:
+        image = decode_deep(data, 3, max_pixels) >> 8
+    else:
+        image = decode(data, 3, max_pixels)
+    if int((image.max(axis=2) - image.min(axis=2)).max()) > 8:
+        fix = "pack with pack.color=rgb, which keeps colors, or pack.color=gray, which drops them"
+        raise DataError(122, where, "an image in color, but a sample of the others is gray", fix)
 
 
 def image_suffix(data: bytes) -> str:

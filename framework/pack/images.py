@@ -23,6 +23,7 @@ from framework.image.decode import (
     decode_shrunk,
     encode_jpeg,
     encode_png,
+    refuse_colors,
 )
 from framework.image.header import BadImage
 from framework.image.label_map import decode_labels
@@ -83,6 +84,9 @@ class Preparation:
     followers: dict[str, str] = field(
         default_factory=dict[str, str], init=False, compare=False, repr=False
     )  # the kinds of the fields that follow images
+    sampled: set[str] = field(
+        default_factory=set[str], init=False, compare=False, repr=False
+    )  # the fields that are gray because a sample of their images is
 
     def __post_init__(self) -> None:
         for name, is_possible, words in (
@@ -193,6 +197,9 @@ class Preparation:
                 if field.kind in ("boxes", "points") and prepared
             }
         )
+        self.sampled.clear()
+        if self.color is None and not source.manifest.options:  # those of a store are not sampled
+            self.sampled.update(source.manifest.gray)
         self.settled.clear()
         self.settled.update({name: prepared.get(name) for name in source.manifest.fields})
         if any(None in field.shape and field.encoding == "raw" for field in prepared.values()):
@@ -295,7 +302,7 @@ class Preparation:
 
         Raises:
             DataError: D106 for an image that cannot be read, D107 for one of another shape than the
-                field's.
+                field's, D122 for one in color if a sample of the others is gray.
         """
         assert self.settled, "fields() comes first"
         records = {
@@ -390,6 +397,8 @@ class Preparation:
                 decode_labels(data, self.max_pixels)
             else:
                 decode_shrunk(data, target.shape[0] or 3, (1, 1), self.max_pixels)
+                if name in self.sampled:
+                    refuse_colors(data, chunk.keys[number], self.max_pixels)
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
 
@@ -406,7 +415,10 @@ class Preparation:
             elif is_map:
                 image = decode_labels(value, self.max_pixels)
             else:
-                return self._scaled(*self._decoded(value, channels), is_map)
+                scaled = self._scaled(*self._decoded(value, channels), is_map)
+                if name in self.sampled:
+                    refuse_colors(value, chunk.keys[number], self.max_pixels)
+                return scaled
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
         return self._scaled(image, image.shape[:2], is_map)

@@ -56,6 +56,10 @@ class FolderStore:
         fields = {"image": image, "label": Field("int64", ())}
         self.manifest = Manifest(len(images), fields, classes, counts, source=path)
 
+    @property
+    def sampled_gray(self) -> Sequence[Field]:
+        return list(self.manifest.gray.values())
+
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         images = [self.read_bytes(index) for index in indices.tolist()]
         return {"image": images, "label": self.labels[indices]}

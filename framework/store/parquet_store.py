@@ -321,6 +321,10 @@ class ParquetStore:
         )
         return (note,)
 
+    @property
+    def sampled_gray(self) -> Sequence[Field]:
+        return list(self.manifest.gray.values())
+
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         places = indices.numpy()
         count = len(self)

@@ -142,6 +142,10 @@ class TarStore:
         channels = shared_channels(len(self.records), lambda row: self.records.read(name, row))
         return Field("uint8", (channels, None, None), "image")
 
+    @property
+    def sampled_gray(self) -> Sequence[Field]:
+        return list(self.manifest.gray.values())
+
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         records: Records = {}
         for name, field in self.manifest.fields.items():

@@ -1,9 +1,14 @@
 """A set of images has colors if any of a sample has: a gray first image does not decide alone."""
 
+import re
+
 import h5py
 import numpy as np
 import pytest
+import torch
 
+from framework.data.reader import BatchReader, Request
+from framework.errors import DataError
 from framework.image.decode import encode_png
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
@@ -12,6 +17,7 @@ from framework.input.lmdb import LMDBInput
 from framework.store.folder_store import FolderStore
 from framework.store.parquet_store import ParquetStore
 from framework.store.tar_store import TarStore
+from tests.conftest import make_context
 from tests.contract.cases import jpeg, pixels, write_folder, write_parquet, write_tar
 from tests.store.test_foreign import write_lmdb
 
@@ -67,3 +73,27 @@ MAKE = {
 )
 def test_one_gray_image_at_the_front_does_not_take_the_colors_of_all(make, images, channels):
     assert make(images).manifest.fields["image"].shape == (channels, None, None)
+
+
+IN_COLOR = 4  # of forty images, not in the sample
+IN_GRAY_RGB = np.repeat(pixels(5, channels=1), 3, axis=2)
+
+
+@pytest.mark.parametrize("make", [MAKE["folder"], _tar, _parquet], ids=["folder", "tar", "parquet"])
+def test_an_image_in_color_among_gray_ones_is_not_read_as_gray(make):
+    images = [GRAY] * 40
+    images[IN_COLOR] = jpeg(1)
+    store = make(images)
+    reader = BatchReader(store, make_context())
+    assert reader(Request(0, torch.tensor([0, 1]), False))["image"].shape[1] == 1
+    with pytest.raises(DataError, match=re.escape(f"D122]: {store.name(IN_COLOR)}: an image in")):
+        reader(Request(0, torch.tensor([0, IN_COLOR]), False))
+
+
+@pytest.mark.parametrize("make", [MAKE["folder"], _tar, _parquet], ids=["folder", "tar", "parquet"])
+def test_gray_that_is_stored_in_three_channels_is_read_among_gray_images(make):
+    images = [GRAY] * 40
+    images[IN_COLOR] = encode_png(IN_GRAY_RGB.transpose(2, 0, 1))
+    read = BatchReader(make(images), make_context())
+    image = read(Request(0, torch.tensor([IN_COLOR]), False))["image"]
+    assert np.array_equal(image[0, 0], IN_GRAY_RGB[:, :, 0])

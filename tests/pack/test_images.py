@@ -182,7 +182,22 @@ def test_color_is_that_of_the_first_image_unless_it_is_given():
                     channels
                 ] * 2
     gray = {**IMAGE_FIELDS, "image": Field("uint8", (1, None, None), "image")}
-    assert prepared(Items(files, gray), encode="raw")[1].records["image"].shape == (2, 1, 16, 12)
+    chunk = prepared(Items(files, gray), encode="raw", color="gray")[1]
+    assert chunk.records["image"].shape == (2, 1, 16, 12)
+
+
+@pytest.mark.parametrize("encode", ["keep", "jpeg", "png", "raw"])
+def test_an_image_in_color_does_not_become_gray_because_a_sample_is(encode):
+    gray_rgb = encode_png(np.repeat(pixels(1, channels=1), 3, axis=2).transpose(2, 0, 1))
+    fields = {**IMAGE_FIELDS, "image": Field("uint8", (1, None, None), "image")}
+    source = Items([png(0, channels=1), gray_rgb], fields)
+    assert prepared(source, encode=encode)[0]["image"].shape[0] == 1
+    source = Items([png(0, channels=1), jpeg(1)], fields)
+    with pytest.raises(DataError, match=r"D122\]: 1\.jpg: an image in color, .*pack\.color=gray"):
+        prepared(source, encode=encode)
+    # a store is gray because somebody said so, or all its images have been looked at
+    source.manifest = Manifest(2, fields, source="a store", options={"encode": "keep"})
+    assert len(prepared(source, encode=encode)[1].keys) == 2
 
 
 def test_sixteen_bits_become_eight_or_stay():
