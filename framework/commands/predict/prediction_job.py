@@ -46,6 +46,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.records import LABEL, Field, RecordInput
 from framework.data.reader import BatchReader
+from framework.data.source import UNEVEN
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.image.decode import encode_png
 from framework.pack.engine import publish
@@ -98,14 +99,21 @@ def predict(prediction: Prediction, on_progress: OnRecords) -> Predicted:
 
     Raises:
         ConfigError: C351, C352, C354 to C356: the model, the data or the output do not fit.
-        DataError: For a bad item, or if all are bad (D150).
+        DataError: For a bad item, or if all are bad (D150). D107 for sizes that do not fit a batch.
         ResourceError: R101: the disk is full. R150: another process makes the same output.
     """
     path = prediction.path
     if prediction.form in (MASKS, IMAGES):
         check_folder(path)
     with _locked(path):
-        return _PredictionRun(prediction, on_progress).predict()
+        try:
+            return _PredictionRun(prediction, on_progress).predict()
+        except DataError as error:
+            number, where, what, _ = error.args
+            if number != UNEVEN:
+                raise
+            fix = "add batch_size=1, which predicts each in its own size, or give them one size"
+            raise DataError(UNEVEN, where, what, fix) from error
 
 
 def _locked(path: Path) -> AbstractContextManager[None]:

@@ -134,6 +134,18 @@ def test_a_bad_image_fails_or_is_skipped_and_listed(folder, tmp_path):
     assert "020.png" not in [row["key"] for row in rows("h.csv")]
 
 
+def test_images_of_several_sizes_are_predicted_one_by_one(folder, tmp_path):
+    mixed = tmp_path / "mixed"
+    shutil.copytree(folder / "photos", mixed)
+    cv2.imwrite(str(mixed / "000.png"), np.zeros((12, 10), np.uint8))
+    words = (f"input.path={mixed}", "workers=0")
+    refused = predicted(*words, "output=sizes.csv", "batch_size=16", code=3)
+    assert is_one_error_line(refused, "D107")
+    assert "; add batch_size=1," in refused.err
+    predicted(*words, "output=sizes.csv", "batch_size=1")
+    assert len(rows("sizes.csv")) == COUNT + 1
+
+
 def test_if_all_are_bad_there_is_no_table(folder, tmp_path):
     np.save(tmp_path / "t.npy", np.zeros(3))
     (tmp_path / "a.png").write_bytes(Path("photos/001.png").read_bytes()[:40])
