@@ -28,6 +28,7 @@ from framework.pack.engine.journal import BadItem
 from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput
 from framework.store.chunk_store import ChunkStore, ItemStore
+from framework.system.native import limit_threads
 
 PART = "part"  # the field of a batch with the number of its part
 
@@ -95,7 +96,7 @@ class InputSource:
         self._has_records_in_items = False  # whether an item has had none or several
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
-        with ThreadPoolExecutor(1, "paceline-input") as reader:
+        with ThreadPoolExecutor(1, "paceline-input", limit_threads, (1,)) as reader:
             ahead = [reader.submit(self._read, items) for items in self.ranges[:1]]
             for following in [*self.ranges[1:], None]:
                 if not ahead:
