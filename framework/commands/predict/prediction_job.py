@@ -113,7 +113,7 @@ def predict(prediction: Prediction, on_progress: OnRecords) -> Predicted:
             if number != UNEVEN:
                 raise
             fix = "add batch_size=1, which predicts each in its own size, or give them one size"
-            raise DataError(UNEVEN, where, what, fix) from error
+            raise DataError(107, where, what, fix) from error
 
 
 def _locked(path: Path) -> AbstractContextManager[None]:
