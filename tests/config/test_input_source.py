@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from framework.config.input_source import PART, InputSource, ItemRange, PreparedInput
 from framework.contracts.data import SourceContext
@@ -106,6 +107,25 @@ def test_closing_early_leaves_no_thread():
     next(batches)
     batches.close()
     assert threading.active_count() == before
+
+
+def test_the_thread_that_reads_ahead_leaves_the_cores_to_the_step():
+    counts = []
+
+    class Counting(Several):
+        def read(self, start, stop):
+            counts.append(torch.get_num_threads())
+            return super().read(start, stop)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ranges = [ItemRange(0, 0, 2), ItemRange(1, 2, 4)]
+        source = source_of(Counting(), Several.manifest.fields, ranges)
+        assert len([*source.batches(0)]) == 4
+    finally:
+        torch.set_num_threads(before)
+    assert set(counts) == {1}
 
 
 def test_videos_are_decoded_as_packing_does(monkeypatch):
