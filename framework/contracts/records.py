@@ -227,12 +227,12 @@ class ReadsOneByOne(Protocol):
 
 @runtime_checkable
 class SamplesColors(Protocol):
-    """A capability of a store: a field's images are gray, or in color, as a sample of them is."""
+    """A capability of a store: a field's images are gray, or in color, as a sample of them is.
 
-    @property
-    def sampled_gray(self) -> Sequence[Field]:
-        """The gray fields. Images in color, outside the sample, must not be read as gray."""
-        ...
+    Images in color, outside the sample of a gray field, must not be read as gray.
+    """
+
+    samples_colors: bool
 
 
 @runtime_checkable

@@ -202,7 +202,10 @@ class BatchReader:
 
     @cached_property
     def sampled_gray(self) -> Sequence[Field]:
-        return self.store.sampled_gray if isinstance(self.store, SamplesColors) else ()
+        """The fields that are gray because a sample of their images is."""
+        if isinstance(self.store, SamplesColors) and self.store.samples_colors:
+            return list(self.store.manifest.gray.values())
+        return ()
 
     @cached_property
     def ragged(self) -> dict[str, Field]:

@@ -36,6 +36,8 @@ class FolderStore:
             subfolder holds an image; D191 if only symbolic links do.
     """
 
+    samples_colors = True
+
     def __init__(self, path: str, follow_links: str | None = None) -> None:
         self.path = path
         if os.path.isfile(path):
@@ -55,10 +57,6 @@ class FolderStore:
         image = Field("uint8", (self._channels(), None, None), "image")
         fields = {"image": image, "label": Field("int64", ())}
         self.manifest = Manifest(len(images), fields, classes, counts, source=path)
-
-    @property
-    def sampled_gray(self) -> Sequence[Field]:
-        return list(self.manifest.gray.values())
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         images = [self.read_bytes(index) for index in indices.tolist()]

@@ -94,6 +94,8 @@ class ParquetStore:
         ResourceError: R112 if pyarrow is not installed.
     """
 
+    samples_colors = True
+
     def __init__(
         self,
         path: str,
@@ -320,10 +322,6 @@ class ParquetStore:
             "'paceline pack input=parquet'"
         )
         return (note,)
-
-    @property
-    def sampled_gray(self) -> Sequence[Field]:
-        return list(self.manifest.gray.values())
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         places = indices.numpy()

@@ -60,6 +60,8 @@ class TarStore:
             for a bad shard; D106, D112, D162, D167 if the first record cannot be read.
     """
 
+    samples_colors = True
+
     def __init__(
         self,
         path: str,
@@ -141,10 +143,6 @@ class TarStore:
             return Field("uint8", (1, None, None), "image", "labels")
         channels = shared_channels(len(self.records), lambda row: self.records.read(name, row))
         return Field("uint8", (channels, None, None), "image")
-
-    @property
-    def sampled_gray(self) -> Sequence[Field]:
-        return list(self.manifest.gray.values())
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         records: Records = {}
