@@ -8,7 +8,12 @@ from framework.config.declared_inputs import contradictions
 from framework.config.targets import Config
 from framework.contracts.records import notes_of
 from framework.order.draws import draw_kernel
+from framework.system import native
 
+NOT_COMPILED = (
+    "the C functions are not compiled: stored values are gathered at half the speed, and changed "
+    "on the CPU at a quarter; install a C compiler, then Paceline again"
+)
 MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand classes
 
 
@@ -49,6 +54,8 @@ def choice_notes(assembly: Assembly) -> list[str]:
         )
     if on_gpu:
         notes += _kernel_notes()
+    if not native.are_compiled():
+        notes.append(NOT_COMPILED)
     return [*notes, *assembly.parallel.notes, *assembly.train.notes]
 
 

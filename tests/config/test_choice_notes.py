@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from framework.config.assemble import assemble
 from framework.config.choice_notes import choice_notes
+from framework.system import native
 from tests.commands.tune.test_candidate import config_of
 
 SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0")
@@ -30,6 +31,13 @@ def test_a_graph_that_cannot_be_captured_has_its_reason():
 
 def test_facts_of_the_data_are_told_as_they_would_be_typed():
     assert "from the data: " in notes("model.num_classes=auto")
+
+
+def test_c_functions_that_could_not_be_compiled_are_told(monkeypatch):
+    monkeypatch.setattr(native, "are_compiled", lambda: False)
+    assert "the C functions are not compiled: " in notes()
+    monkeypatch.setattr(native, "are_compiled", lambda: True)
+    assert "compiled" not in notes()
 
 
 def test_a_long_fact_of_the_data_is_cut():

@@ -58,6 +58,11 @@ def find(name: str) -> Any:
     return function
 
 
+def are_compiled() -> bool:
+    """Return whether the C functions can be used."""
+    return _library() is not None
+
+
 class _Thread(threading.local):
     count = 1
 
