@@ -5,6 +5,7 @@ Nothing here knows where an item comes from.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -110,10 +111,15 @@ def _named(item: Any) -> Record | None:
         return {str(name): value for name, value in item.items()}
     if is_dataclass(item) and not isinstance(item, type):
         return {field.name: getattr(item, field.name) for field in fields(item)}
-    if isinstance(item, tuple) and isinstance(item, Named):
-        named: Any = item  # the names of these methods begin with _ lest a field has them
-        return named._asdict()
+    if _has_names(type(item)):
+        return item._asdict()  # this method's name begins with _ lest a field has it
     return None
+
+
+@cache
+def _has_names(kind: type) -> bool:
+    """Return whether a class is a named tuple's. Python takes 10 us to look, per item."""
+    return issubclass(kind, tuple) and issubclass(kind, Named)
 
 
 def _of_tuple(item: Any, names: Sequence[str] | None, where: str, key: str) -> Record:
