@@ -52,24 +52,23 @@ def choice_notes(assembly: Assembly) -> list[str]:
         notes.append(
             "compile=true: the augmentation is not said to be exact, and runs kernel by kernel"
         )
-    if on_gpu:
-        notes += _kernel_notes()
-    if not native.are_compiled():
-        notes.append(NOT_COMPILED)
+    notes += _kernel_notes(on_gpu)
     return [*notes, *assembly.parallel.notes, *assembly.train.notes]
 
 
-def _kernel_notes() -> list[str]:
-    """Return why torch's operators do the work of our kernels."""
+def _kernel_notes(on_gpu: bool) -> list[str]:
+    """Return why torch's operators do the work of our kernels and C functions."""
+    notes = [] if native.are_compiled() else [NOT_COMPILED]
+    if not on_gpu:
+        return notes
     kernels = {
         "cuts and normalizes pixels at once": pixel_kernel.failure,
         "makes random numbers": draw_kernel.failure,
     }
-    return [
-        f"augment: no kernel {what} ({failure}); torch's operators do it"
-        for what, failure in kernels.items()
-        if failure
-    ]
+    for what, failure in kernels.items():
+        if failure:
+            notes.append(f"augment: no kernel {what} ({failure}); torch's operators do it")
+    return notes
 
 
 def _typed(values: Config) -> str:

@@ -112,7 +112,8 @@ def _named(item: Any) -> Record | None:
     if is_dataclass(item) and not isinstance(item, type):
         return {field.name: getattr(item, field.name) for field in fields(item)}
     if _has_names(type(item)):
-        return item._asdict()  # this method's name begins with _ lest a field has it
+        named: Any = item  # this method's name begins with _ lest a field has it
+        return named._asdict()
     return None
 
 
