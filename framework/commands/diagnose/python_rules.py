@@ -1,6 +1,5 @@
 """Rules about host time in the user's own Python."""
 
-import math
 import os
 from dataclasses import replace
 
@@ -34,9 +33,7 @@ def python_in_objective(facts: DiagnosisFacts) -> Verdict | None:
 def python_in_augment(facts: DiagnosisFacts) -> Verdict | None:
     """The augment's own Python takes much of a step."""
     fix = "Change the whole batch at once, with operators on [B, C, H, W], not record by record."
-    # Beside Python, OpenMP's threads fall asleep in each step, and all that follows is slower.
-    alone_s = facts.settings.batch_size / facts.rates.compute
-    return _in_step(facts, "augment", fix, ("copy",), alone_s)
+    return _in_step(facts, "augment", fix, ("copy",))
 
 
 def python_in_transform(facts: DiagnosisFacts) -> Verdict | None:
@@ -77,17 +74,7 @@ PARTS = ("forward",)
 RULES = (python_in_model, python_in_objective, python_in_augment, python_in_transform)
 
 
-def _in_step(
-    facts: DiagnosisFacts,
-    part: str,
-    fix: str,
-    spans: tuple[str, ...],
-    rest_s: float = math.inf,
-) -> Verdict | None:
-    """Return what Python in a part of a step costs.
-
-    ``rest_s`` is the time of the other parts, if they were measured without this one.
-    """
+def _in_step(facts: DiagnosisFacts, part: str, fix: str, spans: tuple[str, ...]) -> Verdict | None:
     if facts.python is None:
         return None
     of_busy = facts.python.step.get(part, 0.0)  # the share of a step that does not wait
@@ -99,13 +86,13 @@ def _in_step(
         f"Python code of the {part} takes {100 * share:.0f} % of a step, outside of the operators "
         f"that it calls{_lines(facts, part)}.",
         fix,
-        _gain_without(facts, of_busy, rest_s),
+        _gain_without(facts, of_busy),
         edit=_edit(facts, part),
         parts=spans,
     )
 
 
-def _gain_without(facts: DiagnosisFacts, share: float, rest_s: float) -> float:
+def _gain_without(facts: DiagnosisFacts, share: float) -> float:
     """Return the gain without Python that takes ``share`` of a step that does not wait.
 
     Such Python also keeps its lock from the threads that prepare batches. Without it, a step waits
@@ -114,9 +101,7 @@ def _gain_without(facts: DiagnosisFacts, share: float, rest_s: float) -> float:
     batch_size = facts.settings.batch_size
     step_s = batch_size / facts.rates.whole
     busy_s = step_s / facts.headroom
-    part_s = facts.copy_share * step_s
     left_s = busy_s * max(1 - share, 1 / MOST_GAIN)
-    left_s = min(left_s, rest_s + max(0.0, part_s - share * busy_s))
     after_s = left_s + min(step_s - busy_s, batch_size / facts.rates.loader)
     load = load_of(facts)
     if load is not None:

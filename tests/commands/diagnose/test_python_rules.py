@@ -84,12 +84,3 @@ def test_without_python_a_step_waits_only_for_what_batches_cost(rates, gain):
     step = HostPython({"objective": 0.8})
     verdict = python_in_objective(facts(python=step, rates=rates))
     assert verdict.gain == pytest.approx(gain, rel=0.05)
-
-
-def test_without_python_of_the_augment_the_rest_of_a_step_takes_what_it_takes_alone():
-    # Half of a step is Python. Alone, the other half takes a quarter.
-    rates = {**READY, "whole": 500.0, "compute": 2000.0, "loader": 30_000.0}
-    spans_s = {"copy": 0.5, "forward": 0.3, "backward": 0.2}
-    step = HostPython({"augment": 0.5})
-    verdict = python_in_augment(facts(python=step, rates={**rates, "spans_s": spans_s}))
-    assert verdict.gain == pytest.approx(1 / (0.25 + 0.02), rel=0.05)
