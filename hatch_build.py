@@ -1,4 +1,6 @@
-"""Compile framework/system/native/ while the package is built. Without a compiler the package works, only slower.
+"""Compile framework/system/native/ while the package is built.
+
+Without a compiler the package works, only slower.
 
 python hatch_build.py    # compile in place, on a machine that cannot install the package
 """
@@ -58,7 +60,8 @@ def _compile(library: Path) -> str:
 def _compile_with(sources: list[Path], library: Path, openmp: list[str]) -> str:
     """Compile ``sources`` into ``library``. Return "", or what the compiler said.
 
-    OpenMP is compiled for but not linked: torch brings its own, and two would compete for the cores.
+    OpenMP is compiled for but not linked, since torch brings its own. Two would compete for the
+    cores.
     """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     middles = [library.with_name(f"{source.stem}.o") for source in sources]

@@ -1,14 +1,19 @@
-"""Random crop, mirror and normalization of a batch on the host: ours beside plain vectorized torch, interleaved in one process.
+"""Compare our augmentations of a batch on the host with plain torch and other libraries.
 
     python benchmarks/augment.py [--records 40000] [--batch 256] [--rounds 5] [--threads 2]
     python benchmarks/augment.py --color 224 [--batch 64] [--rounds 20] [--threads 2]
 
-uint8 [3, 32, 32] records in memory, taken in a random order, to float32 NCHW. Each batch is done by every contestant in turn, so that
-a busy machine is as hard on one as on another: read the ratios. All give the same numbers, which is checked. ``with draws`` also
-makes the random numbers of each record from (seed, epoch, record), as training does; the peers are given theirs.
+By default, every contestant crops, mirrors and normalizes the same batches: uint8 [3, 32, 32]
+records in memory, taken in random order, become float32 NCHW. The peers are plain vectorized torch.
+All contestants run in one process and take turns at every batch, so a busy machine slows all of
+them alike: read the ratios. The script stops if their results differ. ``with draws`` also computes
+the random numbers of each record from (seed, epoch, record), as training does. The other
+contestants receive these numbers.
 
-``--color SIDE``: brightness, contrast, saturation and hue of images of that side instead, beside Kornia (a batch at once) and Albumentations
-(each image, in bytes), which draw numbers of their own.
+With ``--color SIDE``, the contestants change brightness, contrast, saturation and hue of images of
+that side instead. The peers are Kornia, which takes a batch at once, and Albumentations, which
+takes one image at a time and returns bytes. Both draw their own random numbers, so only our results
+with and without the C function must agree.
 """
 
 import argparse
@@ -42,14 +47,14 @@ def ours_with_draws(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
 
 
 def places(image: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the padded image: int64 [B, H] and [B, W]."""
+    """Return the rows and columns to take from the padded image: int64 [B, H] and [B, W]."""
     offsets = (numbers[:, :2] * (2 * PADDING + 1)).long()
     rows, columns = (offsets[:, i : i + 1] + torch.arange(image.shape[2 + i]) for i in (0, 1))
     return rows, torch.where(numbers[:, 2:] < 0.5, columns.flip(1), columns)
 
 
 def plain_gather(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
-    """One ``gather`` of the padded batch, channels together, then normalized."""
+    """Crop and mirror with one ``gather`` for all channels of the padded batch, then normalize."""
     rows, columns = places(image, numbers)
     flat = (
         (rows.unsqueeze(2) * (image.shape[3] + 2 * PADDING) + columns.unsqueeze(1))
@@ -65,18 +70,22 @@ def plain_gather(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
 
 
 def plain_index(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
-    """Channels last, so that one index moves a pixel, as is often written."""
+    """Crop and mirror by indexing channels-last images, the usual way, then normalize."""
     rows, columns = places(image, numbers)
     padded = pad(image, (PADDING,) * 4).permute(0, 2, 3, 1).contiguous()
-    found = padded[torch.arange(len(image)).view(-1, 1, 1), rows.unsqueeze(2), columns.unsqueeze(1)]
+    image_numbers = torch.arange(len(image)).view(-1, 1, 1)
+    pixels = padded[image_numbers, rows.unsqueeze(2), columns.unsqueeze(1)]
     return (
-        found.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format) * SCALE
+        pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format) * SCALE
         + SHIFT
     )
 
 
 class Padded:
-    """The whole set padded in memory beforehand: rows are taken by ``index_select``, then columns by ``gather``."""
+    """A contestant that pads the whole data set in memory beforehand.
+
+    It takes the rows of a batch with ``index_select``, then the columns with ``gather``.
+    """
 
     def __init__(self, stored: Tensor) -> None:
         self.side = stored.shape[3] + 2 * PADDING
@@ -85,11 +94,11 @@ class Padded:
     def __call__(self, image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
         rows, columns = places(image, numbers)
         first = (index.unsqueeze(1) * 3 + torch.arange(3)) * self.side
-        found = self.rows.index_select(0, (first.unsqueeze(2) + rows.unsqueeze(1)).flatten()).view(
+        taken = self.rows.index_select(0, (first.unsqueeze(2) + rows.unsqueeze(1)).flatten()).view(
             len(index), 3, -1, self.side
         )
         return (
-            found.gather(3, columns[:, None, None, :].expand(-1, 3, rows.shape[1], -1)) * SCALE
+            taken.gather(3, columns[:, None, None, :].expand(-1, 3, rows.shape[1], -1)) * SCALE
             + SHIFT
         )
 
@@ -103,7 +112,7 @@ CONTESTANTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def measure(records: int, batch_size: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds per batch of each contestant, without a first round of burn-in."""
+    """Return the seconds per batch of each contestant. The first round warms up and is dropped."""
     stored = torch.randint(0, 256, (records, 3, 32, 32), dtype=torch.uint8)
     contestants = {**CONTESTANTS, "rows of a padded set": Padded(stored)}
     words = stored.view(records, -1).view(torch.int64)  # a record is copied eight bytes at a time
@@ -127,7 +136,7 @@ JITTER = (0.4, 0.4, 0.4, 0.1)
 
 
 def by_operators(change: Callable[[], Tensor]) -> Tensor:
-    """As where no C was compiled."""
+    """Return ``change()`` without the compiled C function, so that it uses torch's operators."""
     color_jitter.find = lambda _: None
     try:
         return change()
@@ -136,7 +145,10 @@ def by_operators(change: Callable[[], Tensor]) -> Tensor:
 
 
 def colors(image: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """Each gives float32 [B, 3, H, W] of ``image`` (uint8); Albumentations bytes."""
+    """Return the contestants that change the colors of ``image`` (uint8 [B, 3, H, W]), by name.
+
+    Each returns float32 [B, 3, H, W], but Albumentations returns uint8 [B, H, W, 3].
+    """
     from albumentations import ColorJitter as OfAlbumentations
     from kornia.augmentation import ColorJitter as OfKornia
 
@@ -164,7 +176,7 @@ def colors(image: Tensor) -> dict[str, Callable[[], Tensor]]:
 
 
 def measure_colors(side: int, batch_size: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds per batch of each contestant, without a first round of burn-in."""
+    """Return the seconds per batch of each contestant. The first round warms up and is dropped."""
     contestants = colors(torch.randint(0, 256, (batch_size, 3, side, side), dtype=torch.uint8))
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
@@ -196,7 +208,8 @@ def main() -> None:
     peers = [name for name in seconds if not name.startswith(("crop_flip", "color_jitter"))]
     best = min(peers, key=lambda name: median(seconds[name]))
     print(
-        f"| | records/s: median (quartiles) | times {best}, batch by batch: median (quartiles) |\n| --- | --- | --- |"
+        f"| | records/s: median (quartiles) | times {best}, batch by batch: median (quartiles) |\n"
+        "| --- | --- | --- |"
     )
     for name, times in seconds.items():
         low, middle, high = quartiles(times)

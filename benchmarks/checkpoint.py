@@ -1,8 +1,11 @@
-"""What checksum and durable name cost: a state saved as we do, beside plain ``torch.save`` with ``fsync``, and read back, in turn.
+"""Measure what the checksum and the durable name of a saved state cost.
 
     python benchmarks/checkpoint.py [--rounds 15] [--megabytes 1 45 200] [--folder DIR]
 
-A state is weights, moments and an average, as of an Adam run: tensors of the sizes of ResNet-18's. Prints medians of the pairs' ratios.
+A state is saved and read back by us, and by plain ``torch.save`` (with ``fsync``) and
+``torch.load``. The two sides take turns. The tensors have the sizes of ResNet-18's weights, and the
+groups are the weights, an average and the moments, as in a run with Adam. The script prints the
+median ratio of the pairs, with its quartiles.
 """
 
 import argparse
@@ -30,7 +33,7 @@ SHAPES = [
 
 
 def make_state(megabytes: float) -> dict[str, dict[str, torch.Tensor]]:
-    """About so much of tensors, in three groups."""
+    """Return about ``megabytes`` of random tensors, in three groups."""
     draw, state, left = (
         torch.Generator().manual_seed(0),
         {"model": {}, "average": {}, "optimizer": {}},
@@ -47,7 +50,7 @@ def make_state(megabytes: float) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def plain_save(path: Path, state: dict) -> None:
-    """What most do, and the least that survives a loss of power."""
+    """Save as most programs do, with the least effort that survives a loss of power."""
     with open(path, "wb") as file:
         torch.save(state, file)
         file.flush()
@@ -63,18 +66,22 @@ def seconds(action: Callable[[], object]) -> float:
 def compared(
     first: Callable[[], object], second: Callable[[], object], rounds: int
 ) -> tuple[float, list[float]]:
-    """(median seconds of the first, quartiles of second / first), each pair in turn, the order changing."""
+    """Run both actions ``rounds`` times in turn, in alternating order.
+
+    Returns:
+        The median seconds of the first, and the quartiles of second / first.
+    """
     firsts, ratios = [], []
     for number in range(rounds + 2):
         if number % 2:
-            one = seconds(first)
-            other = seconds(second)
+            first_s = seconds(first)
+            second_s = seconds(second)
         else:
-            other = seconds(second)
-            one = seconds(first)
+            second_s = seconds(second)
+            first_s = seconds(first)
         if number >= 2:  # burn-in
-            firsts.append(one)
-            ratios.append(other / one)
+            firsts.append(first_s)
+            ratios.append(second_s / first_s)
     return median(firsts), quartiles(ratios)
 
 
@@ -85,7 +92,8 @@ def main() -> None:
     parser.add_argument("--folder")
     options = parser.parse_args()
     print(
-        "| state | saved plainly | ours over it (quartiles) | read plainly | ours over it |\n| --- | --- | --- | --- | --- |"
+        "| state | saved plainly | ours over it (quartiles) | read plainly | ours over it |\n"
+        "| --- | --- | --- | --- | --- |"
     )
     for megabytes in options.megabytes:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -93,7 +101,7 @@ def main() -> None:
 
 
 def row(megabytes: float, folder: Path, rounds: int) -> str:
-    """A line of the table."""
+    """Return the line of the table for a state of ``megabytes``."""
     state, plain, ours = make_state(megabytes), folder / "plain.pt", folder / "ours.pt"
     save_s, save = compared(
         lambda: plain_save(plain, state), lambda: save_state(ours, state, 1, 1), rounds
@@ -102,7 +110,10 @@ def row(megabytes: float, folder: Path, rounds: int) -> str:
         lambda: torch.load(plain, weights_only=True), lambda: read_state(ours), rounds
     )
     told = [f"{middle:.3f} ({low:.3f}, {high:.3f})" for low, middle, high in (save, read)]
-    return f"| {megabytes:g} MB | {1e3 * save_s:.1f} ms | {told[0]} | {1e3 * read_s:.1f} ms | {told[1]} |"
+    return (
+        f"| {megabytes:g} MB | {1e3 * save_s:.1f} ms | {told[0]} "
+        f"| {1e3 * read_s:.1f} ms | {told[1]} |"
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""What the clock costs, and whether it tells the truth.
+"""Measure what the clock costs, and check that its spans are right.
 
     python benchmarks/clock.py [--rounds 100] [--device cpu|cuda] [--width 384]
 
-**Cost**: steps of about a millisecond in one Trainer, whose clock is on and off in turn, so that memory lies the same for both; the median of
-the differences round by round, and beside it what a step's marks cost in a loop that does nothing else.
+**Cost**: steps of about a millisecond run with the clock on and off, in turn. The script prints the
+median of the differences round by round, and what the marks of a step cost in a loop that does
+nothing else.
 
-**Agreement**: the same steps in a Trainer whose clock waits for the device at every mark, so that each span is what ran in it and nothing else; and in ours,
-which never waits. Median steps (p50) of each span that is worth 2 % of the step, alternating rounds, the median ratio. On CUDA the
-synchronized run's ``wait`` is compared with our ``idle``. On the CPU nothing runs beside the host, so this only shows the noise.
+**Agreement**: the same steps run with our clock, which never waits for the device, and with a clock
+that waits at every mark, so that a span contains only its own work. Rounds alternate. For each span
+that takes at least 2 % of the step, the script compares the median steps (p50), and prints the
+median ratio. On CUDA, our ``idle`` is compared with the ``wait`` of the synchronized run. On the
+CPU nothing runs beside the host, so the ratios only show the noise.
 """
 
 import argparse
@@ -26,14 +29,17 @@ from framework.measure.statistics import median, quartiles
 from framework.train.trainer import Trainer
 
 BATCH, SIDE = 64, 16
-STEPS = {"cpu": 50, "cuda": 200}  # of a round: short, so that both meet the same noise
-REPORT_EVERY = 50  # as make_trainer has it
+STEPS = {"cpu": 50, "cuda": 200}  # of a round: short, so that both sides meet the same noise
+REPORT_EVERY = 50  # as in make_trainer
 NAMES = ("wait", "copy", "forward", "backward", "optimizer", "report")
 
 
 @final
 class SynchronizedClock:
-    """Waits for the device at every mark: what ran before it is over. What nobody should train with."""
+    """A clock that waits for the device at every mark, too slow for real training.
+
+    When a mark is taken, everything before it has ended.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._clock = device, HostClock()
@@ -70,7 +76,7 @@ def perceptron(width: int) -> nn.Module:
 
 
 def convolutions() -> nn.Module:
-    """Some milliseconds a step on a GPU, so that a span is longer than it takes to launch it."""
+    """Return a net whose step takes some milliseconds on a GPU, longer than its launches take."""
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Conv2d(3, 128, 3, padding=1), nn.ReLU()]
     for _ in range(6):
@@ -87,7 +93,7 @@ def trainer_of(
 
 
 def rounds(trainer: Trainer, device: torch.device) -> Iterator[dict[str, Span]]:
-    """Train a round at each step of this iterator; the spans of that round."""
+    """Train a round at each step of this iterator. Yield the spans of that round."""
     for _ in trainer.epochs():
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -96,7 +102,10 @@ def rounds(trainer: Trainer, device: torch.device) -> Iterator[dict[str, Span]]:
 
 
 def timed(iterator: Iterator[dict[str, Span]], device: torch.device) -> tuple[float, float]:
-    """Microseconds a step, by the wall and by this thread's CPU time, which other programs on the machine lengthen less."""
+    """Run a round. Return the microseconds of a step in wall time and in this thread's CPU time.
+
+    Other programs on the machine lengthen CPU time less than wall time.
+    """
     wall_s, cpu_s = time.perf_counter(), time.thread_time()
     next(iterator)
     return tuple(
@@ -132,14 +141,18 @@ def cost(device: torch.device, num_rounds: int, width: int) -> None:
         off_us, on_us = (median(pair[which][place] for pair in pairs) for which in (0, 1))
         relative = [100 * (pair[1][place] - pair[0][place]) / pair[0][place] for pair in pairs]
         print(
-            f"{name} time a step   off {off_us:.1f} us, on {on_us:.1f} us, difference {spread(relative)} %"
+            f"{name} time a step   off {off_us:.1f} us, on {on_us:.1f} us, "
+            f"difference {spread(relative)} %"
         )
     marks_us = bare_cost_us(make_clock(device), device)
     print(f"marks alone        {marks_us:.2f} us a step, {marks_us / 10:.2f} % of a millisecond")
 
 
 def bare_cost_us(clock: Clock, device: torch.device) -> float:
-    """Microseconds of the host for a step's marks, and for working them out every so many steps; the least of 20 rounds."""
+    """Return the microseconds of the host that a step's marks take, the least of 20 rounds.
+
+    This includes a step's share of computing the spans every ``REPORT_EVERY`` steps.
+    """
     best = float("inf")
     for _ in range(20):
         start = time.perf_counter()
@@ -169,9 +182,10 @@ def agreement(device: torch.device, num_rounds: int, width: int) -> None:
         next(runner)
     ratios: dict[str, list[float]] = {}
     for _ in range(num_rounds):
-        found, truth = next(ours), next(synchronized)
+        spans = next(ours)
+        truth = next(synchronized)
         told = {
-            name: found[IDLE] if name == "wait" and IDLE in found else found[name] for name in truth
+            name: spans[IDLE] if name == "wait" and IDLE in spans else spans[name] for name in truth
         }
         step_s = sum(span.p50_s for span in truth.values())
         for name, span in truth.items():

@@ -1,16 +1,31 @@
-"""Reading and packing beside the peers: every contestant in a process of its own, round robin, on the same data.
+"""Compare reading and packing with the peers: other data loaders on the same data.
 
     make bench-data IMAGES=FOLDER_OR_TAR CIFAR=FOLDER_OR_TAR
-    python benchmarks/data.py --images ... --cifar ... [--rounds 5] [--quick] [--workloads ABCDEMPRS] [--only ffcv]
+    python benchmarks/data.py --images ... --cifar ... [--rounds 5] [--quick]
+                              [--workloads ABCDEMPRS] [--only ffcv]
 
-Workloads: **A** full-size JPEG files -> random-resized crop 224, flip, batches of 64, uint8 NCHW. **B** the same prepared (shorter side 256,
-quality 90). **C** the same as raw pixels (the middle 256 x 256). **D** small raw images, shuffled, batches of 256, uint8 NCHW. **E** D with
-flip, pad-4 crop, normalized float32. **M** B with masks and boxes through one random-resized crop. **R** records of 1 to 1,000 float32.
-**S** the share of padding with and without buckets. **F** start and memory, as seen in A. **P** packing, and how far the pixels are from Pillow's.
+Workloads:
 
-Method: a contestant's process imports torch (its memory is then looked at), its own libraries, opens its data (the first batch is
-timed from here), runs an epoch that is checked and not timed, then three timed laps. A lap is whole epochs, at least half a second.
-Every round runs every contestant once; a ratio is taken inside a round, and the median of the rounds' ratios is what is said.
+- A: full-size JPEG files, random-resized crop 224 and flip, batches of 64, uint8 NCHW
+- B: the same files prepared (shorter side 256, JPEG quality 90)
+- C: the same images as raw pixels (the middle 256 x 256)
+- D: small raw images, shuffled, batches of 256, uint8 NCHW
+- E: D with flip, pad-4 crop and normalization to float32
+- M: B with masks and boxes, through one random-resized crop
+- R: records of 1 to 1,000 float32
+- S: the share of padding with and without buckets
+- F: start and memory, measured in A
+- P: packing, and how far our pixels are from Pillow's
+
+Every round runs every contestant once, each in a process of its own. The process
+
+1. imports torch, and its memory is measured,
+2. imports its own libraries,
+3. opens its data, and the time of the first batch counts from here,
+4. runs an epoch that is checked and not timed,
+5. runs three timed laps: whole epochs, for at least half a second.
+
+A ratio compares two contestants of the same round. The report has the median of all rounds.
 """
 
 import argparse
@@ -34,11 +49,21 @@ DATA_OF = {"A": "A", "B": "B", "C": "C", "D": "D", "E": "D", "M": "M", "R": "R"}
 
 
 class Contestant(NamedTuple):
-    """``filter``: how it shrinks; rows are compared inside one filter. ``make``: what writes its format, if it has one."""
+    """A way to do a workload: a row of the report.
+
+    Attributes:
+        workload: The letter of the workload.
+        role: "ours", "peer", or "bound" for a limit of the machine.
+        filter: How it shrinks images: "antialiased", "linear", or "-" if it does not. Only rows
+            with the same filter are compared.
+        name: The name in the report.
+        enter: The function that opens the data and returns an ``Epoch``.
+        make: The function that writes the contestant's own format, or "".
+    """
 
     workload: str
-    role: str  # ours, peer, bound
-    filter: str  # antialiased, linear, -
+    role: str
+    filter: str
     name: str
     enter: str
     make: str = ""
@@ -194,7 +219,7 @@ BASELINES = {
 
 
 class Bench:
-    """The work folder and what is in it."""
+    """The work folder, and the steps that fill it and run the contestants."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -218,7 +243,11 @@ class Bench:
         return Work(contestant.workload, self.folder(data), self.counts[data], *size)
 
     def make_data(self, wanted: set[str]) -> dict[str, str]:
-        """The data of the wanted workloads; why not, by workload, where it cannot be."""
+        """Make the data of the wanted workloads.
+
+        Returns:
+            The workloads that cannot run, with the reason.
+        """
         absent: dict[str, str] = {}
         images, small = self.options.images, self.options.cifar
         for workload in sorted(wanted):
@@ -250,7 +279,10 @@ class Bench:
         return absent
 
     def _once(self, data: str, source: str, make: Callable[[str], None]) -> None:
-        """Made beside and renamed, so that what is there is whole; from another source it is made anew."""
+        """Make a data set, unless it is complete and from the same source.
+
+        The stamp is written last, so a data set that was interrupted is made again.
+        """
         folder = Path(self.folder(data))
         stamp, name = folder / "made-from.txt", os.path.abspath(source)
         if stamp.exists() and stamp.read_text() == name:
@@ -262,7 +294,13 @@ class Bench:
         stamp.write_text(name)
 
     def make_formats(self, rows: list[Contestant]) -> dict[Contestant, str]:
-        """Each contestant's own format, once; ours in every run, since ours is what changes. Why not, where it cannot be made."""
+        """Write the contestants' own formats, each only once.
+
+        Ours is written in every run, because our code is what changes.
+
+        Returns:
+            The contestants whose format cannot be written, with the reason.
+        """
         failed: dict[tuple[str, str], str] = {}
         for row in rows:
             if row.role == "ours":
@@ -285,7 +323,10 @@ class Bench:
     def rounds(
         self, rows: list[Contestant], failed: dict[Contestant, str]
     ) -> Iterator[dict[str, Any]]:
-        """A result of every contestant in every round. One that failed is not tried again."""
+        """Yield a result of every contestant in every round.
+
+        A contestant that fails does not run in later rounds.
+        """
         for number in range(self.options.rounds):
             for row in rows:
                 if row in failed:
@@ -345,7 +386,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0; 1 where a contestant's output is not what all others' is."""
+    """Run the benchmark. Return 1 if a contestant's output differs from all others', else 0."""
     options = parse(arguments)
     bench = Bench(options)
     os.makedirs(options.work, exist_ok=True)
@@ -389,13 +430,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def packing(bench: Bench) -> dict[str, Any]:
-    """Packing and pixel differences, in processes of their own."""
+    """Return the results of packing and of pixel differences, measured in their own processes."""
     arguments = bench.folder("A"), str(bench.options.workers), str(bench.options.rounds)
     return {name: told_by(name, *arguments) for name in ("packing", "difference")}
 
 
 def told_by(name: str, *arguments: str) -> dict[str, Any]:
-    """What the module ``peers.NAME`` prints, run in a process of its own; ``failed``: why not."""
+    """Run the module ``peers.NAME`` in a process of its own. Return the JSON that it prints.
+
+    If the process fails, the result has the reason as ``failed``.
+    """
     print(f"{name} ...", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", f"peers.{name}", *arguments]
     environment = {**os.environ, "PYTHONPATH": measure.PATH}

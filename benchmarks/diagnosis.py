@@ -49,7 +49,7 @@ class Result(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The error of the prediction, as a share of what was measured."""
+        """Return the error of the prediction, as a share of what was measured."""
         return self.predicted / self.measured.gain - 1
 
 

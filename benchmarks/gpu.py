@@ -1,4 +1,4 @@
-"""Measure on a GPU what the machine can do, whether numbers stay the same, what switches bring.
+"""Measure on a GPU what the machine can do, whether numbers stay the same, what switches gain.
 
     python benchmarks/gpu.py [--seconds 3] [--minutes 8.5] [--only facts,same,...]
                              [--cifar10 FOLDER_OR_TAR] [--out DIR]
@@ -103,9 +103,10 @@ class Floors(NamedTuple):
 
 
 class Bench:
-    """What the parts share. With ``small``, sizes suit a CPU, and the figures mean nothing.
+    """The state that all parts share: the device, the options and the result.
 
-    A part puts its figures into ``result``. `keep` stores them.
+    With ``small``, sizes suit a CPU, and the figures mean nothing. A part puts its figures into
+    ``result``. `keep` stores them.
     """
 
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
@@ -233,7 +234,7 @@ def paceline(*words: str, **environment: str) -> None:
 
 
 def facts(bench: Bench) -> None:
-    """What the machine is and can do."""
+    """Print what the machine is, and measure its limits."""
     known = {**machine(), "torch": str(torch.__version__), "cuda": torch.version.cuda}
     bench.result.update(known)
     table = bench.table("Machine", "what", "value")
@@ -251,7 +252,7 @@ def facts(bench: Bench) -> None:
 
 
 def tests(bench: Bench) -> None:
-    """The tests marked gpu, one after the other."""
+    """Run the tests marked gpu, one after the other."""
     words = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-ra"]
     print("\n## pytest -m gpu\n", flush=True)
     done = subprocess.run(words, check=False, cwd=Path(__file__).parents[1])
@@ -271,7 +272,7 @@ SAME = {
 
 
 def same(bench: Bench) -> None:
-    """Whether losses agree bit by bit among loaders, and with the set on the device.
+    """Check whether losses agree bit by bit among loaders, and with the data set on the device.
 
     ``plain`` runs twice, because kernels may not repeat their own results.
 
@@ -313,10 +314,10 @@ def digits_losses(bench: Bench, run_dir: Path, words: Sequence[str]) -> list[str
 
 
 def loading(bench: Bench) -> None:
-    """Raw images to the device, beside the bandwidth of the bus.
+    """Compare loading raw images to the device with the bandwidth of the bus.
 
-    First the same pinned batch every time, without and with normalizing on the device. Then
-    batches of a store in memory, in random order, and normalized.
+    First, the loaders copy the same pinned batch every time, without and with normalizing on the
+    device. Then, they read and normalize batches of a store in memory, in random order.
     """
     # 30 batches: the first of an epoch has nothing to overlap with
     store = packed_pixels(bench, 32 if bench.small else 7680)
@@ -388,7 +389,7 @@ OVERLAP_HEAD = (
 
 
 def overlap(bench: Bench) -> None:
-    """Copies beside computing. Efficiency is max(copying alone, computing alone) / both.
+    """Measure copies beside computing. Efficiency is max(copying alone, computing alone) / both.
 
     A step of matrix products takes as long as a copy needs (balanced), or four times as long
     (dominated). Normalizing runs on the device, so it counts as computing. The batch is pinned
@@ -542,7 +543,7 @@ SWITCHES: list[tuple[str, str, list[str]]] = [
 
 
 def switches(bench: Bench) -> None:
-    """What each switch brings to a ResNet-18 at 224 and to a small net, on one batch."""
+    """Measure what each switch gains for a ResNet-18 at 224 and for a small net, on one batch."""
     nets = {
         "ResNet-18 at 224": bench.photos(),
         "ResNet-9 of width 16 at 32": [*bench.photos(512, 32), "model=resnet9", "model.width=16"],
@@ -578,9 +579,9 @@ def operations_of(bench: Bench, words: list[str]) -> float:
 
 
 def overhead(bench: Bench) -> None:
-    """The Trainer beside a loop written by hand, in turn, on a step of some 100 us.
+    """Compare the Trainer with a loop written by hand, in turn, on a step of some 100 us.
 
-    First kernel by kernel, then with one graph per step on both sides.
+    Steps run first kernel by kernel, then as one graph on both sides.
     """
     head = ("step", "by hand, us", "the Trainer's more, us", "quartiles")
     table = bench.table("Trainer beside a hand-written loop", *head)
@@ -634,9 +635,9 @@ def make_pair(bench: Bench, fused: bool) -> tuple[nn.Module, torch.optim.Optimiz
 def replaying(
     model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, steps: int
 ) -> Callable[[], None]:
-    """Return what a careful person writes with a graph.
+    """Return a loop with a CUDA graph, as a careful person writes it.
 
-    It copies the batch in, replays, and sums the losses and the right answers.
+    The loop copies the batch in, replays, and sums the losses and the right answers.
     """
     inside = {name: tensor.clone() for name, tensor in batch.items()}
     sums = torch.zeros(2, device=inside["label"].device)
@@ -706,7 +707,7 @@ AUGMENT_HEAD = (
 
 
 def augments(bench: Bench) -> None:
-    """The time of a batch on the device, and its numbers beside the CPU's."""
+    """Measure the time of a batch on the device, and compare its numbers with the CPU's."""
     shape = (16, 3, 32, 32) if bench.small else (256, 3, 224, 224)
     image = torch.randint(256, shape, dtype=torch.uint8)
     labels = torch.arange(len(image)) % 10
@@ -790,7 +791,7 @@ FAST_HEAD = (
 
 
 def cifar10_fast(bench: Bench) -> None:
-    """Seconds to an accuracy, by the recipe as it stands, and by a plain script of the same net."""
+    """Measure accuracy and seconds of the recipe, and of a plain script with the same net."""
     if bench.cifar10 is None:
         print("\n## cifar10_fast\n\nnot run: --cifar10 FOLDER_OR_TAR is missing", flush=True)
         return
@@ -871,7 +872,7 @@ def folder_of(given: Path, work: Path) -> Path:
 
 
 def dali(bench: Bench) -> None:
-    """JPEGs of 500 to random crops of 224 on the device, decoded by DALI and by this host."""
+    """Compare DALI and this host at decoding JPEGs of 500 to random crops of 224 on the device."""
     store = packed_jpegs(bench, 2048, 500)
     side = 32 if bench.small else 224
     crop = ["transform=random_resized_crop", f"transform.size=[{side},{side}]", "loader=prefetch"]
@@ -890,7 +891,7 @@ def dali(bench: Bench) -> None:
 
 
 def replicas(bench: Bench) -> None:
-    """One GPU, DataParallel, and a process per GPU, at the same batch."""
+    """Compare one GPU, DataParallel, and a process per GPU, at the same batch."""
     count = 2 if bench.device.type == "cpu" else torch.cuda.device_count()
     if count < 2:
         print("\n## replicas\n\nnot run: there is one GPU", flush=True)

@@ -66,7 +66,10 @@ class Places(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What programs of the tree need. Carried packages come before those of the machine."""
+        """Return the environment for programs of the tree.
+
+        Carried packages come before those of the machine.
+        """
         given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         paths = [self.bundle, self.tree, self.tree / "examples", self.site, *filter(None, given)]
         path = os.pathsep.join(map(str, paths))

@@ -1,4 +1,4 @@
-"""The goals on a GPU, and whether the figures of benchmarks/gpu.py meet them."""
+"""The goals on a GPU, and the check whether the figures of benchmarks/gpu.py meet them."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

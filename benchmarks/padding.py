@@ -1,10 +1,10 @@
-"""How much of padded batches is padding, with and without ``order=buckets``.
+"""Measure how much of padded batches is padding, with and without ``order=buckets``.
 
     python benchmarks/padding.py [--records 20000] [--batch-size 32] [--sigma 0.28]
 
 Utterances have lognormal lengths: a median of 4 s in frames of 10 ms, whose logarithms have the
-standard deviation ``sigma``. With 0.28, about 40 % of plain batches of 32 is padding. They are packed,
-read and padded as in training. Each row counts the padding of one epoch and its batches.
+standard deviation ``sigma``. With 0.28, about 40 % of plain batches of 32 is padding. They are
+packed, read and padded as in training. Each row counts the padding of one epoch and its batches.
 """
 
 import argparse

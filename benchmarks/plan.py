@@ -1,4 +1,4 @@
-"""What ``paceline plan`` forecasts beside what runs then take.
+"""Compare the forecasts of ``paceline plan`` with what runs then take.
 
     python benchmarks/plan.py [folder] [case,case]
 
@@ -79,7 +79,7 @@ def epoch_s(words: Sequence[str], name: str, prepare: Callable[[], None]) -> flo
 
 @contextmanager
 def control_group(controller: str, **limits: str) -> Generator[Callable[[], None]]:
-    """Yield what puts a process into a new control group."""
+    """Yield a function that moves the calling process into a new control group."""
     group = GROUPS / controller / f"paceline-plan-{os.getpid()}"
     group.mkdir()
     try:
@@ -109,7 +109,7 @@ def uncache(path: str) -> None:
 
 
 def ranks(count: int, number: int) -> Figures:
-    """One host with a core for each of its ranks."""
+    """Forecast and run one host with a core for each of its ranks."""
     words = ["batch_size=128"]
     plan = forecast(words, f"ranks_per_host={count}", f"cores={count}")
     choice = ["parallel=none"]
@@ -124,7 +124,7 @@ def ranks(count: int, number: int) -> Figures:
 
 
 def throttled(number: int) -> Figures:
-    """A store that is read for the first time, from a disk of a known rate."""
+    """Forecast and run an epoch on a store that is not cached, from a disk of a known rate."""
     words = ["--config-dir", ".", "model=linear", "data.train=large.h5", "data.val=small.h5"]
     words += ["batch_size=64", "epochs=1"]
     plan = forecast(words, "cores=1", f"disk={DISK}")
@@ -142,7 +142,7 @@ def throttled(number: int) -> Figures:
 
 
 def limited(number: int) -> Figures:
-    """A host whose control group has one core, on a machine with more."""
+    """Forecast and run a host whose control group has one core, on a machine with more."""
     words = ["batch_size=128"]
     plan = forecast(words, "cores=1")
     with control_group("cpu", cfs_period_us="100000", cfs_quota_us="100000") as join:

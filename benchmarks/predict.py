@@ -1,11 +1,13 @@
-"""Predicting beside evaluating the same records, in turn: the records per second of both, and their ratio.
+"""Compare the records per second of predicting and of evaluating the same records, in turn.
 
     python benchmarks/predict.py [--rounds 9] [--photos FOLDER]
 
-Three data sets: digits of 8 x 8 pixels in a store, photographs in a store (the JPEGs as they are), and the same photographs as files.
-An evaluation is one pass of ``framework.train.validate``, as training validates; a prediction is all that ``paceline predict`` does
-after the model is loaded, from the first file to the finished table. Both have the same readers, threads, loader and batches.
-Without ``--photos``, photographs are drawn noise of 500 x 375 pixels. The ratio of CPU time does not depend on other programs.
+There are three data sets: digits of 8 x 8 pixels in a store, photographs in a store (the JPEGs as
+they are), and the same photographs as files. An evaluation is one pass of
+``framework.train.validate``, as in training. A prediction is all that ``paceline predict`` does
+after the model is loaded, from the first file to the finished table. Both have the same readers,
+threads, loader and batches. Without ``--photos``, photographs are smooth noise of 500 x 375 pixels.
+The ratio of CPU time does not depend on other programs.
 """
 
 import argparse
@@ -48,7 +50,7 @@ def paceline(*words: str) -> None:
 
 
 def make_photos(given: str | None, count: int) -> None:
-    """Make ``photos/CLASS/*.jpg``: those given, or smooth noise."""
+    """Write ``photos/CLASS/*.jpg``: the given photographs, or smooth noise."""
     files = [None] * count
     if given:
         files = sorted(Path(given).rglob("*.[jJ]*"))[:count]
@@ -66,7 +68,8 @@ def make_photos(given: str | None, count: int) -> None:
 def prepare(photos: str | None) -> None:
     """Train both runs for a few steps, and pack what they read."""
     paceline("train", "recipes=digits", "max_steps=12", "hydra.run.dir=digits", "dataset=d")
-    paceline("pack", "input=store", f"input.path=[{','.join(['d/train.h5'] * 32)}]", "output.path=digits.h5")  # fmt: skip
+    digits = ",".join(["d/train.h5"] * 32)
+    paceline("pack", "input=store", f"input.path=[{digits}]", "output.path=digits.h5")
     make_photos(photos, 400)
     paceline("pack", "input.path=photos", "output.path=photos.h5")
     words = [
@@ -104,7 +107,7 @@ def predicted(run: SavedRun, block: dict) -> float:
 
 
 def measure(name: str, rounds: int, both: dict[str, Callable[[], float]]) -> None:
-    """Run both in turn, the first one alternating, and print medians and the ratio of pairs."""
+    """Run both in turn, in alternating order. Print medians and the ratio of pairs."""
     rates: dict[str, list[float]] = {key: [] for key in both}
     cpu_s: dict[str, list[float]] = {key: [] for key in both}
     for number in range(rounds + 1):

@@ -1,11 +1,11 @@
-"""What a function of each record costs beside its own time.
+"""Measure what a function of each record costs beyond its own time.
 
     python -m benchmarks.record_function [--rounds 30]
 
-The function returns its images as they are, so that all it costs is ours. For each kind of record,
-the same batch of 64 is read in turn without a function, with it, and as people write it in a
-Dataset: Pillow, NumPy, the function, and a stack of tensors. One thread; microseconds a record:
-the median of the rounds (quartiles).
+The function returns its images as they are, so that the whole cost is ours. For each kind of
+record, the same batch of 64 is read in turn without a function, with it, and as people write it in
+a Dataset: Pillow, NumPy, the function, and a stack of tensors. Everything runs in one thread. The
+script prints the microseconds of a record: the median of the rounds, and the quartiles.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def jpeg(number: int, size: tuple[int, int]) -> bytes:
 
 
 def as_people_write_it(files: list[bytes], size: tuple[int, int] | None) -> torch.Tensor:
-    """Return uint8 [B, C, h, w]."""
+    """Read JPEGs as a usual Dataset does. Return uint8 [B, C, h, w]."""
     tensors: list[torch.Tensor] = []
     for data in files:
         image = Image.open(io.BytesIO(data)).convert("RGB")
@@ -59,14 +59,14 @@ def as_people_write_it(files: list[bytes], size: tuple[int, int] | None) -> torc
 
 
 def reading(path: str, transform: Transform) -> Callable[[], object]:
-    """Return what reads the first batch of a store."""
+    """Return a function that reads the first batch of a store."""
     reader = BatchReader(open_store(path), make_context(BATCH, 0, "thread", transform))
     request = Request(0, torch.arange(BATCH), training=True)
     return lambda: reader(request)
 
 
 def measure(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
-    """Return the quartiles of each one's microseconds a record. They take turns."""
+    """Run the contestants in turn. Return the quartiles of each one's microseconds a record."""
     took_us: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + 2):  # two of burn-in
         for name, read in contestants.items():
@@ -93,7 +93,7 @@ def main() -> None:
             path = write_store(f"{folder}/{name}.h5", {"image": files, "label": labels}, fields)
             for scaled in (None, (size[0] * 3 // 4, size[1] * 3 // 4)):
                 geometry = NoTransform() if scaled is None else Resize(list(scaled), False, True)
-                found = measure(
+                quartiles_us = measure(
                     {
                         "without": reading(path, geometry),
                         "with a function": reading(path, FunctionTransform(same, geometry, True)),
@@ -104,8 +104,8 @@ def main() -> None:
                     rounds,
                 )
                 print(f"JPEG {size[0]}x{size[1]}, scaled to {scaled}:")
-                for who, (low, middle, high) in found.items():
-                    print(f"  {who:16} {middle:8.1f} us ({low:.1f}, {high:.1f})")
+                for contestant, (low, middle, high) in quartiles_us.items():
+                    print(f"  {contestant:16} {middle:8.1f} us ({low:.1f}, {high:.1f})")
 
 
 if __name__ == "__main__":

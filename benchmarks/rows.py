@@ -1,4 +1,4 @@
-"""Many small records: packing, memory, opening, the first batch and random reading.
+"""Measure many small records: packing, memory, opening, the first batch and random reading.
 
     python benchmarks/rows.py [--counts 100000 1000000] [--stores hdf5 lmdb] [--repeats 3]
 
@@ -39,7 +39,7 @@ SUFFIXES = {"hdf5": "h5", "lmdb": "lmdb"}
 
 
 class Run(NamedTuple):
-    """Seconds of a command on the clock and of processors, and its largest resident set."""
+    """The cost of a command: wall time, processor time and its largest resident set."""
 
     wall_s: float
     cpu_s: float

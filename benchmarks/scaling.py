@@ -1,11 +1,15 @@
-"""Two ranks on a core each beside one rank on one core, and what a model of the links makes of it for many.
+"""Compare two ranks on two cores with one rank on one core, and forecast many ranks with a model.
 
     python benchmarks/scaling.py [--rounds 5] [--steps 12] [--words WORD ...]
 
-Both train the same: ``--words`` of ``paceline train``, with ``rank_batch_size`` records a rank, on made-up images in memory, so that nothing but computing and
-exchanging takes time. In turn, the order changing. The speed-up is that of records per second; what a step of two ranks takes longer is lost to the exchange,
-which the spans name. The model: a ring all-reduce of the gradients in buckets, the first of which must wait for its gradients and the last of which nothing
-hides: t = 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency per bucket, over the slowest link of the ring.
+All sides run ``paceline train`` with ``--words``, and take turns in alternating order. Each rank
+has ``rank_batch_size`` records of made-up images in memory, so that only computing and exchanging
+take time. The speed-up compares records per second. A step of two ranks takes longer because of the
+exchange, and the spans show where.
+
+The model is a ring all-reduce of the gradients in buckets. The first bucket must wait for its
+gradients, and nothing hides the last one. A bucket takes
+t = 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency over the slowest link of the ring.
 """
 
 import argparse
@@ -36,7 +40,7 @@ LINKS = {
 
 
 def run(words: list[str], cores: str, folder: Path) -> dict:
-    """The summary of a run on these cores."""
+    """Train on these cores, and return the summary of the run."""
     command = [
         "taskset",
         "-c",
@@ -61,7 +65,7 @@ def run(words: list[str], cores: str, folder: Path) -> dict:
 
 
 def ring_s(ranks: int, num_bytes: float, bandwidth: float, latency: float) -> float:
-    """Seconds of a ring all-reduce."""
+    """Return the seconds of a ring all-reduce."""
     return 2 * (ranks - 1) / ranks * num_bytes / bandwidth + 2 * (ranks - 1) * latency
 
 
@@ -73,7 +77,11 @@ def efficiency(
     bucket_bytes: float,
     link: tuple[float, float],
 ) -> float:
-    """A step alone over a step among ``ranks``. Buckets are ready evenly over backward; each is sent when it is ready and the link is free."""
+    """Return the seconds of a step alone over those of a step with ``ranks`` ranks.
+
+    The model assumes that buckets become ready evenly over backward. Each is sent as soon as it is
+    ready and the link is free.
+    """
     num_buckets = max(1, round(num_bytes / bucket_bytes))
     free_at = 0.0
     for bucket in range(1, num_buckets + 1):
@@ -83,10 +91,10 @@ def efficiency(
 
 
 def ratios_of(ran: dict[str, dict]) -> dict[str, float]:
-    """Records per second over those of one rank."""
+    """Return the records per second of each other side over those of one rank."""
     return {
-        side: one["records_per_s"] / ran["one"]["records_per_s"]
-        for side, one in ran.items()
+        side: summary["records_per_s"] / ran["one"]["records_per_s"]
+        for side, summary in ran.items()
         if side != "one"
     }
 
@@ -117,14 +125,13 @@ def main() -> None:
             ran = {side: run(*sides[side], Path(folder, side)) for side in order}
         if number:  # the first is burn-in
             rounds.append(ran)
-            print(
-                f"{number}: {', '.join(f'{side} {ratio:.3f}' for side, ratio in ratios_of(ran).items())}",
-                flush=True,
-            )
+            ratios = ", ".join(f"{side} {ratio:.3f}" for side, ratio in ratios_of(ran).items())
+            print(f"{number}: {ratios}", flush=True)
     for side in list(sides)[1:]:
         low, middle, high = quartiles([ratios_of(ran)[side] for ran in rounds])
         print(
-            f"speed-up of {side}, on two cores: {middle:.3f} (quartiles {low:.3f}, {high:.3f}, {len(rounds)} rounds)"
+            f"speed-up of {side}, on two cores: {middle:.3f} "
+            f"(quartiles {low:.3f}, {high:.3f}, {len(rounds)} rounds)"
         )
     spans_ms = {
         name: [1e3 * median(ran[side]["spans"][name]["mean_s"] for ran in rounds) for side in sides]
@@ -139,7 +146,8 @@ def main() -> None:
     )
     for shrink, what in ((1, "this step"), (1000, "a step a thousand times as fast")):
         print(
-            f"\n{what}: {1e3 * step_s / shrink:.2f} ms, {options.megabytes:g} MB of gradients in buckets of 25 MB\n"
+            f"\n{what}: {1e3 * step_s / shrink:.2f} ms, "
+            f"{options.megabytes:g} MB of gradients in buckets of 25 MB\n"
         )
         print("| link | 8 | 64 | 1,024 ranks |\n| --- | --- | --- | --- |")
         for name, link in LINKS.items():

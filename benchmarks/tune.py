@@ -1,15 +1,29 @@
-"""Is what ``paceline tune`` finds never slower than the defaults, and within 5 % of the best of an exhaustive grid?
+"""Compare the choices of ``paceline tune`` with the defaults and with the best of a whole grid.
 
-    python benchmarks/tune.py [--only digits,small,photos] [--budget 60] [--tunes 2] [--laps 3] [--visit 1.0] [--pairs 10]
+    python benchmarks/tune.py [--only digits,small,photos] [--budget 60] [--tunes 2] [--laps 3]
+                              [--visit 1.0] [--pairs 10]
                               [--small FOLDER] [--photos STORE] [--work DIR]
 
-Three runs: the digits; small images from a folder of JPEGs (``train/`` and ``test/``, a subfolder per class) packed raw, as the recipe
-cifar10 does; photographs stored as JPEGs, cut by random_resized_crop. Without ``--small`` and ``--photos`` images are made (smooth noise).
+The goal: its choices are never slower than the defaults, and within 5 % of the grid's best.
 
-For each: the real command tunes, ``--tunes`` times, in processes of its own. Then every candidate with every depth is measured ``--laps``
-times in random order, each time for ``--visit`` seconds of whole training steps. The fastest of them by its median, what was tuned, and
-the defaults at last take turns ``--pairs`` times: the fastest of many is so partly by luck, and only a measurement anew is fair to it.
-Prints a table, and writes all of it to DIR/tune.json.
+There are three runs:
+
+- ``digits``: the digits
+- ``small``: small images from a folder of JPEGs (``train/`` and ``test/``, a subfolder per class),
+  packed raw, as in the recipe cifar10
+- ``photos``: photographs stored as JPEGs, cut by random_resized_crop
+
+Without ``--small`` and ``--photos``, the images are smooth noise.
+
+For each run:
+
+1. The real command tunes ``--tunes`` times, each time in a process of its own.
+2. Every candidate with every depth is measured ``--laps`` times in random order, each time for
+   ``--visit`` seconds of whole training steps. The grid's best has the highest median.
+3. The grid's best, the tuned choices and the defaults take turns ``--pairs`` times. The fastest of
+   many candidates owes its place partly to luck, so only a new measurement is fair.
+
+The script prints a table and writes all figures to DIR/tune.json.
 """
 
 import argparse
@@ -38,7 +52,7 @@ LOADERS = ("plain", "prefetch", "stream")
 
 
 def make_images(folder: Path, count: int, size: int, seed: int) -> None:
-    """JPEGs of smooth noise in ten classes."""
+    """Write JPEGs of smooth noise in ten classes."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         pixels = cv2.resize(
@@ -80,7 +94,7 @@ def photo_words(given: str | None, work: Path) -> list[str]:
 
 
 def run(*words: str) -> str:
-    """A command of ours; its output."""
+    """Run ``paceline WORDS``, and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "framework", *words], capture_output=True, text=True, check=False
     )
@@ -90,7 +104,7 @@ def run(*words: str) -> str:
 
 
 def tuned(words: list[str], budget: float, number: int, work: Path) -> dict:
-    """What the real command found."""
+    """Run ``paceline tune``, and return its report."""
     output = work / f"found-{number}.json"
     text = run(
         "tune",
@@ -119,7 +133,7 @@ def open_search(words: list[str]) -> Search:
 def lap_all(
     search: Search, grid: list[Candidate], laps: int, visit_s: float
 ) -> dict[Candidate, list[float]]:
-    """The rate of every candidate, once a lap."""
+    """Measure every candidate once a lap, in random order. Return all rates."""
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in grid}
     for lap in range(laps):
         for candidate in random.Random(lap).sample(grid, len(grid)):
@@ -130,7 +144,7 @@ def lap_all(
 def take_turns(
     search: Search, some: list[Candidate], count: int, visit_s: float
 ) -> dict[Candidate, list[float]]:
-    """The rates of ``some``, in turn, the order turned every time."""
+    """Measure the candidates ``count`` times in turn, in alternating order. Return all rates."""
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in some}
     for number in range(count):
         for candidate in some if number % 2 else some[::-1]:
@@ -138,23 +152,23 @@ def take_turns(
     return rates
 
 
-def ratio(rates: dict[Candidate, list[float]], one: Candidate, other: Candidate) -> list[float]:
-    """Quartiles of one's rate over the other's, pair by pair."""
-    ratios = [mine / its for mine, its in zip(rates[one], rates[other], strict=True)]
-    return quartiles(ratios) if one != other else [1.0] * 3
+def ratio(rates: dict[Candidate, list[float]], first: Candidate, second: Candidate) -> list[float]:
+    """Return the quartiles of the first candidate's rates over the second's, pair by pair."""
+    ratios = [mine / its for mine, its in zip(rates[first], rates[second], strict=True)]
+    return quartiles(ratios) if first != second else [1.0] * 3
 
 
 def prove(words: list[str], options: argparse.Namespace, work: Path) -> dict:
-    """One run's row."""
-    found = [tuned(words, options.budget, number, work) for number in range(options.tunes)]
-    winners = [Candidate(**one["final"]["winner"]) for one in found]
+    """Tune a run, measure the grid and the winners, and return the figures of its row."""
+    reports = [tuned(words, options.budget, number, work) for number in range(options.tunes)]
+    winners = [Candidate(**report["final"]["winner"]) for report in reports]
     search = open_search(words)
     default = search.candidates[0]
     grid = whole_grid(search.candidates)
     start = time.monotonic()
     rates = lap_all(search, grid, options.laps, options.visit)
     grid_s = time.monotonic() - start
-    best = max(grid, key=lambda one: median(rates[one]))
+    best = max(grid, key=lambda candidate: median(rates[candidate]))
     again = take_turns(
         search, list(dict.fromkeys([default, *winners, best])), options.pairs, options.visit
     )
@@ -165,11 +179,11 @@ def prove(words: list[str], options: argparse.Namespace, work: Path) -> dict:
         "grid_best": str(best),
         "grid_size": len(grid),
         "grid_s": grid_s,
-        "grid": {str(one): some for one, some in rates.items()},
-        "again": {str(one): some for one, some in again.items()},
+        "grid": {str(candidate): measured for candidate, measured in rates.items()},
+        "again": {str(candidate): measured for candidate, measured in again.items()},
         "over_default": [ratio(again, winner, default) for winner in winners],
         "over_best": [ratio(again, winner, best) for winner in winners],
-        "tunes": found,
+        "tunes": reports,
     }
 
 
@@ -200,7 +214,8 @@ def main() -> None:
     }
     rows: dict[str, dict] = {}
     print(
-        "| run | tuned | over the defaults | grid's best | over the grid's best |\n| --- | --- | --- | --- | --- |",
+        "| run | tuned | over the defaults | grid's best | over the grid's best |\n"
+        "| --- | --- | --- | --- | --- |",
         flush=True,
     )
     for name in options.only.split(","):

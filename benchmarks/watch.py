@@ -1,4 +1,4 @@
-"""What ``paceline watch`` costs a step, and whether its advice gains what it predicts.
+"""Measure what ``paceline watch`` costs a step, and whether its advice gains what it predicts.
 
     python benchmarks/watch.py [pairs] [milliseconds of a step]
     python benchmarks/watch.py gains
@@ -54,7 +54,7 @@ def epoch_s(
     optimizer: torch.optim.Optimizer,
     burn: Callable[[], None],
 ) -> float:
-    """CPU seconds of the median step of an epoch, to which other programs add little."""
+    """Return the CPU seconds of the median step of an epoch, to which other programs add little."""
     times: list[float] = []
     criterion = nn.CrossEntropyLoss()
     iterator = iter(loader)
@@ -72,14 +72,15 @@ def epoch_s(
 
 
 def compare(num_pairs: int, step_ms: float, steps: int) -> Pairs:
-    """The rates without and with the hooks."""
+    """Measure epochs without and with the hooks, in turn. Return both rates of each pair."""
     model = nn.Sequential(*[nn.Linear(32, 32) for _ in range(8)], nn.Linear(32, 4))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     data = TensorDataset(torch.randn(RECORDS * steps, 32), torch.zeros(RECORDS * steps).long())
     loader = DataLoader(data, batch_size=RECORDS)
     hooks = TorchHooks(StepRecorder(), 0, lambda: None)
 
-    def burn() -> None:  # so much work that a step takes as long as is asked for
+    def burn() -> None:
+        """Keep the CPU busy for ``step_ms``, so that a step takes as long as requested."""
         end = time.thread_time() + step_ms / 1e3
         while time.thread_time() < end:
             pass

@@ -1,4 +1,4 @@
-"""What the site adds to the pages of this folder: files of the repository's root, and the design notes."""
+"""Hooks that add files of the repository's root and the design notes to the site."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""M: Albumentations in a DataLoader: an image, its mask and its boxes through one random resized crop and flip."""
+"""Albumentations in a DataLoader, for workload M.
+
+An image, its mask and its boxes go through the same random resized crop and flip.
+"""
 
 from typing import Any
 

@@ -1,6 +1,13 @@
-"""One contestant in a process of its own: ``python -m peers.child JSON``. Says how it went in lines of JSON on standard output.
+"""Run a contestant in this process: ``python -m peers.child JSON``.
 
-Lines: ``torch`` (imported), ``imported`` (the contestant's own libraries), ``warm`` (a checked epoch is over), ``done``; or ``failed``.
+`peers.measure` starts this module and reads lines of JSON from its standard output. The events are
+
+- ``torch``: torch is imported
+- ``imported``: the contestant's own libraries are imported
+- ``warm``: the checked epoch is over
+- ``done``: the timed laps are over
+- ``made``: the contestant's own format is written
+- ``failed``: an error ended the contestant
 """
 
 import importlib
@@ -13,17 +20,24 @@ from typing import Any
 
 from peers.work import Work
 
-LAP_S = (
-    0.5  # a lap is whole epochs until so many seconds have passed: an epoch of D takes some 5 ms
-)
+# A lap is whole epochs until so many seconds have passed: an epoch of D takes some 5 ms.
+LAP_S = 0.5
 
 
 def say(event: str, **facts: Any) -> None:
+    """Write a line of JSON to the standard output that `peers.measure` reads."""
     os.write(OUT, (json.dumps({"event": event, **facts}) + "\n").encode())
 
 
 def warm_up(epoch: Any, start: float) -> dict[str, Any]:
-    """The first epoch, checked: every record once, shuffled, of one shape; its mean."""
+    """Run the first epoch, and return what it shows.
+
+    Facts are its numbers of records and of distinct records, whether they are shuffled, the shape
+    and dtype of batches, the mean of all values, and the seconds until the first batch.
+
+    Raises:
+        ValueError: A batch is not contiguous, or its images have another shape than the first's.
+    """
     import torch
 
     first_s, total, values, seen = None, 0.0, 0, []
@@ -33,7 +47,8 @@ def warm_up(epoch: Any, start: float) -> dict[str, Any]:
         shape, dtype = shape or list(images.shape), str(images.dtype)
         if list(images.shape[1:]) != shape[1:] or not images.is_contiguous():
             raise ValueError(
-                f"a batch of shape {tuple(images.shape)}, contiguous {images.is_contiguous()}, after {shape}"
+                f"a batch of shape {tuple(images.shape)}, "
+                f"contiguous {images.is_contiguous()}, after {shape}"
             )
         total += float(images.sum(dtype=torch.float64))
         values += images.numel()
@@ -43,7 +58,11 @@ def warm_up(epoch: Any, start: float) -> dict[str, Any]:
 
 
 def lap(epoch: Any, number: int, num_records: int) -> tuple[int, float]:
-    """(next epoch's number, records per second)."""
+    """Run a timed lap. Return the next epoch's number, and the records per second.
+
+    Raises:
+        ValueError: The epochs do not have ``num_records`` records each.
+    """
     start, first, count = time.perf_counter(), number, 0
     while (passed := time.perf_counter() - start) < LAP_S:
         for _, numbers in epoch(number):  # a batch of R is one row of values
@@ -55,17 +74,22 @@ def lap(epoch: Any, number: int, num_records: int) -> tuple[int, float]:
 
 
 def called(name: str) -> Any:
-    """``peers.dali.jpeg`` -> the function."""
+    """Import and return a function by its full name, such as ``peers.dali.jpeg``."""
     module, _, function = name.rpartition(".")
     return getattr(importlib.import_module(module), function)
 
 
 def compete(name: str, work: dict[str, Any], laps: int) -> None:
+    """Run a contestant: a checked epoch, then timed laps.
+
+    After the events ``torch``, ``warm`` and ``done``, it waits for a line from `peers.measure`,
+    which measures the memory meanwhile.
+    """
     import torch
 
     torch.set_num_threads(work["num_workers"])
     say("torch")
-    sys.stdin.readline()  # while the memory is looked at
+    sys.stdin.readline()
     enter = called(name)
     say("imported")
     start = time.perf_counter()

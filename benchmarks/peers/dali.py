@@ -1,4 +1,4 @@
-"""NVIDIA DALI on the CPU: its own readers and fused decode-and-crop, handed to torch by its own iterator."""
+"""NVIDIA DALI on the CPU, with its own readers, fused decode-and-crop and torch iterator."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,7 +14,10 @@ from torch import Tensor
 
 
 def jpeg(work: Work) -> Epoch:
-    """A and B: ``image_random_crop`` decodes only what the crop needs."""
+    """Return epochs of A or B that read image files.
+
+    ``image_random_crop`` decodes only what the crop needs.
+    """
     files = work.files()
 
     def images() -> tuple[Any, Any]:
@@ -36,7 +39,7 @@ def jpeg(work: Work) -> Epoch:
 
 
 def raw(work: Work) -> Epoch:
-    """C: a .npy file an image, as DALI's numpy reader wants them."""
+    """Return epochs of C that read a .npy file per image, as DALI's numpy reader needs them."""
 
     def images() -> tuple[Any, Any]:
         options = {
@@ -84,7 +87,10 @@ def _batches(iterator: DALIGenericIterator) -> Epoch:
 
 
 def small(work: Work) -> Epoch:
-    """E: batches out of memory by ``external_source``; cut with ``slice`` beyond the edge, flipped and normalized in one operator."""
+    """Return epochs of E that read batches from memory by ``external_source``.
+
+    ``slice`` crops beyond the edge. A single operator flips and normalizes.
+    """
     feed = _Feed(work)
 
     @pipeline_def(batch_size=work.batch_size, num_threads=work.num_workers, device_id=None, seed=1)
@@ -113,7 +119,7 @@ def small(work: Work) -> Epoch:
 
 
 class _Feed:
-    """Shuffled batches, a new order at each ``iter``."""
+    """An iterator of shuffled batches in memory, which draws a new order at each ``iter``."""
 
     def __init__(self, work: Work) -> None:
         self.work, self.pixels = work, np.load(work.path("raw.npy"))
@@ -128,6 +134,7 @@ class _Feed:
 
 
 def make_raw(work: Work) -> None:
+    """Write two .npy files for every image of C: its pixels and its number."""
     os.makedirs(work.path("npy"), exist_ok=True)
     for number, image in enumerate(np.load(work.path("raw.npy"), mmap_mode="r")):
         np.save(work.path(f"npy/{number:06}.image.npy"), image)

@@ -1,6 +1,7 @@
-"""How far our pixels are from Pillow's: ``python -m peers.difference FOLDER ...``; JSON on standard output.
+"""Measure how far our pixels are from Pillow's: ``python -m peers.difference FOLDER ...``.
 
-The batches of a Source, and the same windows of the same files cut and scaled by Pillow's antialiased bilinear.
+Pillow cuts the same windows of the same files as our Source, and scales them with its antialiased
+bilinear filter. The result is printed as JSON.
 """
 
 import json
@@ -22,6 +23,7 @@ from framework.order.draws import ON_HOST, draws
 
 
 def by_pillow(path: str, window: list[int]) -> np.ndarray:
+    """Return uint8 [3, SIZE, SIZE]: a window of an image file, scaled by Pillow."""
     top, left, height, width, flip = window
     with Image.open(path) as file:
         image = file.convert("RGB")
@@ -33,7 +35,12 @@ def by_pillow(path: str, window: list[int]) -> np.ndarray:
 
 
 def differences(folder: str, antialias: bool) -> list[tuple[bool, np.ndarray]]:
-    """(whether its window is shrunk, how many values differ by 0, 1, 2, ... levels) of each image."""
+    """Compare every image of a folder with Pillow's result.
+
+    Returns:
+        For each image, whether its window is shrunk, and how many of its values differ by 0, 1, 2,
+        ... levels (int64 [256]).
+    """
     transform = part("transform", "random_resized_crop", antialias=antialias)
     context = SourceContext(
         partial(Order, batch_size=64, seed=SEED),
@@ -43,7 +50,8 @@ def differences(folder: str, antialias: bool) -> list[tuple[bool, np.ndarray]]:
         worker_kind="thread",
         num_cores=1,
     )
-    source, found = folder_source(folder, context=context), list[tuple[bool, np.ndarray]]()
+    source = folder_source(folder, context=context)
+    images: list[tuple[bool, np.ndarray]] = []
     files = sorted(
         os.path.join(place, name) for place, _, names in os.walk(folder) for name in names
     )
@@ -55,14 +63,15 @@ def differences(folder: str, antialias: bool) -> list[tuple[bool, np.ndarray]]:
         ).tolist()
         for path, window, ours in zip(paths, windows, batch["image"].numpy(), strict=True):
             gap = np.abs(by_pillow(path, window).astype(int) - ours)
-            found.append(
+            images.append(
                 (window[2] >= SIZE and window[3] >= SIZE, np.bincount(gap.ravel(), minlength=256))
             )
     source.close()
-    return found
+    return images
 
 
 def summary(filter_: str, windows: str, counts: list[np.ndarray]) -> dict[str, Any]:
+    """Return a row of the report: the mean, 99.9 % and largest difference, in levels (0 to 255)."""
     total = np.sum(counts, axis=0)
     return {
         "filter": filter_,
@@ -76,11 +85,11 @@ def summary(filter_: str, windows: str, counts: list[np.ndarray]) -> dict[str, A
 def main(data: str) -> None:
     rows, count = list[dict[str, Any]](), 0
     for filter_, antialias in (("antialiased", True), ("linear", False)):
-        found = differences(os.path.join(data, "files"), antialias)
-        count = len(found)
-        rows.append(summary(filter_, "all", [counts for _, counts in found]))
+        images = differences(os.path.join(data, "files"), antialias)
+        count = len(images)
+        rows.append(summary(filter_, "all", [counts for _, counts in images]))
         for windows, wanted in (("shrunk", True), ("grown in one direction at least", False)):
-            chosen = [counts for shrunk, counts in found if shrunk is wanted]
+            chosen = [counts for shrunk, counts in images if shrunk is wanted]
             rows += [summary(filter_, windows, chosen)] if chosen else []
     print(json.dumps({"images": count, "rows": rows}))
 

@@ -1,4 +1,7 @@
-"""ffcv: its own file, decoded and augmented by compiled code in threads. Scales by area. Batches are made contiguous NCHW, like all."""
+"""ffcv, which reads its own file format with compiled code in threads.
+
+It scales by area. As for every contestant, batches are contiguous NCHW.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -25,10 +28,12 @@ from peers.work import FLIP, MEAN, PADDING, RATIO, SCALE, SIZE, STD, Epoch, Work
 
 
 def images(work: Work) -> Epoch:
+    """Return epochs of A, B or C that read the file of `make_jpeg` or `make_raw`."""
     return _random_crops("images.beton", work)
 
 
 def images_400(work: Work) -> Epoch:
+    """Return epochs of C that read the larger images of `make_raw_400`."""
     return _random_crops("images-400.beton", work)
 
 
@@ -42,10 +47,15 @@ def _random_crops(name: str, work: Work) -> Epoch:
 
 
 def small(work: Work) -> Epoch:
+    """Return epochs of D that read the file of `make_small`."""
     return _epochs("small.beton", [NDArrayDecoder(), ToTensor()], work)
 
 
 def small_augmented(work: Work) -> Epoch:
+    """Return epochs of E that read the file of `make_small_images`.
+
+    Images are flipped, translated and normalized.
+    """
     mean, std = 255 * np.array(MEAN), 255 * np.array(STD)
     change = [
         RandomHorizontalFlip(FLIP),
@@ -76,7 +86,7 @@ def _epochs(name: str, steps: list[Any], work: Work) -> Epoch:
 
 
 class Files:
-    """What the writer reads: (pixels, number)."""
+    """The decoded image files, as ffcv's writer reads them: (uint8 [H, W, 3], number)."""
 
     def __init__(self, files: list[str]) -> None:
         self.files = files
@@ -90,7 +100,10 @@ class Files:
 
 
 class Pixels:
-    """``planes``: as [3, H, W]."""
+    """The images of raw.npy, as ffcv's writer reads them: (uint8, number).
+
+    An image is [H, W, 3], or [3, H, W] with ``planes``.
+    """
 
     def __init__(self, path: str, planes: bool = False) -> None:
         self.pixels, self.planes = np.load(path, mmap_mode="r"), planes
@@ -109,21 +122,29 @@ def _write(work: Work, name: str, field: Any, source: Any) -> None:
 
 
 def make_jpeg(work: Work) -> None:
-    """ffcv encodes anew, at quality 90: it takes pixels, not files."""
+    """Write the images of A or B as JPEGs.
+
+    ffcv takes pixels, not files, so it encodes them again, at quality 90.
+    """
     _write(work, "images.beton", RGBImageField("jpg", jpeg_quality=90), Files(work.files()))
 
 
 def make_raw(work: Work) -> None:
+    """Write the raw pixels of C."""
     _write(work, "images.beton", RGBImageField("raw"), Pixels(work.path("raw.npy")))
 
 
 def make_raw_400(work: Work) -> None:
-    """The size ffcv's own ImageNet recipe stores: longer side at most 400, of the full-size files."""
+    """Write raw pixels for C from the full-size files, with a longer side of at most 400.
+
+    ffcv's own ImageNet recipe stores this size.
+    """
     full = replace(work, folder=work.path("full-size"))
     _write(work, "images-400.beton", RGBImageField("raw", max_resolution=400), Files(full.files()))
 
 
 def make_small(work: Work) -> None:
+    """Write the images of D as arrays of planes."""
     _write(
         work,
         "small.beton",
@@ -133,4 +154,5 @@ def make_small(work: Work) -> None:
 
 
 def make_small_images(work: Work) -> None:
+    """Write the images of E as raw images."""
     _write(work, "small-images.beton", RGBImageField("raw"), Pixels(work.path("raw.npy")))

@@ -1,4 +1,8 @@
-"""D and E with everything in memory: what a loader costs when nothing is read. Batches are indexed whole, never item by item."""
+"""Loaders of D and E whose pixels are in memory, to see what loading costs if nothing is read.
+
+`hdf5_sorted` is the exception: it reads from the file. Only `per_item` works image by image. All
+others index a whole batch at once.
+"""
 
 import random
 from collections.abc import Iterator
@@ -14,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, T
 
 
 def tensor_dataset(work: Work) -> Epoch:
-    """A batch sampler hands the TensorDataset a batch of indices at once."""
+    """Return epochs of D in which a batch sampler indexes a TensorDataset by whole batches."""
     dataset = TensorDataset(torch.from_numpy(planes(work)), torch.arange(work.num_records))
     sampler = BatchSampler(RandomSampler(dataset), work.batch_size, drop_last=False)
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=None, sampler=sampler)
@@ -22,7 +26,10 @@ def tensor_dataset(work: Work) -> Epoch:
 
 
 def hdf5_whole(work: Work) -> Epoch:
-    """The textbook's remedy: the dataset read whole, then indexed by batch."""
+    """Return epochs of D that index an array by batch.
+
+    The whole HDF5 dataset is read at the start, as textbooks advise.
+    """
     with h5py.File(work.path("planes.h5"), "r") as file:
         pixels = file["x"][:]
 
@@ -34,7 +41,10 @@ def hdf5_whole(work: Work) -> Epoch:
 
 
 def hdf5_sorted(work: Work) -> Epoch:
-    """h5py's fancy indexing, which wants indices in rising order: read sorted, then put back."""
+    """Return epochs of D that read with h5py's fancy indexing, which needs sorted indices.
+
+    Each batch is read in sorted order and then put back into the shuffled one.
+    """
     dataset: Any = h5py.File(work.path("planes.h5"), "r")["x"]
 
     def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -48,13 +58,17 @@ def hdf5_sorted(work: Work) -> Epoch:
 
 
 def _orders(work: Work, number: int) -> Iterator[np.ndarray]:
+    """Yield the indices of each batch of an epoch, shuffled."""
     order = np.random.default_rng(number).permutation(work.num_records)
     for start in range(0, len(order), work.batch_size):
         yield order[start : start + work.batch_size]
 
 
 class Augmented(Dataset[Any]):
-    """E by item: flip, pad, crop, normalize."""
+    """A Dataset for E that pads all images beforehand, and crops and flips one per item.
+
+    Batches are normalized later, with ``scale`` and ``shift``.
+    """
 
     def __init__(self, work: Work) -> None:
         self.pixels = torch.from_numpy(planes(work))
@@ -77,7 +91,10 @@ class Augmented(Dataset[Any]):
 
 
 def per_item(work: Work) -> Epoch:
-    """Crops and flips by item in worker processes; normalizes by batch, which costs less, in the same workers."""
+    """Return epochs of E whose worker processes crop and flip image by image.
+
+    The same workers normalize whole batches, which is cheaper.
+    """
     dataset = Augmented(work)
 
     def collate(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
@@ -96,8 +113,10 @@ def per_item(work: Work) -> Epoch:
 
 
 def vectorized(work: Work) -> Epoch:
-    """One gather of rows over the batch out of padded images in memory, one of columns, then a multiply and an add: the fastest of
-    the five ways tried (advanced indexing in either layout is half as fast).
+    """Return epochs of E that gather rows of padded images, then columns, for a whole batch.
+
+    This is the fastest of five ways that we tried. Advanced indexing in either layout is half as
+    fast.
     """
     data = Augmented(work)
     side = 32 + 2 * PADDING

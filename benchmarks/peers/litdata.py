@@ -1,4 +1,8 @@
-"""litdata: ``optimize`` writes chunks, StreamingDataset reads them in shuffled order, StreamingDataLoader collates."""
+"""litdata, with its own format and loader.
+
+``optimize`` writes chunks, StreamingDataset reads them in shuffled order, and StreamingDataLoader
+collates.
+"""
 
 import os
 from functools import partial
@@ -12,6 +16,8 @@ from torch import Tensor, from_numpy
 
 
 class Images(StreamingDataset):
+    """JPEGs of A and B, decoded and cropped."""
+
     antialias = True
 
     def __getitem__(self, index: Any) -> tuple[Tensor, int]:
@@ -20,6 +26,8 @@ class Images(StreamingDataset):
 
 
 class Planes(StreamingDataset):
+    """Raw pixels of D, stored as planes."""
+
     def __getitem__(self, index: Any) -> tuple[Tensor, int]:
         item = super().__getitem__(index)
         return from_numpy(np.frombuffer(item["image"], np.uint8).reshape(3, 32, 32).copy()), item[
@@ -28,6 +36,8 @@ class Planes(StreamingDataset):
 
 
 class Rows(StreamingDataset):
+    """The records of R."""
+
     def __getitem__(self, index: Any) -> tuple[np.ndarray, int]:
         item = super().__getitem__(index)
         return item["values"], item["number"]
@@ -44,7 +54,8 @@ def small(work: Work) -> Epoch:
 
 
 def ragged(work: Work) -> Epoch:
-    from peers.ragged import joined  # here: the other rows must not pay for h5py
+    # Imported here, because the other contestants of this file must not pay for h5py.
+    from peers.ragged import joined
 
     dataset = Rows(work.path("litdata"), shuffle=True, drop_last=False)
     return _epochs(dataset, work, collate_fn=joined)
@@ -62,6 +73,7 @@ def _epochs(dataset: StreamingDataset, work: Work, **options: Any) -> Epoch:
 
 
 def file_item(path: str, numbers: dict[str, int]) -> dict[str, Any]:
+    """Return a record of A or B: the bytes of an image file, and its number."""
     with open(path, "rb") as file:
         return {"image": file.read(), "number": numbers[path]}
 
@@ -78,6 +90,7 @@ def make_jpeg(work: Work) -> None:
 
 
 def pixel_item(number: int, path: str) -> dict[str, Any]:
+    """Return a record of D: the pixels of an image as planes, and its number."""
     image = np.load(path, mmap_mode="r")[number]
     return {"image": image.transpose(2, 0, 1).tobytes(), "number": number}
 
@@ -94,6 +107,7 @@ def make_small(work: Work) -> None:
 
 
 def ragged_item(number: int, folder: str, ends: list[int]) -> dict[str, Any]:
+    """Return a record of R: its values, and its number."""
     values = np.load(os.path.join(folder, "values.npy"), mmap_mode="r")
     return {"values": np.array(values[ends[number] : ends[number + 1]]), "number": number}
 

@@ -1,4 +1,15 @@
-"""The data every contestant's format is made from: files for A, B and M, raw.npy for C and D, arrays for R."""
+"""Make the data sets from which every contestant makes its own format.
+
+Each data set is a folder, named after its workload:
+
+- A: full-size JPEG files, unchanged, in ``files/``
+- B: the images of A with a shorter side of 256 pixels, as JPEG files of quality 90 in ``files/``
+- C: the middle 256 x 256 pixels of the images of B, in ``raw.npy``
+- D: images of 32 x 32 pixels, such as CIFAR's training images, in ``raw.npy``
+- E: no data of its own; it augments the images of D
+- M: the files of B, with a label map (``masks/``) and five boxes (``boxes.npy``) for each
+- R: records of 1 to 1,000 random numbers, in ``lengths.npy`` and ``values.npy``
+"""
 
 import io
 import os
@@ -18,7 +29,7 @@ SHORTER_SIDE, QUALITY = 256, 90
 
 
 def images_in(path: str) -> Iterator[tuple[str, bytes]]:
-    """(name, bytes) of every image in a folder or tar file, in an order of its own."""
+    """Yield the name and the bytes of every image in a folder or tar file, in no defined order."""
     if os.path.isdir(path):
         for file in Path(path).rglob("*"):
             if file.suffix.lower() in ENDINGS:
@@ -32,12 +43,17 @@ def images_in(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def make_full_size(source: str, folder: str, count: int) -> None:
-    """A: the first ``count`` files in the order of their names, unchanged; each in a folder of its own, which is its class."""
+    """Write A: the first ``count`` image files of ``source`` in the order of their names.
+
+    Files are unchanged. Each has its own subfolder, which is its class.
+
+    Raises:
+        ValueError: ``source`` has fewer images.
+    """
     chosen = sorted(images_in(source))[:count]
     if len(chosen) < count:
-        raise ValueError(
-            f"{source}: {len(chosen)} images, {count} wanted; give more, or --records {len(chosen)}"
-        )
+        fix = f"give more, or --images-count {len(chosen)}"
+        raise ValueError(f"{source}: {len(chosen)} images, {count} wanted; {fix}")
     for number, (name, data) in enumerate(chosen):
         place = Path(folder, "files", f"{number:06}", Path(name).with_suffix(".jpg").name)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +61,7 @@ def make_full_size(source: str, folder: str, count: int) -> None:
 
 
 def prepared(data: bytes) -> bytes:
-    """The image with a shorter side of 256 pixels, as a JPEG of quality 90, by Pillow."""
+    """Scale an image file to a shorter side of 256 pixels. Return it as a JPEG of quality 90."""
     with Image.open(io.BytesIO(data)) as file:
         image = ImageOps.exif_transpose(file).convert("RGB")
     scale = SHORTER_SIDE / min(image.size)
@@ -58,13 +74,14 @@ def prepared(data: bytes) -> bytes:
 
 
 def prepare_file(pair: tuple[Path, Path]) -> None:
+    """Read an image file from the first path, and write it prepared to the second."""
     source, place = pair
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(prepared(source.read_bytes()))
 
 
 def make_prepared(full_size: str, folder: str, num_workers: int) -> None:
-    """B, from A."""
+    """Write B from the folder of A."""
     files = sorted(Path(full_size, "files").glob("*/*"))
     with Pool(num_workers) as pool:
         pool.map(
@@ -73,7 +90,10 @@ def make_prepared(full_size: str, folder: str, num_workers: int) -> None:
 
 
 def make_raw(prepared_folder: str, full_size: str, folder: str) -> None:
-    """C, from B: the middle 256 x 256 pixels, [N, 256, 256, 3]; ``full-size`` leads to A for those who store another size."""
+    """Write C from the folder of B: the middle 256 x 256 pixels, uint8 [N, 256, 256, 3].
+
+    The link ``full-size`` leads to A, because some contestants store images of another size.
+    """
     files = sorted(Path(prepared_folder, "files").glob("*/*"))
     pixels = np.empty((len(files), SHORTER_SIDE, SHORTER_SIDE, 3), np.uint8)
     for number, path in enumerate(files):
@@ -85,7 +105,13 @@ def make_raw(prepared_folder: str, full_size: str, folder: str) -> None:
 
 
 def make_small(source: str, folder: str, count: int) -> None:
-    """D and E: the pixels of CIFAR's training images, [N, 32, 32, 3]."""
+    """Write D, which E uses too: the pixels of the training images, uint8 [N, 32, 32, 3].
+
+    Names that contain "test" or "val" are left out.
+
+    Raises:
+        ValueError: ``source`` has fewer images than ``count``, or images of another size.
+    """
     chosen: list[Any] = sorted(
         (name, data) for name, data in images_in(source) if "test" not in name and "val" not in name
     )[:count]
@@ -101,7 +127,10 @@ def make_small(source: str, folder: str, count: int) -> None:
 
 
 def make_marked(prepared_folder: str, folder: str) -> None:
-    """M, from B: the files, a label map of a few rectangles for each, and the rectangles as boxes."""
+    """Write M from the folder of B: links to its files, label maps and boxes.
+
+    The label map of an image marks five random rectangles, which are also its boxes.
+    """
     rng = np.random.default_rng(0)
     boxes: list[np.ndarray] = []
     os.makedirs(Path(folder, "masks"))
@@ -120,7 +149,7 @@ def make_marked(prepared_folder: str, folder: str) -> None:
 
 
 def make_ragged(folder: str, count: int) -> None:
-    """R: random numbers, each record from 1 to 1,000 of them."""
+    """Write R: ``count`` records of 1 to 1,000 random float32."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, LONGEST_RAGGED + 1, count)
     np.save(Path(folder, "lengths.npy"), lengths)

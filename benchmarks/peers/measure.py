@@ -1,4 +1,8 @@
-"""Runs one contestant in a process of its own and looks at it from outside: seconds, records per second, memory of the whole tree."""
+"""Run a contestant in a process of its own, and measure it from outside.
+
+The contestant reports its rates (see `peers.child`). This module measures the seconds that its
+imports take, and the memory of the whole process tree.
+"""
 
 import json
 import os
@@ -15,18 +19,27 @@ from typing import Any
 from peers.work import Work
 
 HERE = Path(__file__).parent.parent
-PATH = os.pathsep.join(
-    [str(HERE), str(HERE.parent)]
-)  # the framework that is measured is the one beside us
-END_S = (
-    15.0  # for a contestant to end by itself: mosaicml-streaming takes its shared memory away then
-)
-LOOK_S = 0.05  # between two looks at the memory, in the warm-up epoch; nothing looks while laps are timed
+# Measure the framework of this checkout.
+PATH = os.pathsep.join([str(HERE), str(HERE.parent)])
+# Time for a contestant to end by itself: mosaicml-streaming removes its shared memory then.
+END_S = 15.0
+# Between two looks at the memory in the warm-up epoch. Nothing looks while laps are timed.
+LOOK_S = 0.05
 
 
 def run(enter: str, work: Work, laps: int, log: Path, timeout_s: float) -> dict[str, Any]:
-    """``rates`` (records per second of each lap), ``first_s``, ``imports_s``, ``memory_bytes`` beyond torch's own import, what the
-    checked epoch found; or ``failed``: why not.
+    """Run a contestant, and return what is known of it.
+
+    Returns:
+        - ``rates``: records per second of each lap
+        - ``first_s``: seconds from the end of the imports to the first batch
+        - ``imports_s``: seconds from the start of the process to the end of the imports
+        - ``memory_bytes``: the most memory in the checked epoch or after the laps, beyond that of
+          importing torch
+        - ``warm_bytes`` and ``done_bytes``: the memory after the checked epoch and after the laps
+        - what the checked epoch shows (see `peers.child.warm_up`)
+
+        If the contestant fails, ``failed`` says why.
     """
     return _converse(
         {"call": enter, "make": False, "work": asdict(work), "laps": laps}, log, timeout_s
@@ -34,17 +47,18 @@ def run(enter: str, work: Work, laps: int, log: Path, timeout_s: float) -> dict[
 
 
 def make(function: str, work: Work, log: Path, timeout_s: float) -> dict[str, Any]:
-    """Have a contestant write its own format; ``failed``: why not."""
+    """Have a contestant write its own format. If it fails, ``failed`` in the result says why."""
     return _converse({"call": function, "make": True, "work": asdict(work)}, log, timeout_s)
 
 
 def _converse(order: dict[str, Any], log: Path, timeout_s: float) -> dict[str, Any]:
-    # a library may remember things in the home directory (litdata does): they belong to the work folder
+    # Libraries such as litdata keep files in the home directory. They belong in the work folder.
     environment = {**os.environ, "PYTHONPATH": PATH, "HOME": str(log.parent)}
     command = [sys.executable, "-m", "peers.child", json.dumps(order)]
     with open(log, "ab") as errors:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
-        # unbuffered: select does not see a line that was read along with the one before it, and the contestant waits for an answer
+        # Unbuffered: a buffer could swallow a second line. Then select would wait for a line that
+        # was already read, while the contestant waits for an answer.
         process = subprocess.Popen(
             command, env=environment, start_new_session=True, bufsize=0, **pipes
         )
@@ -67,7 +81,7 @@ def _listen(process: "subprocess.Popen[bytes]", end: float) -> dict[str, Any]:
 
 
 class _Watch:
-    """What a contestant has said so far, and how much memory it took."""
+    """A contestant's reports so far, and the memory that it takes."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process, self.start = process, time.monotonic()
@@ -75,7 +89,7 @@ class _Watch:
         self.torch_bytes = self.peak_bytes = 0
 
     def hear(self) -> None:
-        """The next line, or in the warm-up epoch, while there is none, a look at the memory."""
+        """Read the next line. While none comes in the checked epoch, measure the memory instead."""
         assert self.process.stdout is not None
         if not select.select(
             [self.process.stdout], [], [], LOOK_S if self.stage == "imported" else 1.0
@@ -96,12 +110,13 @@ class _Watch:
             self.pause()
 
     def look(self) -> int:
+        """Return the memory beyond torch's own, and remember the peak."""
         now = tree_bytes(self.process.pid) - self.torch_bytes
         self.peak_bytes = max(self.peak_bytes, now)
         return now
 
     def pause(self) -> None:
-        """The contestant waits here."""
+        """Measure the memory while the contestant waits, then let it continue."""
         if self.stage == "torch":
             self.torch_bytes = tree_bytes(self.process.pid)
         else:
@@ -113,7 +128,7 @@ class _Watch:
 
 
 def _end(process: "subprocess.Popen[bytes]", wait_s: float) -> None:
-    """The contestant and whatever it started, which share its session: by themselves, or else by force."""
+    """Wait for the contestant to end, then kill whatever is left of its session."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(wait_s)
     for pid in session(process.pid):
@@ -128,8 +143,8 @@ def _end(process: "subprocess.Popen[bytes]", wait_s: float) -> None:
 
 
 def session(leader: int) -> list[int]:
-    """Every process of the session that ``leader`` began."""
-    found: list[int] = []
+    """Return the id of every process in the session of ``leader``."""
+    pids: list[int] = []
     for entry in os.listdir("/proc"):
         try:
             if (
@@ -137,14 +152,17 @@ def session(leader: int) -> list[int]:
                 and int(Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[3])
                 == leader
             ):
-                found.append(int(entry))
+                pids.append(int(entry))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def tree_bytes(leader: int) -> int:
-    """Proportional set size, summed: a page that several processes share counts once."""
+    """Return the memory of a session: the sum of the processes' proportional set sizes.
+
+    A page that several processes share counts once.
+    """
     total = 0
     for pid in session(leader):
         try:

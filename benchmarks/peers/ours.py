@@ -1,4 +1,4 @@
-"""Paceline, as its configuration builds it: the stores' Sources with the defaults of conf/."""
+"""Paceline's own contestants: Sources with the defaults of conf/, as a training run builds them."""
 
 import importlib
 from collections.abc import Iterator
@@ -31,7 +31,10 @@ JPEG = Field("uint8", (3, None, None), "image")
 
 
 def part(group: str, name: str, **changes: Any) -> Any:
-    """A component with the defaults of its file under conf/; without Hydra, which reading needs nothing of."""
+    """Return a component with the defaults of its file under conf/.
+
+    Hydra is not imported, because reading does not need it.
+    """
     block = yaml.safe_load(
         Path(framework.__file__).parents[1].joinpath("conf", group, f"{name}.yaml").read_text()
     )
@@ -40,7 +43,10 @@ def part(group: str, name: str, **changes: Any) -> Any:
 
 
 def context(work: Work, verify: str = "off") -> SourceContext:
-    """A Source's context as a training run makes it. Workers: one thread per core where images are decoded."""
+    """Return the context of a Source, as a training run makes it.
+
+    If images are decoded, a thread per core reads them.
+    """
     small = work.workload in "DER"
     transform = (
         part("transform", "none")
@@ -60,6 +66,8 @@ def context(work: Work, verify: str = "off") -> SourceContext:
 
 
 def epochs(source: Source) -> Epoch:
+    """Return the epochs of a Source whose field ``image`` is compared."""
+
     def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
         for batch, _, _ in source.batches(number):
             yield batch["image"], batch["index"]
@@ -100,7 +108,10 @@ def _nested(work: Work) -> SourceContext:
 
 
 def _rows(source: Source) -> Epoch:
-    """R: the values of a batch one after another, which a nested tensor holds."""
+    """Return epochs of R whose batches are the values of all records, concatenated.
+
+    A nested tensor stores them like that.
+    """
 
     def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
         for batch, _, _ in source.batches(number):
@@ -114,14 +125,18 @@ def marked_hdf5(work: Work) -> Epoch:
 
 
 def dataset_pillow(work: Work) -> Epoch:
-    """The Dataset of the row "DataLoader + Pillow", as it is."""
-    from peers.torch_loader import Pillow  # here: the other rows must not pay for it
+    """Return epochs of A or B that read the Dataset of the row "DataLoader + Pillow"."""
+    # Imported here, because the other rows must not pay for it.
+    from peers.torch_loader import Pillow
 
     return _items(Pillow(work.files()), work, None)
 
 
 def dataset_pillow_threads(work: Work) -> Epoch:
-    """The same with threads: Pillow decodes without Python's lock."""
+    """Return epochs of A or B that read the same Dataset in threads.
+
+    Pillow releases Python's lock while it decodes.
+    """
     from peers.torch_loader import Pillow
 
     return _items(Pillow(work.files(), keyed=True), work, "thread")
@@ -144,7 +159,10 @@ def _items(dataset: Any, work: Work, kind: str | None) -> Epoch:
 
 
 def augmented(work: Work) -> Epoch:
-    """E: the batch is finished by ``augment=crop_flip`` with the draws it would have on any device."""
+    """Return epochs of E that augment batches by ``augment=crop_flip``.
+
+    The draws are the same as on any device.
+    """
     source = hdf5_source(work.path("paceline.h5"), context=context(work))
     augment = part("augment", "crop_flip", padding=PADDING, mean=MEAN, std=STD)
 
@@ -157,17 +175,21 @@ def augmented(work: Work) -> Epoch:
 
 
 def hdf5_chw(work: Work) -> Epoch:
-    """C as planes, which is how pixels are packed unless ``pack.layout=hwc`` is asked for."""
+    """Return epochs of C that read pixels stored as planes, the default of ``pack.layout``."""
     return epochs(hdf5_source(work.path("paceline-chw.h5"), context=context(work)))
 
 
 def make_stores(work: Work) -> None:
-    """paceline.h5 and paceline.lmdb: the files' own bytes, or the pixels of raw.npy; C's interleaved, D's as planes."""
+    """Write paceline.h5 and paceline.lmdb: the files as they are, or the pixels of raw.npy.
+
+    The pixels of C stay interleaved. Those of D are stored as planes.
+    """
     _write(HDF5Writer, "paceline.h5", work, planes=work.workload != "C")
     _write(LMDBWriter, "paceline.lmdb", work, planes=work.workload != "C")
 
 
 def make_chw(work: Work) -> None:
+    """Write paceline-chw.h5, which has the pixels of C as planes."""
     _write(HDF5Writer, "paceline-chw.h5", work, planes=True)
 
 
@@ -190,7 +212,7 @@ def _write(writer_class: Any, name: str, work: Work, planes: bool) -> None:
 
 
 def make_ragged(work: Work) -> None:
-    """ragged.h5 and ragged.lmdb."""
+    """Write R into ragged.h5 and ragged.lmdb."""
     field = Field("float32", (None,))
     arrays = work.ragged()
     for writer_class, name in ((HDF5Writer, "ragged.h5"), (LMDBWriter, "ragged.lmdb")):
@@ -202,7 +224,7 @@ def make_ragged(work: Work) -> None:
 
 
 def make_marked(work: Work) -> None:
-    """marked.h5: image files, label maps and boxes."""
+    """Write M into marked.h5: image files, label maps and boxes."""
     fields = {
         "image": JPEG,
         "mask": Field("uint8", (1, None, None), "image", "labels"),

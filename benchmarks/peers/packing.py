@@ -1,7 +1,8 @@
-"""Packing beside a plain Pillow loop: ``python -m peers.packing FOLDER NUM_WORKERS ROUNDS``; JSON on standard output.
+"""Compare packing with a plain Pillow loop: ``python -m peers.packing FOLDER NUM_WORKERS ROUNDS``.
 
-Whole commands are timed, in turn. What a command needs to start (imports, mostly) is seen from the same command on two images, and
-taken off, so that 800 images speak for 800,000.
+Whole commands are timed, in turn. The time that a command needs to start (mostly imports) is
+measured by the same command on two images, and subtracted, so that the rate of 800 images also
+holds for 800,000. The result is printed as JSON.
 """
 
 import io
@@ -24,6 +25,7 @@ FEW = 2
 
 
 def resized(path: str) -> bytes:
+    """Scale an image file to a shorter side of 256 pixels. Return it as a JPEG of quality 90."""
     with Image.open(path) as file:
         image = file.convert("RGB")
     scale = 256 / min(image.size)
@@ -36,7 +38,7 @@ def resized(path: str) -> bytes:
 
 
 def pillow_loop(folder: str, output: str, num_workers: int) -> None:
-    """What one writes in ten minutes: a pool that scales, one process that writes."""
+    """Pack as a script of ten minutes does: a pool scales the images, and this process writes."""
     files = sorted(str(path) for path in Path(folder).glob("*/*"))
     environment = lmdb.open(output, subdir=False, map_size=1 << 34)
     with Pool(num_workers) as pool, environment.begin(write=True) as transaction:
@@ -46,7 +48,7 @@ def pillow_loop(folder: str, output: str, num_workers: int) -> None:
 
 
 def seconds(name: str, folder: str, num_workers: int, place: str) -> tuple[float, int]:
-    """(seconds of the whole command, bytes on the disk)."""
+    """Run a whole command. Return its seconds, and the bytes that it wrote to the disk."""
     output = os.path.join(place, "packed.lmdb")
     if name == LOOP:
         command = [sys.executable, "-m", "peers.packing", "loop", folder, output, str(num_workers)]
@@ -73,28 +75,28 @@ def main(data: str, num_workers: int, rounds: int) -> None:
         for name in sorted(os.listdir(files))[:FEW]:
             shutil.copytree(os.path.join(files, name), os.path.join(few, name))
         for _ in range(rounds):
-            for name, found in rows.items():
+            for name, times in rows.items():
                 start_s, _ = seconds(name, few, num_workers, place)
                 whole_s, size = seconds(name, files, num_workers, place)
-                found.append((whole_s, start_s, size))
+                times.append((whole_s, start_s, size))
     rates = {
-        name: [(count - FEW) / (whole - start) for whole, start, _ in found]
-        for name, found in rows.items()
+        name: [(count - FEW) / (whole - start) for whole, start, _ in times]
+        for name, times in rows.items()
     }
     told = [
         {
             "name": name,
-            "whole_s": statistics.median(whole for whole, _, _ in found),
-            "start_s": statistics.median(start for _, start, _ in found),
+            "whole_s": statistics.median(whole for whole, _, _ in times),
+            "start_s": statistics.median(start for _, start, _ in times),
             "rate": statistics.median(rates[name]),
             "least": min(rates[name]),
             "most": max(rates[name]),
             "ratio": statistics.median(
                 mine / loop for mine, loop in zip(rates[name], rates[LOOP], strict=True)
             ),
-            "bytes": found[0][2],
+            "bytes": times[0][2],
         }
-        for name, found in rows.items()
+        for name, times in rows.items()
     ]
     print(json.dumps({"rows": told}))
 

@@ -1,6 +1,8 @@
-"""S: how much of padded batches is padding, with and without buckets: ``python -m peers.padding RECORDS``.
+"""Measure how much of padded batches is padding: ``python -m peers.padding RECORDS``.
 
-Lengths are as those of read speech: log-normal, median 5 seconds, 100 frames a second, at most 30.
+This is workload S: the same records are read with and without buckets. Their lengths are like those
+of read speech: log-normal with a median of 5 seconds, at most 30 seconds, 100 frames a second. The
+result is printed as JSON.
 """
 
 import json
@@ -29,11 +31,13 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 
 def lengths(count: int) -> np.ndarray:
+    """Return the lengths of ``count`` records, in frames: int64 [count]."""
     draws = np.random.default_rng(SEED).lognormal(np.log(MEDIAN), SPREAD, count)
     return draws.clip(1, LONGEST).astype(np.int64)
 
 
 def write(path: str, count: int) -> None:
+    """Write a store of ``count`` records."""
     field = Field("float32", (None, FRAME_VALUES))
     writer = HDF5Writer(path, fields={"speech": field}, num_records=count)
     arrays = [np.ones((length, FRAME_VALUES), np.float32) for length in lengths(count).tolist()]
@@ -42,6 +46,8 @@ def write(path: str, count: int) -> None:
 
 
 def measured(path: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Read an epoch, and return its share of padding, its records and their rate."""
+
     def order(num_records: int) -> Order:
         return Order(num_records, batch_size=BATCH_SIZE, seed=SEED, shuffle=True)
 

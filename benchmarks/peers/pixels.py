@@ -1,4 +1,4 @@
-"""What the hand-written datasets do to one image: decode, cut a random window, scale, flip."""
+"""Operations of the hand-written datasets on an image: decode, cut a window, scale, flip."""
 
 import random
 from typing import Any
@@ -14,12 +14,15 @@ cv2.setNumThreads(0)  # the workers are the parallelism
 
 
 def decoded(data: Any) -> np.ndarray:
-    """JPEG bytes -> uint8 [H, W, 3], by libjpeg-turbo."""
+    """Decode a JPEG with libjpeg-turbo. Return uint8 [H, W, 3]."""
     return simplejpeg.decode_jpeg(data, colorspace="RGB")
 
 
 def scaled(part: np.ndarray, antialias: bool) -> np.ndarray:
-    """uint8 [h, w, 3] -> [SIZE, SIZE, 3]; shrinking by area where ``antialias``, else linear."""
+    """Scale uint8 [h, w, 3] to [SIZE, SIZE, 3].
+
+    Shrinking averages areas if ``antialias`` is set. Otherwise, scaling is linear.
+    """
     shrinking = part.shape[0] > SIZE or part.shape[1] > SIZE
     return cv2.resize(
         part,
@@ -29,7 +32,11 @@ def scaled(part: np.ndarray, antialias: bool) -> np.ndarray:
 
 
 def random_crop(image: np.ndarray, antialias: bool) -> Tensor:
-    """uint8 [H, W, 3] -> uint8 [3, SIZE, SIZE], a view that collating makes contiguous: one copy, not two."""
+    """Cut a random window out of uint8 [H, W, 3], scale it and flip half of all images.
+
+    Returns:
+        uint8 [3, SIZE, SIZE]. It is a view that collating makes contiguous, which saves a copy.
+    """
     top, left, height, width = random_window(*image.shape[:2])
     image = scaled(image[top : top + height, left : left + width], antialias)
     if random.random() < FLIP:

@@ -1,4 +1,7 @@
-"""R: HDF5 with a type of variable length, as h5py's documentation has it: read by batch, and by item in a DataLoader."""
+"""HDF5 with a type of variable length, for workload R.
+
+The file is written as in h5py's documentation. It is read by batch, and by item in a DataLoader.
+"""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -15,13 +18,16 @@ FILE = "variable.h5"
 
 
 def joined(items: list[tuple[np.ndarray, int]]) -> tuple[Tensor, Tensor]:
-    """(the values of all items one after another, their numbers)."""
+    """Collate items. Return the values of all items, concatenated, and their numbers."""
     values = np.concatenate([array for array, _ in items])
     return torch.from_numpy(values), torch.tensor([number for _, number in items])
 
 
 def by_batch(work: Work) -> Epoch:
-    """A batch is one read of sorted places, the fastest that h5py offers."""
+    """Return epochs that read each batch in a single call, by sorted indices.
+
+    This is the fastest way that h5py offers.
+    """
     file = h5py.File(work.path(FILE), "r")
     values: Any = file["values"]
 
@@ -35,6 +41,8 @@ def by_batch(work: Work) -> Epoch:
 
 
 class Items(Dataset[Any]):
+    """A Dataset that reads one record at a time, and opens the file in the worker."""
+
     def __init__(self, path: str, count: int) -> None:
         self.path, self.count = path, count
 
@@ -50,6 +58,7 @@ class Items(Dataset[Any]):
 
 
 def by_item(work: Work) -> Epoch:
+    """Return epochs that read records one by one in the workers of a DataLoader."""
     made = DataLoader(
         Items(work.path(FILE), work.num_records),
         work.batch_size,

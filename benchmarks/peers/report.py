@@ -1,4 +1,8 @@
-"""Results to tables: medians and spreads, ratios inside a round, what was to be reached, and whose output was not as all others'."""
+"""Turn results into a report in Markdown.
+
+Its tables show medians and spreads, ratios inside a round, and the goals. It also names the
+contestants that failed or whose output is wrong.
+"""
 
 import importlib.metadata
 import statistics
@@ -28,7 +32,8 @@ SHAPES = {
     "M": [3, 224, 224],
     "R": [],
 }
-CROP_MEAN = 130.0  # how far the means of two sets of random crops may be apart, times the square root of their number
+# How far the means of two sets of random crops may differ, times the square root of their number.
+CROP_MEAN = 130.0
 MEAN_TOLERANCE = {"D": 1e-6, "E": 0.02, "R": 1e-6}
 TITLES = {
     "A": "A: full-size JPEG files, random-resized crop 224, flip; batches of 64, uint8 NCHW",
@@ -39,7 +44,7 @@ TITLES = {
     "M": "M: B with masks and boxes through one random-resized crop 224 and flip; batches of 64",
     "R": "R: 1 to 1,000 float32 a record, shuffled; batches of 256, one record after another",
 }
-# (workload, filter, ours, the other or "best peer", at least so many times as fast)
+# Workload, filter, our contestant, the other or "best peer", at least so many times as fast.
 GOALS = [
     *(
         ("A", f, "paceline hdf5", "a thread per core, no framework", 0.95)
@@ -78,7 +83,10 @@ Key = tuple[str, str, str]  # workload, filter, name
 
 
 def circumstances() -> dict[str, Any]:
-    """The machine and the versions, looked up after the measurements: it imports torch."""
+    """Return the machine, the versions and the commit.
+
+    Call this after the measurements, because it imports torch.
+    """
     from framework.measure.host import machine
 
     versions: dict[str, str] = {}
@@ -93,7 +101,7 @@ def circumstances() -> dict[str, Any]:
 
 
 class Table:
-    """The results by contestant: ``rate`` of a round is the median of its laps."""
+    """The results by contestant. The rate of a round is the median of its laps."""
 
     def __init__(self, results: list[dict[str, Any]]) -> None:
         self.rows: dict[Key, dict[int, dict[str, Any]]] = defaultdict(dict)
@@ -114,7 +122,10 @@ class Table:
         }
 
     def best_peer(self, workload: str, filter_: str) -> tuple[str, dict[int, float]]:
-        """(its name by median, the fastest peer's rate of each round)."""
+        """Return the best peer's name, and the rate of the fastest peer in each round.
+
+        The best peer has the highest median of all laps. Another peer may be faster in a round.
+        """
         peers = [
             key
             for key, role in self.roles.items()
@@ -130,6 +141,7 @@ class Table:
         return name, rates
 
     def ratio(self, mine: dict[int, float], other: dict[int, float]) -> float | None:
+        """Return the median of the rounds' ratios mine / other, or None if they share no round."""
         shared = sorted(mine.keys() & other.keys())
         return statistics.median(mine[n] / other[n] for n in shared) if shared else None
 
@@ -141,7 +153,11 @@ class Table:
 
 
 def wrong_output(table: Table, counts: dict[str, int]) -> dict[Key, str]:
-    """Contestants whose checked epoch was not: every record once, shuffled, of the workload's shape and type, and of our mean."""
+    """Return the contestants whose checked epoch is wrong, with the reason.
+
+    An epoch must have every record once, shuffled, in the workload's shape and type, and its mean
+    must be close to ours.
+    """
     wrong: dict[Key, str] = {}
     for key, rounds in table.rows.items():
         workload, filter_, _ = key
@@ -158,6 +174,7 @@ def wrong_output(table: Table, counts: dict[str, int]) -> dict[Key, str]:
 
 
 def _wrong(result: dict[str, Any], workload: str, count: int, mean: float | None) -> str:
+    """Return what is wrong with a result, or ""."""
     if (result["records"], result["distinct"]) != (count, count):
         return f"{result['records']} records, {result['distinct']} distinct, of {count}"
     if not result["shuffled"]:
@@ -173,7 +190,7 @@ def _wrong(result: dict[str, Any], workload: str, count: int, mean: float | None
 
 
 def markdown(told: dict[str, Any], baselines: dict[str, str]) -> tuple[str, dict[Key, str]]:
-    """The report, and whose output was wrong."""
+    """Return the report, and the contestants whose output is wrong."""
     table, facts = Table(told["results"]), told["facts"]
     wrong = wrong_output(table, facts["counts"])
     parts = [_head(facts)]
@@ -204,12 +221,16 @@ def _head(facts: dict[str, Any]) -> str:
     return (
         f"# Reading beside the peers, {facts['date']}\n\n"
         f"`{facts['command']}` at {facts['commit']}.{quick}\n\n"
-        f"{machine['num_cores']} cores of {machine['processor']}, {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['platform']}; "
-        f"{facts['workers']} threads or processes each; {facts['rounds']} rounds of {facts['laps']} laps after a checked warm-up epoch; "
+        f"{machine['num_cores']} cores of {machine['processor']}, "
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['platform']}; "
+        f"{facts['workers']} threads or processes each; "
+        f"{facts['rounds']} rounds of {facts['laps']} laps after a checked warm-up epoch; "
         f"records: {facts['counts']}; page cache warm.\n\n{versions}.\n\n"
-        "Records per second: median (min .. max) of all laps. Ratios are taken inside a round; their median is shown. Rows are "
-        "compared inside one resize filter. Memory: proportional set size of the whole process tree at its highest in the warm-up "
-        "epoch, beyond what `import torch` had taken; it counts mapped pages of the page cache too. First: seconds from the end of the imports to the first batch."
+        "Records per second: median (min .. max) of all laps. Ratios are taken inside a round; "
+        "their median is shown. Rows are compared inside one resize filter. Memory: proportional "
+        "set size of the whole process tree at its highest in the warm-up epoch, beyond what "
+        "`import torch` had taken; it counts mapped pages of the page cache too. First: seconds "
+        "from the end of the imports to the first batch."
     )
 
 
@@ -217,7 +238,10 @@ def _workload(table: Table, workload: str, baseline: str, wrong: dict[Key, str])
     lines = [
         f"## {TITLES[workload]}",
         "",
-        f"| contestant | filter | records/s | x {baseline} | x best peer of the filter | first, s | memory, MB |",
+        (
+            f"| contestant | filter | records/s | x {baseline} | x best peer of the filter "
+            "| first, s | memory, MB |"
+        ),
     ]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     base = next(
@@ -235,7 +259,8 @@ def _workload(table: Table, workload: str, baseline: str, wrong: dict[Key, str])
         start = "" if bound else f"{table.middle(key, 'first_s'):.2f}"
         memory = "" if bound else f"{table.worst(key, 'memory_bytes') / 1e6:,.0f}"
         lines.append(
-            f"| {name} | {key[1]} | {rate} | {_times(table.ratio(mine, base))} | {_times(table.ratio(mine, best))} | {start} | {memory} |"
+            f"| {name} | {key[1]} | {rate} | {_times(table.ratio(mine, base))} "
+            f"| {_times(table.ratio(mine, best))} | {start} | {memory} |"
         )
     return "\n".join(lines)
 
@@ -262,7 +287,8 @@ def _goals(table: Table) -> str:
         if ratio is not None:
             label = f"best peer ({name})" if other == "best peer" else name
             lines.append(
-                f"| {workload} | {filter_} | {ours} | {label} | {ratio:.2f} x | {wanted} x | {_verdict(ratio >= wanted)} |"
+                f"| {workload} | {filter_} | {ours} | {label} | {ratio:.2f} x | {wanted} x "
+                f"| {_verdict(ratio >= wanted)} |"
             )
     if (
         laps := table.laps(("D", "-", "paceline lmdb"))
@@ -271,7 +297,8 @@ def _goals(table: Table) -> str:
     ):
         rate = statistics.median(laps)
         lines.append(
-            f"| D | - | paceline lmdb | | {rate:,.0f}/s | {LMDB_RATE:,.0f}/s | {_verdict(rate >= LMDB_RATE)} |"
+            f"| D | - | paceline lmdb | | {rate:,.0f}/s | {LMDB_RATE:,.0f}/s "
+            f"| {_verdict(rate >= LMDB_RATE)} |"
         )
     for key in (
         key
@@ -280,10 +307,12 @@ def _goals(table: Table) -> str:
     ):
         first, memory = table.middle(key, "first_s"), table.worst(key, "memory_bytes")
         lines.append(
-            f"| F | {key[1]} | {key[2]} | first batch | {first:.2f} s | {FIRST_S} s | {_verdict(first <= FIRST_S)} |"
+            f"| F | {key[1]} | {key[2]} | first batch | {first:.2f} s | {FIRST_S} s "
+            f"| {_verdict(first <= FIRST_S)} |"
         )
         lines.append(
-            f"| F | {key[1]} | {key[2]} | memory | {memory / 1e6:.0f} MB | {MEMORY_BYTES / 1e6:.0f} MB | {_verdict(memory <= MEMORY_BYTES)} |"
+            f"| F | {key[1]} | {key[2]} | memory | {memory / 1e6:.0f} MB "
+            f"| {MEMORY_BYTES / 1e6:.0f} MB | {_verdict(memory <= MEMORY_BYTES)} |"
         )
     return "\n".join(lines) if len(lines) > 4 else ""
 
@@ -293,14 +322,17 @@ def _verdict(reached: bool) -> str:
 
 
 def _start(table: Table) -> str:
-    """F: from A."""
+    """Return the section of workload F, which shows figures of A."""
     keys = [key for key in table.rows if key[0] == "A" and table.roles[key] != "bound"]
     if not keys:
         return ""
     lines = [
         "## F: start and memory on A",
         "",
-        "| contestant | filter | torch and imports, s | first batch after them, s | memory, MB | grown in the timed laps, MB |",
+        (
+            "| contestant | filter | torch and imports, s | first batch after them, s "
+            "| memory, MB | grown in the timed laps, MB |"
+        ),
     ]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for key in sorted(keys, key=lambda k: table.middle(k, "first_s")):
@@ -308,59 +340,72 @@ def _start(table: Table) -> str:
             result["done_bytes"] - result["warm_bytes"] for result in table.rows[key].values()
         )
         lines.append(
-            f"| {key[2]} | {key[1]} | {table.middle(key, 'imports_s'):.2f} | {table.middle(key, 'first_s'):.2f} "
+            f"| {key[2]} | {key[1]} | {table.middle(key, 'imports_s'):.2f} "
+            f"| {table.middle(key, 'first_s'):.2f} "
             f"| {table.worst(key, 'memory_bytes') / 1e6:,.0f} | {grown / 1e6:+,.0f} |"
         )
     return "\n".join(lines)
 
 
-def _packing(found: dict[str, Any] | None) -> str:
-    if not found or "failed" in found:
-        return f"## Packing\n\nNot measured: {found['failed']}" if found else ""
+def _packing(measured: dict[str, Any] | None) -> str:
+    if not measured:
+        return ""
+    if "failed" in measured:
+        return f"## Packing\n\nNot measured: {measured['failed']}"
     lines = ["## P: packing the files of A into LMDB, shorter side 256, JPEG quality 90", ""]
     lines += [
-        "| packer | whole command, s | the same on 2 images, s | images/s beyond that | ratio | bytes |",
+        (
+            "| packer | whole command, s | the same on 2 images, s | images/s beyond that "
+            "| ratio | bytes |"
+        ),
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for row in found["rows"]:
+    for row in measured["rows"]:
         spread = f"{row['rate']:,.0f} ({row['least']:,.0f} .. {row['most']:,.0f})"
         lines.append(
-            f"| {row['name']} | {row['whole_s']:.2f} | {row['start_s']:.2f} | {spread} | {row['ratio']:.2f} | {row['bytes']:,} |"
+            f"| {row['name']} | {row['whole_s']:.2f} | {row['start_s']:.2f} | {spread} "
+            f"| {row['ratio']:.2f} | {row['bytes']:,} |"
         )
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "Ratio: of whole commands less their start, to the plain loop's in the same round; 1.5 was to be reached.",
-        ]
+    note = (
+        "Ratio: of whole commands less their start, to the plain loop's in the same round; "
+        "1.5 was to be reached."
     )
+    return "\n".join([*lines, "", note])
 
 
-def _difference(found: dict[str, Any] | None) -> str:
-    if not found or "failed" in found:
-        return f"## Pixels beside Pillow's\n\nNot measured: {found['failed']}" if found else ""
+def _difference(measured: dict[str, Any] | None) -> str:
+    if not measured:
+        return ""
+    if "failed" in measured:
+        return f"## Pixels beside Pillow's\n\nNot measured: {measured['failed']}"
     lines = [
         "## Pixels beside Pillow's antialiased bilinear",
         "",
-        f"{found['images']} images of A, the same windows, levels of 0 .. 255.",
+        f"{measured['images']} images of A, the same windows, levels of 0 .. 255.",
         "",
     ]
     lines += [
         "| ours | windows | mean difference | 99.9 % below | largest |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for row in found["rows"]:
+    for row in measured["rows"]:
         lines.append(
-            f"| {row['filter']} | {row['windows']} | {row['mean']:.2f} | {row['p999']:.0f} | {row['largest']} |"
+            f"| {row['filter']} | {row['windows']} | {row['mean']:.2f} | {row['p999']:.0f} "
+            f"| {row['largest']} |"
         )
     return "\n".join(lines)
 
 
-def _padding(found: dict[str, Any] | None) -> str:
-    if not found or "failed" in found:
-        return f"## Padding\n\nNot measured: {found['failed']}" if found else ""
+def _padding(measured: dict[str, Any] | None) -> str:
+    if not measured:
+        return ""
+    if "failed" in measured:
+        return f"## Padding\n\nNot measured: {measured['failed']}"
     lines = [
-        f"## S: padding of {found['records']:,} records with lengths as of speech; batches of 64",
+        (
+            f"## S: padding of {measured['records']:,} records with lengths as of speech; "
+            "batches of 64"
+        ),
         "",
         f"At most {MOST_PADDING:.0%} was to be reached with buckets.",
         "",
@@ -368,7 +413,8 @@ def _padding(found: dict[str, Any] | None) -> str:
         "| --- | --- | --- |",
     ]
     lines += [
-        f"| {row['order']} | {row['padding']:.1%} | {row['rate']:,.0f} |" for row in found["rows"]
+        f"| {row['order']} | {row['padding']:.1%} | {row['rate']:,.0f} |"
+        for row in measured["rows"]
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,7 @@
-"""SPDL: a thread pipeline over FFmpeg's decoder, crop and scaler; swscale's bilinear averages when it shrinks, as Pillow's does."""
+"""SPDL: a pipeline of threads with FFmpeg's decoder, crop and scaler.
+
+The scaler (bilinear, of swscale) averages when it shrinks, as Pillow's does.
+"""
 
 import random
 from collections.abc import Iterator

@@ -27,11 +27,15 @@ WIDTHS = (24, 64, 256, 256)
 
 
 class Images(NamedTuple):
+    """Images with their labels, on a device."""
+
     pixels: Tensor  # uint8 [n, 3, 32, 32]
     labels: Tensor  # int64 [n]
 
 
 class Result(NamedTuple):
+    """The test accuracy of a trained net, and the time that training took."""
+
     accuracy: float
     seconds: float  # of training, without evaluating
 
@@ -84,7 +88,7 @@ def normalized(images: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def shifted(padded: Tensor) -> Tensor:
-    """Cut each image anew out of its padded one."""
+    """Cut each image out of its padded one, at a new random place."""
     side = padded.shape[-1] - 2 * SHIFT
     places = torch.randint(2 * SHIFT + 1, (len(padded), 2), device=padded.device)
     result = padded.new_empty(len(padded), 3, side, side)

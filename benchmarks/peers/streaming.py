@@ -1,7 +1,8 @@
 """mosaicml-streaming: MDS shards, StreamingDataset, StreamingDataLoader.
 
-Its package imports its text and vision examples, and with them transformers and torchvision, which reading records needs nothing of:
-empty modules stand in for them, which makes its start faster and smaller, never slower.
+The package imports its text and vision examples, and with them transformers and torchvision.
+Reading records does not need them, so empty modules stand in for them. That makes its start faster
+and smaller, never slower.
 """
 
 import shutil
@@ -15,6 +16,7 @@ from torch import Tensor, from_numpy
 
 
 def _stand_in() -> None:
+    """Register empty modules in place of what the package needs for its examples."""
     for name in ("streaming.text", "streaming.vision", "streaming.multimodal"):
         sys.modules[name] = ModuleType(name)
     for name, kind in (
@@ -33,6 +35,8 @@ from streaming import MDSWriter, StreamingDataLoader, StreamingDataset  # noqa: 
 
 
 class Images(StreamingDataset):
+    """JPEGs of A and B, decoded and cropped."""
+
     antialias = True
 
     def __getitem__(self, at: Any) -> tuple[Tensor, int]:
@@ -41,6 +45,8 @@ class Images(StreamingDataset):
 
 
 class Planes(StreamingDataset):
+    """Raw pixels of D, stored as planes."""
+
     def __getitem__(self, at: Any) -> tuple[Tensor, int]:
         item = super().__getitem__(at)
         return from_numpy(item["image"]), item["number"]

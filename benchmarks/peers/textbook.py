@@ -1,4 +1,7 @@
-"""HDF5 and LMDB the way tutorials read them: a Dataset that opens the file in the worker and reads one item at a time."""
+"""HDF5 and LMDB as tutorials read them.
+
+A Dataset opens the file in the worker and reads one item at a time.
+"""
 
 from typing import Any
 
@@ -14,7 +17,11 @@ from torch.utils.data import Dataset
 
 
 class HDF5Items(Dataset[Any]):
-    """``x`` of a file: pixels [N, H, W, 3], or variable-length JPEG bytes."""
+    """A Dataset of the HDF5 dataset ``x``.
+
+    ``x`` has JPEG files of variable length or pixels [N, H, W, 3], which are cropped at random.
+    With ``crop=False``, it has pixels that are returned as they are.
+    """
 
     def __init__(self, path: str, work: Work, crop: bool = True) -> None:
         self.path, self.work, self.crop = path, work, crop
@@ -35,7 +42,11 @@ class HDF5Items(Dataset[Any]):
 
 
 class LMDBItems(Dataset[Any]):
-    """A value per record: JPEG bytes, or the pixels' own where ``shape`` says what they are."""
+    """A Dataset of an LMDB file with a value per record.
+
+    A value is a JPEG file or, if ``shape`` is given, the bytes of pixels in that shape. Images are
+    cropped at random. With ``crop=False``, pixels are returned as they are.
+    """
 
     def __init__(
         self, path: str, work: Work, shape: tuple[int, ...] | None, crop: bool = True
@@ -74,7 +85,10 @@ def hdf5_chunked(work: Work) -> Epoch:
 
 
 def hdf5_plain(work: Work) -> Epoch:
-    """D: nothing is done to the pixels, which lie as [N, 3, 32, 32]."""
+    """Return epochs of D whose pixels are stored as [N, 3, 32, 32].
+
+    Nothing is done to them.
+    """
     return batches(HDF5Items(work.path("planes.h5"), work, crop=False), work)
 
 
@@ -119,7 +133,7 @@ def _make_hdf5(path: str, pixels: np.ndarray, chunks: bool | None = None) -> Non
 
 
 def planes(work: Work) -> np.ndarray:
-    """D's pixels as the batch wants them: uint8 [N, 3, 32, 32]."""
+    """Return the pixels of D in the layout of a batch: uint8 [N, 3, 32, 32]."""
     return np.ascontiguousarray(np.load(work.path("raw.npy")).transpose(0, 3, 1, 2))
 
 

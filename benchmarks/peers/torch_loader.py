@@ -1,4 +1,7 @@
-"""torch's DataLoader over image files: with Pillow, which is where everybody begins, and with simplejpeg and OpenCV."""
+"""torch's DataLoader over image files.
+
+Images are decoded and scaled by Pillow, as most people do at first, or by simplejpeg and OpenCV.
+"""
 
 import random
 from typing import Any
@@ -12,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Pillow(Dataset[Any]):
-    """Scales with Pillow's bilinear, which averages when it shrinks.
+    """A Dataset of image files, scaled by Pillow's bilinear, which averages when it shrinks.
 
     With ``keyed``, each item has a generator of its own, so that threads may read items.
     """
@@ -38,6 +41,8 @@ class Pillow(Dataset[Any]):
 
 
 class SimpleJpeg(Dataset[Any]):
+    """A Dataset of image files, decoded by simplejpeg and scaled by OpenCV."""
+
     def __init__(self, files: list[str], antialias: bool) -> None:
         self.files, self.antialias = files, antialias
 
@@ -45,17 +50,19 @@ class SimpleJpeg(Dataset[Any]):
         return len(self.files)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        from peers.pixels import (
-            decoded,
-            random_crop,
-        )  # here: the Pillow row must not pay for OpenCV
+        # Imported here, because the row with Pillow must not pay for OpenCV.
+        from peers.pixels import decoded, random_crop
 
         with open(self.files[number], "rb") as file:
             return random_crop(decoded(file.read()), self.antialias), number
 
 
 def batches(dataset: Dataset[Any], work: Work, loader: type[DataLoader[Any]] = DataLoader) -> Epoch:
-    """The usual loader: workers that stay, shuffled, the last batch kept; collating writes into shared memory."""
+    """Return the epochs of a usual DataLoader.
+
+    It shuffles, keeps the last batch, and keeps its workers between epochs. They collate into
+    shared memory.
+    """
     made = loader(
         dataset,
         work.batch_size,
@@ -75,7 +82,10 @@ def simplejpeg(work: Work) -> Epoch:
 
 
 def prefetch_generator(work: Work) -> Epoch:
-    """As prefetch_generator's readme says: the DataLoader inside a BackgroundGenerator."""
+    """Return the epochs of a DataLoader in a BackgroundGenerator.
+
+    The readme of prefetch_generator advises this.
+    """
     from prefetch_generator import BackgroundGenerator
 
     class DataLoaderX(DataLoader[Any]):

@@ -1,4 +1,7 @@
-"""webdataset: tar shards, shuffled by shard and in a buffer, batched in the workers, by its own loader."""
+"""webdataset, with tar shards and its own loader.
+
+It shuffles shards, and records in a buffer. The workers make the batches.
+"""
 
 import glob
 import os

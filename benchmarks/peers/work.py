@@ -1,4 +1,4 @@
-"""What a contestant is given, and the random window that hand-written datasets cut."""
+"""The task of a contestant, and the random window that hand-written datasets cut."""
 
 import math
 import os
@@ -16,16 +16,21 @@ SCALE, RATIO, FLIP = (0.08, 1.0), (3 / 4, 4 / 3), 0.5  # torchvision's defaults
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10, for E
 PADDING = 4
 
-Epoch = Callable[
-    [int], Iterator[tuple[Tensor, Tensor]]
-]  # number -> batches: (images [B, C, H, W], record numbers [B])
+# Takes the number of an epoch, yields its batches: images [B, C, H, W] and record numbers [B].
+Epoch = Callable[[int], Iterator[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
 class Work:
-    """One workload (A, B, C, D, E, M or R) as one contestant meets it. ``folder`` holds its data, in every contestant's own format.
+    """A workload as a contestant gets it.
 
-    ``num_workers``: processes or threads, as many as there are cores. ``antialias``: whether shrinking averages.
+    Attributes:
+        workload: A, B, C, D, E, M or R.
+        folder: The folder of the data set (see `peers.made`), with every contestant's own format.
+        num_records: Records of an epoch.
+        batch_size: Records of a batch.
+        num_workers: Processes or threads, by default as many as there are cores.
+        antialias: Whether shrinking averages.
     """
 
     workload: str
@@ -39,23 +44,26 @@ class Work:
         return os.path.join(self.folder, name)
 
     def files(self) -> list[str]:
-        """The workload's image files; a record's number is its place in this list."""
+        """Return the paths of the image files. A record's number is its place in this list."""
         return [str(path) for path in sorted(Path(self.folder, "files").glob("*/*"))]
 
     def masks(self) -> list[str]:
-        """M's label maps, in the order of ``files``."""
+        """Return the paths of M's label maps, in the order of ``files``."""
         return [str(path) for path in sorted(Path(self.folder, "masks").glob("*"))]
 
     def ragged(self) -> list[np.ndarray]:
-        """R's records: float32 of 1 to 1,000 values."""
+        """Return R's records: arrays of 1 to 1,000 float32."""
         ends = np.cumsum(np.load(self.path("lengths.npy")))
         return np.split(np.load(self.path("values.npy")), ends[:-1])
 
 
 def random_window(height: int, width: int, rng: Any = random) -> tuple[int, int, int, int]:
-    """(top, left, height, width), as torchvision's RandomResizedCrop draws it: ten tries, then the middle.
+    """Draw a window as torchvision's RandomResizedCrop does: ten tries, then the middle.
 
     ``rng`` is the module ``random`` or one of its generators.
+
+    Returns:
+        Top, left, height and width.
     """
     for _ in range(10):
         area = height * width * rng.uniform(*SCALE)
