@@ -1,4 +1,7 @@
-"""What every test may use, and a police: a test that leaves a thread, a process or a file behind fails."""
+"""Helpers for all tests, and a police: a test that leaves something behind fails.
+
+This may be a thread, a process, a file or shared memory.
+"""
 
 import gc
 import json
@@ -31,16 +34,19 @@ settings.load_profile("paceline")
 
 
 def children_of_this_process() -> set[int]:
-    """Process ids of this process's children, without zombies and the server of ``tests.cli.preloaded``."""
-    found: set[int] = set()
+    """Return the process ids of this process's children.
+
+    Zombies and the server of ``tests.cli.preloaded`` are left out.
+    """
+    pids: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         try:
-            found |= {int(pid) for pid in (task / "children").read_text().split()}
+            pids |= {int(pid) for pid in (task / "children").read_text().split()}
         except OSError:
             continue
     return {
         pid
-        for pid in found - preloaded.PIDS
+        for pid in pids - preloaded.PIDS
         if Path(f"/proc/{pid}/stat").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     }
 
@@ -68,7 +74,7 @@ def pytest_unconfigure() -> None:
 
 
 def settled(before: set, now, wait_s: float = 5.0) -> set:
-    """What is there beyond ``before`` after it had time to go."""
+    """Return what is still there beyond ``before`` after some time."""
     end = time.monotonic() + wait_s
     while now() - before and time.monotonic() < end:
         gc.collect()
@@ -77,7 +83,7 @@ def settled(before: set, now, wait_s: float = 5.0) -> set:
 
 
 def _end_servers() -> None:
-    """Ends the standard library's processes that forkserver and spawn leave running for the next child."""
+    """End the standard library's processes that forkserver and spawn keep for the next child."""
     forkserver._forkserver._stop()
     if resource_tracker._resource_tracker._fd is not None:
         gc.collect()  # a semaphore that is collected later would start the tracker again
@@ -92,10 +98,9 @@ def police(tmp_path, monkeypatch, tmp_path_factory):
     """
     monkeypatch.chdir(tmp_path)
     preloaded.at_start_of_test = dict(os.environ)
-    before = children_of_this_process(), _threads(), set(os.listdir("/dev/shm")), dict(os.environ)
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # who runs the tests in the background may have it ignored
+    before = children_of_this_process(), _threads(), set(os.listdir("/dev/shm"))
+    # a shell that runs the tests in the background may ignore SIGINT
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     handlers = {
         number: signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -110,7 +115,7 @@ def police(tmp_path, monkeypatch, tmp_path_factory):
     _end_servers()
     assert not settled(before[0], children_of_this_process), "processes left behind"
     if left := settled(before[2], torch_segments):
-        # it may belong to a test that runs beside this one: whose it is, shows when that has ended
+        # it may belong to a test that runs beside this one, so wait until that test has ended
         other_test_processes_wait(locks)
         assert not left & torch_segments(), "shared memory left behind"
     assert not list(tmp_path.rglob("*.tmp.*")), "temporary files left behind"
@@ -120,7 +125,7 @@ FIELDS = {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())}
 
 
 def make_records(count: int) -> dict[str, np.ndarray]:
-    """Small records that differ from each other."""
+    """Return small records that differ from each other."""
     rng = np.random.default_rng(0)
     return {
         "image": rng.integers(0, 256, (count, 3, 4, 4), np.uint8),
@@ -139,7 +144,7 @@ def write_store(path: str, records: dict, fields=None) -> str:
 
 
 def edited_manifest(text: str | bytes, **changes) -> str:
-    """A manifest's text with other values and a CRC32 that fits them: what a program that means harm would write."""
+    """Return a manifest's text with other values and a fitting CRC32, as an attacker writes it."""
     data = {**json.loads(text), **changes}
     data.pop("crc32", None)
     return json.dumps({**data, "crc32": crc32(json.dumps(data).encode())})
@@ -153,7 +158,7 @@ def make_context(
     training: bool = True,
     **options,
 ) -> SourceContext:
-    """A SourceContext with these ``options``; what is no field of one is an Order's."""
+    """Return a SourceContext. Options that are not its fields go to its Order."""
     given = {
         name: options.pop(name)
         for name in list(options)

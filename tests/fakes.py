@@ -54,12 +54,12 @@ class FakeLoader:
 
 
 def span(*seconds):
-    """Of steps that took so many seconds each."""
+    """Return a Span of steps that took these numbers of seconds."""
     return Span.of(seconds)
 
 
 class FakeClock:
-    """One second per mark; ``marks`` and ``skips`` remember."""
+    """A clock on which every mark takes one second. ``marks`` and ``skips`` record the calls."""
 
     def __init__(self):
         self.marks, self.skips, self._present, self._steps = [], 0, Counter(), {}
@@ -79,7 +79,7 @@ class FakeClock:
         return {name: span(*seconds) for name, seconds in steps.items()}
 
     def lap(self):
-        return {name: found.total_s for name, found in self.spans().items()}
+        return {name: measured.total_s for name, measured in self.spans().items()}
 
     def _end(self):
         for name, seconds in self._present.items():
@@ -88,7 +88,7 @@ class FakeClock:
 
 
 class FakeSink:
-    """Keeps the reports."""
+    """A sink that keeps the reports."""
 
     def __init__(self):
         self.reports, self.closed, self.flushed = [], False, []
@@ -107,7 +107,10 @@ class FakeSink:
 
 
 class FakeCheckpoints:
-    """Keeps what was saved, as it was at that moment: (state, weights, best). ``late``: answers whether it is time, one by one."""
+    """Checkpoints that keep copies of what was saved: (state, weights, best).
+
+    ``late`` gives the answers of ``is_late``, one per call.
+    """
 
     def __init__(self, late=()):
         self.saved, self.finals, self._late = [], [], iter(late)
@@ -161,7 +164,7 @@ class MeanValue:
 
 
 class Reads(TorchDispatchMode):
-    """Counts the reads of a device's numbers by the host."""
+    """A mode that counts the host's reads of a device's numbers."""
 
     def __init__(self):
         super().__init__()
@@ -173,13 +176,13 @@ class Reads(TorchDispatchMode):
 
 
 def stop_after(steps):
-    """A ``stop`` that says True from the ``steps``-th question on."""
+    """Return a ``stop`` that is True from its ``steps``-th call on."""
     asked = iter(range(1, 1 << 30))
     return lambda: next(asked) >= steps
 
 
 def make_data(count, dtype=torch.float64):
-    """Separable enough to learn from: ``x`` [count, 4] and ``y`` of three classes."""
+    """Return data that can be learned: ``x`` [count, 4] and ``y`` of three classes."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(count, 4, generator=generator, dtype=dtype)
     return {"x": x, "y": x[:, :3].argmax(1)}
@@ -204,7 +207,10 @@ class ReportingTrainer(Trainer):
 def make_trainer(
     data=None, batch_size=4, *, model=None, lr=0.1, momentum=0.9, ema=None, order=None, **parts
 ):
-    """A Trainer over ``data`` with everything of the simplest kind; ``parts`` replace parts, or fields of the Plan."""
+    """Return a Trainer over ``data`` with simple parts.
+
+    ``parts`` replace its parts or fields of its TrainPlan.
+    """
     data = make_data(18) if data is None else data
     model = make_model() if model is None else model
     plan = {name: parts.pop(name) for name in TrainPlan.__dataclass_fields__ if name in parts}

@@ -8,8 +8,10 @@ from typing import Any
 
 
 def forked(work: Callable[..., Any], *arguments: Any) -> ForkProcess:
-    """A process that does ``work``, begun. From a thread of its own: OpenMP's team, if the present one has used any, is gone in the child,
-    which would wait for it.
+    """Start a forked process that calls ``work``.
+
+    A new thread forks it. If the current thread has used OpenMP, its team of threads does not exist
+    in the child, and the child would wait for it.
     """
     process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
     starter = threading.Thread(target=process.start)

@@ -1,7 +1,7 @@
 """Repeat the tests that start processes, because a race may show once in many runs.
 
 python -m tests.rounds 20                    # find these tests in round 1, then repeat them
-python -m tests.rounds 5 --tests FILE        # repeat the tests that an earlier call has written to FILE
+python -m tests.rounds 5 --tests FILE        # repeat the tests that an earlier call wrote to FILE
 python -m tests.rounds 5 --workers 3         # as many tests at once (2)
 
 It prints a line per round, keeps the output of failed rounds in ``outputs/rounds``, and ends with

@@ -41,7 +41,7 @@ def why_not():
 
 @contextmanager
 def slow_mount(source: Path, place: Path, slow: str, delay_s: float):
-    """Show the files below ``source`` at ``place``. Reading one named ``slow`` takes ``delay_s``."""
+    """Show the files below ``source`` at ``place``. A read of ``slow`` takes ``delay_s``."""
     place.mkdir()
     words = [sys.executable, "-m", "tests.slow_mount", source, place, slow, str(delay_s)]
     root = Path(__file__).parents[1]

@@ -19,7 +19,8 @@ WIDTH = 100
 BANNED_NAMES = ("found", "one")
 # what reads as translated, or says a thing in words that nobody uses
 PHRASES = re.compile(
-    r"\bwhere (there|one|they|that|he) (is|are|has|can|does|will)\b|\bwhere it (has|can|does|will)\b"
+    r"\bwhere (there|one|they|that|he) (is|are|has|can|does|will)\b"
+    r"|\bwhere it (has|can|does|will)\b"
     r"|\bgone on with\b|\bis told\b|\ba thing to do\b|\bfrom here on\b|\bmay be said again\b"
     r"|\bnever is\b|\bfor whom\b|\bwhat became of\b|\bbegin anew\b",
     re.IGNORECASE,
@@ -73,6 +74,10 @@ def _of_node(path: Path, node: ast.AST) -> Iterator[Violation]:
         yield Violation(path, node.lineno, "nested conditional", ast.unparse(node))
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in BANNED_NAMES:
         yield Violation(path, node.lineno, "variable name", node.id)
+    if isinstance(node, ast.arg) and node.arg in BANNED_NAMES:
+        yield Violation(path, node.lineno, "argument name", node.arg)
+    if isinstance(node, Function) and PHRASES.search(node.name.replace("_", " ")):
+        yield Violation(path, node.lineno, "function name", node.name)
     if isinstance(node, Documented):
         doc = ast.get_docstring(node) or ""
         listed = "\n- " in doc or any(section in doc for section in SECTIONS)
@@ -137,7 +142,10 @@ def main() -> int:
         for what, figure, target in table():
             print(f"{what:42} {figure:>10}   {target}")
         return 0
-    paths = python_files("framework", "examples")
+    paths = [
+        *python_files("framework", "examples", "tests", "benchmarks", "docs"),
+        *ROOT.glob("*.py"),
+    ]
     broken = [violation for path in paths for violation in violations(path)]
     if arguments.count:
         print(*Counter(violation.rule for violation in broken).items(), sep="\n")

@@ -1,4 +1,7 @@
-"""Bad input: one line that says what and how to mend it, the documented exit code, no traceback, nothing left behind."""
+"""Bad input gives one line that says what is wrong and what to do.
+
+The exit code is the documented one, there is no traceback, and nothing is left behind.
+"""
 
 import os
 from pathlib import Path
@@ -11,7 +14,7 @@ from tests.cli.command import Done, is_one_error_line, paceline
 
 
 def check(done: Done, code: int, number: str, *words: str) -> None:
-    """One error line of that number, naming these words."""
+    """Check the exit code, and that the one error line has this number and contains ``words``."""
     assert done.code == code, done.err
     assert is_one_error_line(done, number), done.err
     line = next(line for line in done.err.splitlines() if line.startswith("error["))
@@ -20,7 +23,7 @@ def check(done: Done, code: int, number: str, *words: str) -> None:
 
 
 def image_folder(root: str, count: int = 3, size: int = 8) -> Path:
-    """A folder of two classes of gray PNGs."""
+    """Write a folder of gray PNGs in two classes."""
     for name in ("cat", "dog"):
         (Path(root) / name).mkdir(parents=True)
         for number in range(count):
@@ -32,7 +35,7 @@ def image_folder(root: str, count: int = 3, size: int = 8) -> Path:
 
 
 def digits(ending: str) -> str:
-    """A packed store of the digits."""
+    """Pack the digits. Return the path of the store."""
     path = f"digits{ending}"
     output = "hdf5" if ending == ".h5" else "lmdb"
     assert paceline("pack", "input=digits", f"output={output}", f"output.path={path}").code == 0
@@ -189,7 +192,10 @@ def test_images_of_different_sizes_are_said():
 def test_a_full_disk_leaves_the_old_store_and_says_so():
     path = digits(".h5")
     before = Path(path).read_bytes()
-    words = f"ulimit -f 50; exec python -m framework pack input=digits pack.size=[64,64] pack.encode=raw output.path={path}"
+    words = (
+        "ulimit -f 50; exec python -m framework pack input=digits pack.size=[64,64] "
+        f"pack.encode=raw output.path={path}"
+    )
     import subprocess
     import sys
 

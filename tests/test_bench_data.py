@@ -1,4 +1,7 @@
-"""benchmarks/data.py runs, checks what its contestants give, and counts right; its figures are nobody's business here."""
+"""benchmarks/data.py runs, checks what its contestants yield, and counts correctly.
+
+The figures that it measures are not tested.
+"""
 
 import json
 import subprocess

@@ -152,7 +152,7 @@ def test_two_processes_with_virtual_ranks_learn_the_same_bits(dataset, tmp_path)
 @pytest.mark.slow
 def test_sharded_ranks_average_alike(dataset, tmp_path):
     words = ("parallel=fsdp", "parallel.num_processes=2")
-    found, state = ranks(dataset, tmp_path / "sharded", *words)
+    sharded, state = ranks(dataset, tmp_path / "sharded", *words)
     alone, other = ranks(dataset, tmp_path / "alone")
-    assert found == pytest.approx(alone, rel=1e-3)
+    assert sharded == pytest.approx(alone, rel=1e-3)
     assert state["average"].keys() == other["average"].keys()

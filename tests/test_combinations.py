@@ -1,4 +1,4 @@
-"""Every combination of the four groups runs, and changing a choice does not change what is learned."""
+"""Every combination of the four groups runs, and no choice changes what is learned."""
 
 import json
 from pathlib import Path
@@ -15,22 +15,22 @@ AMP_BOUND = 0.15  # relative to fp32, over 12 steps: bf16 has 8 bits of mantissa
 
 
 def jobs(folder: Path) -> dict[tuple[str, ...], Path]:
-    """The jobs of a sweep by their choices."""
-    found = [path.parent for path in folder.glob("*/summary.json")]
+    """Return the jobs of a sweep by their choices."""
+    folders = [path.parent for path in folder.glob("*/summary.json")]
     return {
         tuple(json.loads((job / "summary.json").read_text())["choices"].values()): job
-        for job in found
+        for job in folders
     }
 
 
 def furthest(some: list[float], others: list[float]) -> float:
-    """The largest relative difference of two loss lists."""
+    """Return the largest relative difference of two lists of losses."""
     return max(abs(a - b) / abs(b) for a, b in zip(some, others, strict=True))
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
-    """All 54 combinations of the digits recipe, by one command."""
+    """Run all 54 combinations of the digits recipe with one command."""
     folder = tmp_path_factory.mktemp("sweep")
     grid = [
         "data=hdf5,lmdb,dali",
@@ -55,7 +55,7 @@ def test_in_fp32_and_one_process_all_losses_are_identical(sweep):
         losses(job) for choice, job in sweep.items() if choice[2] != "ddp" and choice[3] == "fp32"
     ]
     assert len(lists) == 18
-    assert all(one == lists[0] for one in lists)
+    assert all(curve == lists[0] for curve in lists)
 
 
 def test_in_amp_and_one_process_all_losses_are_identical(sweep):
@@ -63,7 +63,7 @@ def test_in_amp_and_one_process_all_losses_are_identical(sweep):
         losses(job) for choice, job in sweep.items() if choice[2] != "ddp" and choice[3] == "amp"
     ]
     assert len(lists) == 18
-    assert all(one == lists[0] for one in lists)
+    assert all(curve == lists[0] for curve in lists)
 
 
 def test_two_ranks_agree_with_one(sweep):
@@ -72,14 +72,14 @@ def test_two_ranks_agree_with_one(sweep):
         losses(job) for choice, job in sweep.items() if choice[2] == "ddp" and choice[3] == "fp32"
     ]
     assert len(lists) == 9
-    assert all(furthest(one, alone) < DDP_BOUND for one in lists)
+    assert all(furthest(curve, alone) < DDP_BOUND for curve in lists)
 
 
 def test_mixed_precision_stays_near_single_precision(sweep):
     single = losses(sweep["hdf5", "plain", "none", "fp32"])
     lists = [losses(job) for choice, job in sweep.items() if choice[3] == "amp"]
     assert len(lists) == 27
-    assert all(0 < furthest(one, single) < AMP_BOUND for one in lists)
+    assert all(0 < furthest(curve, single) < AMP_BOUND for curve in lists)
 
 
 @pytest.mark.timeout(300)
@@ -113,7 +113,8 @@ def test_how_and_from_where_records_are_read_changes_nothing(sweep, tmp_path, gr
     assert done.code == 0, done.err
     lists = [losses(path.parent) for path in (tmp_path / "sweep").glob("*/summary.json")]
     assert len(lists) == count
-    assert all(one == losses(sweep["hdf5", "plain", "none", "fp32"]) for one in lists)
+    expected = losses(sweep["hdf5", "plain", "none", "fp32"])
+    assert all(curve == expected for curve in lists)
 
 
 def test_accumulation_and_four_ranks_learn_the_same_without_batch_norm(tmp_path):

@@ -1,4 +1,7 @@
-"""What pyproject.toml and the Makefile install can be installed together, at the versions that the constraints files pin."""
+"""The packages of pyproject.toml and the Makefile can be installed together.
+
+Their versions are those that the constraints files pin.
+"""
 
 import os
 import subprocess
@@ -51,17 +54,24 @@ TOGETHER = {
 
 
 def pinned(file: str) -> dict[str, str]:
-    """The version of each package, by its canonical name."""
+    """Return the version of each package by its canonical name."""
     lines = [line.partition("#")[0].strip() for line in (ROOT / file).read_text().splitlines()]
-    found = [Requirement(line) for line in lines if line]
-    assert all([one.operator for one in requirement.specifier] == ["=="] for requirement in found)
+    requirements = [Requirement(line) for line in lines if line]
+    assert all(
+        [clause.operator for clause in requirement.specifier] == ["=="]
+        for requirement in requirements
+    )
     return {
-        canonicalize_name(requirement.name): str(requirement.specifier) for requirement in found
+        canonicalize_name(requirement.name): str(requirement.specifier)
+        for requirement in requirements
     }
 
 
 def resolve(requirements: list[str], constraints: list[str]) -> subprocess.CompletedProcess[str]:
-    """Let pip find versions, installing nothing. Nothing is built with packages of its own, which would bring another torch."""
+    """Let pip find versions, and install nothing.
+
+    Builds are not isolated, because an isolated build would bring another torch.
+    """
     words = [word for file in constraints for word in ("-c", str(ROOT / file))]
     command = [
         sys.executable,
@@ -121,7 +131,6 @@ def test_what_is_installed_together_can_be(name):
         and "ResolutionImpossible" not in done.stderr
         and "conflict" not in done.stderr
     ):
-        pytest.skip(
-            f"no package index that has them can be reached: {done.stderr.strip().splitlines()[-1:]}"
-        )
+        last_line = done.stderr.strip().splitlines()[-1:]
+        pytest.skip(f"no package index that has them can be reached: {last_line}")
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,6 @@
-"""The documentation does what it says: its code runs, its links lead somewhere, its pictures are current.
+"""The documentation is correct: its code runs, its links lead somewhere, its pictures are current.
 
-The blocks of a page run in turn, in one fresh directory that holds ``photos``, ``scenes`` and ``masks``:
+The blocks of a page run in turn, in a new directory with ``photos``, ``scenes`` and ``masks``:
 
 - ``bash`` and ``python`` blocks run
 - blocks with a ``title`` become files of that name

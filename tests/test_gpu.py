@@ -22,7 +22,7 @@ def linear(tmp_path):
 
 
 def trained(name, *words):
-    """The losses of a run, and what it said."""
+    """Train. Return the losses and the printed messages."""
     words = [*SHORT, f"device={DEVICE}", *words, f"hydra.run.dir={name}"]
     done = paceline("train", *words, limit_s=300, CUBLAS_WORKSPACE_CONFIG=":4096:8")
     assert done.code == 0, done.err
@@ -61,19 +61,19 @@ def test_a_run_goes_on_as_if_it_had_not_stopped():
 def test_a_process_of_ddp_and_one_that_computes_all_virtual_ranks_learn_what_one_without_learns():
     expected, _ = trained("none", *LINEAR_ONE)
     for parallel in ("ddp", "virtual"):
-        found, _ = trained(
+        actual, _ = trained(
             parallel, *LINEAR_ONE, f"parallel={parallel}", "parallel.num_processes=1"
         )
-        assert found == pytest.approx(expected, rel=1e-5), parallel
+        assert actual == pytest.approx(expected, rel=1e-5), parallel
 
 
 @pytest.mark.timeout(600)
 def test_a_captured_step_with_bf16_clipping_and_an_average_learns_the_same():
     words = ["precision=amp", "ema_decay=0.9", "clip_norm=1.0", "epochs=2"]
     expected, _ = trained("kernels", *words)
-    found, said = trained("graph", *words, "cuda_graph=true")
+    actual, said = trained("graph", *words, "cuda_graph=true")
     assert "cuda_graph" not in said
-    assert found == pytest.approx(expected, rel=0.02)
+    assert actual == pytest.approx(expected, rel=0.02)
     assert losses(Path("graph"), "val") == pytest.approx(losses(Path("kernels"), "val"), rel=0.02)
 
 
@@ -81,9 +81,9 @@ def test_a_captured_step_with_bf16_clipping_and_an_average_learns_the_same():
 def test_a_compiled_model_takes_a_short_batch_too():
     words = ["limit=200", "epochs=2", "precision.tf32=false"]  # 128 and 72
     expected, _ = trained("eager", *words)
-    found, _ = trained("compiled", *words, "compile=true")
-    assert len(found) == 4
-    assert found == pytest.approx(expected, rel=1e-3)
+    actual, _ = trained("compiled", *words, "compile=true")
+    assert len(actual) == 4
+    assert actual == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.timeout(600)
@@ -91,18 +91,17 @@ def test_a_compiled_augmentation_changes_nothing():
     words = [*LINEAR_ONE, "augment=crop_flip", "augment.mean=[0.5]", "augment.std=[0.5]"]
     expected, _ = trained("operators", *words)
     for loader in ("plain", "stream"):
-        found, said = trained(f"few-{loader}", *words, f"loader={loader}", "compile=true")
+        actual, said = trained(f"few-{loader}", *words, f"loader={loader}", "compile=true")
         assert "augmentation" not in said
-        assert found == pytest.approx(expected, rel=1e-5)
+        assert actual == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.timeout(600)
 def test_overflowing_steps_of_fp16_are_left_out():
-    found, _ = trained("fp16", "precision=amp", "precision.dtype=fp16", "on_nan=skip", "epochs=3")
+    actual, _ = trained("fp16", "precision=amp", "precision.dtype=fp16", "on_nan=skip", "epochs=3")
     expected, _ = trained("bf16", "precision=amp", "epochs=3")
-    assert found[-1] == pytest.approx(
-        expected[-1], rel=0.3
-    )  # the first steps may be skipped until the scale fits
+    # the first steps may be skipped until the scale fits
+    assert actual[-1] == pytest.approx(expected[-1], rel=0.3)
 
 
 @pytest.mark.timeout(600)

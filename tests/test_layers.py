@@ -1,4 +1,7 @@
-"""A module imports strictly downwards, or inside its own folder; and one third-party library lives in one place."""
+"""A module imports only from lower layers or its own folder.
+
+Each third-party library is imported in one place.
+"""
 
 import ast
 from functools import cache
@@ -84,18 +87,18 @@ HOMES = {
 
 @cache
 def imports(path: Path) -> list[str]:
-    """Absolute names of everything a file imports, anywhere in it."""
-    found: list[str] = []
+    """Return the absolute names of everything that a file imports, at any place in it."""
+    names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
-    return found
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 def unit(path: Path) -> str:
-    """The folder or module under framework/ that a file belongs to."""
+    """Return the folder or module under framework/ that a file belongs to."""
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 

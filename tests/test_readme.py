@@ -1,4 +1,7 @@
-"""The README is short, begins with two commands, and links to what exists. ``test_docs.py`` runs its code."""
+"""The README is short, begins with two commands, and its links lead somewhere.
+
+``test_docs.py`` runs its code.
+"""
 
 import re
 

@@ -124,17 +124,17 @@ def read(path):
 
 
 def lines(run_dir, split):
-    found = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in found if line["split"] == split]
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in records if line["split"] == split]
 
 
-# ------------------------------------------------------------------------------------------------------------------ files
+# -------------------------------------------------------------------------------------------- files
 
 
 def test_it_leaves_these_files_and_no_others(run_dir):
-    found = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file()}
-    events = {name for name in found if name.startswith("tensorboard/events.out.tfevents.")}
-    assert found - events == FILES
+    files = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file()}
+    events = {name for name in files if name.startswith("tensorboard/events.out.tfevents.")}
+    assert files - events == FILES
     assert len(events) == 1
 
 
@@ -283,7 +283,7 @@ def test_tensorboard_shows_the_log_s_losses(run_dir):
     assert events.Tags()["images"]
 
 
-# ------------------------------------------------------------------------------------------------------------------ course
+# ------------------------------------------------------------------------------------------- course
 
 
 def test_the_same_seed_learns_the_same_and_another_one_does_not(dataset, run_dir, tmp_path):
@@ -393,7 +393,7 @@ def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------------ errors
+# ------------------------------------------------------------------------------------------- errors
 
 
 def test_a_run_that_is_too_short_to_be_traced_is_said_before_the_first_step(dataset, tmp_path):
@@ -460,7 +460,8 @@ def test_a_summary_says_whether_a_run_is_finished(tmp_path, text, finished):
 def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):
     with pytest.raises(
         CheckpointError,
-        match=r"^error\[K105\]: resume = .*: was saved with other values of model.width \(4, now 8\)",
+        match=r"^error\[K105\]: resume = .*: "
+        r"was saved with other values of model.width \(4, now 8\)",
     ):
         trained(dataset, tmp_path, "model.width=8", f'resume.run="{run_dir}"')
     with pytest.raises(
@@ -521,7 +522,7 @@ def test_a_fact_below_a_key_with_a_dot_leaves_the_stored_configuration_readable(
     }
 
 
-# ----------------------------------------------------------------------------------------------------------------- tuning
+# ------------------------------------------------------------------------------------------- tuning
 
 
 class Restless:

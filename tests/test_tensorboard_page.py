@@ -1,4 +1,7 @@
-"""TensorBoard, opened on a real run in a real browser: Debian's chromium, driven over its debugging protocol by chromedriver."""
+"""TensorBoard shows a real run in a real browser.
+
+The browser is Debian's chromium. chromedriver controls it through its debugging protocol.
+"""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""An installed wheel holds everything: it trains from an empty directory, without the repository."""
+"""An installed wheel is complete: it trains from an empty directory, without the repository."""
 
 import json
 import os

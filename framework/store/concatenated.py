@@ -208,18 +208,18 @@ def _class_counts(manifests: Sequence[Manifest]) -> list[int]:
     return [sum(numbers) for numbers in zip(*counts, strict=True)]
 
 
-def _check_same(first: str, one: Manifest, other: str, two: Manifest) -> None:
+def _check_same(path: str, first: Manifest, other: str, second: Manifest) -> None:
     """Check that two stores have the same fields and classes. ConfigError C203."""
     differs = [
         name
-        for name in dict.fromkeys([*one.fields, *two.fields])
-        if one.fields.get(name) != two.fields.get(name)
+        for name in dict.fromkeys([*first.fields, *second.fields])
+        if first.fields.get(name) != second.fields.get(name)
     ]
-    where = f"data.train = {{{first}, {other}}}"
+    where = f"data.train = {{{path}, {other}}}"
     if differs:
         what = f"they differ in the fields {', '.join(differs)}"
         raise ConfigError(203, where, what, "pack both alike")
-    if list(one.classes) != list(two.classes):
+    if list(first.classes) != list(second.classes):
         fix = "pack both with the same input.classes=[...]"
         raise ConfigError(203, where, "they number their classes differently", fix)
 

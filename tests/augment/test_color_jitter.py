@@ -26,7 +26,8 @@ NUMBERS = draws(torch.arange(8), 0, 0, 4)
 def way(request, monkeypatch):
     if request.param == "compiled" and find("paceline_color_jitter") is None:
         pytest.skip(
-            "framework/system/native is not compiled here: no C compiler when the package was installed"
+            "framework/system/native is not compiled here: "
+            "no C compiler when the package was installed"
         )
     if request.param == "torch":
         monkeypatch.setattr(color_jitter, "find", lambda name: None)
@@ -66,7 +67,7 @@ def test_saturation_is_a_blend_with_gray():
 
 
 def test_hue_is_a_turn_of_the_color_circle():
-    found = applied(jitter(hue=0.5))
+    result = applied(jitter(hue=0.5))
     for record, row, column in torch.cartesian_prod(
         torch.arange(8), torch.arange(5), torch.arange(4)
     ).tolist():
@@ -75,14 +76,14 @@ def test_hue_is_a_turn_of_the_color_circle():
         )
         turn = float(NUMBERS[record, 3]) - 0.5
         expected = torch.tensor(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value))
-        assert torch.allclose(found[record, :, row, column], expected, atol=1e-5)
+        assert torch.allclose(result[record, :, row, column], expected, atol=1e-5)
 
 
 def test_all_four_come_in_turn():
-    one = applied(jitter(brightness=0.4))
+    image = applied(jitter(brightness=0.4))
     for part in ({"contrast": 0.4}, {"saturation": 0.4}, {"hue": 0.1}):
-        one = applied(jitter(**part), one)
-    assert torch.equal(applied(jitter(0.4, 0.4, 0.4, 0.1)), one)
+        image = applied(jitter(**part), image)
+    assert torch.equal(applied(jitter(0.4, 0.4, 0.4, 0.1)), image)
 
 
 def test_bytes_and_floats_give_the_same():
@@ -115,9 +116,9 @@ def test_what_cannot_be_is_refused(wrong):
 @pytest.mark.parametrize("step", ["brightness", "contrast", "saturation", "hue"])
 def test_other_floats_become_float32(dtype, step):
     image = torch.rand(8, 3, 5, 4, generator=torch.Generator().manual_seed(1)).to(dtype)
-    found = applied(jitter(**{step: 0.3}), image)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, applied(jitter(**{step: 0.3}), image.to(torch.float32)))
+    result = applied(jitter(**{step: 0.3}), image)
+    assert result.dtype == torch.float32
+    assert torch.equal(result, applied(jitter(**{step: 0.3}), image.to(torch.float32)))
 
 
 def test_draws_of_another_number_of_records_are_refused():
@@ -155,17 +156,21 @@ def check_both_ways(seed, shape, widths, kind):
     augment, numbers = jitter(*widths), draws(torch.arange(count), seed, 0, 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(color_jitter, "find", find)
-        found = augment({"image": image}, numbers)["image"]
+        result = augment({"image": image}, numbers)["image"]
         patch.setattr(color_jitter, "find", lambda name: None)
-        assert torch.equal(found, augment({"image": image}, numbers)["image"])
+        assert torch.equal(result, augment({"image": image}, numbers)["image"])
     if any(widths) and "floats" not in kind:
-        assert found.min() >= 0
-        assert found.max() <= 1
+        assert result.min() >= 0
+        assert result.max() <= 1
 
 
 def test_threads_that_share_a_batch_round_alike():
-    """In a process of its own: a process that has used OpenMP's threads cannot be forked any more, which other tests do."""
-    words = "from tests.augment.test_color_jitter import check_both_ways; check_both_ways(0, (40, 60, 70), (0.4, 0.4, 0.4, 0.1), 'bytes')"
+    # A process that has used OpenMP's threads can no longer be forked, but other tests fork this
+    # one. So the check runs in a process of its own.
+    words = (
+        "from tests.augment.test_color_jitter import check_both_ways; "
+        "check_both_ways(0, (40, 60, 70), (0.4, 0.4, 0.4, 0.1), 'bytes')"
+    )
     subprocess.run(
         [sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100
     )

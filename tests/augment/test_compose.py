@@ -31,8 +31,8 @@ def test_every_part_gets_draws_of_its_own_in_turn():
 
 
 def test_outside_training_no_part_draws():
-    found = Compose(PARTS)({"image": IMAGE}, None)["image"]
-    assert torch.equal(found, PARTS["normalize"]({"image": IMAGE}, None)["image"])
+    result = Compose(PARTS)({"image": IMAGE}, None)["image"]
+    assert torch.equal(result, PARTS["normalize"]({"image": IMAGE}, None)["image"])
 
 
 def test_nothing_to_do_is_refused():
@@ -53,14 +53,14 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
         words = [*wanted, *typed, "augment.parts.mixup.alpha=0.4", "model.num_classes=7"]
         block = resolved(compose("train", words))["augment"]
     composed = build("augment", block, ())
-    found = composed(
+    result = composed(
         {"image": IMAGE, "label": torch.arange(6)}, draws(torch.arange(6), 0, 0, composed.num_draws)
     )
     assert list(composed.parts) == ["flip", "color_jitter", "normalize", "mixup"]
-    assert found["label"].shape == (6, 7)
+    assert result["label"].shape == (6, 7)
 
 
-def test_draws_of_a_part_alternate_where_they_are_in_the_row():
+def test_draws_of_a_part_alternate_at_their_place_in_the_row():
     parts = {
         "shift": CropFlip("image", 1, 0.5, None, None, alternate=True),
         "normalize": PARTS["normalize"],

@@ -25,14 +25,15 @@ BELOW_ONE = 1 - 2**-24
 def way(request, monkeypatch):
     if request.param == "compiled" and find("paceline_crop_flip") is None:
         pytest.skip(
-            "framework/system/native is not compiled here: no C compiler when the package was installed"
+            "framework/system/native is not compiled here: "
+            "no C compiler when the package was installed"
         )
     if request.param == "torch":
         monkeypatch.setattr(normalize, "find", lambda name: None)
 
 
 def _slow(image, padding, flip, numbers):
-    """One record at a time: pad, cut, mirror."""
+    """Pad, cut and mirror one record at a time."""
     changed = []
     for record, (down, right, mirror) in zip(image, numbers.tolist(), strict=True):
         channels, height, width = record.shape
@@ -51,8 +52,8 @@ def test_gray_images_whose_channels_came_last_are_cut(padding_mode):
     numbers = draws(torch.arange(12), 1, 2, 3)
     augment = CropFlip("image", 2, 0.5, None, None, padding_mode)
     assert other.stride() == (20, 1, 4, 1)
-    found = augment({"image": other}, numbers)["image"]
-    assert torch.equal(found, augment({"image": image}, numbers)["image"])
+    result = augment({"image": other}, numbers)["image"]
+    assert torch.equal(result, augment({"image": image}, numbers)["image"])
 
 
 def _applied(augment, numbers):
@@ -78,15 +79,19 @@ def test_it_equals_the_slow_reference(padding, flip):
     st.integers(0, 3),
 )
 def test_any_shape_equals_the_slow_reference(channels, height, width, padding, epoch, start):
-    """``start``: where the image begins in its memory, which decides whether four pixels can be moved at once."""
+    """Compare with the slow reference.
+
+    The image begins ``start`` bytes into its memory, which decides whether four pixels can be moved
+    at once.
+    """
     size = 4 * channels * height * width
     memory = torch.arange(size + start, dtype=torch.int64).remainder(251).to(torch.uint8)
     image, numbers = (
         memory[start:].view(4, channels, height, width),
         draws(torch.arange(4), 0, epoch, 3),
     )
-    found = CropFlip("image", padding, 0.5, None, None)({"image": image}, numbers)["image"]
-    assert torch.equal(found, _slow(image, padding, 0.5, numbers))
+    result = CropFlip("image", padding, 0.5, None, None)({"image": image}, numbers)["image"]
+    assert torch.equal(result, _slow(image, padding, 0.5, numbers))
 
 
 @pytest.mark.parametrize(
@@ -99,9 +104,9 @@ def test_any_shape_equals_the_slow_reference(channels, height, width, padding, e
 )
 def test_any_kind_of_pixels_in_any_memory_is_shifted(change):
     numbers = draws(torch.arange(12), 1, 2, 3)
-    found = CropFlip("image", 2, 0.5, None, None)({"image": change(IMAGE)}, numbers)["image"]
-    assert torch.equal(found, _slow(change(IMAGE), 2, 0.5, numbers).to(found.dtype))
-    assert found.is_contiguous()
+    result = CropFlip("image", 2, 0.5, None, None)({"image": change(IMAGE)}, numbers)["image"]
+    assert torch.equal(result, _slow(change(IMAGE), 2, 0.5, numbers).to(result.dtype))
+    assert result.is_contiguous()
 
 
 @pytest.mark.parametrize("padding", [0, 1, 2, 4])
@@ -109,14 +114,14 @@ def test_any_kind_of_pixels_in_any_memory_is_shifted(change):
 def test_reflected_margins_equal_those_of_torch(padding, dtype):
     numbers = draws(torch.arange(12), 1, 2, 3)
     augment = CropFlip("image", padding, 0.5, None, None, "reflect")
-    found = augment({"image": IMAGE.to(dtype)}, numbers)["image"]
+    result = augment({"image": IMAGE.to(dtype)}, numbers)["image"]
     padded = torch.nn.functional.pad(IMAGE.float(), (padding,) * 4, mode="reflect")
     for record, (down, right, mirror) in enumerate(numbers.tolist()):
         top, left = int(down * (2 * padding + 1)), int(right * (2 * padding + 1))
         expected = padded[record, :, top : top + 5, left : left + 7]
         if mirror < 0.5:
             expected = expected.flip(2)
-        assert torch.equal(found[record], expected.to(dtype))
+        assert torch.equal(result[record], expected.to(dtype))
 
 
 def test_reflected_margins_are_normalized_too():
@@ -145,10 +150,10 @@ def test_without_a_mean_pixels_keep_their_kind():
 
 def test_several_fields_are_changed_alike():
     numbers = draws(torch.arange(12), 1, 2, 3)
-    found = CropFlip(["blurry", "sharp"], 2, 0.5, MEAN, STD)(
+    result = CropFlip(["blurry", "sharp"], 2, 0.5, MEAN, STD)(
         {"blurry": IMAGE, "sharp": IMAGE.clone()}, numbers
     )
-    assert torch.equal(found["blurry"], found["sharp"])
+    assert torch.equal(result["blurry"], result["sharp"])
 
 
 @pytest.mark.parametrize(
@@ -178,10 +183,10 @@ def test_every_shift_and_both_mirrors_occur():
     image = torch.zeros(2000, 1, 3, 3, dtype=torch.uint8)
     image[:, 0, 1, 1] = 1
     image[:, 0, 1, 2] = 2
-    found = CropFlip("image", 1, 0.5, [0.0], [1.0])(
+    result = CropFlip("image", 1, 0.5, [0.0], [1.0])(
         {"image": image}, draws(torch.arange(2000), 0, 0, 3)
     )["image"]
-    assert len(found.view(2000, 9).unique(dim=0)) == 9 * 2
+    assert len(result.view(2000, 9).unique(dim=0)) == 9 * 2
 
 
 def test_the_result_lies_in_one_piece():
@@ -199,10 +204,10 @@ def check_both_ways(threads):
             CropFlip("image", 4, 0.5, [0.31], [0.23]),
             draws(torch.arange(shape[0]), 1, 2, 3),
         )
-        found = augment({"image": image}, numbers)["image"]
+        result = augment({"image": image}, numbers)["image"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(normalize, "find", lambda name: None)
-            assert torch.equal(found, augment({"image": image}, numbers)["image"])
+            assert torch.equal(result, augment({"image": image}, numbers)["image"])
 
 
 def test_draws_of_another_number_of_records_are_refused():
@@ -215,7 +220,8 @@ def test_both_ways_round_alike():
 
 
 def test_threads_that_share_a_batch_round_alike():
-    """In a process of its own: a process that has used OpenMP's threads cannot be forked any more, which other tests do."""
+    # A process that has used OpenMP's threads can no longer be forked, but other tests fork this
+    # one. So the check runs in a process of its own.
     words = "from tests.augment.test_crop_flip import check_both_ways; check_both_ways(2)"
     subprocess.run(
         [sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100
@@ -250,8 +256,8 @@ def test_16_bit_pixels_are_shifted_and_mirrored_as_bytes_are(padding_mode):
     deep = (image.int() * 257).to(torch.uint16)
     numbers = torch.rand(8, 3)
     moved = CropFlip("image", 2, 0.5, None, None, padding_mode)
-    found = moved({"image": deep}, numbers)["image"]
-    assert torch.equal(found.int(), moved({"image": image}, numbers)["image"].int() * 257)
+    result = moved({"image": deep}, numbers)["image"]
+    assert torch.equal(result.int(), moved({"image": image}, numbers)["image"].int() * 257)
     normal = CropFlip("image", 2, 0.5, [0.5], [0.25], padding_mode)
-    numbers_found = normal({"image": deep}, numbers)["image"]
-    assert torch.allclose(numbers_found, normal({"image": image}, numbers)["image"], atol=1e-6)
+    normalized = normal({"image": deep}, numbers)["image"]
+    assert torch.allclose(normalized, normal({"image": image}, numbers)["image"], atol=1e-6)

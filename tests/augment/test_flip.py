@@ -36,9 +36,9 @@ def _slow(image, numbers, flip, flip_vertical):
 )
 def test_any_image_equals_the_slow_reference(channels, height, width, epoch, dtype):
     image, numbers = _image(channels, height, width, dtype), draws(torch.arange(6), 0, epoch, 2)
-    found = Flip("image", 0.5, 0.3)({"image": image}, numbers)["image"]
-    assert torch.equal(found, _slow(image, numbers, 0.5, 0.3))
-    assert found.dtype == dtype
+    result = Flip("image", 0.5, 0.3)({"image": image}, numbers)["image"]
+    assert torch.equal(result, _slow(image, numbers, 0.5, 0.3))
+    assert result.dtype == dtype
 
 
 def test_gray_images_whose_channels_came_last_are_flipped():
@@ -46,8 +46,8 @@ def test_gray_images_whose_channels_came_last_are_flipped():
     image = image.permute(0, 3, 1, 2)
     numbers = draws(torch.arange(6), 0, 0, 2)
     assert image.stride() == (32, 1, 8, 1)
-    found = Flip("image", 0.5, 0.3)({"image": image}, numbers)["image"]
-    assert torch.equal(found, _slow(image, numbers, 0.5, 0.3))
+    result = Flip("image", 0.5, 0.3)({"image": image}, numbers)["image"]
+    assert torch.equal(result, _slow(image, numbers, 0.5, 0.3))
 
 
 @pytest.mark.parametrize("start", range(4))
@@ -55,15 +55,15 @@ def test_an_image_may_begin_anywhere_in_its_memory(start):
     memory = torch.arange(6 * 4 * 8 + start).to(torch.uint8)
     image = memory[start:].view(6, 1, 4, 8)
     numbers = draws(torch.arange(6), 0, 0, 2)
-    found = Flip("image", 0.5, 0.3)({"image": image}, numbers)["image"]
-    assert torch.equal(found, _slow(image, numbers, 0.5, 0.3))
+    result = Flip("image", 0.5, 0.3)({"image": image}, numbers)["image"]
+    assert torch.equal(result, _slow(image, numbers, 0.5, 0.3))
 
 
 def test_several_fields_are_flipped_alike():
     batch = {"blurry": _image(), "sharp": _image().clone(), "mask": _image()}
-    found = Flip(["blurry", "sharp"], 0.5, 0.5)(batch, draws(torch.arange(6), 0, 0, 2))
-    assert torch.equal(found["blurry"], found["sharp"])
-    assert found["mask"] is batch["mask"]
+    result = Flip(["blurry", "sharp"], 0.5, 0.5)(batch, draws(torch.arange(6), 0, 0, 2))
+    assert torch.equal(result["blurry"], result["sharp"])
+    assert result["mask"] is batch["mask"]
 
 
 def test_nothing_is_flipped_outside_training():
@@ -77,12 +77,12 @@ def test_what_is_no_probability_is_refused():
 
 
 def _mirrored(epoch, flip, alternate=True, seed=3):
-    """Which of 2,000 records are mirrored in an epoch."""
+    """Return which of 2,000 records are mirrored in an epoch."""
     augment = Flip("image", flip, 0.0, alternate)
     numbers = DeviceDraws(seed, augment.num_draws, augment.alternating)
     batch = {"image": torch.tensor([[[[1, 2]]]]).repeat(2000, 1, 1, 1)}
-    found = augment(batch, numbers.of(torch.arange(2000), *numbers.keys(epoch)))["image"]
-    return found[:, 0, 0, 0] == 2
+    image = augment(batch, numbers.of(torch.arange(2000), *numbers.keys(epoch)))["image"]
+    return image[:, 0, 0, 0] == 2
 
 
 def test_alternating_images_show_both_sides_in_two_successive_epochs():
@@ -111,6 +111,6 @@ def test_what_is_certain_does_not_alternate(flip):
 
 def test_16_bit_pixels_are_flipped():
     image = torch.arange(6, dtype=torch.int32).mul(13107).to(torch.uint16).view(1, 1, 2, 3)
-    found = Flip("image", 1.0, 1.0)({"image": image}, torch.zeros(1, 2))["image"]
-    assert found.dtype == torch.uint16
-    assert found.flatten().tolist() == image.flatten().tolist()[::-1]
+    result = Flip("image", 1.0, 1.0)({"image": image}, torch.zeros(1, 2))["image"]
+    assert result.dtype == torch.uint16
+    assert result.flatten().tolist() == image.flatten().tolist()[::-1]

@@ -1,4 +1,7 @@
-"""torch's compiler for the CPU: the same graph that a GPU's kernels are made of, and numbers that can be compared here."""
+"""Augmentations compiled for the CPU.
+
+The compiler makes a GPU's kernels of the same graph, and the numbers can be compared here.
+"""
 
 import inspect
 
@@ -75,8 +78,8 @@ def test_alternating_flips_and_reflected_margins_are_compiled_alike():
     metrics.reset()
     for epoch in range(3):
         keys = numbers.keys(epoch)
-        found, expected = fused(batch_of(6), *keys), finish(batch_of(6), *keys)
-        assert torch.equal(found["image"], expected["image"])
+        result, expected = fused(batch_of(6), *keys), finish(batch_of(6), *keys)
+        assert torch.equal(result["image"], expected["image"])
     assert not told
     assert 0 < metrics.generated_kernel_count <= 6  # an epoch is not compiled for
 
@@ -118,11 +121,11 @@ def test_few_kernels_give_the_same_numbers_in_every_epoch_and_for_a_short_batch(
     for count in sizes:
         for epoch in range(3):
             batch = batch_of(count)
-            found, expected = (
+            result, expected = (
                 fused(batch, device_key(0, epoch)),
                 finish(batch, device_key(0, epoch)),
             )
-            assert all(torch.equal(found[name], expected[name]) for name in expected)
+            assert all(torch.equal(result[name], expected[name]) for name in expected)
             assert torch.equal(batch["image"], batch_of(count)["image"])
     assert not told
     assert bool(metrics.generated_kernel_count) == bool(most)
@@ -154,7 +157,7 @@ def one_off(batch, key):
     return {"image": image, "label": batch["label"]}
 
 
-def test_other_numbers_for_one_size_are_not_used_and_told_once():
+def test_other_numbers_for_one_size_are_reported_once_and_not_used():
     told = []
     fused = Fused(one_off, told.append)
     for count in (2, 3, 3, 2, 3):
@@ -162,11 +165,14 @@ def test_other_numbers_for_one_size_are_not_used_and_told_once():
         assert torch.equal(fused(batch, device_key(0, 0))["image"], batch["image"].float())
         assert len(told) == (count == 3 or bool(told))
     assert told == [
-        "note: compile=true: compiling the augmentation gives other numbers in image; it runs kernel by kernel"
+        (
+            "note: compile=true: compiling the augmentation gives other numbers in image; "
+            "it runs kernel by kernel"
+        )
     ]
 
 
-def test_the_compiler_is_told_to_round_as_operators_do(monkeypatch):
+def test_compiled_code_rounds_as_operators_do(monkeypatch):
     told, real = [], torch.compile
     monkeypatch.setattr(
         torch, "compile", lambda function, **words: told.append(words) or real(function, **words)
@@ -204,7 +210,7 @@ def unlike_a_graph(batch, key):
     return {"image": batch["image"] + int(batch["image"].sum().item() > 0)}
 
 
-def test_what_cannot_be_compiled_runs_as_it_is_and_is_told_once():
+def test_what_cannot_be_compiled_runs_as_it_is_and_is_reported_once():
     told = []
     fused = Fused(unlike_a_graph, told.append)
     for _ in range(2):
@@ -214,7 +220,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_is_told_once():
     assert "\n" not in told[0]
 
 
-def test_what_fails_later_runs_as_it_is_and_is_told_once(monkeypatch):
+def test_what_fails_later_runs_as_it_is_and_is_reported_once(monkeypatch):
     told = []
     fused = Fused(plus_one, told.append)
     for number in range(3):
@@ -241,7 +247,7 @@ def test_kernels_of_a_gpu_give_the_numbers_of_the_cpu(augment, most, sizes):
     for epoch in range(3):
         expected = finish(batch, device_key(0, epoch))
         assert all(
-            torch.equal(found.cpu(), expected[name])
-            for name, found in fused(there, device_key(0, epoch)).items()
+            torch.equal(result.cpu(), expected[name])
+            for name, result in fused(there, device_key(0, epoch)).items()
         )
     assert not told

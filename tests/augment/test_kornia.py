@@ -40,10 +40,10 @@ def test_together_depends_on_the_batch_and_one_by_one_does_not():
 
 
 def test_a_pair_is_changed_alike():
-    found = Kornia(["blurry", "sharp"], STEPS[:2], False)(
+    result = Kornia(["blurry", "sharp"], STEPS[:2], False)(
         {"blurry": IMAGE, "sharp": IMAGE.clone()}, NUMBERS
     )
-    assert torch.equal(found["blurry"], found["sharp"])
+    assert torch.equal(result["blurry"], result["sharp"])
 
 
 def test_outside_training_bytes_only_become_floats():
@@ -76,7 +76,7 @@ def test_no_steps_are_refused():
         Kornia("image", [], False)
 
 
-def test_where_it_is_not_installed_the_line_says_how_to_get_it(monkeypatch):
+def test_without_its_package_the_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "kornia", None)
     monkeypatch.setitem(sys.modules, "kornia.augmentation", None)
     with pytest.raises(ResourceError, match=r"R131.*pip install 'paceline\[kornia\]'"):

@@ -5,9 +5,9 @@ from framework.augment.none import NoAugment
 
 def test_every_field_is_the_one_that_came():
     batch = {"index": torch.arange(2), "x": torch.rand(2, 3)}
-    found = NoAugment()(batch, None)
-    assert list(found) == ["index", "x"]
-    assert all(found[name] is batch[name] for name in batch)
+    result = NoAugment()(batch, None)
+    assert list(result) == ["index", "x"]
+    assert all(result[name] is batch[name] for name in batch)
 
 
 def test_nothing_is_drawn():

@@ -16,7 +16,8 @@ MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 def way(request, monkeypatch):
     if request.param == "compiled" and find("paceline_crop_flip") is None:
         pytest.skip(
-            "framework/system/native is not compiled here: no C compiler when the package was installed"
+            "framework/system/native is not compiled here: "
+            "no C compiler when the package was installed"
         )
     if request.param == "torch":
         monkeypatch.setattr(normalize, "find", lambda name: None)
@@ -36,9 +37,9 @@ def _slow(image, mean, std):
 
 @pytest.mark.parametrize(("mean", "std"), [(MEAN, STD), ([0.5], [0.5]), ([0.0], [1.0])])
 def test_it_equals_the_slow_reference(mean, std):
-    found = Normalize("image", mean, std)({"image": IMAGE}, None)["image"]
-    assert found.dtype == torch.float32
-    assert torch.allclose(found.double(), _slow(IMAGE, mean, std), atol=1e-5)
+    result = Normalize("image", mean, std)({"image": IMAGE}, None)["image"]
+    assert result.dtype == torch.float32
+    assert torch.allclose(result.double(), _slow(IMAGE, mean, std), atol=1e-5)
 
 
 def test_black_and_white_become_the_ends_of_the_range():
@@ -51,25 +52,26 @@ def test_black_and_white_become_the_ends_of_the_range():
 
 def test_only_the_named_field_is_changed():
     batch = {"index": torch.arange(4), "photo": IMAGE, "mask": IMAGE}
-    found = Normalize("photo", MEAN, STD)(batch, None)
-    assert found["mask"] is batch["mask"]
-    assert found["index"] is batch["index"]
-    assert found["photo"].dtype == torch.float32
+    result = Normalize("photo", MEAN, STD)(batch, None)
+    assert result["mask"] is batch["mask"]
+    assert result["index"] is batch["index"]
+    assert result["photo"].dtype == torch.float32
 
 
 def test_floats_are_taken_to_be_in_the_unit_range_and_stay_as_they_were():
     image = IMAGE.float() / 255
-    found = Normalize("image", MEAN, STD)({"image": image}, None)["image"]
+    result = Normalize("image", MEAN, STD)({"image": image}, None)["image"]
     assert torch.allclose(
-        found, Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"], atol=1e-5
+        result, Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"], atol=1e-5
     )
     assert torch.equal(image, IMAGE.float() / 255)
 
 
 def test_several_fields_are_normalized():
-    found = Normalize(["blurry", "sharp"], MEAN, STD)({"blurry": IMAGE, "sharp": IMAGE}, None)
-    assert torch.equal(found["blurry"], found["sharp"])
-    assert found["sharp"].dtype == torch.float32
+    batch = {"blurry": IMAGE, "sharp": IMAGE.clone()}
+    result = Normalize(["blurry", "sharp"], MEAN, STD)(batch, None)
+    assert torch.equal(result["blurry"], result["sharp"])
+    assert result["sharp"].dtype == torch.float32
 
 
 @pytest.mark.parametrize(("mean", "std"), [([0.1, 0.2], [0.1]), ([0.1], [0.0]), ([0.1], [-1.0])])
@@ -106,18 +108,18 @@ DEEP = torch.tensor([0, 32896, 65535], dtype=torch.int32).to(torch.uint16).view(
 
 def test_16_bit_pixels_are_normalized_from_0_to_1():
     assert unit(DEEP).flatten().tolist() == pytest.approx([0, 32896 / 65535, 1], rel=1e-6)
-    found = Normalize("image", [0.5], [0.25])({"image": DEEP}, None)["image"]
-    assert found.flatten().tolist() == pytest.approx([-2, (32896 / 65535 - 0.5) * 4, 2], abs=1e-6)
+    result = Normalize("image", [0.5], [0.25])({"image": DEEP}, None)["image"]
+    assert result.flatten().tolist() == pytest.approx([-2, (32896 / 65535 - 0.5) * 4, 2], abs=1e-6)
 
 
 def test_16_bit_pixels_and_bytes_of_one_picture_become_the_same_numbers():
     deep = (IMAGE.int() * 257).to(torch.uint16)
-    found = Normalize("image", MEAN, STD)({"image": deep}, None)["image"]
+    result = Normalize("image", MEAN, STD)({"image": deep}, None)["image"]
     expected = Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"]
-    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(result, expected, atol=1e-6)
     assert torch.allclose(unit(deep), unit(IMAGE))
 
 
 def test_a_saved_mean_above_1_is_of_16_bit_pixels_over_255_as_in_older_versions():
-    found = Normalize("image", [128.5], [64.25])({"image": DEEP}, None)["image"]
-    assert torch.allclose(found, Normalize("image", [0.5], [0.25])({"image": DEEP}, None)["image"])
+    result = Normalize("image", [128.5], [64.25])({"image": DEEP}, None)["image"]
+    assert torch.allclose(result, Normalize("image", [0.5], [0.25])({"image": DEEP}, None)["image"])

@@ -82,8 +82,8 @@ def test_every_part_may_be_left_out(interpreted):
 
 
 def test_one_factor_serves_all_channels(interpreted):
-    one = PixelChange(scale=torch.tensor([0.5]), shift=torch.tensor([1.0]))
-    assert_same(images((2, 3, 4, 4)), one)
+    pixel_change = PixelChange(scale=torch.tensor([0.5]), shift=torch.tensor([1.0]))
+    assert_same(images((2, 3, 4, 4)), pixel_change)
 
 
 def test_images_that_do_not_lie_side_by_side(interpreted):

@@ -28,23 +28,23 @@ def _slow(numbers):
 
 
 def test_every_box_equals_the_slow_reference():
-    found = erasing()({"image": IMAGE}, NUMBERS)["image"]
+    result = erasing()({"image": IMAGE}, NUMBERS)["image"]
     expected = torch.stack([_slow(numbers) for numbers in NUMBERS.tolist()])
     same = [
-        torch.equal(image[0] == 0, painted) for image, painted in zip(found, expected, strict=True)
+        torch.equal(image[0] == 0, painted) for image, painted in zip(result, expected, strict=True)
     ]
     assert sum(same) >= COUNT - 2  # a side that is half a pixel more may be rounded the other way
-    assert torch.equal(found[:, 0], found[:, 2])
+    assert torch.equal(result[:, 0], result[:, 2])
 
 
 def test_as_many_as_the_probability_says_have_a_box():
-    found = erasing(probability=0.3)({"image": IMAGE}, NUMBERS)["image"]
-    assert 60 < int((found == 0).flatten(1).any(1).sum()) < 120
+    result = erasing(probability=0.3)({"image": IMAGE}, NUMBERS)["image"]
+    assert 60 < int((result == 0).flatten(1).any(1).sum()) < 120
 
 
 def test_each_channel_has_its_paint():
-    found = erasing(value=(1.0, 2.0, 3.0))({"image": IMAGE}, NUMBERS)["image"]
-    assert [set(found[:, channel].unique().tolist()) for channel in range(3)] == [
+    result = erasing(value=(1.0, 2.0, 3.0))({"image": IMAGE}, NUMBERS)["image"]
+    assert [set(result[:, channel].unique().tolist()) for channel in range(3)] == [
         {1, 9},
         {2, 9},
         {3, 9},
@@ -58,8 +58,10 @@ def test_floats_are_painted_with_fractions_and_bytes_are_not():
 
 
 def test_several_fields_have_one_box():
-    found = erasing(field=["blurry", "sharp"])({"blurry": IMAGE, "sharp": IMAGE}, NUMBERS)
-    assert torch.equal(found["blurry"], found["sharp"])
+    batch = {"blurry": IMAGE, "sharp": IMAGE.clone()}
+    result = erasing(field=["blurry", "sharp"])(batch, NUMBERS)
+    assert torch.equal(result["blurry"], result["sharp"])
+    assert not torch.equal(result["sharp"], IMAGE)
 
 
 def test_outside_training_nothing_is_painted():
@@ -87,7 +89,7 @@ def test_paint_is_needed():
 
 def test_16_bit_pixels_are_painted_up_to_their_white():
     deep = IMAGE.to(torch.uint16)
-    found = erasing(value=(65535.0,))({"image": deep}, NUMBERS)["image"]
-    assert set(found.int().unique().tolist()) == {9, 65535}
+    result = erasing(value=(65535.0,))({"image": deep}, NUMBERS)["image"]
+    assert set(result.int().unique().tolist()) == {9, 65535}
     with pytest.raises(ValueError, match="no pixel from 0 to 65535"):
         erasing(value=(65536.0,))({"image": deep}, NUMBERS)

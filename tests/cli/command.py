@@ -70,12 +70,16 @@ def losses(run_dir: Path, split: str = "train") -> list[float]:
 
 
 def write_linear(folder: Path) -> None:
-    """``recipes=linear`` for ``--config-dir folder``: the digits by logistic regression, which has no batch norm and repeats itself."""
+    """Write ``recipes=linear`` for ``--config-dir folder``.
+
+    It learns the digits by logistic regression, which has no batch norm and repeats itself.
+    """
     for name in ("model", "recipes"):
         (folder / name).mkdir(parents=True)
     (folder / "model" / "linear.yaml").write_text(
         "# one layer\n_target_: torch.nn.Sequential\n_args_:\n"
-        "  - {_target_: torch.nn.Flatten}\n  - {_target_: torch.nn.Linear, in_features: 64, out_features: 10}\n"
+        "  - {_target_: torch.nn.Flatten}\n"
+        "  - {_target_: torch.nn.Linear, in_features: 64, out_features: 10}\n"
     )
     (folder / "recipes" / "linear.yaml").write_text(
         "# @package _global_\ndefaults:\n  - digits\n  - override /model: linear\n"

@@ -97,7 +97,10 @@ def _received(connection: socket.socket, size: int) -> bytes:
 
 
 def serve(connection: socket.socket) -> list[str] | None:
-    """Fork a process for every request. In that process return the command's words; at the end return None."""
+    """Fork a process for every request.
+
+    In that process, return the command's words. In the server, return None at the end.
+    """
     while True:
         head, files, _, _ = socket.recv_fds(connection, NUMBER.size, 2)
         if not head:
@@ -146,7 +149,10 @@ def main() -> None:
 
 
 def _run_and_exit() -> None:
-    """Run the command, and end without taking the loaded modules apart, which takes longer than most commands."""
+    """Run the command, and end without taking the loaded modules apart.
+
+    Taking them apart takes longer than most commands.
+    """
     from framework.__main__ import main as run
 
     code: object = 1

@@ -69,7 +69,7 @@ def test_several_ranks_have_a_table_and_a_late_one_a_sentence(printed):
 
 
 @pytest.mark.parametrize(("cores", "is_told"), [(0.02, False), (0.4, False), (0.9, True)])
-def test_programs_beside_a_run_are_told(printed, tmp_path, capsys, cores, is_told):
+def test_programs_beside_a_run_are_reported(printed, tmp_path, capsys, cores, is_told):
     usage = {"cpu_cores": 1.0, "others_cpu_cores": cores}
     out = printed(usage=usage)
     assert (f"other programs {cores:.2f} cores" in out) == (cores > 0.1)
@@ -124,10 +124,10 @@ def test_a_sweep_says_how_much_of_each_job_was_waiting(tmp_path, capsys):
         {"wait": {**SPAN, "share": 0.9}, "idle": {**SPAN, "share": 0.125}},
         {},
     ]
-    for number, found in enumerate(spans):
+    for number, job_spans in enumerate(spans):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "summary.json").write_text(
-            json.dumps({**SUMMARY, "spans": found})
+            json.dumps({**SUMMARY, "spans": job_spans})
         )
     print_sweep([SweepJob.read(tmp_path / str(number)) for number in range(3)])
     out = capsys.readouterr().out
@@ -140,9 +140,9 @@ def sweep(folder, rates, load=0.1, takes_turns=True):
     Beside each job, other programs keep ``load`` cores more busy than beside the one before.
     """
     jobs = [
-        (loader, seed, found[seed])
+        (loader, seed, loader_rates[seed])
         for seed in range(max(map(len, rates.values())))
-        for loader, found in rates.items()
+        for loader, loader_rates in rates.items()
     ]
     if not takes_turns:
         jobs.sort(key=lambda job: job[0])
@@ -160,7 +160,10 @@ def sweep(folder, rates, load=0.1, takes_turns=True):
     [
         (
             {"plain": [1.0], "stream": [2.0]},
-            "no difference can be claimed (not tested: that takes 5 processes of each); the highest rate has loader=stream",
+            (
+                "no difference can be claimed (not tested: that takes 5 processes of each); "
+                "the highest rate has loader=stream"
+            ),
         ),
         (
             {"plain": [1.0, 2.0, 3.0, 4.0, 5.0], "stream": [6.0, 7.0, 8.0, 9.0, 10.0]},

@@ -1,4 +1,4 @@
-"""What a command takes from its data: channels, classes, mean and deviation, by the real command."""
+"""The real command takes channels, classes, mean and deviation from its data."""
 
 import json
 from pathlib import Path

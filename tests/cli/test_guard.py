@@ -27,7 +27,8 @@ from tests.cli.command import paceline
 def test_a_file_may_send_a_run_below_this_directory_only(path, below):
     Path("recipes").mkdir()
     Path("recipes/mine.yaml").write_text(
-        f"# @package _global_\ndefaults: [digits]\nmax_steps: 1\nhydra: {{run: {{dir: '{path}'}}}}\n"
+        "# @package _global_\ndefaults: [digits]\nmax_steps: 1\n"
+        f"hydra: {{run: {{dir: '{path}'}}}}\n"
     )
     done = paceline("train", "--config-dir", ".", "recipes=mine", "data=synthetic")
     assert ("error[C125]: hydra.run.dir: " in done.err) == (not below), done.err

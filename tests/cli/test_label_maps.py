@@ -1,4 +1,7 @@
-"""Label maps as users meet them: packed and trained by the real command, a test for each promise of docs/images.md."""
+"""Label maps as users meet them.
+
+The real command packs and trains them. Each promise of docs/images.md has a test.
+"""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +28,10 @@ MARKED = (*PAIRS, "input.labels=[mask]")
 
 
 class Segment:
-    """Cross-entropy of each pixel. Fails if a class was invented, or if the image and its label map were moved apart."""
+    """Cross-entropy of each pixel.
+
+    It fails if a class was invented, or if the image and its label map were moved apart.
+    """
 
     def __init__(self, exact: bool) -> None:
         self.exact = exact
@@ -48,7 +54,7 @@ class Segment:
 
 @pytest.fixture(autouse=True)
 def _pictures():
-    """Photographs and their masks of classes 0 and 7, and a recipe that trains on them."""
+    """Write photographs, their masks of classes 0 and 7, and a recipe that trains on them."""
     for number in range(12):
         for folder, data in (
             ("photos", _photo(number)),
@@ -58,9 +64,12 @@ def _pictures():
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
     for path, text in {
-        "model/pixel.yaml": "# a pixel\n_target_: torch.nn.Conv2d\nin_channels: 3\nout_channels: 8\nkernel_size: 1\n",
-        "objective/pixels.yaml": "# segments\n_target_: tests.cli.test_label_maps.Segment\nexact: true\n",
-        "recipes/seg.yaml": "# @package _global_\ndefaults: [override /model: pixel, override /objective: pixels, "
+        "model/pixel.yaml": "# a pixel\n_target_: torch.nn.Conv2d\n"
+        "in_channels: 3\nout_channels: 8\nkernel_size: 1\n",
+        "objective/pixels.yaml": "# segments\n"
+        "_target_: tests.cli.test_label_maps.Segment\nexact: true\n",
+        "recipes/seg.yaml": "# @package _global_\n"
+        "defaults: [override /model: pixel, override /objective: pixels, "
         "override /augment: none, override /optim: adam]\n"
         "data: {train: x.h5, val: x.h5}\nbatch_size: 4\nepochs: 2\n",
     }.items():
@@ -95,18 +104,18 @@ def packed(*words: str, path: str = "x.h5"):
 
 
 def stored(path: str = "x.h5") -> list[np.ndarray]:
-    """The label maps' numbers as training sees them."""
+    """Return the label maps' numbers as training sees them."""
     store = open_store(path)
     values = store.read(torch.arange(store.manifest.num_records))["mask"]
     assert store.manifest.fields["mask"].kind == "labels"
-    found = [
+    maps = [
         v[0].numpy()
         if isinstance(v, torch.Tensor)
         else cv2.imdecode(np.frombuffer(v, np.uint8), -1)
         for v in values
     ]
     store.close()
-    return found
+    return maps
 
 
 @pytest.mark.parametrize("output", ["hdf5", "lmdb"])
@@ -131,7 +140,7 @@ def test_a_label_map_as_jpeg_is_refused_before_anything_is_packed():
     assert not list(Path().glob("x.h5*"))
 
 
-def test_palettes_as_of_pascal_voc_keep_their_indices_and_the_guess_is_told():
+def test_palettes_as_of_pascal_voc_keep_their_indices_and_the_guess_is_reported():
     wanted = []
     for number, path in enumerate(sorted(Path("masks").iterdir())):
         wanted.append(
@@ -141,7 +150,8 @@ def test_palettes_as_of_pascal_voc_keep_their_indices_and_the_guess_is_told():
     done = paceline(*PAIRS, "pack.encode=raw", "output.path=x.h5")
     assert done.code == 0, done.err
     assert "note: mask: PNGs with a palette" in done.err
-    assert all(np.array_equal(one, other) for one, other in zip(stored(), wanted, strict=True))
+    pairs = zip(stored(), wanted, strict=True)
+    assert all(np.array_equal(stored_map, expected) for stored_map, expected in pairs)
     shown = paceline("inspect", "x.h5", "grid=grid.png")
     assert "field mask: label map, raw uint8 1x32x24" in shown.out
 
@@ -229,8 +239,8 @@ def test_a_recipe_may_mark_the_label_maps_it_packs():
     )
     text = text.replace("data: {train: x.h5, val: x.h5}", "dataset: made\ndata: {val: null}")
     Path("conf/recipes/seg.yaml").write_text(
-        text
-        + "prepare: {train: {input: {fields: {image: photos, mask: masks}, labels: [mask]}, pack: {encode: raw}}}\n"
+        text + "prepare: {train: {input: {fields: {image: photos, mask: masks}, labels: [mask]}, "
+        "pack: {encode: raw}}}\n"
     )
     train()
     assert len(stored("made/train.h5")) == 12

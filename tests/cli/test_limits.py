@@ -1,4 +1,7 @@
-"""Files and words that no one writes by hand are refused in one line, soon, before anything is made of them."""
+"""Files and words that no one writes by hand are refused soon and in one line.
+
+Nothing is made of them before.
+"""
 
 import re
 import sys
@@ -58,7 +61,7 @@ def recipe(name, text):
 
 
 def loads_torch():
-    """From here on importing torch is an error."""
+    """Make every later import of torch an error."""
     for name in [
         name for name in sys.modules if name.split(".")[0] == "torch" or name == "framework.run"
     ]:

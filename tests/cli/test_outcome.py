@@ -36,7 +36,7 @@ def test_an_operator_without_a_repeatable_algorithm_is_named(tmp_path, monkeypat
     assert outcome.reason.startswith(told)
 
 
-def test_an_error_that_is_its_own_context_is_told_all_the_same(tmp_path):
+def test_an_error_that_is_its_own_context_is_still_reported(tmp_path):
     def action():
         first, second = ValueError("first"), ValueError("second")
         first.__context__, second.__context__ = second, first

@@ -1,4 +1,7 @@
-"""``data=dataset`` and ``data=dataloader``: a user's own Dataset and DataLoader train as they are."""
+"""A user's own Dataset and DataLoader train as they are.
+
+The choices for them are ``data=dataset`` and ``data=dataloader``.
+"""
 
 import json
 import re

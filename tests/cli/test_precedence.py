@@ -162,7 +162,8 @@ def test_what_is_printed_is_what_runs(seed, tmp_path):
     draw = random.Random(seed)
     recipe(
         "mine",
-        "defaults:\n  - digits\n  - override /optim: adam\n  - override /loader: plain\noptim: {lr: 0.005}\n",
+        "defaults:\n  - digits\n  - override /optim: adam\n  - override /loader: plain\n"
+        "optim: {lr: 0.005}\n",
     )
     keys = draw.sample(sorted(CHOICES), draw.randint(1, 6))
     words = [f"{key}={draw.choice(CHOICES[key])}" for key in keys]

@@ -13,7 +13,10 @@ from tests.cli.command import is_one_error_line, losses, paceline
 from tests.commands.train.test_train import LIMIT_S, start
 from tests.faults.forked import wait_for
 
-EVIL = "open('ran', 'w').close()\nfrom paceline_examples.digits_net import DigitsCNN\nclass Net(DigitsCNN): pass\n"
+EVIL = (
+    "open('ran', 'w').close()\n"
+    "from paceline_examples.digits_net import DigitsCNN\nclass Net(DigitsCNN): pass\n"
+)
 WAYS = {
     "value": "allow_targets: [evil]",
     "environment": "hydra: {job: {env_set: {PACELINE_ALLOW_TARGETS: evil}}}",
@@ -36,7 +39,10 @@ def test_an_input_that_somebody_sent_cannot_allow_itself_anything(way):
         "open('ran', 'w').close()\ndef records(item):\n    yield {'x': 1.0}\n"
     )
     Path("sent/input").mkdir(parents=True)
-    body = "_target_: framework.input.function.FunctionInput\nfunction: evil.records\ncall: {_target_: evil.records, _partial_: true}"
+    body = (
+        "_target_: framework.input.function.FunctionInput\nfunction: evil.records\n"
+        "call: {_target_: evil.records, _partial_: true}"
+    )
     block = "".join(
         f"  {line}\n" for line in [*body.splitlines(), "path: null", "items: 2", "classes: null"]
     )
@@ -178,9 +184,9 @@ def test_a_killed_worker_is_said_soon_with_every_loader(loader):
     ]
     os.kill(children[-1], signal.SIGKILL)
     code = process.wait(LIMIT_S)
-    found = json.loads(Path("run/exit.json").read_text())
-    assert found["reason"].startswith("error[R102]"), (
-        Path("run/debug.log").read_text() if Path("run/debug.log").exists() else found
+    exit_facts = json.loads(Path("run/exit.json").read_text())
+    assert exit_facts["reason"].startswith("error[R102]"), (
+        Path("run/debug.log").read_text() if Path("run/debug.log").exists() else exit_facts
     )
     assert code == 5
     assert len(losses(Path("run"))) > 20

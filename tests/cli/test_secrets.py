@@ -1,4 +1,7 @@
-"""What comes from the environment is in no file of a run directory, whichever key refers to it and however the run ends."""
+"""No file of a run directory holds what comes from the environment.
+
+It does not matter which key refers to it and how the run ends.
+"""
 
 import json
 from pathlib import Path
@@ -40,9 +43,9 @@ def test_no_file_of_a_run_has_it(mine, parallel):
     words = ["parallel=ddp", "parallel.num_processes=2"] if parallel == "ddp" else []
     assert paceline(*mine, "recipes=secret", *words, limit_s=120).code == 0
     assert leaks("run") == []
-    found = json.loads(Path("run/resolved.json").read_text())
-    assert found["source"] == "${oc.env:PACELINE_SECRET}"
-    assert found["model"]["width"] == "${oc.decode:${oc.env:PACELINE_WIDTH}}"
+    resolved = json.loads(Path("run/resolved.json").read_text())
+    assert resolved["source"] == "${oc.env:PACELINE_SECRET}"
+    assert resolved["model"]["width"] == "${oc.decode:${oc.env:PACELINE_WIDTH}}"
 
 
 def test_a_run_is_resumed_and_reported_with_it(mine):

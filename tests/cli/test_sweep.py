@@ -39,7 +39,8 @@ def test_a_recipes_own_sweep_is_swept_unless_the_command_line_says_otherwise():
 def test_the_users_own_recipe_is_swept():
     Path("mine/recipes").mkdir(parents=True)
     Path("mine/recipes/own.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - digits\nhydra:\n  sweeper:\n    params: {epochs: '1,2'}\n"
+        "# @package _global_\ndefaults:\n  - digits\n"
+        "hydra:\n  sweeper:\n    params: {epochs: '1,2'}\n"
     )
     axes, fixed = axes_of(["recipes=own"], "mine")
     assert (axes, fixed) == ({"epochs": ["1", "2"]}, ["recipes=own"])

@@ -1,4 +1,7 @@
-"""A typo is answered in one line with the nearest match, exit code 2, before torch is loaded and without a trace on disk."""
+"""A typo is answered in one line with the nearest match and exit code 2.
+
+The answer comes before torch is loaded and leaves no trace on disk.
+"""
 
 import os
 import re
@@ -145,7 +148,8 @@ def test_an_augmentation_put_together_wrongly_is_named(words, number, answer):
 def test_another_choice_than_the_recipe_s_leaves_out_what_was_for_that(tmp_path):
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "mine.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - digits\n  - override /augment: crop_flip\naugment: {padding: 1}\nmax_steps: 2\n"
+        "# @package _global_\ndefaults:\n  - digits\n  - override /augment: crop_flip\n"
+        "augment: {padding: 1}\nmax_steps: 2\n"
     )
     done = paceline(
         "train", "--config-dir", ".", "recipes=mine", "augment=normalize", "hydra.run.dir=run"

@@ -1,4 +1,7 @@
-"""What the user's own parts hand over: values that are no tensors are carried along, sums that cannot be added up are refused."""
+"""What the user's own parts hand over.
+
+Values that are no tensors are carried along. Sums that cannot be added up are refused.
+"""
 
 import json
 from pathlib import Path
@@ -16,7 +19,8 @@ from framework.objective.classify import Classify
 
 def named(batch):
     names = [f"record {index}" for index in batch["index"].tolist()]
-    return {**batch, "name": names, "origin": "a camera", "boxes": [[1] * (index % 3) for index in batch["index"].tolist()]}
+    return {**batch, "name": names, "origin": "a camera", \
+"boxes": [[1] * (index % 3) for index in batch["index"].tolist()]}
 
 class Source:
     def __init__(self, path, image_shape, num_classes, num_records, context):

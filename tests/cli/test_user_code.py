@@ -1,4 +1,7 @@
-"""An exception in the user's own code, wherever it is called from, is one line that names the user's file and line."""
+"""An exception in the user's own code is one line that names the user's file and line.
+
+It does not matter where the code is called from.
+"""
 
 import json
 from pathlib import Path
@@ -33,7 +36,8 @@ class Net(torch.nn.Module):
         if self.fails == "mute" and self.training: raise Mute  # LINE mute
         if self.fails == "exit" and self.training: raise SystemExit(3)  # LINE exit
         if self.fails == "denied": raise PermissionError(13, "denied")  # LINE denied
-        if self.fails == "rank" and self.training and os.environ["RANK"] == "1": raise RuntimeError("boom")  # LINE rank
+        if self.fails == "rank" and self.training and os.environ["RANK"] == "1": \
+raise RuntimeError("boom")  # LINE rank
         return self.net(x)
 
 class Objective(Classify):
@@ -49,7 +53,8 @@ class Augment:
 class Source:
     workers = ["not", "ours"]
     def __init__(self, path, image_shape, num_classes, num_records, fails, context):
-        self.fails, self.source = fails, SyntheticSource(path, image_shape, num_classes, 300, context=context)
+        self.fails, self.source = \
+fails, SyntheticSource(path, image_shape, num_classes, 300, context=context)
     def __getattr__(self, name): return getattr(self.source, name)
     def batches(self, epoch, start=0):
         for micro in self.source.batches(epoch, start):

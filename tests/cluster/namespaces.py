@@ -1,4 +1,8 @@
-"""Hosts on one machine: network namespaces, each joined by a pair of veth to a bridge in one more, which is the switch between them."""
+"""Hosts on one machine.
+
+Each host is a network namespace. A pair of veth joins it to a bridge in one more namespace, which
+is the switch between the hosts.
+"""
 
 import os
 import shutil
@@ -9,7 +13,7 @@ _numbers = count()
 
 
 def refused() -> str:
-    """Why there can be no hosts here; "" where there can."""
+    """Return why hosts are impossible here, or "" if they are possible."""
     if shutil.which("ip") is None:
         return "no 'ip' here (Debian's iproute2)"
     if os.geteuid() != 0:
@@ -23,7 +27,7 @@ def refused() -> str:
 
 
 class Hosts:
-    """``num_hosts`` hosts with the addresses 10.77.N.1, .2, ...; a context."""
+    """A context of ``num_hosts`` hosts with the addresses 10.77.N.1, 10.77.N.2, and so on."""
 
     def __init__(self, num_hosts: int) -> None:
         number = next(_numbers)
@@ -56,11 +60,14 @@ class Hosts:
         return f"{self._net}.{host + 1}"
 
     def on(self, host: int, *words: str) -> list[str]:
-        """The command that runs ``words`` there. It becomes them: the process has their number."""
+        """Return the command that runs ``words`` on a host.
+
+        The command replaces its own process by ``words``, so the process keeps its number.
+        """
         return ["ip", "netns", "exec", self.names[host], *words]
 
     def cut(self, host: int) -> None:
-        """Nothing gets to a host, nor from it; nobody is told."""
+        """Let nothing reach a host or leave it, without telling anyone."""
         self._at_switch("link", "set", f"port{host}", "nomaster")
 
     def mend(self, host: int) -> None:

@@ -1,4 +1,7 @@
-"""A Slurm of its own on this machine: one controller, one node of two CPUs, all on loopback, everything in one folder. A context."""
+"""A Slurm of its own on this machine.
+
+It has one controller and one node of two CPUs, all on loopback, and keeps everything in one folder.
+"""
 
 import os
 import shutil
@@ -42,7 +45,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe
 
 
 def refused() -> str:
-    """Why there can be no Slurm here; "" where there can."""
+    """Return why Slurm is impossible here, or "" if it is possible."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
     if missing:
         return f"no {', '.join(missing)} here (Debian's slurm-wlm and munge)"
@@ -54,7 +57,7 @@ def _path() -> str:
 
 
 class Slurm:
-    """``env``: what its commands need to find it."""
+    """A context in which Slurm runs. ``env`` is what its commands need to find it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, host = folder, socket.gethostname().split(".")[0]
@@ -106,7 +109,7 @@ class Slurm:
             self._daemons.append(subprocess.Popen(words, env=self.env, stdout=out, stderr=out))
 
     def ask(self, *words: str) -> str:
-        """What a command of Slurm's prints."""
+        """Return what a command of Slurm prints."""
         return subprocess.run(
             words, env=self.env, capture_output=True, text=True, check=False
         ).stdout.strip()
@@ -121,7 +124,7 @@ class Slurm:
             time.sleep(0.2)
 
     def ended(self, job: str, limit_s: float) -> str:
-        """The state a job ends in, requeues followed."""
+        """Return the state that a job ends in, after all its requeues."""
         self._until(
             lambda: (
                 self.state(job)

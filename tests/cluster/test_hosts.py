@@ -1,4 +1,7 @@
-"""Two and three hosts that train together, one of which is killed, cut off, or comes back: the losses of a run that nobody disturbed."""
+"""Two and three hosts train together, and one of them is killed, cut off, or comes back.
+
+Their losses are those of a run that nobody disturbed.
+"""
 
 import json
 import os
@@ -45,11 +48,12 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(dataset, tmp_path_factory):
-    """What ``num`` ranks of one machine log."""
-    folder, found = tmp_path_factory.mktemp("alone"), {}
+    """Return a function for what ``num`` ranks of one machine log."""
+    folder = tmp_path_factory.mktemp("alone")
+    logs = {}
 
     def log_of(num):
-        if num not in found:
+        if num not in logs:
             ddp = ["parallel=ddp", f"parallel.num_processes={num}"]
             run_dir = folder / str(num)
             done = paceline(
@@ -62,8 +66,8 @@ def undisturbed(dataset, tmp_path_factory):
                 cwd=folder,
             )
             assert done.code == 0, done.err
-            found[num] = log(run_dir)
-        return found[num]
+            logs[num] = log(run_dir)
+        return logs[num]
 
     return log_of
 
@@ -184,7 +188,7 @@ def test_a_cut_wire_is_survived_once_it_is_mended(started, undisturbed):
 
 
 @pytest.mark.parametrize("host", [0, 1])
-def test_one_host_that_is_told_to_stop_stops_all_with_the_state_saved(started, undisturbed, host):
+def test_a_signal_to_one_host_stops_all_with_the_state_saved(started, undisturbed, host):
     run = started(2)
     run.reached(30)
     run.processes[host].send_signal(signal.SIGUSR1)
@@ -200,7 +204,10 @@ def test_a_host_that_waits_alone_says_whom_it_waits_for(tmp_path, dataset):
         words = [
             sys.executable,
             "-c",
-            "import framework.parallel.launch.hosts as h; h.MEET_S = 1; from framework.main import main; main()",
+            (
+                "import framework.parallel.launch.hosts as h; h.MEET_S = 1; "
+                "from framework.main import main; main()"
+            ),
         ]
         ddp = [
             "parallel=ddp",
@@ -213,8 +220,9 @@ def test_a_host_that_waits_alone_says_whom_it_waits_for(tmp_path, dataset):
             env={
                 **os.environ,
                 "PYTHONPATH": str(ROOT),
+                # torch is imported before the command here
                 "TORCH_CPP_LOG_LEVEL": "FATAL",
-            },  # here torch is there before the command
+            },
             capture_output=True,
             text=True,
             timeout=LIMIT_S,

@@ -13,11 +13,11 @@ TINY = ["epochs=1", "sink=[jsonl]", "hydra.sweep.dir=sweep"]
 
 
 def needs(plugin: str):
-    found = (
+    installed = (
         find_spec("hydra_plugins") is not None and find_spec(f"hydra_plugins.{plugin}") is not None
     )
     return pytest.mark.skipif(
-        not found, reason=f"no {plugin} here: 'make cluster-test' installs it"
+        not installed, reason=f"no {plugin} here: 'make cluster-test' installs it"
     )
 
 

@@ -1,4 +1,7 @@
-"""Jobs of a real Slurm: tasks of srun are ranks, a job that is told to stop before its time limit queues itself again."""
+"""Jobs of a real Slurm.
+
+Tasks of srun are ranks. A job that gets a signal before its time limit queues itself again.
+"""
 
 import json
 import subprocess
@@ -21,9 +24,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
-    with Slurm(tmp_path_factory.mktemp("slurm")) as found:
-        found.env["PATH"] = f"{Path(sys.executable).parent}:{found.env['PATH']}"
-        yield found
+    with Slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        cluster.env["PATH"] = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +86,7 @@ def test_tasks_of_srun_are_ranks(slurm, place):
     assert json.loads((place / "two/exit.json").read_text())["code"] == 0
 
 
-def test_a_job_that_is_told_before_its_time_limit_queues_itself_again_and_learns_the_same(
+def test_a_job_that_gets_a_signal_before_its_time_limit_queues_itself_again_and_learns_the_same(
     slurm, place
 ):
     words = [
@@ -114,7 +117,7 @@ def test_a_job_that_is_told_before_its_time_limit_queues_itself_again_and_learns
     assert log(place / "limit") == log(place / "unlimited")
 
 
-def test_a_job_that_is_told_before_its_first_step_queues_itself_again(slurm, place):
+def test_a_job_that_gets_a_signal_before_its_first_step_queues_itself_again(slurm, place):
     words = ["recipes=digits", "dataset=packed", "epochs=2", "sink=[jsonl]"]
     job = submitted(
         slurm, place, "--time=10", "--output=early.txt", str(SCRIPT), *words, "hydra.run.dir=early"

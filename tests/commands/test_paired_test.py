@@ -29,9 +29,9 @@ def test_a_gain_that_chance_explains_is_not_won():
 
 
 def test_the_gain_is_the_median_and_the_quartiles_enclose_it():
-    found = pairs(1.0, 1.1, 1.2, 1.3, 1.4)
-    assert found.gain == pytest.approx(1.2)
-    assert found.quartiles == pytest.approx((1.1, 1.3))
+    result = pairs(1.0, 1.1, 1.2, 1.3, 1.4)
+    assert result.gain == pytest.approx(1.2)
+    assert result.quartiles == pytest.approx((1.1, 1.3))
     assert pairs(1.5).quartiles == (1.5, 1.5)
 
 

@@ -11,7 +11,7 @@ from tests.parallel.launching import launched
 
 
 class Ranks:
-    """Ranks in one process: what each of them gathers is what all have brought."""
+    """Ranks in one process. Each of them gathers what all have brought."""
 
     def __init__(self, world_size):
         self.world_size, self.brought = world_size, [None] * world_size
@@ -33,7 +33,7 @@ class Rank:
 
 
 def checked(*facts):
-    """What each rank is told."""
+    """Return the error message of each rank, or "" for none."""
     ranks, told = Ranks(len(facts)), [""] * len(facts)
 
     def check(rank):
@@ -63,11 +63,12 @@ def test_every_rank_names_the_key_and_the_rank_that_differs():
     assert "seed" not in told[0]
 
 
-def test_real_ranks_are_all_told_before_they_train(tmp_path):
+def test_real_ranks_all_get_the_error_before_they_train(tmp_path):
     first, second = launched("disagree", tmp_path)
     assert first == second
     assert first["told"].startswith(
-        "error[P105]: rank 1: is about to do something else: data.digest (copy 1, rank 0 has copy 0)"
+        "error[P105]: rank 1: is about to do something else: "
+        "data.digest (copy 1, rank 0 has copy 0)"
     )
 
 

@@ -16,10 +16,10 @@ from tests.cli.command import is_one_error_line, losses, paceline
 
 
 @pytest.mark.parametrize(
-    ("given", "found"), [("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")]
+    ("given", "numbered_name"), [("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")]
 )
-def test_a_gpu_has_a_number(given, found):
-    assert str(numbered(torch.device(given))) == found
+def test_a_gpu_has_a_number(given, numbered_name):
+    assert str(numbered(torch.device(given))) == numbered_name
 
 
 NOBODY = Grant(typed=False, exported="")
@@ -83,7 +83,7 @@ def test_a_compiled_model_learns_the_same_and_is_saved_under_the_same_names():
     assert any(Path("cache").rglob("*.cpp"))  # it was compiled
 
 
-def test_where_there_is_no_compiler_one_line_says_so():
+def test_without_a_compiler_one_line_says_so():
     done = paceline("train", *SYNTHETIC, "compile=true", CXX="", PATH=str(Path("empty").absolute()))
     assert done.code == 5
     assert is_one_error_line(done, "R105")

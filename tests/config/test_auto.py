@@ -45,19 +45,19 @@ def numbers(given, source=None):
 
 def test_a_model_takes_channels_and_classes_from_the_data():
     given = config({"_target_": "Net", "in_channels": "auto", "num_classes": "auto", "width": 4})
-    whole, found = resolve(given, Told())
-    assert found == {"model.in_channels": 3, "model.num_classes": 7}
+    whole, values = resolve(given, Told())
+    assert values == {"model.in_channels": 3, "model.num_classes": 7}
     assert whole["model"] == {"_target_": "Net", "in_channels": 3, "num_classes": 7, "width": 4}
     assert given["model"]["in_channels"] == "auto"
 
 
 def test_normalization_takes_the_statistics_of_its_own_field():
-    found = numbers(
+    values = numbers(
         config(
             augment={"parts": {"n": {"field": ["image", "other"], "mean": "auto", "std": "auto"}}}
         )
     )
-    assert found == {
+    assert values == {
         "augment.parts.n.mean": [0.1, 0.2, 0.3],
         "augment.parts.n.std": [0.4, 1.0, 0.6],
     }
@@ -65,8 +65,8 @@ def test_normalization_takes_the_statistics_of_its_own_field():
 
 def test_what_is_typed_stays():
     model, augment = {"in_channels": 3, "num_classes": 9}, {"mean": [0.5], "std": [0.25]}
-    whole, found = resolve(config(model, augment), Told())
-    assert (found, whole["model"], whole["augment"]) == ({}, model, augment)
+    whole, values = resolve(config(model, augment), Told())
+    assert (values, whole["model"], whole["augment"]) == ({}, model, augment)
 
 
 def test_other_keys_named_auto_are_left_alone():
@@ -74,8 +74,8 @@ def test_other_keys_named_auto_are_left_alone():
         {"in_channels": "auto", "algorithm": "auto", "encoder": {"num_classes": "auto"}},
         {"workers": "auto"},
     )
-    whole, found = resolve(given, Told())
-    assert found == {"model.in_channels": 3, "model.encoder.num_classes": 7}
+    whole, values = resolve(given, Told())
+    assert values == {"model.in_channels": 3, "model.encoder.num_classes": 7}
     assert (whole["model"]["algorithm"], whole["augment"]["workers"]) == ("auto", "auto")
 
 
@@ -108,7 +108,10 @@ def test_an_objective_without_an_input_means_the_first_image():
         (
             config({"in_channels": "auto"}, objective={"input": "nothing"}),
             Told(),
-            r"model\.in_channels = auto: .* has no field 'nothing', its images are 'image'; set objective\.input=image augment\.field=image",
+            (
+                r"model\.in_channels = auto: .* has no field 'nothing', its images are 'image'; "
+                r"set objective\.input=image augment\.field=image"
+            ),
         ),
         (
             config({"in_channels": "auto"}, objective={"input": "nothing"}),
@@ -118,7 +121,10 @@ def test_an_objective_without_an_input_means_the_first_image():
         (
             config(augment={"field": "image", "mean": "auto"}),
             Told({"path": Field("uint8", (3, None, None), "image")}),
-            r"augment\.mean = auto.*no field 'image', its images are 'path'; set objective\.input=path",
+            (
+                r"augment\.mean = auto.*no field 'image', its images are 'path'; "
+                r"set objective\.input=path"
+            ),
         ),
         (
             config({"in_channels": "auto"}, objective={"input": "label"}),
@@ -164,12 +170,13 @@ def test_more_classes_than_the_data_has_are_no_contradiction():
     assert numbers(config({"num_classes": 1000})) == {}
 
 
-def test_a_model_that_fails_with_other_channels_is_told_so():
+def test_a_model_that_fails_with_other_channels_is_reported():
     error = wrong_channels(config({"in_channels": 1}), Told(), "expected 1")
-    assert (
-        "error[C155]: model.in_channels = 1: x.h5 has 'image' with 3 channels (expected 1); leave it out"
-        in str(error)
+    words = (
+        "error[C155]: model.in_channels = 1: x.h5 has 'image' with 3 channels (expected 1); "
+        "leave it out"
     )
+    assert words in str(error)
     assert wrong_channels(config({"in_channels": 3}), Told(), "expected 1") is None
 
 
@@ -177,22 +184,22 @@ def test_a_store_without_statistics_is_measured_when_they_are_wanted():
     store = open_store(write_store("old.h5", make_records(20)))
     with closing(StoreSource(store, make_context())) as source:
         assert store.manifest.statistics == {}
-        found = numbers(config(augment={"mean": "auto", "std": "auto"}), source)
-        assert found["augment.mean"] == list(statistics_of(store)["image"].mean)
+        values = numbers(config(augment={"mean": "auto", "std": "auto"}), source)
+        assert values["augment.mean"] == list(statistics_of(store)["image"].mean)
 
 
 def test_synthetic_data_tells_its_own_facts():
     source = SyntheticSource("train", [2, 5, 5], 4, 100, context=make_context(limit=None))
-    found = numbers(
+    values = numbers(
         config({"in_channels": "auto", "num_classes": "auto"}, {"mean": "auto", "std": "auto"}),
         source,
     )
-    assert (found["model.in_channels"], found["model.num_classes"], len(found["augment.mean"])) == (
-        2,
-        4,
-        2,
-    )
-    np.testing.assert_allclose(found["augment.mean"], [0.5, 0.5], atol=0.05)
+    assert (
+        values["model.in_channels"],
+        values["model.num_classes"],
+        len(values["augment.mean"]),
+    ) == (2, 4, 2)
+    np.testing.assert_allclose(values["augment.mean"], [0.5, 0.5], atol=0.05)
 
 
 def test_only_facts_that_are_left_to_the_data_are_wanted():
@@ -230,10 +237,10 @@ def test_balanced_weights_are_those_of_scikit_learn(tmp_path):
     path = write_store(str(tmp_path / "x.h5"), records)
     labels = records["label"]
     expected = compute_class_weight("balanced", classes=np.unique(labels), y=labels)
-    found = weights_of(path)
-    assert [found[label] for label in np.unique(labels)] == pytest.approx(expected, abs=1e-6)
-    absent = set(range(len(found))) - set(labels.tolist())
-    assert {found[label] for label in absent} <= {1.0}
+    weights = weights_of(path)
+    assert [weights[label] for label in np.unique(labels)] == pytest.approx(expected, abs=1e-6)
+    absent = set(range(len(weights))) - set(labels.tolist())
+    assert {weights[label] for label in absent} <= {1.0}
 
 
 def test_balanced_weights_count_the_records_in_use(tmp_path):

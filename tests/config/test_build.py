@@ -73,9 +73,8 @@ def test_a_missing_argument_is_named():
 
 def test_a_wrong_value_is_said_with_the_part_s_own_words():
     text = refused("optim", {**SGD, "lr": -1.0}, params=[nn.Parameter(torch.ones(1))])
-    assert (
-        text
-        == "error[C113]: optim = torch.optim.SGD: Invalid learning rate: -1.0; correct its arguments"
+    assert text == (
+        "error[C113]: optim = torch.optim.SGD: Invalid learning rate: -1.0; correct its arguments"
     )
 
 

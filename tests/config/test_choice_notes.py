@@ -16,11 +16,11 @@ def notes(*words):
         return " | ".join(choice_notes(assembly))
 
 
-def test_a_batch_size_per_rank_is_told_as_the_whole_one():
+def test_a_batch_size_per_rank_is_reported_as_the_total():
     assert "rank_batch_size=8 makes batch_size 16" in notes("rank_batch_size=8", "accumulate=2")
 
 
-def test_a_scaled_learning_rate_is_told():
+def test_a_scaled_learning_rate_is_reported():
     words = ("optim.lr=0.1", "optim.scaling=linear", "optim.reference_batch_size=64")
     assert "optim.scaling=linear: batch_size 128, lr 0.2" in notes("batch_size=128", *words)
 
@@ -29,11 +29,11 @@ def test_a_graph_that_cannot_be_captured_has_its_reason():
     assert "cuda_graph=true: cpu has no graphs" in notes("cuda_graph=true")
 
 
-def test_facts_of_the_data_are_told_as_they_would_be_typed():
+def test_facts_of_the_data_are_printed_as_they_would_be_typed():
     assert "from the data: " in notes("model.num_classes=auto")
 
 
-def test_c_functions_that_could_not_be_compiled_are_told(monkeypatch):
+def test_c_functions_that_could_not_be_compiled_are_reported(monkeypatch):
     monkeypatch.setattr(native, "are_compiled", lambda: False)
     assert "the C functions are not compiled: " in notes()
     monkeypatch.setattr(native, "are_compiled", lambda: True)

@@ -37,7 +37,7 @@ UNFIT = [
 
 
 @pytest.mark.parametrize(("model", "objective"), UNFIT)
-def test_a_model_that_does_not_fit_the_data_is_told_with_the_data_s_shapes(model, objective):
+def test_a_model_that_does_not_fit_the_data_is_reported_with_the_data_s_shapes(model, objective):
     with pytest.raises(
         ConfigError, match=r"^error\[C118\]: model = paceline_examples.*: does not fit the data's"
     ) as caught:

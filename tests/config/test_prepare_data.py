@@ -105,7 +105,7 @@ def test_what_was_packed_from_something_else_is_found(tmp_path):
                 DigitsInput("val"), partial(HDF5Writer, chunk_records=None, compression=None), path
             )
         )
-    for name, found in (
+    for name, count in (
         ("other", 2),
         ("digits", 0),
         ("digits/", 0),
@@ -114,7 +114,7 @@ def test_what_was_packed_from_something_else_is_found(tmp_path):
     ):
         for split in ("train", "val"):
             config["prepare"][split]["input"] = {**DIGITS, "path": name}
-        assert len(list(packed_from_others(config))) == found, name
+        assert len(list(packed_from_others(config))) == count, name
     for split in ("train", "val"):
         Path(config["data"][split]).write_bytes(b"no store")
     assert list(packed_from_others(config)) == []
@@ -140,7 +140,7 @@ def test_what_is_there_is_left_alone(tmp_path):
         {"prepare": {"train": None}},
     ],
 )
-def test_nothing_is_packed_where_nothing_is_described(tmp_path, change):
+def test_nothing_is_packed_if_nothing_is_described(tmp_path, change):
     assert packed({**splits(tmp_path), **change}) == []
 
 
@@ -198,13 +198,16 @@ def test_what_prepares_data_has_an_input_and_says_how_it_is_packed(tmp_path):
 
 def test_of_two_runs_that_want_the_same_store_one_waits_for_the_other():
     words = ["train", "recipes=digits", "dataset=packed", "max_steps=1", "sink=[]"]
-    with Command(*words, "hydra.run.dir=one") as one, Command(*words, "hydra.run.dir=two") as two:
-        ends = [one.wait(), two.wait()]
+    with (
+        Command(*words, "hydra.run.dir=one") as first,
+        Command(*words, "hydra.run.dir=two") as second,
+    ):
+        ends = [first.wait(), second.wait()]
     assert [done.code for done in ends] == [0, 0], [done.err for done in ends]
     assert sorted(path.name for path in Path("packed").iterdir()) == ["train.h5", "val.h5"]
 
 
-def test_who_waits_for_a_packer_tells_once_for_whom(tmp_path):
+def test_waiting_for_another_packer_is_reported_once(tmp_path):
     config = splits(tmp_path)
     config["prepare"].pop("val")
     path, order, told = Path(config["data"]["train"]), [], []

@@ -88,7 +88,7 @@ def test_what_changes_what_is_learned_is_refused_by_its_key(changed, word):
         ({"freeze": {"stem": 3}}, r"freeze.stem \(nothing, now 3\)"),
     ],
 )
-def test_later_keys_count_where_they_change_something(changed, word):
+def test_later_keys_count_if_they_change_something(changed, word):
     nothing = {"groups": None, "no_decay": [], "layer_decay": None}
     plain = of(optim={"scaling": "none", "reference_batch_size": 8, **nothing})
     assert plain == of()
@@ -113,7 +113,7 @@ FLIP = "framework.augment.flip.Flip"
         ("schedule", "framework.schedule.one_cycle.OneCycle", "final", 0.0, 0.1),
     ],
 )
-def test_later_keys_of_a_part_count_where_they_change_something(part, target, key, value, other):
+def test_later_keys_of_a_part_count_if_they_change_something(part, target, key, value, other):
     older = of(**{part: {"_target_": target}})
     assert of(**{part: {"_target_": target, key: value}}) == older
     with pytest.raises(CheckpointError, match=rf"{part}.{key}"):
@@ -257,7 +257,7 @@ def test_a_resumed_run_does_not_offer_to_ignore_other_weights():
         check_same("RUN", of(), of(init=init), [])
 
 
-def test_several_validation_sets_are_told_apart_by_their_names():
+def test_several_validation_sets_are_distinguished_by_their_names():
     def of(**val):
         data = {"val": val, "source": {"_target_": "framework.data.hdf5.hdf5_source"}}
         config = {"data": data, "limit": None, **UNFOLDED, "select": None}
@@ -267,7 +267,7 @@ def test_several_validation_sets_are_told_apart_by_their_names():
     assert of(a="a.h5") != of(b="a.h5")
 
 
-def test_what_may_end_a_run_is_told_apart():
+def test_what_may_end_a_run_is_distinguished():
     stop = {"metric": None, "patience": None, "after": "2h"}
     assert ending({"stop": stop}) == ending({"stop": dict(stop), "watchers": {}})
     assert ending({"stop": stop}) != ending({"stop": {**stop, "after": "3h"}})

@@ -45,7 +45,7 @@ def test_the_objective_says_whether_higher_is_better(words, goal):
     assert goal_of(*words) == goal
 
 
-def test_a_direction_that_nothing_tells_must_be_typed():
+def test_an_unknown_direction_must_be_typed():
     with pytest.raises(ConfigError, match=r"C338\]: best\.mode = auto: .*odd.*best\.mode=max"):
         goal_of("best.metric=odd")
 

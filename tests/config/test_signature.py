@@ -75,19 +75,22 @@ def test_a_name_behind_a_name_has_no_signature():
 
 
 def test_it_says_what_python_says():
-    found = static_signature("framework.loader.plain.PlainLoader")
-    assert found is not None
-    assert list(found.names) == list(inspect.signature(PlainLoader).parameters)
+    signature = static_signature("framework.loader.plain.PlainLoader")
+    assert signature is not None
+    assert list(signature.names) == list(inspect.signature(PlainLoader).parameters)
 
 
 def test_torchs_optimizers_are_read():
-    found = static_signature("torch.optim.AdamW")
-    assert found is not None
-    assert {"params", "lr", "weight_decay"} <= set(found.names)
+    signature = static_signature("torch.optim.AdamW")
+    assert signature is not None
+    assert {"params", "lr", "weight_decay"} <= set(signature.names)
 
 
 def test_torch_is_not_loaded_for_it():
-    script = "import sys; from framework.config.signature import static_signature as s; assert s('torch.optim.SGD')"
+    script = (
+        "import sys; from framework.config.signature import static_signature as s; "
+        "assert s('torch.optim.SGD')"
+    )
     root = str(Path(inspect.getfile(static_signature)).parents[2])
     subprocess.run(
         [sys.executable, "-c", f"{script}; assert 'torch' not in sys.modules"], check=True, cwd=root

@@ -153,7 +153,7 @@ def test_packages_become_prefixes_that_end_at_a_dot():
     assert as_prefixes(["a", "b.", "", "c.d"]) == ("a.", "b.", "c.d.")
 
 
-def test_the_nearest_word_is_offered_only_where_it_is_near():
+def test_the_nearest_word_is_offered_only_if_it_is_near():
     assert did_you_mean("epohcs", ["epochs", "seed"]) == " (did you mean 'epochs'?)"
     assert did_you_mean("num", ["num", "kind"], "workers") == " (did you mean 'workers.num'?)"
     assert did_you_mean("zzz", ["epochs", "seed"]) == ""

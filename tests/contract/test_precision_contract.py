@@ -85,7 +85,7 @@ def test_false_means_that_the_weights_did_not_move_and_true_that_they_did(make, 
         assert math.isfinite(weight.item())
 
 
-def test_the_state_is_plain_and_goes_on_where_it_was_taken(make):
+def test_the_state_is_plain_and_restores_the_precision(make):
     precision, (weight, optimizer) = make(), weight_of(1.0)
     precision.backward((weight * 1e35).sum())
     precision.step(optimizer, None)

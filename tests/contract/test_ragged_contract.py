@@ -111,7 +111,7 @@ def test_a_folder_of_images_cannot_hold_them():
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_numbers_are_padded_with_zeros_and_their_lengths_are_told(make, kind):
+def test_numbers_are_padded_with_zeros_and_come_with_their_lengths(make, kind):
     records = ragged_records(10)
     for batch, *_ in make(kind).batches(0):
         for name in ("boxes", "signal"):
@@ -224,7 +224,7 @@ def test_a_batch_can_be_moved(make, collate):
 
 
 @pytest.mark.parametrize("collate", COLLATE)
-def test_a_batch_is_pinned_where_that_is_possible(make, collate):
+def test_a_batch_is_pinned_if_possible(make, collate):
     batch = next(make("hdf5_ragged", collate=collate).batches(0)).batch
     if not torch.cuda.is_available():
         pytest.skip("page-locked memory needs CUDA")

@@ -97,7 +97,7 @@ def test_an_abort_leaves_the_old_file(path):
     assert os.listdir() == [path]
 
 
-def test_an_abort_leaves_nothing_where_nothing_was(path, kind):
+def test_an_abort_leaves_nothing_behind(path, kind):
     _start(path, kind).abort()
     assert os.listdir() == []
 

@@ -167,4 +167,4 @@ def test_nested_tensors_are_pinned_and_keep_their_values():
         moved = move(pinned, CUDA)
         assert all(leaf.is_pinned() for leaf in leaves(pinned))
         pairs = zip(leaves(moved), leaves(batch), strict=True)
-        assert all(one.cpu().equal(other) for one, other in pairs)
+        assert all(result.cpu().equal(original) for result, original in pairs)

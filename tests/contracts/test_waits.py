@@ -33,7 +33,7 @@ def test_the_waiting_for_slow_batches_is_counted_apart():
     assert not waits.slow
 
 
-def test_numbers_begin_anew_in_each_epoch():
+def test_numbers_start_at_zero_in_each_epoch():
     slow = set()
     waits = Waits(slow)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Time that passes only when work says so: what each stage of reading is to be told, to the last digit."""
+"""A simulated clock. It advances only when work says so, so stages have exact times."""
 
 import threading
 
@@ -9,7 +9,7 @@ from framework.measure import stopwatch as stages
 
 
 class Pace(threading.local):
-    """A time of its own for every thread, and for every forked process, in place of the clock that reading looks at."""
+    """A clock for each thread and each forked process. It replaces the clock that reading uses."""
 
     now = 0.0
 
@@ -17,7 +17,7 @@ class Pace(threading.local):
         return self.now
 
     def slowed(self, function, seconds):
-        """``function``, which now takes ``seconds``, whatever is done in it."""
+        """Return ``function`` such that a call takes exactly ``seconds``, whatever it does."""
 
         def slow(*arguments, **options):
             start = self.now
@@ -43,7 +43,10 @@ class SlowStore:
 
 
 class SlowTransform:
-    """As ``transform``, but each call of ``windows`` takes 10 seconds, and of its ``function`` 10,000."""
+    """A copy of ``transform`` whose calls take time.
+
+    A call of ``windows`` takes 10 seconds, a call of ``function`` 10,000.
+    """
 
     def __init__(self, transform, pace, function=None):
         self.size, self.antialias, self.num_draws = (
@@ -56,7 +59,10 @@ class SlowTransform:
 
 
 def slow_reading(monkeypatch):
-    """A Pace by which a header takes 2 seconds, decoding 100, scaling 1,000, copying and joining 7."""
+    """Return a Pace, and slow reading down by it.
+
+    A header takes 2 seconds, decoding 100, scaling 1,000, copying and joining 7 each.
+    """
     pace = Pace()
     for module in (stages, reader, workers):
         monkeypatch.setattr(module, "perf_counter", pace)

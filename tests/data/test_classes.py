@@ -138,7 +138,10 @@ SMALL = (
 
 
 def test_a_run_says_that_validation_was_mapped_and_measures_the_right_classes():
-    """The same figures as with an empty folder for the class that is not there, as before both numbered alike."""
+    """The figures are those of a run with an empty validation folder for the missing class.
+
+    With that folder, training and validation number their classes alike.
+    """
     write_classes("train", ["ant", "bee", "cat"])
     write_classes("val", ["bee", "cat"])
     runs = []
@@ -170,8 +173,10 @@ def test_a_run_whose_validation_has_a_strange_class_ends_before_the_first_step()
 RECIPE = """# @package _global_
 dataset: packed
 prepare:
-  train: {input: {_target_: framework.input.folder.FolderInput, path: photos/train, classes: null, label_pattern: null}}
-  val: {input: {_target_: framework.input.folder.FolderInput, path: photos/val, classes: null, label_pattern: null}}
+  train: {input: {_target_: framework.input.folder.FolderInput, path: photos/train, \
+classes: null, label_pattern: null}}
+  val: {input: {_target_: framework.input.folder.FolderInput, path: photos/val, \
+classes: null, label_pattern: null}}
 """
 
 

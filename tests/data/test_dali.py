@@ -26,10 +26,10 @@ def _images(images, **options):
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
 def test_raw_records_are_those_of_the_other_sources(suffix):
     path = write_store(f"x.{suffix}", make_records(10))
-    found, expected = dali_source(path, 2, context=make_context()), make_source("hdf5", 10)
+    dali, expected = dali_source(path, 2, context=make_context()), make_source("hdf5", 10)
     for epoch in range(3):
-        assert micros(found, epoch) == micros(expected, epoch)
-    found.close()
+        assert micros(dali, epoch) == micros(expected, epoch)
+    dali.close()
     expected.close()
 
 
@@ -38,14 +38,14 @@ def test_raw_records_are_those_of_the_other_sources(suffix):
 )
 def test_decoded_images_are_those_of_the_other_sources_within_a_tolerance(transform):
     pair = _images([jpeg(number, 20, 24) for number in range(6)], transform=transform)
-    for found, expected in zip(pair[0].batches(1), pair[1].batches(1), strict=True):
-        assert torch.equal(found.batch["index"], expected.batch["index"])
-        assert torch.equal(found.batch["label"], expected.batch["label"])
-        difference = (found.batch["image"].int() - expected.batch["image"].int()).abs().float()
-        assert found.batch["image"].shape == expected.batch["image"].shape
-        assert (
-            float(difference.mean()) < 6
-        )  # a JPEG is decoded at half its size where that covers the window, which is then rounded to its pixels
+    for dali, expected in zip(pair[0].batches(1), pair[1].batches(1), strict=True):
+        assert torch.equal(dali.batch["index"], expected.batch["index"])
+        assert torch.equal(dali.batch["label"], expected.batch["label"])
+        difference = (dali.batch["image"].int() - expected.batch["image"].int()).abs().float()
+        assert dali.batch["image"].shape == expected.batch["image"].shape
+        # A JPEG is decoded at half its size if that covers the window. The window is then rounded
+        # to the pixels of that size.
+        assert float(difference.mean()) < 6
     for source in pair:
         source.close()
 
@@ -81,9 +81,9 @@ def test_a_truncated_image_is_named(place, transform):
 def test_what_only_dali_refuses_names_the_batch():
     dali, ours = _images([jpeg(number) for number in range(6)])
     order = list(dali.order.shares(0))
-    found = dali._explain(RuntimeError("out of luck"), order)
-    assert str(found).startswith("error[D106]: ")
-    assert "DALI could not make this record's batch (out of luck)" in str(found)
+    error = dali._explain(RuntimeError("out of luck"), order)
+    assert str(error).startswith("error[D106]: ")
+    assert "DALI could not make this record's batch (out of luck)" in str(error)
     dali.close()
     ours.close()
 

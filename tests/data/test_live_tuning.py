@@ -118,9 +118,9 @@ def test_whatever_is_changed_the_batches_are_the_same(store, often, loader, kind
     tuned, num_changes = batches(opened(2), LOADERS[loader], tuned=True, start=start)
     assert num_changes > 3
     assert len(plain) == len(tuned)
-    for one, other in zip(plain, tuned, strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    for batch, other in zip(plain, tuned, strict=True):
+        assert batch.keys() == other.keys()
+        assert all(torch.equal(batch[name], other[name]) for name in batch)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -169,7 +169,7 @@ def test_images_of_different_sizes_fit_once_they_are_scaled():
     assert _reader(store, Resize([5, 5], True, True))(_ask(0, 1, 2))["image"].shape == (3, 3, 5, 5)
 
 
-# -------------------------------------------------------------------------------------------------------------- stages
+# ------------------------------------------------------------------------------------------- stages
 
 
 def _seconds(store, transform, request):
@@ -183,22 +183,22 @@ def _seconds(store, transform, request):
 def test_each_stage_of_image_files_has_the_time_of_its_own_work(monkeypatch, function):
     pace = slow_reading(monkeypatch)
     store = SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace)
-    found = _seconds(
+    seconds = _seconds(
         store, SlowTransform(Resize([5, 5], True, True), pace, function), _ask(0, 3, 1)
     )
     expected = {"read": 1.0, "decode": 3 * (2.0 + 100.0), "transform": 10.0 + 3 * 1000.0}
     with_function = {"transform": 10.0 + 3 * (1000.0 + 10_000.0), "collate": 3 * 7.0}
-    assert found == (expected if function is None else {**expected, **with_function})
+    assert seconds == (expected if function is None else {**expected, **with_function})
 
 
 @pytest.mark.parametrize("function", [None, lambda images, _: images])
 def test_pixels_stored_raw_are_not_decoded(monkeypatch, function):
     pace = slow_reading(monkeypatch)
     store = SlowStore(make_store("hdf5")[0], pace)
-    found = _seconds(store, SlowTransform(Resize([2, 6], True, True), pace, function), _ask(3, 0))
+    seconds = _seconds(store, SlowTransform(Resize([2, 6], True, True), pace, function), _ask(3, 0))
     expected = {"read": 1.0, "transform": 10.0 + 2 * 1000.0}
     with_function = {"transform": 10.0 + 2 * 11_000.0, "collate": 2 * 7.0}
-    assert found == (expected if function is None else {**expected, **with_function})
+    assert seconds == (expected if function is None else {**expected, **with_function})
 
 
 def test_records_that_are_only_gathered_are_only_read(monkeypatch):

@@ -114,8 +114,12 @@ def test_ranks_together_read_every_record_once():
 def test_two_epochs_run_at_once_do_not_disturb_each_other(kind):
     source = make_source("hdf5", 10, num_workers=2, worker_kind=kind)
     together = list(zip(source.batches(0), source.batches(1), strict=True))
-    assert [plain(one.batch) for one, _ in together] == [batch for batch, *_ in micros(source, 0)]
-    assert [plain(two.batch) for _, two in together] == [batch for batch, *_ in micros(source, 1)]
+    assert [plain(first.batch) for first, _ in together] == [
+        batch for batch, *_ in micros(source, 0)
+    ]
+    assert [plain(second.batch) for _, second in together] == [
+        batch for batch, *_ in micros(source, 1)
+    ]
     source.close()
 
 
@@ -155,7 +159,8 @@ import gc
 from pathlib import Path
 from tests.contract.cases import make_source
 from framework.transform.resize import Resize
-source = make_source("{kind}", 600, batch_size=32, num_workers={num}, transform=Resize([8, 8], True, True))
+source = make_source("{kind}", 600, batch_size=32, num_workers={num}, \
+transform=Resize([8, 8], True, True))
 def pss():
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -194,7 +199,7 @@ def test_a_file_replaced_between_epochs_is_reported(suffix, num, kind):
 
 
 @pytest.mark.parametrize(("name", "store"), [("x.h5", HDF5Store), ("x.lmdb", LMDBStore)])
-def test_a_file_replaced_before_a_worker_opens_it_is_told(name, store):
+def test_a_file_replaced_before_a_worker_opens_it_is_reported(name, store):
     old = store(write_store(name, make_records(20)))
     assert old.manifest.num_records == 20
     copy = pickle.loads(pickle.dumps(old))

@@ -38,7 +38,10 @@ HERE = os.getpid()
 
 
 class Reading:
-    """A reader whose every slice is read by ``read``, in a second. Picklable, as the real one is."""
+    """A reader that calls ``read`` for each slice and reports a second for it.
+
+    Like the real reader, it can be pickled.
+    """
 
     decodes = True
 
@@ -97,7 +100,7 @@ def _who(request):
 
 @pytest.fixture
 def make():
-    """Makes Workers that are closed at the end."""
+    """Return a function that makes Workers, and close them at the end."""
     made = []
 
     def workers(read, num, kind, *more):
@@ -105,8 +108,8 @@ def make():
         return made[-1]
 
     yield workers
-    for one in made:
-        one.close()
+    for pool in made:
+        pool.close()
 
 
 @pytest.mark.parametrize(("num", "kind"), KINDS)
@@ -172,7 +175,7 @@ def _lose_a_worker(queue):
     workers = Workers(Reading(_die), 2, "process")
     try:
         list(workers.map(_requests(20)))
-    except BaseException as error:  # noqa: BLE001  # whatever it is, it is told to the parent
+    except BaseException as error:  # noqa: BLE001  # the parent sees every error
         queue.put((type(error).__name__, str(error)))
 
 
@@ -263,13 +266,13 @@ def test_an_unknown_kind_is_refused():
         Workers(Reading(_read), 1, "fiber")
 
 
-# ------------------------------------------------------------------------- with the real reader, and a user's function
+# ------------------------------------------------------ with the real reader, and a user's function
 
 
 class Awkward(Exception):
-    def __init__(self, one, two):
-        super().__init__(one)
-        self.two = two
+    def __init__(self, first, second):
+        super().__init__(first)
+        self.second = second
 
 
 class Mute(Exception):
@@ -587,7 +590,7 @@ def _nothing():
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_processes_started_in_any_way_give_the_same_batches(method, suffix):
     alone = _source(_nothing, suffix)
-    expected = [micros(alone, epoch) for epoch in range(2)]  # its file is open from here on
+    expected = [micros(alone, epoch) for epoch in range(2)]  # its file stays open
     for num in (1, 2):
         source = StoreSource(
             alone.store,
@@ -627,9 +630,15 @@ def test_sigterm_to_the_workers_leaves_them_at_work():
 
 
 def test_workers_end_when_their_parent_is_killed():
-    script = "import os, signal\nfrom tests.data import test_workers as t\nfrom tests.conftest import children_of_this_process\n"
-    script += "source = t._source(t._nothing, num_workers=2, worker_kind='process')\nnext(source.batches(0))\n"
-    script += "print(*children_of_this_process(), flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+    script = (
+        "import os, signal\n"
+        "from tests.data import test_workers as t\n"
+        "from tests.conftest import children_of_this_process\n"
+        "source = t._source(t._nothing, num_workers=2, worker_kind='process')\n"
+        "next(source.batches(0))\n"
+        "print(*children_of_this_process(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
     pids = {int(pid) for pid in run_script(script).stdout.split()}
     assert len(pids) >= 2
     assert not settled(set(), lambda: {pid for pid in pids if is_running(pid)}, wait_s=15)
@@ -682,9 +691,9 @@ def test_memory_of_a_batch_is_not_written_again(num, kind):
             kept.append(micro.batch)
             copies.append({name: tensor.clone() for name, tensor in micro.batch.items()})
     assert all(
-        torch.equal(one[name], other[name])
-        for one, other in zip(kept, copies, strict=True)
-        for name in one
+        torch.equal(batch[name], other[name])
+        for batch, other in zip(kept, copies, strict=True)
+        for name in batch
     )
     source.close()
 

@@ -92,7 +92,7 @@ def _numbers(node: object) -> list[object]:
 
 
 def write_cells() -> None:
-    """Bright disks, and the masks that show where they are."""
+    """Write images of bright disks, the masks that mark the disks, and a list of both."""
     rng = np.random.default_rng(0)
     y, x = np.mgrid[:32, :32]
     Path("cells").mkdir()

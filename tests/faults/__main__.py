@@ -1,6 +1,8 @@
-"""All campaigns, at full length: python -m tests.faults [--only NAME ...] [--seed N] [--share 0.1]; the table goes to benchmarks/DATE_faults.md.
+"""Run all campaigns at full length and write the table to benchmarks/DATE_faults.md.
 
-Every attempt has a seed of its own; '--only NAME --seed N --times 1' does one again.
+python -m tests.faults [--only NAME ...] [--seed N] [--share 0.1]
+
+Every attempt has a seed of its own: '--only NAME --seed N --times 1' repeats one attempt.
 """
 
 import argparse
@@ -34,7 +36,7 @@ HEAD = "| fault | tried | survived | took | |\n| --- | --- | --- | --- | --- |"
 
 
 def of_one_process(fault: str, attempt: Callable[..., str], times: int, seed: int) -> Iterator[Row]:
-    """``attempt`` on runs of one process, of every precision."""
+    """Repeat ``attempt`` on runs of one process, in every precision."""
     with tempfile.TemporaryDirectory() as folder:
         yield repeat(fault, partial(attempt, training.make_place(Path(folder))), times, seed)
 
@@ -76,7 +78,7 @@ def flips(times: int, seed: int) -> Iterator[Row]:
         whole = states.make_state(Path(folder, "state.pt"))
         yield repeat(
             "bits of a checkpoint flipped, or cut off: told before unpickling",
-            partial(states.is_told, whole),
+            partial(states.is_refused, whole),
             times,
             seed,
         )
@@ -86,7 +88,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
     "kills": (
         partial(
             of_one_process,
-            "kill -9 in training, gone on with, the same bits",
+            "kill -9 in training, then resumed: the same bits",
             training.killed_at_random,
         ),
         500,
@@ -114,7 +116,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
 
 
 def main() -> int:
-    """0 where everything was survived."""
+    """Run the chosen campaigns. Return 0 if every attempt was survived."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="+", choices=CAMPAIGNS, default=list(CAMPAIGNS))
     parser.add_argument("--seed", type=int, default=0)
@@ -134,9 +136,9 @@ def main() -> int:
 
 
 def write(rows: list[Row], seed: int) -> None:
-    """The table as a file, with what it was found on."""
-    found = machine()
-    where = f"{found['num_cores']} cores of {found['processor']}, {found['platform']}"
+    """Write the table to a file, with the machine that it was measured on."""
+    host = machine()
+    where = f"{host['num_cores']} cores of {host['processor']}, {host['platform']}"
     lines = [
         f"# Faults, {time.strftime('%F')}",
         "",

@@ -139,16 +139,24 @@ def shards() -> list[Bait]:
         "size of 8 GiB": good + sized("2.jpg", b"77777777777"),
         "size in base 256": good + sized("2.jpg", base_256),
         "negative size": good + sized("2.jpg", b"\xff" * 12),
-        "negative size that goes back": good + sized("2.jpg", (-2048).to_bytes(12, "big", signed=True)),
+        "negative size that goes back": good
+        + sized("2.jpg", (-2048).to_bytes(12, "big", signed=True)),
         "size that is no number": good + sized("2.jpg", b"99999999999"),
         "pax size": good + pax(size=10**30) + member("2.jpg", b"x"),
         "pax size that is no number": good + pax(size="x" * 99) + member("2.jpg", b"x"),
         "pax of a gigabyte": good + sized("pax", b"7777777777").replace(b"0\0", b"x\0", 1),
         "pax without end": good + member("p", b"99999999 path=x", type=tarfile.XHDTYPE) + end,
-        "pax with its own charset": good + pax(hdrcharset="BINARY", path="\udcff.jpg".encode("utf-8", "surrogateescape").hex()) + member("2.jpg", b"x"),
-        "pax for all that follow": member("g", b"30 path=../../outside.jpg.....\n"[:30], type=tarfile.XGLTYPE) + good,
+        "pax with its own charset": good
+        + pax(hdrcharset="BINARY", path="\udcff.jpg".encode("utf-8", "surrogateescape").hex())
+        + member("2.jpg", b"x"),
+        "pax for all that follow": member(
+            "g", b"30 path=../../outside.jpg.....\n"[:30], type=tarfile.XGLTYPE
+        )
+        + good,
         "a thousand pax": good + pax(path="x") * 1000 + member("2.jpg", b"x"),
-        "long names for ever": good + member("././@LongLink", b"a" * MANY, type=tarfile.GNUTYPE_LONGNAME) * 20 + member("2.jpg", b"x"),
+        "long names for ever": good
+        + member("././@LongLink", b"a" * MANY, type=tarfile.GNUTYPE_LONGNAME) * 20
+        + member("2.jpg", b"x"),
         "sparse of an exabyte": good + pax(**sparse) + member("2.jpg", b"x"),
         "old sparse": good + member("2.jpg", b"x", type=tarfile.GNUTYPE_SPARSE),
         "up": good + member("../outside.jpg", b"x"),
@@ -182,8 +190,8 @@ def shards() -> list[Bait]:
         "gzip": b"\x1f\x8b\x08" + good,
         "nothing": b"",
         "zeros": bytes(10240),
-    }  # fmt: skip
-    found = [
+    }
+    shard_baits = [
         Bait(f"shard {name}, {kind}", partial(_shard, content + end, kind), "x.tar")
         for name, content in contents.items()
         for kind in ("trained", "packed")
@@ -201,12 +209,14 @@ def shards() -> list[Bait]:
     for name, data in arrays.items():
         content = member("1.npy", data) + member("1.cls", b"0") + end
         fields = "input.fields={x: npy, label: cls}"
-        found.append(
+        shard_baits.append(
             Bait(f"shard array {name}", partial(_shard, content, "packed", fields), "x.tar")
         )
     for name, plant in INDEXES.items():
-        found.append(Bait(f"shard index {name}", partial(_indexed, good + end, plant), "x.tar"))
-    return found
+        shard_baits.append(
+            Bait(f"shard index {name}", partial(_indexed, good + end, plant), "x.tar")
+        )
+    return shard_baits
 
 
 def png_bomb() -> bytes:
@@ -308,7 +318,9 @@ def tables() -> list[Bait]:
         "children without end": lambda: footer([group_of(HUGE, b"root"), LEAF]),
         "children below zero": lambda: footer([group_of(-1, b"root"), LEAF]),
         "no schema": lambda: footer([]),
-        "rows without columns": lambda: footer([group_of(1, b"root"), LEAF], 1 << 40, elements([row_group])),
+        "rows without columns": lambda: footer(
+            [group_of(1, b"root"), LEAF], 1 << 40, elements([row_group])
+        ),
         "rows without groups": lambda: footer([group_of(1, b"root"), LEAF], 1 << 62),
         "rows below zero": lambda: footer([group_of(1, b"root"), LEAF], -5),
         "two columns of one name": lambda: footer([group_of(2, b"root"), LEAF, LEAF], 0),
@@ -321,7 +333,9 @@ def tables() -> list[Bait]:
         "its mark alone": lambda: b"PAR1",
         "a bomb of numbers": lambda: table(label=_zeros(pa.int64(), 60)),
         "a bomb of texts": lambda: table(text=_repeated(pa.string(), b"x" * (1 << 20), 20_000)),
-        "a bomb of images": lambda: table(image=_repeated(pa.binary(), jpeg(0) + bytes(1 << 20), 20_000)),
+        "a bomb of images": lambda: table(
+            image=_repeated(pa.binary(), jpeg(0) + bytes(1 << 20), 20_000)
+        ),
         "a long list": lambda: table(x=pa.chunked_array([_lists(20)])),
         "lists in lists": lambda: table(x=pa.array([None], _nested(200))),
         "huge fixed lists": lambda: table(x=pa.array([None], pa.list_(pa.int8(), HUGE // 2))),
@@ -340,12 +354,20 @@ def tables() -> list[Bait]:
         "no column": table,
         "metadata that is no JSON": lambda: about(b"{" * 9999),
         "deep metadata": lambda: about(b'{"info":' * 9999),
-        "metadata of wrong types": lambda: about(b'{"info": {"features": {"label": {"names": {"a": 1}}}}}'),
-        "classes that repeat": lambda: about(b'{"info": {"features": {"label": {"names": ["a", "a"]}}}}'),
-        "classes of half characters": lambda: about(b'{"info": {"features": {"label": {"names": ["\\ud800"]}}}}'),
-        "a foreign extension": lambda: table(x=pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))),
-    }  # fmt: skip
-    found = [
+        "metadata of wrong types": lambda: about(
+            b'{"info": {"features": {"label": {"names": {"a": 1}}}}}'
+        ),
+        "classes that repeat": lambda: about(
+            b'{"info": {"features": {"label": {"names": ["a", "a"]}}}}'
+        ),
+        "classes of half characters": lambda: about(
+            b'{"info": {"features": {"label": {"names": ["\\ud800"]}}}}'
+        ),
+        "a foreign extension": lambda: table(
+            x=pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))
+        ),
+    }
+    table_baits = [
         Bait(f"table {name}, {kind}", partial(_table, make, "x.parquet", kind), "x.parquet")
         for name, make in files.items()
         for kind in ("trained", "packed")
@@ -357,7 +379,7 @@ def tables() -> list[Bait]:
         "wild offsets": lambda: wild_arrow(1 << 30),
         "offsets below zero": lambda: wild_arrow(-8),
     }
-    return found + [
+    return table_baits + [
         Bait(f"table of Arrow {name}", partial(_table, make, "x.arrow", "packed"), "x.arrow")
         for name, make in arrows.items()
     ]
@@ -538,9 +560,15 @@ def _annotated(data: bytes, field: str) -> tuple[str, ...]:
 def hdf5_files() -> list[Bait]:
     big = h5py.vlen_dtype(np.dtype("f4"))
     plain: dict[str, Callable[[h5py.File], Any]] = {
-        "a shape without data": lambda f: f.create_dataset("x", (1 << 40,), "f4", chunks=(1 << 16,)),
-        "a chunk of 2 GiB": lambda f: f.create_dataset("x", (1 << 31,), "u1", chunks=(1 << 31,), compression="gzip"),
-        "zeros, compressed": lambda f: f.create_dataset("x", data=np.zeros((32, 1 << 20), "u1"), chunks=(32, 1 << 20), compression=9),
+        "a shape without data": lambda f: f.create_dataset(
+            "x", (1 << 40,), "f4", chunks=(1 << 16,)
+        ),
+        "a chunk of 2 GiB": lambda f: f.create_dataset(
+            "x", (1 << 31,), "u1", chunks=(1 << 31,), compression="gzip"
+        ),
+        "zeros, compressed": lambda f: f.create_dataset(
+            "x", data=np.zeros((32, 1 << 20), "u1"), chunks=(32, 1 << 20), compression=9
+        ),
         "no rows": lambda f: f.create_dataset("x", (0, 5), "f4"),
         "rows of nothing": lambda f: f.create_dataset("x", (1 << 30, 0), "f4"),
         "empty": lambda f: f.create_dataset("x", data=h5py.Empty("f4")),
@@ -549,45 +577,63 @@ def hdf5_files() -> list[Bait]:
         "compound": lambda f: f.create_dataset("x", data=np.zeros(3, [("a", "f4"), ("b", "i4")])),
         "references": lambda f: f.create_dataset("x", data=[f.ref], dtype=h5py.ref_dtype),
         "region references": lambda f: f.create_dataset("x", (3,), h5py.regionref_dtype),
-        "pickled": lambda f: f.create_dataset("x", data=np.void(pickle.dumps(hostile.CALLS["os.system"]()))),
-        "pickled rows": lambda f: f.create_dataset("x", data=np.array([np.void(pickle.dumps(hostile.CALLS["os.system"]()))])),
-        "enumeration": lambda f: f.create_dataset("x", data=np.zeros(3, "i1"), dtype=h5py.enum_dtype({"A": 0}, "i1")),
+        "pickled": lambda f: f.create_dataset(
+            "x", data=np.void(pickle.dumps(hostile.CALLS["os.system"]()))
+        ),
+        "pickled rows": lambda f: f.create_dataset(
+            "x", data=np.array([np.void(pickle.dumps(hostile.CALLS["os.system"]()))])
+        ),
+        "enumeration": lambda f: f.create_dataset(
+            "x", data=np.zeros(3, "i1"), dtype=h5py.enum_dtype({"A": 0}, "i1")
+        ),
         "long floats": lambda f: f.create_dataset("x", data=np.zeros(3, "g")),
         "complex": lambda f: f.create_dataset("x", data=np.zeros(3, "c16")),
         "lists of lists": lambda f: f.create_dataset("x", (3,), h5py.vlen_dtype(big)),
-        "texts that are none": lambda f: f.create_dataset("x", data=[b"\xff\xfe"] * 3, dtype=h5py.string_dtype()),
+        "texts that are none": lambda f: f.create_dataset(
+            "x", data=[b"\xff\xfe"] * 3, dtype=h5py.string_dtype()
+        ),
         "a label far away": lambda f: f.create_dataset("label", data=np.array([0, 1 << 62])),
         "a label below zero": lambda f: f.create_dataset("label", data=np.array([0, -5])),
         "a label that is NaN": lambda f: f.create_dataset("label", data=np.array([np.nan])),
-        "labels of texts": lambda f: f.create_dataset("label", data=[f"{n}" * 99 for n in range(2000)]),
+        "labels of texts": lambda f: f.create_dataset(
+            "label", data=[f"{n}" * 99 for n in range(2000)]
+        ),
         "soft link in a circle": lambda f: f.__setitem__("x", h5py.SoftLink("/x")),
-        "link to another file": lambda f: f.__setitem__("x", h5py.ExternalLink("../outside.jpg", "x")),
+        "link to another file": lambda f: f.__setitem__(
+            "x", h5py.ExternalLink("../outside.jpg", "x")
+        ),
         "group in itself": lambda f: f.create_group("a").__setitem__("x", f["/"]),
         "deep groups": lambda f: f.create_dataset("a/" * 2000 + "x", data=np.zeros(3)),
         "a name that is a command": lambda f: f.create_dataset("\x1b[2J\n", data=np.zeros(3)),
         "a name that leads out": lambda f: f.create_dataset("..", data=np.zeros(3)),
         "bytes as a name": lambda f: f.create_dataset(b"\xff\xfe", data=np.zeros(3)),
         "nothing": lambda f: None,
-        "other lengths": lambda f: [f.create_dataset(n, data=np.zeros(s)) for n, s in (("x", 3), ("y", 4))],
-        "an image bomb": lambda f: f.create_dataset("x", (1,), h5py.vlen_dtype(np.dtype("u1"))).__setitem__(0, np.frombuffer(png_bomb(), "u1")),
-    }  # fmt: skip
-    found = [Bait(f"HDF5 {name}", partial(_hdf5, plant), "x.h5") for name, plant in plain.items()]
-    found += [
+        "other lengths": lambda f: [
+            f.create_dataset(n, data=np.zeros(s)) for n, s in (("x", 3), ("y", 4))
+        ],
+        "an image bomb": lambda f: f.create_dataset(
+            "x", (1,), h5py.vlen_dtype(np.dtype("u1"))
+        ).__setitem__(0, np.frombuffer(png_bomb(), "u1")),
+    }
+    hdf5_baits = [
+        Bait(f"HDF5 {name}", partial(_hdf5, plant), "x.h5") for name, plant in plain.items()
+    ]
+    hdf5_baits += [
         Bait(f"HDF5 {plant.__name__}", partial(_hdf5, partial(plant, name="x")), "x.h5")
         for plant in plants.PLANTS
     ]
     heap = partial(_hdf5, plain["labels of texts"], patched=True)
-    found.append(Bait("HDF5 heap of huge texts", heap, "x.h5"))
+    hdf5_baits.append(Bait("HDF5 heap of huge texts", heap, "x.h5"))
     attributes = {"huge": "x" * 60_000, "pickled": np.void(b"\x80\x04."), "empty": h5py.Empty("f4")}
     for name, value in attributes.items():
         plant = partial(_hdf5, partial(_attribute, value), "input.fields={x: '*@a'}")
-        found.append(Bait(f"HDF5 attribute {name}", plant, "x.h5"))
+        hdf5_baits.append(Bait(f"HDF5 attribute {name}", plant, "x.h5"))
     patterns = ("*", "*/*", "*" * 30, "*@*", "x@", "(", "*\\", "/", "", "**/x")
     for pattern in patterns:
         fields = f"input.fields={{x: '{pattern}'}}"
         plant = partial(_hdf5, lambda f: f.create_dataset("a/x", data=np.zeros(3)), fields)
-        found.append(Bait(f"HDF5 pattern {pattern!r}", plant, ""))
-    return found
+        hdf5_baits.append(Bait(f"HDF5 pattern {pattern!r}", plant, ""))
+    return hdf5_baits
 
 
 def _attribute(value: Any, file: h5py.File) -> None:
@@ -620,17 +666,17 @@ def lmdb_files() -> list[Bait]:
         "keys of zeros": {b"\0" * 200: b"x", b"\n\x1b[2J": b"x"},
         "a record of one field": {b"image-1": jpeg(1)},
     }
-    found = [
+    lmdb_baits = [
         Bait(f"LMDB {name}", partial(_lmdb, {**good, **more}, fields), "x.lmdb")
         for name, more in values.items()
     ]
     for count in ("count", "image-0", "none", "99999999999999999999999", "-1", "''"):
         more = {**good, b"count": b"9" * 99}
         plant = partial(_lmdb, more, fields, f"input.count={count}")
-        found.append(Bait(f"LMDB count {count}", plant, ""))
+        lmdb_baits.append(Bait(f"LMDB count {count}", plant, ""))
     for number, name in enumerate(("root of itself", "values that overlap", "a tree of one leaf")):
-        found.append(Bait(f"LMDB {name}", partial(_wild_lmdb, number), "x.lmdb"))
-    return found
+        lmdb_baits.append(Bait(f"LMDB {name}", partial(_wild_lmdb, number), "x.lmdb"))
+    return lmdb_baits
 
 
 def _lmdb(values: Mapping[bytes, bytes], *words: str) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""Open a loader, take some batches, leave it in any way there is, close it: no thread, process, file, shared memory or byte stays behind."""
+"""Open a loader, take some batches, leave it in every possible way, and close it.
+
+No thread, process, file, shared memory or byte may stay behind.
+"""
 
 import gc
 import os
@@ -28,9 +31,8 @@ COUNT, BATCH = 40, 4
 # long, because a test beside this one may leave shared memory until it ends
 WAIT_S = 30.0
 SERIES = 100  # cycles over which memory is looked at
-MOST_GROWTH = (
-    32 << 10
-)  # bytes a cycle: less than a batch or a stack, more than what the allocator's pages come and go by
+# bytes per cycle: less than a batch or a stack, more than the allocator's pages fluctuate by
+MOST_GROWTH = 32 << 10
 LOADERS = {
     "plain": lambda context: PlainLoader(True, context=context),
     "prefetch": lambda context: PrefetchLoader(2, True, context=context),
@@ -46,14 +48,14 @@ def rows(times: int, seed: int) -> Iterator[Row]:
 
 
 class Mistake(Exception):
-    """A user's, in the body of the loop."""
+    """A user's mistake in the body of the loop."""
 
 
-# ------------------------------------------------------------------------------------------------------ ways to leave a loader
+# --------------------------------------------------------------------------- ways to leave a loader
 
 
 def take(loader, draw: random.Random, epoch: int = 0):
-    """An epoch of which some batches were taken: the right ones."""
+    """Return an epoch after some batches were taken from it, and check these batches."""
     batches = loader.epoch(epoch)
     expected = shares(loader.context.source.order, epoch)
     for share in expected[: draw.randint(0, 5)]:
@@ -62,8 +64,8 @@ def take(loader, draw: random.Random, epoch: int = 0):
 
 
 def compare(micro, share) -> None:
-    found = micro.batch["index"].tolist(), micro.weight, micro.last
-    assert found == share, f"{found} came instead of {share}"
+    actual = micro.batch["index"].tolist(), micro.weight, micro.last
+    assert actual == share, f"{actual} came instead of {share}"
 
 
 def closed(loader, draw: random.Random) -> None:
@@ -145,7 +147,7 @@ ENDINGS = (
 )
 
 
-# ------------------------------------------------------------------------------------------------------------- what stays behind
+# -------------------------------------------------------------------------------- what stays behind
 
 
 def make(name: str, kind: str, num_workers: int, worker_kind: str, size: list[int] | None):
@@ -171,16 +173,18 @@ def cycle(parts: tuple, ending: Callable, draw: random.Random) -> None:
 
 
 def there() -> set[tuple[str, object]]:
-    """Threads, child processes, open files, and shared memory that nobody has any more."""
+    """Return the threads, child processes and open files, and the abandoned shared memory."""
     gc.collect()
-    found: set[tuple[str, object]] = {("thread", thread.name) for thread in threading.enumerate()}
-    found |= {("process", pid) for pid in children_of_this_process()}
-    found |= {("file", number) for number in os.listdir("/proc/self/fd")}
-    return found | {("shared memory", name) for name in torch_segments()}
+    resources: set[tuple[str, object]] = {
+        ("thread", thread.name) for thread in threading.enumerate()
+    }
+    resources |= {("process", pid) for pid in children_of_this_process()}
+    resources |= {("file", number) for number in os.listdir("/proc/self/fd")}
+    return resources | {("shared memory", name) for name in torch_segments()}
 
 
 def left_behind(before: set) -> set:
-    """What is there beyond ``before`` after it had time to go."""
+    """Return the resources beyond ``before`` that are still there after some time."""
     end, left = time.monotonic() + WAIT_S, there() - before
     while left and time.monotonic() < end:
         time.sleep(0.02)
@@ -195,22 +199,23 @@ def drawn(draw: random.Random) -> tuple:
 
 @cache
 def warm() -> None:
-    """What is loaded, opened or started once in a process's life."""
+    """Load, open and start everything that a process loads, opens or starts only once."""
     for kind in ("hdf5", "lmdb", "folder"):
         for way in WAYS:
             cycle(("prefetch", kind, *way, [8, 8]), closed, random.Random(0))
     gc.collect()
-    gc.freeze()  # torch's own hundred thousands of objects need not be looked at after every cycle
+    gc.freeze()  # keeps torch's many objects out of the collection after every cycle
 
 
 def leaves_nothing(draw: random.Random) -> str:
-    """One cycle."""
+    """Run one cycle. Return what it left behind, or ""."""
     warm()
     parts, ending, before = drawn(draw), draw.choice(ENDINGS), there()
     try:
         cycle(parts, ending, draw)
     except Exception as error:  # noqa: BLE001  # counted, and told with what was done
-        return f"{parts} {ending.__name__}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        message = " ".join(str(error).split())[:300]
+        return f"{parts} {ending.__name__}: {type(error).__name__}: {message}"
     left = left_behind(before)
     return f"{parts} {ending.__name__}: {sorted(map(str, left))} left behind" if left else ""
 
@@ -221,7 +226,7 @@ def resident_bytes() -> int:
 
 
 def memory_stays(draw: random.Random) -> str:
-    """Many cycles of one loader: the second half takes no more than the first did."""
+    """Run many cycles of one loader. Return the growth if the second half takes more memory."""
     warm()
     parts, sizes = drawn(draw), []
     for number in range(SERIES):

@@ -100,10 +100,10 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
 
 
 def flipped(data: bytes, draw: random.Random) -> bytes:
-    found = bytearray(data)
+    changed = bytearray(data)
     for _ in range(draw.choice((1, 1, 3, 20)) if data else 0):
-        found[draw.randrange(len(found))] ^= 1 << draw.randrange(8)
-    return bytes(found)
+        changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+    return bytes(changed)
 
 
 def cut_off(data: bytes, draw: random.Random) -> bytes:
@@ -154,12 +154,12 @@ def repeated(data: bytes, draw: random.Random) -> bytes:
 
 
 def mended(data: bytes) -> bytes:
-    """A PNG's chunks with the checksums that fit them, so that what is in them is looked at."""
-    found, at = bytearray(data), 8
-    while at + 12 <= len(found):
-        end = at + 8 + int.from_bytes(found[at : at + 4], "big")
-        if end + 4 > len(found):
+    """Give the chunks of a PNG fitting checksums, so that a decoder reads their content."""
+    fixed, at = bytearray(data), 8
+    while at + 12 <= len(fixed):
+        end = at + 8 + int.from_bytes(fixed[at : at + 4], "big")
+        if end + 4 > len(fixed):
             break
-        struct.pack_into(">I", found, end, zlib.crc32(found[at + 4 : end]))
+        struct.pack_into(">I", fixed, end, zlib.crc32(fixed[at + 4 : end]))
         at = end + 4
-    return bytes(found)
+    return bytes(fixed)

@@ -1,4 +1,7 @@
-"""The real command in a forked process: it need not load torch again, and may be killed, traced, or put on a small disk."""
+"""The real command in a forked process.
+
+The process does not load torch again. It can be killed, traced, or put on a small disk.
+"""
 
 import ctypes
 import faulthandler
@@ -33,9 +36,14 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and capabiliti
 
 
 class Command:
-    """``paceline WORDS`` in a process of its own, the leader of its own session; ``before`` runs in it first.
+    """A process that runs ``paceline WORDS`` and leads a session of its own.
 
-    A context: nothing of it lives on behind. ``traced``: it waits for a tracer.
+    As a context manager, it kills the whole session at the end.
+
+    Args:
+        words: The command line.
+        before: A function that the process calls before it runs the command.
+        traced: Whether the process waits for a tracer before it runs the command.
     """
 
     def __init__(
@@ -45,7 +53,7 @@ class Command:
         self._up, up = os.pipe()
         self.process = forked(self._do, words, before, traced, up)
         os.close(up)
-        os.read(self._up, 1)  # signals have their meaning from here on
+        os.read(self._up, 1)  # the process has installed its signal handlers
         self.pid: int = self.process.pid or 0
 
     def _do(
@@ -55,9 +63,8 @@ class Command:
         faulthandler.disable()  # pytest's: it would tell of a SIGBUS that is the test's own
         os.dup2(self.out.fileno(), 1)
         os.dup2(self.err.fileno(), 2)
-        faulthandler.register(
-            signal.SIGUSR2, file=2, all_threads=True
-        )  # where it hangs, if it does
+        # shows the place of a hang
+        faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)  # as Python's own
         install()  # as the console script does in its first line
@@ -77,7 +84,7 @@ class Command:
             os._exit(code)  # the test's own exit handlers are not this process's
 
     def wait(self, limit_s: float = LIMIT_S) -> Done:
-        """How it ended. A hang is an AssertionError."""
+        """Wait for the end and return the outcome. A hang is an AssertionError."""
         self.process.join(limit_s)
         hangs = self.process.exitcode is None
         if hangs:
@@ -109,42 +116,55 @@ class Command:
 def paceline(
     *words: str, before: Callable[[], Any] | None = None, limit_s: float = LIMIT_S
 ) -> Done:
-    """``paceline WORDS``, to its end."""
+    """Run ``paceline WORDS`` to its end."""
     with Command(*words, before=before) as command:
         return command.wait(limit_s)
 
 
 def is_one_line(done: Done, number: str, code: int, *words: str) -> bool:
-    """Whether it ended with that exit code and exactly one error line, the last, of that number; each of ``words`` is in it."""
-    found = [line for line in done.err.splitlines() if re.match(r"error\[[A-Z]\d+\]: ", line)]
+    """Check that a command ended with exactly one error line.
+
+    Args:
+        done: The outcome of the command.
+        number: The number of the error. Its line must be the last one.
+        code: The exit code.
+        *words: Texts that the error line must contain.
+
+    Returns:
+        True, so that a test can assert it.
+
+    Raises:
+        AssertionError: The command ended otherwise.
+    """
+    errors = [line for line in done.err.splitlines() if re.match(r"error\[[A-Z]\d+\]: ", line)]
     good = (
-        len(found) == 1
-        and done.err.splitlines()[-1:] == found
+        len(errors) == 1
+        and done.err.splitlines()[-1:] == errors
         and "Traceback" not in done.err + done.out
     )
     good = (
         good
-        and found[0].startswith(f"error[{number}]: ")
+        and errors[0].startswith(f"error[{number}]: ")
         and done.code == code
-        and all(word in found[0] for word in words)
+        and all(word in errors[0] for word in words)
     )
     assert good, f"exit code {done.code}\n{done.out}\n{done.err}"
     return good
 
 
 def wait_for(condition: Callable[[], Any], what: str = "it", limit_s: float = LIMIT_S) -> None:
-    """Until ``condition`` holds."""
+    """Wait until ``condition`` holds."""
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, f"{what} does not come"
         time.sleep(0.002)
 
 
-# ----------------------------------------------------------------------------------------------------------- disks and rights
+# --------------------------------------------------------------------------------- disks and rights
 
 
 def own_mounts() -> None:
-    """This process's mounts are its own from now on."""
+    """Give this process its own mounts."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
@@ -152,25 +172,25 @@ def own_mounts() -> None:
 
 
 def small_disk(folder: str, size: str) -> None:
-    """A disk of ``size`` (as tmpfs has it) at ``folder``, for this process alone."""
+    """Mount a disk of ``size`` (in tmpfs's notation) at ``folder``, for this process alone."""
     own_mounts()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
 
 
 def read_only(folder: str) -> None:
-    """``folder`` cannot be written to by this process."""
+    """Make ``folder`` read-only for this process."""
     own_mounts()
     subprocess.run(["mount", "--bind", folder, folder], check=True)
     subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
 
 
 def no_privileges() -> None:
-    """Root no more passes over permissions."""
+    """Take away root's right to ignore permissions."""
     header = (ctypes.c_uint32 * 2)(CAPABILITIES_V3, 0)
     assert ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)()) == 0
 
 
-# -------------------------------------------------------------------------------------------------------------------- strace
+# ------------------------------------------------------------------------------------------- strace
 
 
 def _strace_works() -> bool:
@@ -191,7 +211,7 @@ needs_strace = pytest.mark.skipif(
 def traced(
     *words: str, options: tuple[str, ...], before: Callable[[], Any] | None = None
 ) -> Iterator[Command]:
-    """``paceline WORDS`` with all its processes under strace, whose log is ``trace.txt``."""
+    """Run ``paceline WORDS`` and all its processes under strace, which logs to ``trace.txt``."""
     with Command(*words, before=before, traced=True) as command:
         strace = subprocess.Popen(
             ["strace", "-f", "-qq", "-y", "-o", "trace.txt", "-p", str(command.pid), *options]

@@ -1,4 +1,7 @@
-"""Something dangerous in a forked process: its crash, its hang, its hunger are told here, and end nobody else."""
+"""Run dangerous work in a forked process.
+
+A crash, a hang or high memory use is reported and ends no other process.
+"""
 
 import ctypes
 import faulthandler
@@ -24,7 +27,11 @@ CODES = (2, 3, 4, 5, 6, 7, 8)  # docs/errors.md
 
 
 def guarded(work: Callable[..., str], *arguments: object, wait_s: float = WAIT_S) -> str:
-    """What ``work`` says: "" or a line; or how its process ended instead. It prints to the files ``out`` and ``err``."""
+    """Run ``work`` in a forked process, which prints to the files ``out`` and ``err``.
+
+    Returns:
+        What ``work`` returns, "" or a line, or else how its process ended.
+    """
     receive, send = multiprocessing.Pipe(duplex=False)
     child = forked(_do, work, arguments, send)
     send.close()
@@ -72,12 +79,16 @@ def _kilobytes(name: str) -> int:
 
 
 def fill_memory_with(byte: int) -> None:
-    """New memory is full of this from now on: what is read before it was written differs from one time to the next."""
+    """Fill all new memory with ``byte``, so that reads of unwritten memory differ between bytes."""
     ctypes.CDLL(None).mallopt(M_PERTURB, byte)
 
 
 def answered(*words: str) -> str:
-    """``paceline WORDS`` inside ``guarded``: "" where it went well, or said in one line what is wrong."""
+    """Run ``paceline WORDS`` inside ``guarded``.
+
+    Returns:
+        "" if the command succeeds or says in one line what is wrong, else what happened.
+    """
     code = run([*words])
     text = Path("err").read_text(errors="replace")
     lines = [line for line in text.splitlines() if re.match(r"error\[[A-Z]\d+\]: ", line)]

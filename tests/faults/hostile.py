@@ -1,6 +1,7 @@
-"""Checkpoints, configurations, stores and archives that try to execute something, or to follow a path: each leaves a canary if it can.
+"""Checkpoints, configurations, stores and archives that try to execute code or to follow a path.
 
-``attempt`` plants one, gives it to the real command, and says what went wrong, if anything did.
+Each of them leaves a canary if it succeeds. ``attempt`` plants one, gives it to the real command,
+and returns what went wrong.
 """
 
 import io
@@ -33,19 +34,32 @@ from tests.store import test_hdf5_store as plants
 
 CANARY = "canary"
 TOUCH = f"touch {CANARY}"
-EVIL = f"open({CANARY!r}, 'w').close()\nimport torch\nclass Net(torch.nn.Module):\n    pass\ndef run(*_, **__):\n    return {{}}\n"
+EVIL = (
+    f"open({CANARY!r}, 'w').close()\n"
+    "import torch\n"
+    "class Net(torch.nn.Module):\n"
+    "    pass\n"
+    "def run(*_, **__):\n"
+    "    return {}\n"
+)
 BOX = "box"  # where the command stands; what is beside it must stay as it was
 
 
 class Payload(NamedTuple):
-    """``plant`` writes what it takes into the present folder, and returns the words of the command; ``codes``: how it may end."""
+    """A hostile input for the command.
+
+    Attributes:
+        name: What the reports call it.
+        plant: Writes the input into the working directory and returns the command line.
+        codes: The exit codes that the command may end with.
+    """
 
     name: str
     plant: Callable[[], list[str]]
     codes: tuple[int, ...]
 
 
-# ------------------------------------------------------------------------------------------------------------------- checkpoints
+# -------------------------------------------------------------------------------------- checkpoints
 
 
 class Reduced:
@@ -85,7 +99,7 @@ STRANGERS = ("../../x", -1, 1 << 70, float("nan"), None, [], {"x": 1}, torch.zer
 
 @cache
 def template() -> tempfile.TemporaryDirectory:
-    """A run of three steps, made once; kept for as long as somebody holds it."""
+    """Return a folder with a run of three steps, which is made once and kept until its cleanup."""
     folder = tempfile.TemporaryDirectory()
     here = os.getcwd()
     os.chdir(folder.name)
@@ -107,7 +121,7 @@ def template() -> tempfile.TemporaryDirectory:
 
 
 def a_run() -> Path:
-    """A run to go on with, in the present folder: its newest state."""
+    """Copy the run into the working directory and return the path of its newest state."""
     for name in ("run", "data"):
         shutil.copytree(Path(template().name, name), name)
     return next(Path("run/checkpoints").glob("step-*.pt"))
@@ -117,7 +131,10 @@ RESUME = ["train", "resume=run", "max_steps=5"]
 
 
 def state_with(place: str, make: Callable[[], Any]) -> list[str]:
-    """A real state, whole to the last byte of its end, with something else in one place; ``""``: it is all there is."""
+    """Plant a valid file of a state with another object in one place.
+
+    If ``place`` is "", the object replaces the whole state.
+    """
     path = a_run()
     state = read_state(path)
     planted = make()
@@ -134,7 +151,7 @@ def nested() -> list[str]:
 
 
 def other_bytes(make: Callable[[], bytes], with_end: bool = True) -> list[str]:
-    """No zip of torch's, but with an end of ours that fits it."""
+    """Replace a state by bytes that are no zip of torch's, but have a valid end of ours."""
     path = a_run()
     data = make()
     end = checkpoint._END.pack(checkpoint._MAGIC, checkpoint.VERSION, 3, 99, len(data), crc32(data))
@@ -204,19 +221,19 @@ BYTES: dict[str, Callable[[], bytes]] = {
 
 
 def checkpoints() -> list[Payload]:
-    found = [
+    payloads = [
         Payload(f"state is {name}", partial(state_with, "", make), (4,))
         for name, make in CALLS.items()
     ]
-    found += [
+    payloads += [
         Payload(f"{place} is os.system", partial(state_with, place, CALLS["os.system"]), (4,))
         for place in PLACES
     ]
-    found += [Payload("nested deep", nested, (4,))]
-    found += [
+    payloads += [Payload("nested deep", nested, (4,))]
+    payloads += [
         Payload(f"file is {name}", partial(other_bytes, make), (4,)) for name, make in BYTES.items()
     ]
-    found += [
+    payloads += [
         Payload(f"file is {name}, bare", partial(other_bytes, make, False), (4,))
         for name, make in list(BYTES.items())[:4]
     ]
@@ -225,7 +242,7 @@ def checkpoints() -> list[Payload]:
         for place in ("model", "progress", "optimizer", "generators")
         for value in STRANGERS[:4]
     ]
-    return found + [
+    return payloads + [
         Payload(f"{place} = {value!r}", partial(state_with, place, lambda v=value: v), (4,))
         for place, value in kinds
     ]
@@ -243,7 +260,10 @@ def start_from(name: str, make: Callable[[], bytes]) -> list[str]:
 
 
 def weights_with(place: str, make: Callable[[], Any]) -> bytes:
-    """A real ``state_dict`` with something else in one place; ``""``: it is all there is."""
+    """Return a ``state_dict`` with another object in one place.
+
+    If ``place`` is "", the object replaces the whole ``state_dict``.
+    """
     state = torch.load("run/checkpoints/last.pt", weights_only=True)
     file = io.BytesIO()
     torch.save({**state, place: make()} if place else make(), file)
@@ -280,7 +300,7 @@ HEADERS = {
 
 
 def weight_files() -> list[Payload]:
-    found = [
+    payloads = [
         Payload(
             f"init {name} at {place!r}",
             partial(start_from, "x.pth", partial(weights_with, place, make)),
@@ -289,7 +309,7 @@ def weight_files() -> list[Payload]:
         for name, make in CALLS.items()
         for place in ("", "head.bias", "state_dict")
     ]
-    found += [
+    payloads += [
         Payload(
             f"init head.bias is {name}",
             partial(start_from, "x.pth", partial(weights_with, "head.bias", make)),
@@ -297,11 +317,11 @@ def weight_files() -> list[Payload]:
         )
         for name, make in STRANGE_WEIGHTS.items()
     ]
-    found += [
+    payloads += [
         Payload(f"init file is {name}", partial(start_from, "x.pth", make), (4,))
         for name, make in BYTES.items()
     ]
-    found += [
+    payloads += [
         Payload(
             f"init header of {name}",
             partial(start_from, "x.safetensors", partial(safetensors, header)),
@@ -311,13 +331,13 @@ def weight_files() -> list[Payload]:
     ]
     header = partial(safetensors, b"{}", 1 << 60)
     return [
-        *found,
+        *payloads,
         Payload("init header without end", partial(start_from, "x.safetensors", header), (4,)),
         Payload("init zip bomb", partial(start_from, "x.pth", bomb), (4,)),
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------------ configurations
+# ----------------------------------------------------------------------------------- configurations
 
 TARGETS: dict[str, dict[str, Any]] = {
     "os.system": {"_args_": [TOUCH]},
@@ -513,7 +533,7 @@ WORDS = {
 
 
 def configurations() -> list[Payload]:
-    found: list[Payload] = []
+    payloads: list[Payload] = []
     ways: tuple[Callable[[dict[str, Any]], list[str]], ...] = (
         lambda block: by_word("~model", f"+model={flow(block)}"),
         lambda block: by_recipe({"model": block}),
@@ -525,23 +545,25 @@ def configurations() -> list[Payload]:
     )
     for number, (target, rest) in enumerate(TARGETS.items()):
         block = {"_target_": target, **rest}
-        found.append(Payload(f"{target}, way {number % 5}", partial(ways[number % 5], block), (2,)))
-        found.append(
+        payloads.append(
+            Payload(f"{target}, way {number % 5}", partial(ways[number % 5], block), (2,))
+        )
+        payloads.append(
             Payload(
                 f"{target}, partial",
                 partial(by_recipe, {"optim": {**block, "_partial_": True, "_convert_": "all"}}),
                 (2,),
             )
         )
-    found += [
+    payloads += [
         Payload(f"hydra {name}", partial(by_recipe, {"hydra": block}), (2,))
         for name, block in HYDRA.items()
     ]
-    found += [
+    payloads += [
         Payload(f"run.json {name}", partial(by_run, change), (2, 4))
         for name, change in RUNS.items()
     ]
-    return found + [
+    return payloads + [
         Payload(f"words {name}", partial(typed, words), (2, 3)) for name, words in WORDS.items()
     ]
 
@@ -552,7 +574,7 @@ def typed(words: list[str]) -> list[str]:
     return words if words[0] == "tune" else ["train", *words]
 
 
-# -------------------------------------------------------------------------------------------------------------------------- stores
+# ------------------------------------------------------------------------------------------- stores
 
 
 def read_by(path: str) -> list[str]:
@@ -628,26 +650,28 @@ PICKLED = {
 
 
 def stores() -> list[Payload]:
-    found: list[Payload] = []
+    payloads: list[Payload] = []
     for number, plant in enumerate(plants.PLANTS):
         for place in ("records/label", "records/image/data", "crc32"):
             command = ("train", "verify")[number % 2]
-            found.append(
+            payloads.append(
                 Payload(
                     f"HDF5 {plant.__name__} {place}", partial(hdf5, plant, place, command), (3,)
                 )
             )
     for name, make in PICKLED.items():
-        found.append(
+        payloads.append(
             Payload(f"LMDB record {name}", partial(lmdb_value, (1).to_bytes(8, "big"), make), (3,))
         )
-        found.append(Payload(f"LMDB manifest {name}", partial(lmdb_value, b"manifest", make), (3,)))
-    return found + [
+        payloads.append(
+            Payload(f"LMDB manifest {name}", partial(lmdb_value, b"manifest", make), (3,))
+        )
+    return payloads + [
         Payload(f"shard {name!r}", partial(shard_named, name), (3,)) for name in OUTSIDE
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------------------ archives
+# ----------------------------------------------------------------------------------------- archives
 
 
 def tar(*members: tuple[str, bytes | None, str]) -> list[str]:
@@ -697,12 +721,12 @@ def archives() -> list[Payload]:
         "a/\x1b[2Jx/../../../x.jpg",
     )
     kinds = {"symlink": tarfile.SYMTYPE, "hard link": tarfile.LNKTYPE}
-    found = [Payload(f"tar {name!r}", partial(tar, (name, b"x", "")), (3,)) for name in names]
-    found += [
+    payloads = [Payload(f"tar {name!r}", partial(tar, (name, b"x", "")), (3,)) for name in names]
+    payloads += [
         Payload(f"tar {kind} out", partial(tar, ("a.jpg", entry, "../outside.jpg")), (3,))
         for kind, entry in kinds.items()
     ]
-    found += [
+    payloads += [
         Payload(
             "tar link, then a file through it",
             partial(tar, ("a", tarfile.SYMTYPE, ".."), ("a/outside.jpg", b"x", "")),
@@ -729,13 +753,13 @@ def archives() -> list[Payload]:
         "|touch canary",
         "$(touch canary).jpg",
     )
-    return found + [Payload(f"list {name!r}", partial(listed, name), (3,)) for name in lists]
+    return payloads + [Payload(f"list {name!r}", partial(listed, name), (3,)) for name in lists]
 
 
 CALLS_PICKLED = PICKLED["pickle"]
 
 
-# ------------------------------------------------------------------------------------------------------------------------ attempts
+# ----------------------------------------------------------------------------------------- attempts
 
 
 KINDS: dict[str, Callable[[], list[Payload]]] = {
@@ -749,12 +773,16 @@ KINDS: dict[str, Callable[[], list[Payload]]] = {
 
 @cache
 def attempts() -> list[Payload]:
-    """All of them, each by its number."""
+    """Return all payloads. The index of a payload is its number."""
     return [payload for payloads in KINDS.values() for payload in payloads()]
 
 
 def attempt(number: int, draw: random.Random) -> str:
-    """Plant payload ``number`` in the present folder and give it to the command: "", or what went wrong."""
+    """Plant payload ``number`` in the working directory and give it to the command.
+
+    Returns:
+        What went wrong, or "".
+    """
     payload = attempts()[number % len(attempts())]
     os.mkdir(BOX)
     os.chdir(BOX)
@@ -765,7 +793,7 @@ def attempt(number: int, draw: random.Random) -> str:
 
 
 def outside() -> dict[str, bytes]:
-    """What lies beside the box."""
+    """Return the files beside the box."""
     return {
         path.name: path.read_bytes()
         for path in Path("..").iterdir()
@@ -774,9 +802,9 @@ def outside() -> dict[str, bytes]:
 
 
 def verdict(payload: Payload, done: Done, beside: dict[str, bytes]) -> str:
-    """What went wrong."""
-    if found := [str(path) for path in Path("..").rglob(f"{CANARY}*")]:
-        return f"EXECUTED: {found}"
+    """Return what went wrong, or ""."""
+    if canaries := [str(path) for path in Path("..").rglob(f"{CANARY}*")]:
+        return f"EXECUTED: {canaries}"
     if outside() != beside:
         return f"FOLLOWED: {sorted(outside())} lie beside it now"
     if "Traceback" in done.out + done.err:
@@ -788,7 +816,7 @@ def verdict(payload: Payload, done: Done, beside: dict[str, bytes]) -> str:
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    """The campaign: ``times`` of them, spread evenly over the kinds; all where there are no more."""
+    """Try about ``times`` payloads, spread evenly over the kinds, each at most once."""
     template()
     start = 0
     for kind, payloads in KINDS.items():
@@ -806,7 +834,7 @@ def rows(times: int, seed: int) -> Iterator[Row]:
 
 
 def _next(counter: Any, draw: random.Random) -> str:
-    """The one that no lane has tried yet."""
+    """Try the payload that no lane has tried yet."""
     with counter.get_lock():
         number = counter.value
         counter.value += 1

@@ -14,7 +14,15 @@ Attempt = Callable[[random.Random], str]  # "" or, in a line, what went wrong
 
 
 class Row(NamedTuple):
-    """``fault``: what was done; ``tried`` times; ``failed``: what went wrong, a line each, with the seed that does it again."""
+    """A row of the table.
+
+    Attributes:
+        fault: What was done.
+        tried: The number of attempts.
+        failed: A line for each attempt that went wrong, with the seed that repeats it.
+        seconds: How long all attempts took.
+        note: A remark for the last column.
+    """
 
     fault: str
     tried: int
@@ -26,7 +34,10 @@ class Row(NamedTuple):
 def repeat(
     fault: str, attempt: Attempt, times: int, seed: int, lanes: int = 2, note: str = ""
 ) -> Row:
-    """``attempt`` with the seeds ``seed``..``seed + times - 1``, in so many processes side by side, each attempt in a new folder."""
+    """Run ``attempt`` with the seeds ``seed`` to ``seed + times - 1``, each in a new folder.
+
+    ``lanes`` processes share the attempts.
+    """
     start = time.perf_counter()
     results = multiprocessing.get_context("fork").SimpleQueue()
     seeds = range(seed, seed + times)
@@ -50,5 +61,6 @@ def _lane(attempt: Attempt, seeds: Sequence[int], results) -> None:
 
 
 def told(row: Row) -> str:
-    """A line of the table."""
-    return f"| {row.fault} | {row.tried:,} | {row.tried - len(row.failed):,} | {row.seconds:.0f} s | {row.note} |"
+    """Return the row as a line of the table."""
+    survived = row.tried - len(row.failed)
+    return f"| {row.fault} | {row.tried:,} | {survived:,} | {row.seconds:.0f} s | {row.note} |"

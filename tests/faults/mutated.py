@@ -1,6 +1,8 @@
-"""Mutated inputs of every kind, each read in a process of its own: the right result, or one line; no crash, no hang, no great hunger.
+"""Mutated inputs of every kind, each read in a process of its own.
 
-Images through every decoder there is and through packing, stores, what else is packed, recipes, checkpoints that look whole.
+Each must give the right result or one line, without a crash, a hang or high memory use. The inputs
+are images (for every decoder and for packing), stores, other inputs of packing, recipes, and
+checkpoints with valid checksums.
 """
 
 import io
@@ -175,7 +177,7 @@ def rows(times: int, seed: int) -> Iterator[Row]:
             )
 
 
-# ------------------------------------------------------------------------------------------------------------------- images
+# ------------------------------------------------------------------------------------------- images
 
 
 def image_file(draw: random.Random) -> tuple[str, bytes]:
@@ -202,14 +204,14 @@ def _decoded(data: bytes, channels: int, where: float) -> str:
         "window_pixels": lambda: _window(data, channels, where),
     }
     for name, call in calls.items():
-        one, other = (_outcome(call, byte) for byte in (0x55, 0xAA))
-        if type(one) is not type(other) or not np.array_equal(one, other):
-            return f"{name} is not the same twice: {_short(one)}, {_short(other)}"
+        first, second = (_outcome(call, byte) for byte in (0x55, 0xAA))
+        if type(first) is not type(second) or not np.array_equal(first, second):
+            return f"{name} is not the same twice: {_short(first)}, {_short(second)}"
         wanted = 1 if name == "decode_labels" else channels
-        if isinstance(one, np.ndarray) and (one.ndim != 3 or one.shape[2] != wanted):
-            return f"{name} gives {one.shape}"
-        if isinstance(one, str) and (not one or "\n" in one):
-            return f"{name} says {one!r}"
+        if isinstance(first, np.ndarray) and (first.ndim != 3 or first.shape[2] != wanted):
+            return f"{name} gives {first.shape}"
+        if isinstance(first, str) and (not first or "\n" in first):
+            return f"{name} says {first!r}"
     return ""
 
 
@@ -296,7 +298,7 @@ def _packed(data: bytes, options: dict) -> str:
     return ""
 
 
-# ------------------------------------------------------------------------------------------------------ stores, other inputs
+# ----------------------------------------------------------------------------- stores, other inputs
 
 
 @cache
@@ -398,7 +400,7 @@ def packed_inputs(draw: random.Random) -> str:
     return named(name, said)
 
 
-# ---------------------------------------------------------------------------------------------------- recipes, checkpoints
+# ----------------------------------------------------------------------------- recipes, checkpoints
 
 
 def recipe(dataset: str, draw: random.Random) -> str:
@@ -422,9 +424,8 @@ def value(dataset: str, draw: random.Random) -> str:
     )
     word = draw.choice((f"~{key}", *(f"++{key}={given}" for given in GIVEN)))
     short = [f"{name}={number}" for name, number in SHORT.items() if name != key]
-    short += (
-        ["transform.size=[32,32]"] if "transform.size" in known and key != "transform.size" else []
-    )  # digits of 224 need 600 MiB
+    if "transform.size" in known and key != "transform.size":
+        short += ["transform.size=[32,32]"]  # digits of 224 need 600 MiB
     said = guarded(answered, "train", *parts, *short, "recipes=digits", f"dataset={dataset}", word)
     return f"{' '.join(parts)} {word}: {said}" if said else ""
 
@@ -455,7 +456,7 @@ def as_bytes(text: str, draw: random.Random) -> str:
 
 
 def resumed(place: training.Place, folder: str, draw: random.Random) -> str:
-    """checkpoints whose checksum was made anew, gone on with by the command"""
+    """checkpoints with a new, fitting checksum, resumed by the command"""
     shutil.copytree(Path(folder, "fp32"), "run")
     newest = newest_path(Path("run"))
     assert newest is not None
@@ -476,13 +477,13 @@ def resumed(place: training.Place, folder: str, draw: random.Random) -> str:
 
 
 def stamped(path: Path, payload: bytes) -> None:
-    """A file with the end that a whole one has."""
+    """Write ``payload`` to a file with the end that a whole file has."""
     end = _END.pack(_MAGIC, VERSION, 1, 9, len(payload), crc32(payload))
     path.write_bytes(payload + end + _CRC.pack(crc32(end)))
 
 
 def changed(node: Any, draw: random.Random, where: str = "") -> str:
-    """Something inside the state is left out, or becomes something else: what it was."""
+    """Remove or replace a random part of the state. Return a description of the change."""
     keys = list(node) if isinstance(node, dict) else list(range(len(node)))
     key = draw.choice(keys)
     child = node[key]

@@ -1,4 +1,7 @@
-"""A user's model whose steps draw from every generator there is: what goes on from a state that lacks one ends in other bits."""
+"""A user's model whose steps draw from every random generator.
+
+A run that resumes from a state without one of the generators ends in other bits.
+"""
 
 import random
 
@@ -8,7 +11,10 @@ from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """float [B, in_channels, 8, 8] -> logits, with dropout, batch norm, and a whim of Python's, NumPy's and torch's."""
+    """A classifier with dropout, batch norm, and noise from Python, NumPy and torch.
+
+    It maps float [B, in_channels, 8, 8] to logits [B, num_classes].
+    """
 
     def __init__(self, in_channels: int, num_classes: int, width: int) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""Every combination of the options composes, and trains two steps or is refused with a rule and what to do; never a traceback.
+"""Check that every combination of the options composes, and trains two steps or is refused.
 
-All of data x loader x parallel x precision x workers, each with other keys drawn at random beside it; ddp, which takes seconds, is
-drawn from them.
+A refusal names a rule and says what to do. Nothing ends in a traceback. The combinations are all of
+data x loader x parallel x precision x workers, each with other keys drawn at random beside it. Runs
+with ddp take seconds, so only a sample of the combinations runs with ddp.
 """
 
 import itertools
@@ -24,40 +25,91 @@ WORKERS = ((0, "thread"), (2, "thread"), (2, "process"))
 COMBINATIONS = list(itertools.product(DATA, LOADERS, PARALLEL, PRECISIONS, WORKERS))
 SHORT = ["max_steps=2", "limit=48", "batch_size=16", "epochs=2"]
 SMALL = "transform.size=[8,8]"
-MORE = (  # of each group, one: the empty one is what is there anyway
-    ((), (), ("transform=flip",), ("transform=opencv",), ("transform=resize", SMALL), ("transform=random_crop", "transform.size=[6,6]"),
-     ("transform=random_resized_crop", SMALL), ("transform=center_crop", SMALL, "transform.resize=9"), ("transform=albumentations",)),
-    ((), (), ("augment=none",), ("augment=flip",), ("augment=crop_flip",), ("augment=mixup",), ("augment=cutmix",), ("augment=compose",),
-     ("augment=random_erasing",), ("augment=color_jitter",), ("augment=kornia",),
-     ("augment=compose", "+augment@augment.parts.a=normalize", "+augment@augment.parts.b=mixup")),
-    ((), ("order=block",), ("order=block", "order.block_records=3", "order.window_blocks=2"), ("shuffle=false",)),
+# Groups of choices. One choice is drawn from a group. An empty choice keeps the default.
+MORE = (
+    (
+        (),
+        (),
+        ("transform=flip",),
+        ("transform=opencv",),
+        ("transform=resize", SMALL),
+        ("transform=random_crop", "transform.size=[6,6]"),
+        ("transform=random_resized_crop", SMALL),
+        ("transform=center_crop", SMALL, "transform.resize=9"),
+        ("transform=albumentations",),
+    ),
+    (
+        (),
+        (),
+        ("augment=none",),
+        ("augment=flip",),
+        ("augment=crop_flip",),
+        ("augment=mixup",),
+        ("augment=cutmix",),
+        ("augment=compose",),
+        ("augment=random_erasing",),
+        ("augment=color_jitter",),
+        ("augment=kornia",),
+        ("augment=compose", "+augment@augment.parts.a=normalize", "+augment@augment.parts.b=mixup"),
+    ),
+    (
+        (),
+        ("order=block",),
+        ("order=block", "order.block_records=3", "order.window_blocks=2"),
+        ("shuffle=false",),
+    ),
     ((), ("data.stage=ram",), ("data.stage=device",), ("data.stage=cold",)),
     ((), ("verify=off",), ("verify=always",)),
-    ((), ("workers.start_method=fork",), ("workers.start_method=spawn",), ("workers.num=null",), ("workers.timeout_s=20",)),
+    (
+        (),
+        ("workers.start_method=fork",),
+        ("workers.start_method=spawn",),
+        ("workers.num=null",),
+        ("workers.timeout_s=20",),
+    ),
     ((), ("ema_decay=0.9",), ("clip_norm=1.0",), ("ema_decay=0.5", "clip_norm=0.1")),
     ((), ("on_nan=skip",), ("on_nan=skip", "max_skips=0")),
     ((), ("accumulate=3",), ("rank_batch_size=8",), ("rank_batch_size=5", "accumulate=2")),
     ((), ("channels_last=true",), ("clock=false",), ("report_every=1",), ("validate_every=1",)),
-    ((), ("model=resnet9", "model.width=4", "model.in_channels=1"), ("model=resnet9",), ("model=conv1d",), ("model=unet", "model.width=4"), ("model=speedup",)),
+    (
+        (),
+        ("model=resnet9", "model.width=4", "model.in_channels=1"),
+        ("model=resnet9",),
+        ("model=conv1d",),
+        ("model=unet", "model.width=4"),
+        ("model=speedup",),
+    ),
     ((), ("objective=regress",), ("objective=restore",)),
-    ((), ("optim=adam",), ("optim=adamw",), ("schedule=constant",), ("schedule=cosine",), ("optim=adamw", "schedule=cosine")),
+    (
+        (),
+        ("optim=adam",),
+        ("optim=adamw",),
+        ("schedule=constant",),
+        ("schedule=cosine",),
+        ("optim=adamw", "schedule=cosine"),
+    ),
     ((), ("sink=[]",), ("sink=[jsonl]",), ("sink=[console,tensorboard]",)),
     ((), ("checkpoint.every_steps=1",), ("checkpoint.keep=1", "checkpoint.every_s=0.001")),
     ((), ("seed=7",), ("device=cpu",), ("device=cuda",), ("loader.depth=1",)),
-)  # fmt: skip
-MOST_MORE = 4  # groups drawn from at once: of many, one would be refused nearly always
+)
+MOST_MORE = 4  # groups drawn from at once: with more, nearly every draw would be refused
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    """A row for each choice of data, and one for ddp. ``times``: about how many runs."""
+    """Yield a row for each choice of data, and one for ddp, with about ``times`` runs in all."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = make_dataset(folder)
         each = max(1, round(times / len(COMBINATIONS)))
         for data in DATA:
             mine = [combination for combination in COMBINATIONS if combination[0] == data]
             parts = [
-                repeat("", partial(is_told, dataset, one), each, seed + number * each)
-                for number, one in enumerate(mine)
+                repeat(
+                    "",
+                    partial(is_refused_or_runs, dataset, combination),
+                    each,
+                    seed + number * each,
+                )
+                for number, combination in enumerate(mine)
             ]
             yield joined(f"data={data}: every loader, dp, precision, workers, other keys", parts)
         yield repeat(
@@ -66,7 +118,7 @@ def rows(times: int, seed: int) -> Iterator[Row]:
 
 
 def make_dataset(folder: str) -> str:
-    """The digits in every format, so that no run need pack them."""
+    """Pack the digits in every format, so that no run has to pack them. Return their path."""
     dataset = str(Path(folder, "digits"))
     for data in ("hdf5", "lmdb", "folder"):
         done = paceline(
@@ -88,8 +140,8 @@ def joined(fault: str, parts: list[Row]) -> Row:
     )
 
 
-def is_told(dataset: str, combination: tuple, draw: random.Random, *more: str) -> str:
-    """One combination, and what is drawn beside it."""
+def is_refused_or_runs(dataset: str, combination: tuple, draw: random.Random, *more: str) -> str:
+    """Try one combination, with other keys drawn beside it."""
     data, loader, parallel, precision, (num, kind) = combination
     chosen = [
         f"data={data}",
@@ -110,7 +162,10 @@ def is_told(dataset: str, combination: tuple, draw: random.Random, *more: str) -
 
 
 def wrong(words: list[str], done: Done) -> str:
-    """ "" where it trained, or said in one line what is wrong, by which rule, and what to do."""
+    """Return what is wrong with how a command ended.
+
+    "" means that it trained, or said in one line what is wrong, by which rule, and what to do.
+    """
     lines = done.err.splitlines()
     refusals = [line for line in lines if re.match(r"error\[[CDR]\d+\]: .+: .+; .+", line)]
     if "Traceback" in done.err + done.out:
@@ -121,11 +176,11 @@ def wrong(words: list[str], done: Done) -> str:
 
 
 def drawn(dataset: str, draw: random.Random) -> str:
-    return is_told(dataset, draw.choice(COMBINATIONS), draw)
+    return is_refused_or_runs(dataset, draw.choice(COMBINATIONS), draw)
 
 
 def drawn_ddp(dataset: str, draw: random.Random) -> str:
     data, loader, _, precision, workers = draw.choice(COMBINATIONS)
-    return is_told(
+    return is_refused_or_runs(
         dataset, (data, loader, "ddp", precision, workers), draw, "parallel.num_processes=2"
     )

@@ -1,4 +1,7 @@
-"""Kill a rank of two, or who started them, at any moment: everything ends soon, and going on ends in the same bits."""
+"""Kill one of two ranks, or their parent, at any moment.
+
+All processes must end soon, and the resumed run must end in the same bits.
+"""
 
 import os
 import random
@@ -18,7 +21,7 @@ DOWN_S = 15.0
 
 
 def with_ranks(place: Place, folder: Path) -> Place:
-    """The place, with the end of an undisturbed run of two ranks."""
+    """Return the place with the end of an undisturbed run of two ranks added."""
     start = time.perf_counter()
     good(
         paceline(
@@ -31,12 +34,12 @@ def with_ranks(place: Place, folder: Path) -> Place:
 
 
 def importable() -> None:
-    """Ranks find the tests' own model."""
+    """Let ranks import the tests' own model."""
     os.environ["PYTHONPATH"] = str(ROOT)
 
 
 def ranks_of(pid: int) -> list[int]:
-    """The children of ``pid`` that are ranks."""
+    """Return the children of ``pid`` that are ranks."""
     return [
         child
         for child in children_of(pid)
@@ -45,7 +48,7 @@ def ranks_of(pid: int) -> list[int]:
 
 
 def one_killed(place: Place, draw: random.Random) -> str:
-    """kill -9 of a rank, or now and then of the parent."""
+    """Kill a rank, or now and then the parent, with SIGKILL."""
     with Command(*go_on(place, "fp32", draw), *DDP, before=importable) as command:
         wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
         ranks = ranks_of(command.pid)
@@ -59,14 +62,14 @@ def one_killed(place: Place, draw: random.Random) -> str:
         code, took_s = command.process.exitcode, time.monotonic() - start
     if took_s > DOWN_S or code not in (0, 7, -signal.SIGKILL):
         return f"exit code {code} after {took_s:.0f} s"
-    if found := torn():
-        return f"torn: {found}"
+    if damaged := torn():
+        return f"torn: {damaged}"
     good(paceline(*go_on(place, "fp32", draw), *DDP, before=importable))
     return difference(place, "ddp")
 
 
 def killed_and_started_again(place: Place, draw: random.Random) -> str:
-    """kill -9 of a rank, which the launcher answers by starting all again."""
+    """Kill a rank with SIGKILL. The launcher starts all ranks again."""
     with Command(
         *go_on(place, "fp32", draw), *DDP, "parallel.max_restarts=3", before=importable
     ) as command:
@@ -90,7 +93,7 @@ def killed_and_started_again(place: Place, draw: random.Random) -> str:
 
 
 def one_killed_while_they_meet(place: Place, draw: random.Random) -> str:
-    """kill -9 of a rank that the other waits for before there is anything to save."""
+    """Kill a rank with SIGKILL while the other waits for it, before anything can be saved."""
     with Command(*go_on(place, "fp32", draw), *DDP, before=importable) as command:
         wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
         ranks = ranks_of(command.pid)

@@ -1,11 +1,15 @@
-"""Damage stores in many ways, and see that every wrong record is found.
+"""Damage stores in many ways, and check that every wrong record is found.
 
-Each format, with image files and with raw fields: single bits anywhere in the file, truncations to any length, each read in a
-process of its own until one crashes. "refused": an error line; "found": the record is told as damaged; "right": the bit was no record's.
-Anything else is a wrong record that nobody tells, another exception, a signal, a hang.
+Each format is tried with image files and with raw fields. Single bits are flipped anywhere in the
+file, and files are cut to any length. A forked process reads them. The verdicts are:
 
-Tar archives have no checksums of their members' bytes, so bits are flipped in headers and in the index alone. Parquet's pages have
-checksums here, as its writers can be told.
+- "refused": an error line.
+- "found": the record is reported as damaged.
+- "right": the bit belonged to no record.
+- Anything else is a failure: a silently wrong record, another exception, a signal, a hang.
+
+Tar archives have no checksums of their members' bytes, so bits are flipped only in headers and in
+the index. Parquet's pages have checksums here, because its writers offer them as an option.
 """
 
 import io

@@ -1,7 +1,8 @@
-"""One letter wrong in any key, group, choice, recipe or option: one line that has the right word, before torch is asked for.
+"""Misspell one letter of a key, group, choice, recipe or option.
 
-Keys are drawn from the whole composed tree, with any choices in its groups. Where no more than one in fifty is not named, they are
-listed in the table's note, and nothing has failed.
+The answer must be one line that contains the right word, printed before torch is imported. Keys are
+drawn from the whole composed tree, with any choices in its groups. Up to one in fifty answers may
+lack the right word. These are printed, and the table's note gives the share of right words.
 """
 
 import io
@@ -28,14 +29,15 @@ OF_TORCH = (
     "framework.config.prepare_data",
     "framework.commands.train.run_ranks",
     "framework.run",
-)  # who import it
+)  # these modules import torch
 OPEN = ("data", "prepare", "sink")  # blocks to which anything may be added with +
 OPTIONS = ("--multirun", "--config-dir", "--help", "--cfg", "--resolve")
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
     row = repeat(
-        "a letter wrong in a key, group, choice, recipe, option: one line, exit code 2, the right word",
+        "a letter wrong in a key, group, choice, recipe, option: "
+        "one line, exit code 2, the right word",
         is_named,
         times,
         seed,
@@ -50,7 +52,7 @@ def rows(times: int, seed: int) -> Iterator[Row]:
 
 
 def is_named(draw: random.Random) -> str:
-    """One letter."""
+    """Misspell one letter. Return what is wrong with the answer, or ""."""
     words, right = draw.choice(
         (wrong_key, wrong_key, wrong_key, wrong_group, wrong_choice, wrong_choice, wrong_word)
     )(draw)
@@ -67,7 +69,7 @@ def is_named(draw: random.Random) -> str:
 
 
 def refused(words: list[str]) -> tuple[int, str]:
-    """(exit code, what was printed) of a command that would fail if it asked for torch."""
+    """Return the exit code and the errors of a command that fails if it imports torch."""
     err = io.StringIO()
     loaded = {name: sys.modules[name] for name in OF_TORCH if name in sys.modules}
     sys.modules.update(dict.fromkeys(OF_TORCH))  # what imports one of them fails
@@ -83,11 +85,14 @@ def refused(words: list[str]) -> tuple[int, str]:
 
 
 def edited(word: str, known: object, draw: random.Random) -> str:
-    """``word`` with one letter dropped, doubled, swapped with the next, or replaced; a word that is not ``known``."""
+    """Return ``word`` with one letter dropped, doubled, swapped with the next, or replaced.
+
+    The result is not in ``known``.
+    """
     for _ in range(1000):
         at = draw.choice([number for number, letter in enumerate(word) if letter.isalnum()])
         following = word[at + 1 : at + 2]
-        found = draw.choice(
+        misspelt = draw.choice(
             (
                 word[:at] + word[at + 1 :],
                 word[:at] + word[at] + word[at:],
@@ -95,17 +100,17 @@ def edited(word: str, known: object, draw: random.Random) -> str:
                 word[:at] + draw.choice(string.ascii_lowercase) + word[at + 1 :],
             )
         )
-        if found and found not in known and all(found.split(".")):  # pyright: ignore[reportOperatorIssue]
-            return found
+        if misspelt and misspelt not in known and all(misspelt.split(".")):  # pyright: ignore[reportOperatorIssue]
+            return misspelt
     raise AssertionError(f"{word!r} cannot be misspelt")
 
 
-# ------------------------------------------------------------------------------------------------------ what can be misspelt
+# ----------------------------------------------------------------------------- what can be misspelt
 
 
 @cache
 def groups(command: str) -> dict[str, list[str]]:
-    """Choices by group."""
+    """Return the choices of each group."""
     defaults = OmegaConf.to_container(OmegaConf.load(CONF / f"{command}.yaml")).get("defaults", [])
     names = [
         name
@@ -123,13 +128,13 @@ def keys(command: str, chosen: tuple[str, ...]) -> list[str]:
 
 
 def chosen_parts(command: str, draw: random.Random) -> list[str]:
-    """Choices of some groups: their keys are other ones."""
-    found = [
+    """Draw choices of up to two groups. Each choice brings its own keys."""
+    parts = [
         f"{group}={draw.choice(names)}"
         for group, names in groups(command).items()
         if group not in ("sink", "debug", "recipes")
     ]
-    return draw.sample(found, min(2, len(found)))
+    return draw.sample(parts, min(2, len(parts)))
 
 
 def wrong_key(draw: random.Random) -> tuple[list[str], list[str]]:
@@ -169,7 +174,7 @@ def wrong_choice(draw: random.Random) -> tuple[list[str], list[str]]:
 
 
 def wrong_word(draw: random.Random) -> tuple[list[str], list[str]]:
-    """A command, or an option."""
+    """Misspell a command or an option."""
     if draw.random() < 0.5:
         right = draw.choice([*COMMANDS])
         return [edited(right, COMMANDS, draw)], [right]

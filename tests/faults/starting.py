@@ -1,4 +1,8 @@
-"""Signals at random moments of start-up: a documented exit code, no traceback, nothing left, and the next run works."""
+"""Send signals at random moments of start-up.
+
+The command must end with a documented exit code, print no traceback and leave nothing behind, and
+the next run must work.
+"""
 
 import os
 import random
@@ -77,7 +81,7 @@ main()
 
 
 class Started:
-    """``paceline WORDS`` as a user starts it: a new interpreter, the leader of its own process group.
+    """A command as a user starts it: a new interpreter that leads its own process group.
 
     Args:
         words: The command line.
@@ -107,7 +111,7 @@ class Started:
         self.pid = self.process.pid
 
     def wait_for_handlers(self) -> None:
-        """Wait for Paceline's first line: until then, the interpreter decides what a signal means."""
+        """Wait until Paceline has installed its handlers. Before that, Python handles signals."""
         end = time.monotonic() + LIMIT_S
         while self.process.poll() is None and not catches(self.pid, signal.SIGTERM):
             assert time.monotonic() < end, "no handlers"
@@ -176,15 +180,10 @@ def catches(pid: int, number: int) -> bool:
 
 def make_place(folder: Path) -> Path:
     """Return a folder with a packed dataset, to be copied for each attempt, and what is packed."""
-    subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import numpy as np\nnp.savez('arrays.npz', image=np.zeros((400, 3, 16, 16), np.uint8))",
-        ],
-        cwd=folder,
-        check=True,
+    program = (
+        "import numpy as np\nnp.savez('arrays.npz', image=np.zeros((400, 3, 16, 16), np.uint8))"
     )
+    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
     good(Started(("train", *SMALL, f"hydra.run.dir={folder}/first", f"dataset={folder}/digits")))
     shutil.rmtree(folder / "first")
     return folder
@@ -220,7 +219,7 @@ def is_survived(place: Path, way: Way, took_s: float, go_on: bool, draw: random.
 
 
 def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> str:
-    """Return what goes wrong if ``number`` arrives ``moment_s`` after the first line of the command."""
+    """Return what goes wrong if ``number`` arrives ``moment_s`` after Paceline's first line."""
     before = torch_segments()
     if way.words[0] == "pack":
         shutil.copy(place / "arrays.npz", "arrays.npz")
@@ -232,8 +231,8 @@ def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> s
     where = (
         f"{way.name}, {signal.Signals(number).name} after {moment_s:.3f} s, exit code {done.code}"
     )
-    found = fault_of(done, number) or left_behind(started, done.code, before, place, way)
-    if not found and go_on:
+    fault = fault_of(done, number) or left_behind(started, done.code, before, place, way)
+    if not fault and go_on:
         again = words_of(way, place)
         again += (
             ["resume=auto"]
@@ -243,10 +242,10 @@ def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> s
         shutil.rmtree("sweep", ignore_errors=True)
         second = Started(again)
         ended = second.end()
-        found = (
+        fault = (
             "" if ended.code == 0 else f"the next run: exit code {ended.code}: {ended.err[-500:]}"
         )
-    return f"{where}: {found}" if found else ""
+    return f"{where}: {fault}" if fault else ""
 
 
 def wrong_at_import(place: Path, way: Way, number: int, module: str) -> str:
@@ -279,7 +278,11 @@ def fault_of(done: Done, number: int) -> str:
 
 
 def left_behind(started: Started, code: int, before: set[str], place: Path, way: Way) -> str:
-    """Return what a command has left: processes, temporary files and locks, in its folder, /tmp and /dev/shm."""
+    """Return what a command has left behind.
+
+    Checked are processes, and temporary files and locks in its folder, in ``place``, in its own
+    temporary folder and in /dev/shm.
+    """
     if pids := started.settled():
         return f"processes left: {pids}"
     files = [str(path) for folder in (Path.cwd(), place) for path in folder.rglob("*")]
@@ -306,7 +309,10 @@ def left_behind(started: Started, code: int, before: set[str], place: Path, way:
 
 
 def rows(times: int, seed: int, lanes: int = 2) -> Iterator[Row]:
-    """Return two rows for each command: ``times`` signals in all, and after each fifth the same command again."""
+    """Yield two rows for each command, with ``times`` signals in all.
+
+    In a fifth of the attempts, the same command runs again afterwards.
+    """
     each = -(-times // len(WAYS))
     with tempfile.TemporaryDirectory() as folder:
         place = make_place(Path(folder))

@@ -1,4 +1,4 @@
-"""Flip bits of a saved state, or cut it off: it is told before anything of it is unpickled."""
+"""Damage a saved state, and check that it is refused before it is unpickled."""
 
 import random
 from pathlib import Path
@@ -13,7 +13,7 @@ class Unpickled(Exception):
 
 
 def make_state(path: Path) -> bytes:
-    """A state as runs save it: weights, counts, generators."""
+    """Save a state as runs do, with weights, counts and generators. Return its bytes."""
     draw = torch.Generator().manual_seed(0)
     weights = {f"layer.{number}": torch.randn(40, 25, generator=draw) for number in range(4)}
     save_state(
@@ -31,7 +31,7 @@ def make_state(path: Path) -> bytes:
 
 
 def damaged(whole: bytes, draw: random.Random) -> bytes:
-    """One to three bits flipped, or cut off, or with something behind it."""
+    """Flip one to three bits, cut the end off, or append bytes."""
     kind = draw.randrange(4)
     if kind == 0:
         return whole[: draw.randrange(len(whole))]
@@ -43,8 +43,8 @@ def damaged(whole: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-def is_told(whole: bytes, draw: random.Random) -> str:
-    """One damage."""
+def is_refused(whole: bytes, draw: random.Random) -> str:
+    """Damage the state once. Return "" if it is refused before anything is unpickled."""
     path = Path("step-00000007.pt")
     path.write_bytes(damaged(whole, draw))
     load = torch.load

@@ -49,7 +49,7 @@ def test_every_bait_has_a_name_of_its_own():
     assert len(set(names)) == len(names) > 500
 
 
-# ------------------------------------------------------------------- what finds nothing must be able to
+# ------------------------------------------------------------------ the checks must be able to fail
 
 
 def test_the_packed_records_are_compared_with_those_of_the_whole_file():
@@ -58,12 +58,12 @@ def test_the_packed_records_are_compared_with_those_of_the_whole_file():
     assert "other records" in said
 
 
-def test_a_file_that_no_error_names_is_told():
+def test_a_file_that_no_error_names_is_reported():
     item = bait.Bait("nameless", lambda: (*foreign.PACK, "input=tar", "input.path=none.tar"), "x")
     assert "does not name x" in bait.attempt(item)
 
 
-def test_a_canary_and_a_change_beside_the_box_are_told(monkeypatch):
+def test_a_canary_and_a_change_beside_the_box_are_reported(monkeypatch):
     for path, words in (("canary", "EXECUTED"), ("../outside.jpg", "FOLLOWED")):
         monkeypatch.setattr(
             bait, "answered", lambda *_, path=path: Path(path).write_text("") and ""
@@ -74,7 +74,7 @@ def test_a_canary_and_a_change_beside_the_box_are_told(monkeypatch):
         os.chdir("..")
 
 
-def test_a_sound_that_a_careless_reader_shortens_would_be_told(monkeypatch):
+def test_a_sound_that_a_careless_reader_shortens_would_be_reported(monkeypatch):
     def careless(data, start=0, count=None):
         return soundfile.read(foreign.io.BytesIO(data), dtype="float32")[0]
 

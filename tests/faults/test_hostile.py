@@ -1,4 +1,7 @@
-"""A sample of the hostile corpus, each refused in one line; all of it is a campaign of ``python -m tests.faults``."""
+"""A sample of the hostile corpus, each refused in one line.
+
+The whole corpus is a campaign of ``python -m tests.faults``.
+"""
 
 import os
 import random
@@ -34,7 +37,7 @@ SAMPLE = [
 
 @pytest.fixture(scope="module", autouse=True)
 def made_once(tmp_path_factory):
-    """The run that is gone on with, made outside of any test's folder."""
+    """Make the run that the tests resume, outside of any test's folder."""
     folder = hostile.template()
     yield
     folder.cleanup()

@@ -19,7 +19,7 @@ TIMEOUT_S = 8
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """The digits' stores."""
+    """Return the path of the digits' stores."""
     folder = tmp_path_factory.mktemp("digits")
     before = os.getcwd()
     os.chdir(folder)
@@ -51,7 +51,10 @@ def test_l8_too_few_file_handles_are_one_line(dataset, kind):
 
 
 def stopped_ranks(dataset, victim, number):
-    """(exit code, what exit.json says) of two ranks of whom ``victim`` is sent a signal in the middle."""
+    """Send a signal to one process of a run of two ranks. Return the exit code and exit.json.
+
+    ``victim`` is 0 for the parent, else it counts the ranks from 1.
+    """
     with Command(
         *train(dataset, *ranks.DDP, "epochs=3000", "report_every=1"), before=ranks.importable
     ) as command:
@@ -70,7 +73,7 @@ def stopped_ranks(dataset, victim, number):
 @pytest.mark.parametrize(
     ("victim", "number"), [(0, signal.SIGUSR1), (2, signal.SIGTERM), (1, signal.SIGUSR1)]
 )
-def test_t13_whoever_is_told_to_stop_all_ranks_save_at_one_step(dataset, victim, number):
+def test_t13_if_any_rank_gets_a_signal_all_ranks_save_at_one_step(dataset, victim, number):
     code, said = stopped_ranks(dataset, victim, number)
     state = read_state(Path(RUN, said["checkpoint"]))
     assert (code, said["code"], state["progress"]["step"]) == (75, 75, said["step"])
@@ -129,12 +132,12 @@ def gentle(dataset):
 
 
 def losses(run_dir):
-    """As they were reported, step by step."""
+    """Return the reported losses, step by step."""
     path = run_dir / "metrics.jsonl"
-    whole = (
-        path.read_text().split("\n")[:-1] if path.exists() else []
-    )  # the last line may be being written
-    lines = [json.loads(line) for line in whole]
+    if not path.exists():
+        return []
+    # the run may still be writing the last line
+    lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
     return [line["loss"] for line in lines if line["split"] == "train"]
 
 

@@ -1,4 +1,7 @@
-"""Faults while packing, P1 to P25 of docs/faults.md, met by the real command; those that are not here have their tests where the table says."""
+"""Faults while packing, P1 to P25 of docs/faults.md, met by the real command.
+
+The table there names the tests of the faults that are not here.
+"""
 
 import io
 import json
@@ -55,7 +58,7 @@ def jpeg(seed=0, side=48):
 
 
 def put(path, data):
-    """The file at ``path``, str or bytes, in folders made for it."""
+    """Write a file at ``path``, str or bytes, and make its folders."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
         file.write(data)
@@ -63,7 +66,7 @@ def put(path, data):
 
 
 def folder(root="images", count=4):
-    """Two classes of noise."""
+    """Write images of noise in two classes. Return the word of the command."""
     for number in range(count):
         put(f"{root}/{'ab'[number % 2]}/{number}.png", png(number))
     return f"input.path={root}"
@@ -78,33 +81,33 @@ def arrays(count=6000):
 
 def keys(path):
     store = open_store(path)
-    found = [store.key(index) for index in range(store.manifest.num_records)]
+    names = [store.key(index) for index in range(store.manifest.num_records)]
     store.close()
-    return found
+    return names
 
 
 def images(path):
     store = open_store(path)
-    found = [
+    encoded = [
         bytes(value) for value in store.read(torch.arange(store.manifest.num_records))["image"]
     ]
     store.close()
-    return found
+    return encoded
 
 
 def bad(path):
-    """The names in the list of what was left out, and the numbers of their errors."""
+    """Return the names in the list of bad items, and the numbers of their errors."""
     return {
         Path(line["name"]).name: line["error"]
         for line in map(json.loads, Path(f"{path}.bad.jsonl").read_text().splitlines())
     }
 
 
-def same(one, other):
-    return Path(one).read_bytes() == Path(other).read_bytes()
+def same(first, second):
+    return Path(first).read_bytes() == Path(second).read_bytes()
 
 
-# ---------------------------------------------------------------------------------------------------- P3, P4: killed, stopped
+# -------------------------------------------------------------------------- P3, P4: killed, stopped
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -125,7 +128,7 @@ def test_p4_stopped_at_any_moment_it_ends_at_once_and_the_same_command_goes_on(n
     assert not list(Path().glob("x.h5.*"))
 
 
-# --------------------------------------------------------------------------------------------------------- P5 to P12: bad files
+# ----------------------------------------------------------------------------- P5 to P12: bad files
 
 
 @pytest.mark.parametrize(
@@ -180,7 +183,7 @@ def test_p7_what_no_decoder_can_tell_is_kept_byte_by_byte_and_found_when_it_chan
 
 
 def many_frames():
-    """Every kind of file that holds several images."""
+    """Write a file of every kind that can hold several images."""
     frames = [Image.fromarray(np.full((8, 8, 3), 60 * number, np.uint8)) for number in range(4)]
     for kind in ("gif", "png", "webp", "tiff"):
         file = io.BytesIO()
@@ -229,8 +232,8 @@ def test_p11_a_bomb_is_refused_before_it_takes_memory(side):
     with Command("pack", "input.path=images", "output.path=x.h5", "pack.encode=raw") as command:
         highest = 0
         while command.process.exitcode is None:
-            found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{command.pid}/status").read_text())
-            highest = max(highest, int(found[1]) if found else 0)
+            match = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{command.pid}/status").read_text())
+            highest = max(highest, int(match[1]) if match else 0)
         assert is_one_line(command.wait(), "D106", 3, "bomb.png", "64000000")
     assert highest - before < 100_000, f"{highest - before} kB more"
 
@@ -262,7 +265,7 @@ def test_p12_a_pickle_inside_an_array_file_is_never_executed(name):
     assert not Path("executed").exists()
 
 
-# ----------------------------------------------------------------------------------------------------- P13: may not be read
+# ----------------------------------------------------------------------------- P13: may not be read
 
 
 @needs_root
@@ -290,7 +293,7 @@ def test_p13_a_file_on_a_bad_disk_is_named():
         assert is_one_line(command.wait(), "D101", 3, "images/b/1.png", "Input/output error")
 
 
-# -------------------------------------------------------------------------------------------------------------- P14, P15: names
+# ---------------------------------------------------------------------------------- P14, P15: names
 
 NAMES = [
     "é.png".encode(),
@@ -333,11 +336,11 @@ def test_p15_a_name_in_an_error_cannot_command_the_terminal():
     assert done.last_line.isprintable()
 
 
-# ------------------------------------------------------------------------------------------------------------- P16: a full disk
+# --------------------------------------------------------------------------------- P16: a full disk
 
 
 def misjudged(count=100):
-    """A folder of which the sample says that it is small."""
+    """Write a folder whose sampled images are small and whose other images are large."""
     small = set(spread(count, NUM_SIZE_SAMPLES).tolist())
     for number in range(count):
         put(f"images/a/{number:03d}.png", png(number, 2 if number in small else 100))
@@ -364,7 +367,8 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time(output, pa
     done = paceline(*words, before=fill)
     assert done.code == 0, done.err
     assert re.search(
-        r"error\[R101\]: disk/.*No space left.*about [\d,]+ more bytes are needed.*the same command resumes",
+        r"error\[R101\]: disk/.*No space left.*about [\d,]+ more bytes are needed"
+        r".*the same command resumes",
         done.err,
     )
     assert "packed 100 records" in done.err
@@ -401,25 +405,23 @@ def test_p16_a_disk_that_says_no_at_any_call_leaves_the_old_store(output, path, 
     assert len(keys(path)) == 5
 
 
-# ------------------------------------------------------------------------------------------------- P18: two packers at one place
+# -------------------------------------------------------------------- P18: two packers at one place
 
 
 def test_p18_of_two_packers_started_together_exactly_one_packs():
     words = ["pack", *arrays(), "workers=0", "output.path=x.h5"]
-    with Command(*words) as one, Command(*words) as other:
+    with Command(*words) as first, Command(*words) as second:
         wait_for(lambda: Path("x.h5.lock").exists(), "a lock")
-        found = [one.wait(), other.wait()]
-    assert sorted(done.code for done in found) == [0, 5] or [done.code for done in found] == [
-        0,
-        0,
-    ]  # one after the other
-    for done in found:
+        outcomes = [first.wait(), second.wait()]
+    # two zeros: one packed after the other
+    assert sorted(done.code for done in outcomes) in ([0, 5], [0, 0])
+    for done in outcomes:
         assert done.code == 0 or is_one_line(done, "R150", 5, "x.h5.lock", "process ")
     assert os.path.exists("x.h5")
     assert not list(Path().glob("x.h5.*"))
 
 
-# ---------------------------------------------------------------------------------------------- P19, P20: trees and archives
+# --------------------------------------------------------------------- P19, P20: trees and archives
 
 
 def test_p19_links_and_special_files_are_passed_over_and_never_opened():
@@ -455,7 +457,7 @@ def test_p20_paths_that_lead_out_are_refused_before_anything_is_opened():
         )
 
 
-# -------------------------------------------------------------------------------------------------- P21: an input that changes
+# ----------------------------------------------------------------------- P21: an input that changes
 
 
 def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole_or_left_out():
@@ -480,7 +482,7 @@ def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole_or_left_o
     assert paceline("verify", "x.h5").code == 0
 
 
-# ---------------------------------------------------------------------------------------------------- P22, P23: few, any order
+# ------------------------------------------------------------------------- P22, P23: few, any order
 
 
 @pytest.mark.parametrize(
@@ -517,7 +519,7 @@ def test_p22_one_item_is_a_store(output, path):
 
 
 def shuffled():
-    """Folders list their names in any order from here on."""
+    """Make folders list their names in random order."""
     real = os.scandir
 
     class Entries(list):
@@ -548,11 +550,14 @@ def test_p23_workers_and_the_order_of_folders_change_no_byte(output, path):
     assert same(f"1{path}", f"7{path}")
 
 
-# -------------------------------------------------------------------------------------------------------- P25: what reaches the disk
+# ----------------------------------------------------------------------- P25: what reaches the disk
 
 
 def whole_calls(trace):
-    """The calls of strace's log, those in one piece that another process's came between; each where it ended."""
+    """Yield the calls of strace's log, each at the place of its end.
+
+    strace splits a call if a call of another process comes between. Such a call is joined again.
+    """
     begun = {}
     for pid, line in (line.split(maxsplit=1) for line in trace.splitlines()):
         if line.endswith("<unfinished ...>"):
@@ -564,12 +569,15 @@ def whole_calls(trace):
 
 
 def renames_not_durable(trace):
-    """Renames to a final name whose source was not flushed to the disk before, or whose folder was not after."""
+    """Return the renames to a final name that are not durable, and the number of all of them.
+
+    A rename is durable if its source was flushed to the disk before it, and its folder after it.
+    """
     calls = [line for line in whole_calls(trace) if "= 0" in line]
     synced = [
-        (number, found[1])
+        (number, match[1])
         for number, line in enumerate(calls)
-        if (found := re.match(r"f(?:data)?sync\(\d+<(.*)> *\)", line))
+        if (match := re.match(r"f(?:data)?sync\(\d+<(.*)> *\)", line))
     ]
     wrong, count, moved = [], 0, {}
     for number, line in enumerate(calls):
@@ -608,7 +616,7 @@ def test_p25_what_has_its_name_was_on_the_disk_before(output, path, one_file):
     assert wrong == []
 
 
-# ------------------------------------------------------------------------------------------------------------- nonsense
+# ----------------------------------------------------------------------------------------- nonsense
 
 
 @pytest.mark.parametrize(
@@ -656,7 +664,7 @@ def test_any_name_is_good_for_a_store(path):
     assert len(keys(path)) == 4
 
 
-def test_an_output_that_is_a_link_is_where_it_leads():
+def test_an_output_that_is_a_link_is_written_to_its_target():
     put("large/x.h5", b"")
     os.symlink("large/x.h5", "x.h5")
     paceline("pack", folder(), "output.path=x.h5")

@@ -1,4 +1,7 @@
-"""Faults while reading, R1 to R14 of docs/faults.md, met by the real command; those that are not here have their tests where the table says."""
+"""Faults while reading, R1 to R14 of docs/faults.md, met by the real command.
+
+The table there names the tests of the faults that are not here.
+"""
 
 import os
 import pickle
@@ -42,7 +45,10 @@ WIDE = {
 
 
 def digits(path, count=256, fields=None):
-    """A store that the smallest model learns from; ``fields=WIDE``: 4 MB of it, most of them never needed."""
+    """Write a store that the smallest model learns from.
+
+    With ``fields=WIDE`` it has 4 MB, most of them in a field that no model needs.
+    """
     draw = np.random.default_rng(0)
     image, label = (
         draw.integers(0, 256, (count, 1, 8, 8), np.uint8),
@@ -54,7 +60,7 @@ def digits(path, count=256, fields=None):
 
 
 def train(path, *words):
-    """The command that trains on the store, on and on unless ``words`` say otherwise."""
+    """Return the command that trains on the store, without end unless ``words`` limit it."""
     data = "lmdb" if path.endswith(".lmdb") else "hdf5"
     more = [
         "data.val=null",
@@ -75,12 +81,12 @@ def train(path, *words):
 
 
 def training():
-    """Whether a run has made a step."""
+    """Return whether a run has made a step."""
     return any(log.read_bytes() for log in Path("outputs").rglob("metrics.jsonl"))
 
 
 def commands(path):
-    """Every command that reads a store."""
+    """Return every command that reads a store."""
     return [
         train(path, "epochs=1"),
         ["inspect", path],
@@ -88,7 +94,7 @@ def commands(path):
     ]
 
 
-# --------------------------------------------------------------------------------------- R1, R2, R3, R5: damaged and foreign
+# -------------------------------------------------------------- R1, R2, R3, R5: damaged and foreign
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -111,7 +117,7 @@ def flipped(path, place):
 
 
 def in_a_record(path):
-    """Where some record's bytes are."""
+    """Return a position inside a record's bytes."""
     record = bytes(open_store(path).read(torch.tensor([200]))["image"].numpy())
     return Path(path).read_bytes().find(record) + 10
 
@@ -155,7 +161,7 @@ def test_r5_any_other_file_is_one_line(data):
         assert is_one_line(paceline(*words), "D102", 3, "x.h5")
 
 
-# --------------------------------------------------------------------------------- R4, R9: a store that changes under a training
+# ---------------------------------------------------- R4, R9: a store that changes under a training
 
 
 def truncated(path):
@@ -207,7 +213,10 @@ def test_r9_a_store_that_changes_ends_the_training_at_the_next_epoch(path, chang
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, kind):
-    """Reading a map past the end of its file is SIGBUS: a process that reads for others is told by them; one that reads for itself dies."""
+    """A read of a map past the end of its file is SIGBUS.
+
+    The training reports the death of a worker process. With threads, the training itself dies.
+    """
     digits(path, 1024, WIDE)
     with Command(
         *train(path, "batch_size=4", "verify=off", f"workers.kind={kind}", "workers.num=2")
@@ -235,12 +244,12 @@ def test_r9_workers_that_open_a_replaced_store_refuse_it(path):
     store.close()
 
 
-# ---------------------------------------------------------------------------------------------------------- R6: folders of files
+# ----------------------------------------------------------------------------- R6: folders of files
 
 
 @pytest.fixture
 def shards():
-    """A store of three files."""
+    """Pack a store of three files. Return their names."""
     image = np.random.default_rng(0).integers(0, 256, (4000, 1, 8, 8), np.uint8)
     np.savez("a.npz", image=image, label=np.arange(4000) % 3, rest=np.ones((4000, 1000), np.uint8))
     assert (
@@ -270,15 +279,15 @@ def test_r6_all_that_is_wrong_with_a_folder_is_listed_at_once(shards):
 
 
 def swapped(shards):
-    """Two files of the same size, one under the other's name."""
-    one, other = next(
+    """Swap the names of two files of the same size."""
+    first, second = next(
         (a, b)
         for a, b in combinations(shards, 2)
         if os.path.getsize(f"x/{a}") == os.path.getsize(f"x/{b}")
     )
-    os.rename(f"x/{one}", "kept")
-    os.rename(f"x/{other}", f"x/{one}")
-    os.rename("kept", f"x/{other}")
+    os.rename(f"x/{first}", "kept")
+    os.rename(f"x/{second}", f"x/{first}")
+    os.rename("kept", f"x/{second}")
 
 
 def test_r6_files_that_were_swapped_are_found(shards):
@@ -286,7 +295,7 @@ def test_r6_files_that_were_swapped_are_found(shards):
     assert is_one_line(paceline(*train("x", "epochs=1")), "D118", 3, "another store's file")
 
 
-def test_r6_verify_tells_a_swapped_file_once(shards):
+def test_r6_verify_reports_a_swapped_file_once(shards):
     swapped(shards)
     done = paceline("verify", "x")
     assert is_one_line(done, "D156", 3)
@@ -301,7 +310,7 @@ def test_r6_a_manifest_cannot_lead_out_of_its_folder(shards, name):
     assert is_one_line(paceline("inspect", "x"), "D104", 3, "outside the directory")
 
 
-# ------------------------------------------------------------------------------------------------ R7, R10, R12: places and disks
+# ------------------------------------------------------------------- R7, R10, R12: places and disks
 
 
 @pytest.mark.parametrize(
@@ -379,7 +388,7 @@ def test_r12_a_slow_disk_is_waited_for(path):
         assert command.wait().code == 0
 
 
-# ------------------------------------------------------------------------------------------------------ R11, R13: few and many
+# --------------------------------------------------------------------------- R11, R13: few and many
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -410,11 +419,11 @@ def test_r13_memory_does_not_grow_with_the_epochs(path):
     assert used[-1] - used[3] < 4 << 20
 
 
-# -------------------------------------------------------------------------------------------------------------- P24: large files
+# --------------------------------------------------------------------------------- P24: large files
 
 
 def test_p24_records_beyond_4_gib_are_read():
-    """A file with a hole: HDF5 rows of 64 MiB, of which only the last is there."""
+    """The file has a hole: of its HDF5 rows of 64 MiB, only the last is allocated."""
     rows, width = 80, 64 << 20
     fields = {"x": Field("uint8", (width,))}
     write_store("x.h5", {"x": np.zeros((1, width), np.uint8)}, fields)
@@ -428,22 +437,21 @@ def test_p24_records_beyond_4_gib_are_read():
     assert os.path.getsize("large.h5") > 1 << 32
     assert os.stat("large.h5").st_blocks * 512 < 1 << 30
     store = HDF5Store("large.h5")
-    found = store.read(torch.tensor([rows - 1]))
-    assert found["x"][0, :4].tolist() == [1, 2, 3, 0]
-    assert store.damaged(torch.tensor([rows - 1]), found) == [rows - 1]
+    records = store.read(torch.tensor([rows - 1]))
+    assert records["x"][0, :4].tolist() == [1, 2, 3, 0]
+    assert store.damaged(torch.tensor([rows - 1]), records) == [rows - 1]
     store.close()
 
 
 def test_p24_values_beyond_4_gib_are_read():
-    """A file with a hole: the last record's pages are moved beyond 4 GiB, and the tree says so."""
+    """The last record's pages lie behind a hole, beyond 4 GiB, and the tree points to them."""
     fields = {"x": Field("uint8", (100_000,))}
     values = np.random.default_rng(0).integers(0, 256, (3, 100_000), np.uint8)
     write_store("x.lmdb", {"x": values}, fields)
     data = bytearray(Path("x.lmdb").read_bytes())
     value = data.find(values[2].tobytes()) // 4096 * 4096
-    while (
-        struct.unpack_from("<Q", data, value)[0] != value // 4096
-    ):  # an overflow page begins with its number
+    # an overflow page begins with its number
+    while struct.unpack_from("<Q", data, value)[0] != value // 4096:
         value -= 4096
     count, far = struct.unpack_from("<I", data, value + 12)[0], (5 << 30) // 4096
     moved = bytearray(data[value : value + count * 4096])
@@ -456,23 +464,23 @@ def test_p24_values_beyond_4_gib_are_read():
         file.seek(far * 4096)
         file.write(moved)
     store = LMDBStore("x.lmdb")
-    found = store.read(torch.tensor([2, 0]))
-    assert np.array_equal(found["x"].numpy(), values[[2, 0]])
-    assert store.damaged(torch.tensor([2, 0]), found) == []
+    records = store.read(torch.tensor([2, 0]))
+    assert np.array_equal(records["x"].numpy(), values[[2, 0]])
+    assert store.damaged(torch.tensor([2, 0]), records) == []
     store.close()
 
 
-# ------------------------------------------------------------------------------------------------ packing what is being read
+# ----------------------------------------------------------------------- packing what is being read
 
 
 def test_two_readers_of_one_store_do_not_disturb_each_other():
     path = digits("x.h5")
-    with Command(*train(path, "epochs=1")) as one, Command("verify", path) as other:
-        assert (one.wait().code, other.wait().code) == (0, 0)
+    with Command(*train(path, "epochs=1")) as trainer, Command("verify", path) as verifier:
+        assert (trainer.wait().code, verifier.wait().code) == (0, 0)
     shutil.rmtree("outputs")
 
 
-# ------------------------------------------------------------------------------------------------------------- nonsense
+# ----------------------------------------------------------------------------------------- nonsense
 
 
 @pytest.mark.parametrize("word", ["num_images=-1", "num_images=abc", "grid=5", "num_images=null"])

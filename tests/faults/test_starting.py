@@ -1,6 +1,7 @@
-"""A signal at any moment of start-up: a documented exit code, no traceback, nothing left, and the next run works.
+"""A signal at any moment of start-up.
 
-``python -m tests.faults --only starts`` draws a thousand moments.
+The command must end with a documented exit code, print no traceback and leave nothing behind, and
+the next run must work. ``python -m tests.faults --only starts`` draws a thousand moments.
 """
 
 import signal

@@ -1,4 +1,7 @@
-"""A run that is killed, stopped, starved or misled: T of docs/faults.md. Long campaigns of the same attempts: make faults."""
+"""A run that is killed, stopped, starved or misled: T of docs/faults.md.
+
+``make faults`` runs long campaigns of the same attempts.
+"""
 
 import json
 import os
@@ -24,7 +27,7 @@ STATES = Path(RUN, "checkpoints")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """The digits, and how undisturbed runs end."""
+    """Return the digits' stores and the ends of undisturbed runs."""
     folder = tmp_path_factory.mktemp("faults")
     before = os.getcwd()
     os.chdir(folder)
@@ -36,7 +39,7 @@ def train(place, *more, precision="fp32"):
     return [*words(place.dataset, precision, training.WAYS[0]), f"hydra.run.dir={RUN}", *more]
 
 
-# ------------------------------------------------------------------------------------------------------ samples of campaigns
+# ----------------------------------------------------------------------------- samples of campaigns
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -50,13 +53,13 @@ def test_t3_a_run_killed_in_a_save_goes_on_to_the_same_bits(place, point):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_t12_a_run_told_to_stop_has_lost_nothing(place, seed):
+def test_t12_a_run_that_gets_a_signal_has_lost_nothing(place, seed):
     assert training.told_to_stop(place, random.Random(seed)) == ""
 
 
 @pytest.fixture(scope="module")
 def place_of_two(place, tmp_path_factory):
-    """With the end of an undisturbed run of two ranks."""
+    """Return the place with the end of an undisturbed run of two ranks added."""
     return ranks.with_ranks(place, tmp_path_factory.mktemp("ddp"))
 
 
@@ -75,18 +78,18 @@ def test_t19_all_ranks_start_again_and_go_on_to_the_same_bits(place_of_two, seed
     assert ranks.killed_and_started_again(place_of_two, random.Random(seed)) == ""
 
 
-def test_t4_damaged_states_are_told_before_they_are_unpickled(tmp_path):
+def test_t4_damaged_states_are_reported_before_they_are_unpickled(tmp_path):
     whole = states.make_state(tmp_path / "state.pt")
     assert [
-        said for seed in range(300) if (said := states.is_told(whole, random.Random(seed)))
+        said for seed in range(300) if (said := states.is_refused(whole, random.Random(seed)))
     ] == []
 
 
-# ----------------------------------------------------------------------------------------------------------------- resuming
+# ----------------------------------------------------------------------------------------- resuming
 
 
 def killed(place):
-    """A run that was killed and left two states: the newer one."""
+    """Kill a run that has saved two states. Return the path of the newer one."""
     with Command(*train(place), before=training.die_at("checkpoint.removed", 3)) as command:
         assert command.wait().code == -signal.SIGKILL
     assert len(list(STATES.glob("step-*.pt"))) == 2
@@ -97,9 +100,8 @@ def test_t4_a_torn_newest_state_is_said_and_the_one_before_is_taken(place):
     newest = killed(place)
     newest.write_bytes(newest.read_bytes()[:-50])
     done = paceline("train", f"resume={RUN}", "allow_targets=[tests]")
-    assert (
-        f"note: {newest.name} (cut off" not in done.err
-    )  # it has no end, so it counts as the oldest, and need not be looked at
+    # the state has no end, so it counts as the oldest and is not read
+    assert f"note: {newest.name} (cut off" not in done.err
     assert done.code == 0, done.err
     assert training.difference(place, "fp32") == ""
 
@@ -125,7 +127,7 @@ def test_t4_if_no_state_is_whole_it_is_one_line(place):
     assert is_one_line(done, "K102", 4, "step-00000008.pt", "step-00000004.pt")
 
 
-def test_t7_a_finished_run_says_so_also_where_it_was_killed_before_it_could(place):
+def test_t7_a_finished_run_says_so_even_if_it_was_killed_before_it_could(place):
     good(paceline(*train(place, "max_steps=8")))
     resume = ["train", f"resume={RUN}", "allow_targets=[tests]"]
     done = paceline(*resume)
@@ -140,9 +142,10 @@ def test_t10_what_would_learn_something_else_is_refused_by_key_unless_it_is_allo
     good(paceline(*train(place, "max_steps=8")))
     resume = ["train", f"resume={RUN}", "allow_targets=[tests]", "max_steps=10", "optim.lr=0.5"]
     both = "seed (0, now 3)", "optim.lr (0.02, now 0.5)"
+    # another seed would give the rest of the epoch another order
     assert is_one_line(
         paceline(*resume, "seed=3"), "K105", 4, *both, "begin a new run from its weights"
-    )  # inside an epoch of another order
+    )
     assert is_one_line(
         paceline(*resume), "K105", 4, "optim.lr (0.02, now 0.5)", "resume.allow=[optim.lr]"
     )
@@ -216,7 +219,7 @@ def test_auto_needs_a_directory(place):
     )
 
 
-# ------------------------------------------------------------------------------------------------------- disks and processes
+# ------------------------------------------------------------------------------ disks and processes
 
 
 @needs_root
@@ -234,7 +237,7 @@ def test_t5_a_disk_without_room_for_a_second_state_costs_the_run_nothing_but_its
     assert "warning: step 8 is not saved, the newest checkpoint stands" in done.err
 
 
-def test_t28_a_second_process_in_a_run_directory_is_told_who_the_first_is(place):
+def test_t28_a_second_process_in_a_run_directory_learns_who_the_first_is(place):
     def hasty():
         framework.cli.rundir.PATIENCE_S = 0.2
 

@@ -1,6 +1,7 @@
-"""Cut an epoch in any way: each record comes exactly once, in one order, and every rank has as much to do as any other.
+"""Cut an epoch in any way, and check that the records are dealt correctly.
 
-``rows(100_000, seed)`` takes minutes: most data sets are small, since it is at the edges that something can be wrong.
+Each record must come exactly once, in the same order, and all ranks must have equally much to do.
+``rows(100_000, seed)`` takes minutes. Most data sets are small, because errors occur at the edges.
 """
 
 import math
@@ -17,12 +18,15 @@ MOST_SHARES = 600  # of all ranks together: what an attempt may cost
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    fault = "any number of records, ranks, passes, any batch, limit, block, start: each record once, one order, equal shares"
+    fault = (
+        "any number of records, ranks, passes, any batch, limit, block, start: "
+        "each record once, one order, equal shares"
+    )
     yield repeat(fault, is_whole, times, seed)
 
 
 def is_whole(draw: random.Random) -> str:
-    """One way to cut one epoch."""
+    """Cut one epoch in one way. Return what is wrong, or ""."""
     order, epoch = drawn(draw), draw.randrange(4)
     whole = [share[0] for share in shares(replace(order, world_size=1, accumulate=1), epoch)]
     ranks = [shares(replace(order, rank=rank), epoch) for rank in range(order.world_size)]

@@ -1,6 +1,7 @@
-"""Kill a training, in many ways and at any moment, go on with ``resume=``, and compare every bit with a run that nobody disturbed.
+"""Kill a training in many ways and at any moment, and continue it with ``resume=``.
 
-The model draws from all generators; each time it goes on with another store, loader and number of workers.
+Every bit must be the same as in an undisturbed run. The model draws from all generators. Each start
+uses another store, loader and number of workers.
 """
 
 import json
@@ -54,7 +55,12 @@ POINTS = (
 
 
 class Place(NamedTuple):
-    """Where the stores are, and how undisturbed runs end: per precision (or ``ddp``) the log, the state, and the seconds it took."""
+    """The stores, and the ends of undisturbed runs.
+
+    Attributes:
+        dataset: Where the stores are.
+        ends: The log, the state and the duration in seconds, by precision or ``ddp``.
+    """
 
     dataset: str
     ends: dict[str, tuple[list, dict[str, Any], float]]
@@ -98,7 +104,7 @@ def good(done: Done) -> None:
 
 
 def end_of(run_dir: Path) -> tuple[list, dict[str, Any]]:
-    """(what the log says that is no measurement, the newest state)."""
+    """Return the log without its measurements, and the newest state."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     log = [
         (line["split"], line["step"], line["loss"].hex(), line["accuracy"].hex(), line["lr"].hex())
@@ -110,7 +116,7 @@ def end_of(run_dir: Path) -> tuple[list, dict[str, Any]]:
 
 
 def difference(place: Place, key: str) -> str:
-    """ "" where the run ended like the undisturbed one, and left nothing behind."""
+    """Return how the run differs from the undisturbed one, and what it left behind, or ""."""
     log, state = end_of(Path(RUN))
     expected, whole, _ = place.ends[key]
     if log != expected:
@@ -130,27 +136,30 @@ def difference(place: Place, key: str) -> str:
     return f"{names} differ, {left} left behind" if names or left else ""
 
 
-def same(one: Any, other: Any) -> bool:
-    """Bit by bit."""
-    if isinstance(one, torch.Tensor):
+def same(first: Any, second: Any) -> bool:
+    """Return whether two values are equal bit by bit."""
+    if isinstance(first, torch.Tensor):
         return (
-            isinstance(other, torch.Tensor)
-            and one.dtype == other.dtype
-            and torch.equal(one.view(-1), other.view(-1))
+            isinstance(second, torch.Tensor)
+            and first.dtype == second.dtype
+            and torch.equal(first.view(-1), second.view(-1))
         )
-    if isinstance(one, dict):
+    if isinstance(first, dict):
         return (
-            isinstance(other, dict)
-            and one.keys() == other.keys()
-            and all(same(one[key], other[key]) for key in one)
+            isinstance(second, dict)
+            and first.keys() == second.keys()
+            and all(same(first[key], second[key]) for key in first)
         )
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return bool(first == second)
 
 
 def go_on(place: Place, precision: str, draw: random.Random) -> list[str]:
-    """The words of the next start: from the newest state, in a way of its own, or anew where nothing was saved yet."""
+    """Return the command line of the next start, with a way that is drawn for it.
+
+    It resumes from the newest state, or starts a new run if nothing was saved yet.
+    """
     way = draw.choice(WAYS)
     if newest_path(Path(RUN)) is not None:
         return ["train", f"resume={RUN}", "allow_targets=[tests]", *way]
@@ -159,35 +168,37 @@ def go_on(place: Place, precision: str, draw: random.Random) -> list[str]:
 
 
 def torn() -> list[str]:
-    """States under their own names that are not whole."""
-    found = []
+    """Return the saved states that are not whole, with the reasons."""
+    damaged = []
     for path in Path(RUN).glob("checkpoints/step-*.pt"):
         try:
             read_state(path)
         except Damaged as error:
-            found.append(f"{path.name}: {error}")
-    return found
+            damaged.append(f"{path.name}: {error}")
+    return damaged
 
 
 def killed_at_random(place: Place, draw: random.Random) -> str:
-    """kill -9 at a moment of one of its lives, once; then to its end."""
+    """Kill a run with SIGKILL at a random moment, then resume it to its end."""
     precision = draw.choice([*PRECISIONS])
     moment_s = draw.uniform(0.1, 1.05 * place.ends[precision][2])
-    for _ in range(
-        draw.randint(0, 1)
-    ):  # a first life that was killed before: the second goes on from the middle
+    # perhaps a first run that is killed earlier, so that the next one starts in the middle
+    for _ in range(draw.randint(0, 1)):
         with Command(*go_on(place, precision, draw)) as command:
             command.process.join(draw.uniform(0.3, 1.0) * place.ends[precision][2])
     with Command(*go_on(place, precision, draw)) as command:
         command.process.join(moment_s)
-    if found := torn():
-        return f"torn: {found}"
+    if damaged := torn():
+        return f"torn: {damaged}"
     good(paceline(*go_on(place, precision, draw)))
     return difference(place, precision)
 
 
 def die_at(point: str, count: int) -> Callable[[], None]:
-    """To be run in the process that is to die: kill -9 when ``point`` is reached for the ``count``-th time."""
+    """Return a function that makes its process kill itself.
+
+    SIGKILL comes when ``point`` is reached for the ``count``-th time.
+    """
     left = [count]
 
     def reached(name: str) -> None:
@@ -199,7 +210,7 @@ def die_at(point: str, count: int) -> Callable[[], None]:
 
 
 def killed_while_saving(place: Place, point: str, draw: random.Random) -> str:
-    """kill -9 at one named point of a save."""
+    """Kill a run with SIGKILL at one named point of a save."""
     precision = draw.choice([*PRECISIONS])
     with Command(
         *go_on(place, precision, draw), before=die_at(point, draw.randint(1, 12))
@@ -207,14 +218,17 @@ def killed_while_saving(place: Place, point: str, draw: random.Random) -> str:
         code = command.wait().code
     if code not in (-signal.SIGKILL, 0):
         return f"exit code {code}"
-    if found := torn():
-        return f"torn: {found}"
+    if damaged := torn():
+        return f"torn: {damaged}"
     good(paceline(*go_on(place, precision, draw)))
     return difference(place, precision)
 
 
 def told_to_stop(place: Place, draw: random.Random) -> str:
-    """SIGTERM or SIGUSR1 at a random moment: either the state of the last step is saved, or there was none to save."""
+    """Send SIGTERM or SIGUSR1 at a random moment.
+
+    The run must have saved the state of its last step, unless it had none to save.
+    """
     precision, number = draw.choice([*PRECISIONS]), draw.choice((signal.SIGTERM, signal.SIGUSR1))
     with Command(*go_on(place, precision, draw)) as command:
         time.sleep(draw.uniform(0, place.ends[precision][2]))

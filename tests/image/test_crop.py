@@ -44,9 +44,9 @@ def test_a_png_is_cut_too():
 @pytest.mark.parametrize("subsampling", ["444", "420", "411", "Gray"])
 def test_without_the_library_the_pixels_are_the_same(monkeypatch, size, subsampling):
     data = encoded(70, 95, subsampling)
-    found = np.array(window_pixels(data, read_header(data), 3, WINDOW, size))
+    with_library = np.array(window_pixels(data, read_header(data), 3, WINDOW, size))
     monkeypatch.setattr(jpeg, "find", lambda: None)
-    assert np.array_equal(window_pixels(data, read_header(data), 3, WINDOW, size), found)
+    assert np.array_equal(window_pixels(data, read_header(data), 3, WINDOW, size), with_library)
 
 
 @settings(max_examples=300)
@@ -56,17 +56,17 @@ def test_a_region_covers_its_result_lies_in_the_image_and_is_near_the_window(
 ):
     tall, broad = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
     top, left = data.draw(st.integers(0, height - tall)), data.draw(st.integers(0, width - broad))
-    found = scaled_region(
+    region = scaled_region(
         ImageHeader("jpeg", height, width, 3), (top, left, tall, broad, 0), (high, wide)
     )
-    d = found.denominator
-    assert found.height >= 1
-    assert found.width >= 1
-    assert found.top + found.height <= -(-height // d)
-    assert found.left + found.width <= -(-width // d)
+    d = region.denominator
+    assert region.height >= 1
+    assert region.width >= 1
+    assert region.top + region.height <= -(-height // d)
+    assert region.left + region.width <= -(-width // d)
     assert d == 1 or (tall >= d * high and broad >= d * wide)
-    assert abs(found.top * d - top) <= d / 2
-    assert abs(found.left * d - left) <= d / 2
+    assert abs(region.top * d - top) <= d / 2
+    assert abs(region.left * d - left) <= d / 2
 
 
 def test_without_a_size_nothing_is_scaled():

@@ -61,32 +61,33 @@ def test_lossless_files_come_back_as_they_were_in_rgb(suffix):
 
 
 def test_a_jpeg_comes_back_nearly_as_it_was_in_rgb():
-    found = decode(jpeg(1, 20, 30), 3)
-    assert found.shape == (20, 30, 3)
-    assert np.abs(found.astype(int) - PICTURE).mean() < 5
+    image = decode(jpeg(1, 20, 30), 3)
+    assert image.shape == (20, 30, 3)
+    assert np.abs(image.astype(int) - PICTURE).mean() < 5
     assert image_size(jpeg(1, 20, 30)) == (20, 30)
 
 
 @pytest.mark.parametrize("data", [jpeg(1, 20, 30), _encoded(".png")])
 def test_one_channel_is_gray(data):
     gray = cv2.cvtColor(PICTURE, cv2.COLOR_RGB2GRAY)
-    found = decode(data, 1)
-    assert found.shape == (20, 30, 1)
-    assert np.abs(found[:, :, 0].astype(int) - gray).mean() < 5
+    image = decode(data, 1)
+    assert image.shape == (20, 30, 1)
+    assert np.abs(image[:, :, 0].astype(int) - gray).mean() < 5
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg"])
 def test_a_gray_file_becomes_three_equal_channels(suffix):
-    found = decode(_encoded(suffix, pixels(2, channels=1)), 3)
-    assert np.array_equal(found[:, :, 0], found[:, :, 1])
-    assert np.array_equal(found[:, :, 0], found[:, :, 2])
+    image = decode(_encoded(suffix, pixels(2, channels=1)), 3)
+    assert np.array_equal(image[:, :, 0], image[:, :, 1])
+    assert np.array_equal(image[:, :, 0], image[:, :, 2])
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
 def test_the_error_for_sixteen_bits_says_what_to_do(suffix):
     with pytest.raises(
         BadImage,
-        match=r"more than 8 bits a channel: pack it with pack\.bit_depth=8 pack\.encode=png, or 16 and raw",
+        match=r"more than 8 bits a channel: "
+        r"pack it with pack\.bit_depth=8 pack\.encode=png, or 16 and raw",
     ):
         decode(_encoded(suffix, PICTURE.astype(np.uint16)), 3)
 
@@ -222,14 +223,14 @@ def test_the_ending_follows_the_bytes(suffix):
 )
 def test_a_jpeg_is_shrunk_to_the_smallest_that_is_enough(suffix, least, scale_of_jpeg):
     factor = scale_of_jpeg if suffix == ".jpg" else 1
-    found = decode_shrunk(_encoded(suffix, pixels(1, 200, 300)), 3, least)
-    assert found.shape == (-(-200 // factor), -(-300 // factor), 3)
+    image = decode_shrunk(_encoded(suffix, pixels(1, 200, 300)), 3, least)
+    assert image.shape == (-(-200 // factor), -(-300 // factor), 3)
     means = cv2.resize(
         decode(_encoded(suffix, pixels(1, 200, 300)), 3),
-        found.shape[1::-1],
+        image.shape[1::-1],
         interpolation=cv2.INTER_AREA,
     )
-    assert np.abs(found.astype(int) - means).mean() < 2
+    assert np.abs(image.astype(int) - means).mean() < 2
 
 
 @pytest.mark.parametrize("cut_at", range(5, 100, 5))

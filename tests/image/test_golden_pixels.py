@@ -1,7 +1,7 @@
-"""The one rule for images, held against every decoder there is: ours, OpenCV, Pillow and DALI.
+"""The one rule for images, checked with every decoder: ours, OpenCV, Pillow and DALI.
 
-Lossless files give exactly the pixels they were made from. JPEG decoders that are libjpeg-turbo give the same as each other; where
-colors are computed (CMYK, gray) all are within 1 level.
+Lossless files give exactly the pixels that they were made from. All JPEG decoders that use
+libjpeg-turbo give the same pixels. Computed colors (CMYK, gray) agree within 1 level.
 """
 
 import struct
@@ -155,8 +155,9 @@ REFUSED = {
         "an animation, or several pages",
     ),
 }
-# DALI 2.4 does not read GIF, TIFF of 1 bit, an EXIF note in a WebP behind a chunk of odd length; it takes that alpha for green; and it
-# takes CMYK for inverted only where a file says it is Adobe's
+# DALI 2.4 does not read GIF, TIFF of 1 bit, or an EXIF note in a WebP behind a chunk of odd length.
+# It takes the alpha of a gray TIFF for green. It takes CMYK for inverted only if a file says that
+# it is Adobe's.
 NOT_FOR_DALI = {
     "gif",
     "tiff 1 bit",
@@ -177,9 +178,9 @@ def by_pillow(data: bytes) -> np.ndarray:
     )
 
 
-def difference(found: np.ndarray, expected: np.ndarray) -> int:
-    assert found.shape == expected.shape
-    return int(np.abs(found.astype(int) - expected).max())
+def difference(pixels: np.ndarray, expected: np.ndarray) -> int:
+    assert pixels.shape == expected.shape
+    return int(np.abs(pixels.astype(int) - expected).max())
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -255,7 +256,7 @@ def test_a_jpeg_without_loss_is_turned_upright(orientation):
     flat[:8, :8] = 255  # top left as stored
     note = Image.Exif()
     note[0x0112] = orientation
-    found = decode(saved(Image.fromarray(flat), "jpeg", quality=100, subsampling=0, exif=note), 3)
+    turned = decode(saved(Image.fromarray(flat), "jpeg", quality=100, subsampling=0, exif=note), 3)
     corners = {
         1: (0, 0),
         2: (0, -1),
@@ -266,8 +267,8 @@ def test_a_jpeg_without_loss_is_turned_upright(orientation):
         7: (-1, -1),
         8: (-1, 0),
     }
-    assert found[corners[orientation]].min() > 250
-    assert found.sum() / 255 == pytest.approx(3 * 64, rel=0.02)
+    assert turned[corners[orientation]].min() > 250
+    assert turned.sum() / 255 == pytest.approx(3 * 64, rel=0.02)
 
 
 def test_a_bomb_is_refused_from_its_header():
@@ -304,9 +305,9 @@ def test_dali_gives_the_same(channels):
             dali.fn.decoders.image(source, device="cpu", output_type=kind, adjust_orientation=True)
         )
     pipeline.build()
-    found = pipeline.run()[0]
+    images = pipeline.run()[0]
     levels = {
-        name: difference(found.at(n), decode(data, channels))
+        name: difference(images.at(n), decode(data, channels))
         for n, (name, data) in enumerate(files.items())
     }
     assert {name: level for name, level in levels.items() if level > 1} == {}

@@ -18,7 +18,10 @@ needs_library = pytest.mark.skipif(jpeg.find() is None, reason="the extra 'turbo
 
 
 def encoded(height, width, subsampling="420", seed=0, **options):
-    """A JPEG of noise over a smooth picture; ``options``: Pillow's (progressive, restart markers)."""
+    """Return a JPEG of noise over a smooth picture.
+
+    ``options`` are those of Pillow (progressive, restart markers).
+    """
     noise = np.random.default_rng(seed).integers(-20, 20, (height, width, 3))
     image = (pixels(seed, height, width) + noise).clip(0, 255).astype(np.uint8)
     if subsampling == "Gray":
@@ -116,8 +119,8 @@ def test_colors_it_cannot_convert_are_left_to_others(mode):
 def _judge(files):
     """Each damaged file gives None, or pixels of the asked shape."""
     for data in files:
-        found = decode_region(data, 3, Region(5, 3, 40, 50, 1))
-        assert found is None or found.shape == (40, 50, 3)
+        result = decode_region(data, 3, Region(5, 3, 40, 50, 1))
+        assert result is None or result.shape == (40, 50, 3)
 
 
 @needs_library

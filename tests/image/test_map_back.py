@@ -22,7 +22,7 @@ def test_boxes_are_clipped_to_the_image():
     assert boxes_in_image(boxes, WINDOW, SEEN, SIZE).tolist() == [[0, 0, 200, 60]]
 
 
-def test_a_map_has_the_size_of_its_image_and_nothing_where_nobody_looked():
+def test_a_map_has_the_size_of_its_image_and_ignores_the_outside():
     numbers = np.array([[1, 2], [3, 4]], np.uint8)
     result = map_in_image(numbers, WINDOW, SIZE)
     assert result.shape == SIZE

@@ -23,11 +23,11 @@ def test_shrinking_is_pillows_bilinear_within_a_level(height, width, high, wide,
         Image.fromarray(image[:, :, c]).resize((wide, high), Image.Resampling.BILINEAR)
         for c in range(channels)
     ]
-    found = scale(image, (high, wide), antialias=True)
-    assert found.shape == (high, wide, channels)
+    scaled = scale(image, (high, wide), antialias=True)
+    assert scaled.shape == (high, wide, channels)
     assert (
         np.abs(
-            found.astype(int) - np.stack([np.asarray(plane) for plane in expected], axis=2)
+            scaled.astype(int) - np.stack([np.asarray(plane) for plane in expected], axis=2)
         ).max()
         <= 1
     )

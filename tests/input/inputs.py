@@ -1,4 +1,4 @@
-"""Inputs that packing is tried on: items from memory, some of them in trouble, in whatever process."""
+"""Inputs for tests of packing. Their items are in memory; some fail or kill their process."""
 
 import os
 import signal
@@ -22,7 +22,13 @@ COUNT = 4000  # items of some 1.2 kB: five jobs
 
 
 class Input:
-    """``bad``: items that cannot be read; ``deadly``: items whose process is killed, unless it is ``spared``, a process number."""
+    """An input of items in memory, some of which fail.
+
+    Attributes:
+        bad: Items that cannot be read.
+        deadly: Items that kill the process that reads them.
+        spared: The number of a process that is not killed.
+    """
 
     def __init__(self, count=COUNT, bad=(), deadly=(), spared=0):
         self.bad, self.deadly, self.spared = set(bad), set(deadly), spared
@@ -53,7 +59,10 @@ class Input:
 
 
 def packing(path="x.h5", source=None, **options):
-    """A Packing into the format that the path's ending names; folders of files: ``one_file=False``."""
+    """Return a Packing into the format that the ending of ``path`` names.
+
+    ``one_file=False`` packs into a folder of files.
+    """
     suffix = Path(path).suffix
     return Packing(source or Input(), FORMATS[suffix], path, suffix=suffix, **options)
 

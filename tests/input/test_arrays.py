@@ -73,10 +73,10 @@ def test_the_classes_can_be_named():
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_foreign_byte_order_and_layout_are_read_as_the_same_numbers(save):
     save("x.npz", big=X.astype(">f4"), turned=np.asfortranarray(X))
-    found = _records(ArraysInput("x.npz", None))
-    assert np.array_equal(found["big"], X)
-    assert np.array_equal(found["turned"], X)
-    assert found["big"].dtype == np.dtype("=f4")
+    records = _records(ArraysInput("x.npz", None))
+    assert np.array_equal(records["big"], X)
+    assert np.array_equal(records["turned"], X)
+    assert records["big"].dtype == np.dtype("=f4")
 
 
 READ_ALL = """

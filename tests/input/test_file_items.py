@@ -50,9 +50,9 @@ def test_the_order_of_the_file_system_does_not_matter(monkeypatch):
 
 def test_any_name_survives():
     _write(*(f"in/{name}" for name in HARD_NAMES))
-    found = walk("in").names
-    assert {os.fsencode(name) for name in found} == {os.fsencode(name) for name in HARD_NAMES}
-    assert all(read_file(f"in/{name}") == os.fsencode(f"in/{name}") for name in found)
+    names = walk("in").names
+    assert {os.fsencode(name) for name in names} == {os.fsencode(name) for name in HARD_NAMES}
+    assert all(read_file(f"in/{name}") == os.fsencode(f"in/{name}") for name in names)
 
 
 def test_links_and_special_files_are_left_out_and_never_opened():

@@ -78,7 +78,7 @@ def test_any_name_survives_in_the_keys():
     assert {os.fsencode(key) for key in keys} == {os.fsencode(f"a/{name}") for name in HARD_NAMES}
 
 
-def test_what_is_left_out_is_told():
+def test_what_is_left_out_is_reported():
     _write("in/a/1.jpg", "in/loose.jpg")
     os.symlink("1.jpg", "in/a/2.jpg")
     os.mkfifo("in/a/3.jpg")

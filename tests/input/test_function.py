@@ -97,7 +97,10 @@ def test_arguments_can_be_given():
     [
         (
             "raise",
-            r"U100.*test_function\.py:\d+: in odd\..*: ZeroDivisionError: integer division.* \(raise\)",
+            (
+                r"U100.*test_function\.py:\d+: in odd\..*: "
+                r"ZeroDivisionError: integer division.* \(raise\)"
+            ),
         ),
         ("late", r"U100.*in odd\..*: ZeroDivisionError: .*\(late\)"),
         ("none", r"D168.*none: mine\.odd raised TypeError"),

@@ -195,7 +195,7 @@ def test_paths_out_of_the_root_can_be_allowed():
     assert _all(source).records["image"] == [jpeg(7)]
 
 
-def test_paths_are_under_another_root_where_one_is_given():
+def test_paths_are_under_another_root_if_one_is_given():
     Path("images").mkdir()
     Path("images/1.jpg").write_bytes(jpeg(8))
     assert _all(_input("image,label\n1.jpg,x\n", root="images")).records["image"] == [jpeg(8)]
@@ -290,7 +290,10 @@ def test_tables_without_labels_or_files_are_records_too():
     assert [bytes(text).decode() for text in records["note"]] == ["Zürich", ""]
     assert (records["label"].tolist(), keys) == ([-1, 2], ["0", "1"])
     assert source.notes == (
-        "columns are taken to be 'input.columns={x: float, n: int, note: text, label: int, id: text}'",
+        (
+            "columns are taken to be "
+            "'input.columns={x: float, n: int, note: text, label: int, id: text}'"
+        ),
     )
 
 

@@ -89,7 +89,8 @@ def test_unmatched_names_are_listed():
     )
     with pytest.raises(
         DataError,
-        match=r"D160.*14 unmatched names: 00 \(not in sharp\); 01 .*09 \(not in sharp\); \.\.\.; .*skip",
+        match=r"D160.*14 unmatched names: "
+        r"00 \(not in sharp\); 01 .*09 \(not in sharp\); \.\.\.; .*skip",
     ):
         _names(FOLDERS)
 

@@ -54,12 +54,12 @@ def test_with_streams_there_is_nothing_to_note():
 def test_a_batch_in_use_is_never_overwritten_by_the_next_copy():
     loader = _loader("cuda", 400)
     expected = [batch["image"] for batch, *_ in micros(loader.context.source)]
-    found = []
+    images = []
     for micro in loader.epoch(0):
         torch.cuda._sleep(200_000)
-        found.append(micro.batch["image"].clone())
+        images.append(micro.batch["image"].clone())
         del micro
-    assert [image.tolist() for image in found] == expected
+    assert [image.tolist() for image in images] == expected
     loader.close()
 
 
@@ -74,7 +74,10 @@ def test_stats_are_those_of_its_queue():
 
 
 class Erratic:
-    """A Source of batches of any size, late or early, which may break; each batch is filled with its own number."""
+    """A Source whose batches have any size and come late or early. It may end in an error.
+
+    Each batch is filled with its own number.
+    """
 
     def __init__(self, seed: int, num_steps: int = 40, breaks_at: int | None = None) -> None:
         self.draw, self.num_steps, self.breaks_at = random.Random(seed), num_steps, breaks_at
@@ -117,19 +120,22 @@ def _erratic(seed, **options):
 
 
 def _taken(loader, seed, num_batches=None):
-    """(what every number of a batch should be, the least, the greatest found) of each, read when all is over."""
-    draw, found = random.Random(seed + 2), []
+    """Return the expected number, the least and the greatest number of each batch.
+
+    The numbers are read from the device after the last batch.
+    """
+    draw, taken = random.Random(seed + 2), []
     batches = loader.epoch(0)
     for number, micro in enumerate(batches):
         torch.cuda._sleep(draw.choice([0, 100_000, 3_000_000]))
         values = micro.batch["number"]
-        found.append((number * 2 + 1, values.min(), values.max()))
+        taken.append((number * 2 + 1, values.min(), values.max()))
         scratch = torch.full_like(values, -1)  # what is given back is written to at once
         del micro, values, scratch
         if number + 1 == num_batches:
             break
     batches.close()
-    return [(expected, int(least), int(most)) for expected, least, most in found]
+    return [(expected, int(least), int(most)) for expected, least, most in taken]
 
 
 @pytest.mark.gpu
@@ -137,9 +143,9 @@ def _taken(loader, seed, num_batches=None):
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_the_delays_and_sizes_every_batch_arrives_whole(seed):
     loader = _erratic(seed)
-    found = _taken(loader, seed)
-    assert len(found) == 40
-    assert all(expected == least == most for expected, least, most in found)
+    taken = _taken(loader, seed)
+    assert len(taken) == 40
+    assert all(expected == least == most for expected, least, most in taken)
     early = _taken(loader, seed, num_batches=7)
     assert all(expected == least == most for expected, least, most in early)
     loader.close()
@@ -148,12 +154,12 @@ def test_whatever_the_delays_and_sizes_every_batch_arrives_whole(seed):
 @pytest.mark.gpu
 @gpu
 def test_an_error_of_the_source_arrives_and_what_came_before_it_is_whole():
-    loader, found = _erratic(1, breaks_at=11), []
+    loader, taken = _erratic(1, breaks_at=11), []
     with pytest.raises(DataError, match="D106"):  # noqa: PT012
         for number, micro in enumerate(loader.epoch(0)):
-            found.append((number * 2 + 1, micro.batch["number"].min(), micro.batch["number"].max()))
-    assert len(found) == 11
-    assert all(expected == int(least) == int(most) for expected, least, most in found)
+            taken.append((number * 2 + 1, micro.batch["number"].min(), micro.batch["number"].max()))
+    assert len(taken) == 11
+    assert all(expected == int(least) == int(most) for expected, least, most in taken)
     loader.close()
 
 

@@ -170,7 +170,9 @@ def test_a_way_back_that_brings_waiting_is_undone_and_tried_later():
     watched(tuner, Pipeline(decode_s=0.08), 10)
     added = tuner.plan
     idle = Pipeline(decode_s=0.08, busy_workers=0.5)
-    times = [number for number, one in watched(tuner, idle, 60).items() if one.plan == HOME]
+    times = [
+        number for number, decision in watched(tuner, idle, 60).items() if decision.plan == HOME
+    ]
     assert tuner.plan in (added, HOME)
     assert times[1] - times[0] < times[2] - times[1]
 
@@ -183,7 +185,7 @@ def test_reading_in_line_can_get_workers():
     assert tuner.observe(seen).plan == ReadPlan(1, 2, 2)
 
 
-def test_changes_are_told_in_words():
+def test_changes_are_reported_in_words():
     assert HOME.changes_to(ReadPlan(4, 2, 2)) == "workers 2 -> 4"
     assert HOME.changes_to(ReadPlan(2, 4, 4)) == "batches read ahead 2 -> 4, loader depth 2 -> 4"
 
@@ -209,8 +211,8 @@ def test_whatever_it_sees_a_plan_keeps_its_limits(processes, seen, num):
     home = ReadPlan(num, 2, 2)
     tuner = make(home, processes=processes)
     before = home
-    for one in seen:
-        decision = tuner.observe(one)
+    for observation in seen:
+        decision = tuner.observe(observation)
         if decision is not None:
             assert decision.plan != before
             before = decision.plan

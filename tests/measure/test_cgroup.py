@@ -35,11 +35,18 @@ def groups(tmp_path):
         (V2, {"job/part/cpu.max": "150000 100000\n"}, 1.5),
         (V2, {"job/part/cpu.max": "max 100000\n", "job/cpu.max": "50000 100000\n"}, 0.5),
         ("0::/elsewhere\n", {"cpu.max": "200000 100000\n"}, 2.0),
-        (V1, {"cpu/job/part/cpu.cfs_quota_us": "50000\n", "cpu/job/part/cpu.cfs_period_us": "100000\n"}, 0.5),
+        (
+            V1,
+            {
+                "cpu/job/part/cpu.cfs_quota_us": "50000\n",
+                "cpu/job/part/cpu.cfs_period_us": "100000\n",
+            },
+            0.5,
+        ),
         (V1, {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
         ("not a list of groups", {"cpu.max": "150000 100000\n"}, 1.5),
     ],
-)  # fmt: skip
+)
 def test_the_smallest_quota_around_the_process_limits_its_cores(groups, own, files, cores):
     assert groups(own, files).cores() == cores
 
@@ -52,7 +59,10 @@ def test_the_smallest_quota_around_the_process_limits_its_cores(groups, own, fil
     ],
 )
 def test_throttled_time_is_read_in_seconds(groups, own, folder, stat):
-    quota = {"cpu.max": "50000 100000"} if own == V2 else {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}  # fmt: skip
+    if own == V2:
+        quota = {"cpu.max": "50000 100000"}
+    else:
+        quota = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}
     files = {f"{folder}{name}": text for name, text in {**quota, "cpu.stat": stat}.items()}
     assert groups(own, files).throttle() == Throttle(20, 13, 0.165)
 
@@ -65,10 +75,24 @@ def test_without_a_quota_nothing_is_throttled(groups):
 @pytest.mark.parametrize(
     ("own", "files"),
     [
-        (V2, {"job/memory.max": "1000\n", "job/memory.current": "700\n", "job/memory.stat": "anon 1\ninactive_file 200\n"}),
-        (V1, {"memory/job/memory.limit_in_bytes": "1000\n", "memory/job/memory.usage_in_bytes": "700\n", "memory/job/memory.stat": "inactive_file 5\ntotal_inactive_file 200\n"}),
+        (
+            V2,
+            {
+                "job/memory.max": "1000\n",
+                "job/memory.current": "700\n",
+                "job/memory.stat": "anon 1\ninactive_file 200\n",
+            },
+        ),
+        (
+            V1,
+            {
+                "memory/job/memory.limit_in_bytes": "1000\n",
+                "memory/job/memory.usage_in_bytes": "700\n",
+                "memory/job/memory.stat": "inactive_file 5\ntotal_inactive_file 200\n",
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_cached_files_count_as_free_memory(groups, own, files):
     assert groups(own, files).memory_limit_bytes() == 1000
     assert groups(own, files).available_memory_bytes() == 500

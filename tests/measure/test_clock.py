@@ -12,9 +12,10 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
 
 class Time:
-    """Time that passes when it is told to, and a device that works through what the host has launched.
+    """A clock that a test advances, and a device that does the work that the host has launched.
 
-    It has what ``torch.cuda.Event`` has; an event is passed once the device has done all that was launched before it.
+    Its events are like ``torch.cuda.Event``: an event has passed once the device has done
+    everything that was launched before it.
     """
 
     def __init__(self, monkeypatch):
@@ -24,15 +25,15 @@ class Time:
         monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event(self))
 
     def work(self, seconds):
-        """Of the host."""
+        """Let the host work."""
         self.now += seconds
 
     def launch(self, seconds):
-        """Of the device, after what it has to do already."""
+        """Let the device work, after everything that was launched before."""
         self.done_at = max(self.done_at, self.now) + seconds
 
     def read(self):
-        """What ``.cpu()`` does: wait for the device."""
+        """Wait for the device, as ``.cpu()`` does."""
         self.now = max(self.now, self.done_at)
 
 
@@ -62,7 +63,7 @@ def time(monkeypatch):
     return Time(monkeypatch)
 
 
-# ------------------------------------------------------------------------------------------------------------------- host
+# --------------------------------------------------------------------------------------------- host
 
 
 def test_the_time_between_two_marks_belongs_to_the_second_one_s_name(time):
@@ -96,7 +97,7 @@ def test_the_clock_of_a_rank_counts_exchanges_apart(time):
     assert [row[2:] for row in clock.own_work()] == [(4.0, 1.0, 0, 10.0, 0, 0, 0)]
 
 
-def test_the_clock_of_a_rank_tells_steps_apart(time):
+def test_the_clock_of_a_rank_distinguishes_steps(time):
     clock = RankClock()
     for factor in (1.0, 2.0):
         step(clock, time, ("wait", factor), ("wait", factor), ("report", factor))
@@ -206,11 +207,15 @@ def test_a_clock_that_nobody_asks_keeps_no_more_than_so_many_marks():
     assert clock.lap().keys() == {"wait"}
 
 
-# ------------------------------------------------------------------------------------------------------------------- cuda
+# --------------------------------------------------------------------------------------------- cuda
 
 
 def cuda_step(clock, time, wait=0.0, device=0.0, report=0.0):
-    """One step: the host waits for data and launches at once; the device works, forward and backward alike, for so many seconds."""
+    """Mark one step. All times are in seconds.
+
+    The host waits for data for ``wait``, launches at once, and reports for ``report``. The device
+    works for ``device``: one half forward, the other half backward.
+    """
     time.work(wait)
     clock.mark("wait")
     for name in ("copy", "forward", "backward", "optimizer"):
@@ -229,10 +234,10 @@ def test_a_host_that_waits_while_the_device_works_leaves_no_device_idle(time):
     for _ in range(10):
         cuda_step(clock, time, wait=1.0, device=3.0)
     time.read()
-    found = total_s(clock)
-    assert found["wait"] == 10.0
-    assert found["idle"] == 1.0  # before the very first batch
-    assert found["forward"] == found["backward"] == 15.0
+    lap = total_s(clock)
+    assert lap["wait"] == 10.0
+    assert lap["idle"] == 1.0  # before the very first batch
+    assert lap["forward"] == lap["backward"] == 15.0
 
 
 def test_a_device_that_waits_for_the_host_is_idle_for_what_it_costs(time):
@@ -240,10 +245,10 @@ def test_a_device_that_waits_for_the_host_is_idle_for_what_it_costs(time):
     for _ in range(10):
         cuda_step(clock, time, wait=3.0, device=1.0)
     time.read()
-    found = total_s(clock)
-    assert found["wait"] == 30.0
-    assert found["idle"] == 3.0 + 9 * 2.0
-    assert found["forward"] == found["backward"] == 5.0
+    lap = total_s(clock)
+    assert lap["wait"] == 30.0
+    assert lap["idle"] == 3.0 + 9 * 2.0
+    assert lap["forward"] == lap["backward"] == 5.0
 
 
 @pytest.mark.parametrize(
@@ -255,8 +260,8 @@ def test_everything_but_the_hosts_wait_adds_up_to_the_devices_time(time, wait, d
     for _ in range(7):
         cuda_step(clock, time, wait, device, report)
     time.read()
-    began, found = 100.0, clock.lap()
-    assert sum(seconds for name, seconds in found.items() if name != "wait") == pytest.approx(
+    began, lap = 100.0, clock.lap()
+    assert sum(seconds for name, seconds in lap.items() if name != "wait") == pytest.approx(
         time.done_at - began
     )
 
@@ -347,10 +352,8 @@ def test_on_cuda_marks_and_laps_never_synchronize_and_hand_in_device_time():
 @pytest.mark.gpu
 def test_on_cuda_idle_is_what_the_host_costs_and_waiting_beside_work_costs_nothing():
     clock = make_clock(torch.device("cuda"), "full")
-    for cycles in (
-        1_000,
-        200_000_000,
-    ):  # a device that has nothing to do, and one that works longer than the host waits
+    # a device that has nothing to do, and one that works longer than the host waits
+    for cycles in (1_000, 200_000_000):
         clock.lap()
         for _ in range(5):
             end = perf_counter() + 0.02
@@ -361,12 +364,12 @@ def test_on_cuda_idle_is_what_the_host_costs_and_waiting_beside_work_costs_nothi
             clock.mark("forward")
             clock.mark("report")
         torch.cuda.synchronize()
-        found = clock.lap()
-        assert found["wait"] >= 0.1
-        assert (found["idle"] > 0.09) == (cycles == 1_000)
+        lap = clock.lap()
+        assert lap["wait"] >= 0.1
+        assert (lap["idle"] > 0.09) == (cycles == 1_000)
 
 
-# ------------------------------------------------------------------------------------------------------------------ choice
+# ------------------------------------------------------------------------------------------- choice
 
 
 def test_the_clock_fits_the_device():

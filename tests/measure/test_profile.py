@@ -24,12 +24,12 @@ def trained(path, steps, clock=None, **parts):
 def ours(path):
     """Our spans in a trace: its events on our track, in order of time."""
     events = json.loads(path.read_text())["traceEvents"]
-    found = [
+    spans = [
         event
         for event in events
         if event.get("tid") == 1 and event["ph"] == "X" and event.get("pid") == os.getpid()
     ]
-    return sorted(found, key=lambda event: event["ts"])
+    return sorted(spans, key=lambda event: event["ts"])
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,8 @@ def test_spans_follow_each_other_without_overlap(trace):
         "optimizer",
         "report",
     ]
-    for one, other in pairwise(spans):
-        assert one["ts"] + one["dur"] <= other["ts"] + 1e-3
+    for earlier, later in pairwise(spans):
+        assert earlier["ts"] + earlier["dur"] <= later["ts"] + 1e-3
 
 
 def test_spans_and_operators_have_the_same_time(trace):

@@ -78,7 +78,7 @@ def test_the_time_between_a_stop_and_a_start_does_not_count(sampler):
     assert SLEEP_S <= sampler.total_s - total_s <= time.perf_counter() - began_at
 
 
-def test_python_that_keeps_the_lock_is_seen_where_it_runs(sampler):
+def test_python_that_keeps_the_lock_is_seen_at_its_line(sampler):
     x = torch.zeros(1)
 
     def share_of_the_busy_line():

@@ -48,11 +48,11 @@ def test_what_is_taken_changes_no_more():
 
 
 def test_nothing_is_lost_between_a_thread_that_adds_and_one_that_takes():
-    sums, found = Stages(), []
+    sums, laps = Stages(), []
     adder = threading.Thread(
         target=lambda: [sums.add_slices([{"read": 1.0}]) for _ in range(20_000)]
     )
     adder.start()
     while adder.is_alive():
-        found.append(sums.take())
-    assert sum(taken.get("read", 0.0) for taken in (*found, sums.take())) == 20_000.0
+        laps.append(sums.take())
+    assert sum(taken.get("read", 0.0) for taken in (*laps, sums.take())) == 20_000.0

@@ -17,14 +17,14 @@ MEGABYTE = 1 << 20
 
 
 def _spin(seconds):
-    """Computes for so many seconds of this process's CPU time."""
+    """Compute for so many seconds of this process's CPU time."""
     end = time.process_time() + seconds
     while time.process_time() < end:
         pass
 
 
 def _work(pipe):
-    """In a worker process: computes for as long, and holds as much, as it is told; then says so."""
+    """Compute and hold memory as each message asks, then answer. It runs in a worker process."""
     held = []
     for seconds, num_bytes in iter(pipe.recv, None):
         held.append(b"x" * num_bytes)
@@ -74,7 +74,7 @@ def test_a_lap_counts_what_was_since_the_last():
     assert meter.lap()["cpu_cores"] <= (time.process_time() - before) / wall_s
 
 
-def test_the_cores_of_worker_processes_are_told_apart(worker):
+def test_the_cores_of_worker_processes_are_distinguished(worker):
     start = time.perf_counter()
     meter = Usage(CPU)
     worker(0.1)
@@ -101,10 +101,10 @@ def test_memory_of_the_tree_is_that_of_the_process_and_its_workers(worker):
     meter = Usage(CPU)
     before = meter.lap()
     pid = worker(0.0, 64 * MEGABYTE)
-    found = meter.lap()
-    assert found["peak_rss_bytes"] >= before["peak_rss_bytes"] > 0
+    after = meter.lap()
+    assert after["peak_rss_bytes"] >= before["peak_rss_bytes"] > 0
     assert rss_bytes(pid) >= 64 * MEGABYTE
-    assert found["peak_tree_rss_bytes"] >= rss_bytes(os.getpid()) // 2 + 64 * MEGABYTE
+    assert after["peak_tree_rss_bytes"] >= rss_bytes(os.getpid()) // 2 + 64 * MEGABYTE
 
 
 def test_the_peak_of_the_tree_never_falls(worker):
@@ -117,16 +117,16 @@ def test_the_peak_of_the_tree_never_falls(worker):
 
 
 def test_the_tree_is_no_smaller_than_the_process():
-    found = Usage(CPU).lap()
-    assert found["peak_tree_rss_bytes"] >= found["peak_rss_bytes"]
+    lap = Usage(CPU).lap()
+    assert lap["peak_tree_rss_bytes"] >= lap["peak_rss_bytes"]
 
 
 def test_all_are_numbers_under_known_names(worker):
     meter = Usage(CPU)
     worker(0.0)
-    found = meter.lap()
-    assert set(found) == {"cpu_cores", "workers_cpu_cores", "peak_rss_bytes", "peak_tree_rss_bytes"}
-    assert all(isinstance(value, float) and value >= 0.0 for value in found.values())
+    lap = meter.lap()
+    assert set(lap) == {"cpu_cores", "workers_cpu_cores", "peak_rss_bytes", "peak_tree_rss_bytes"}
+    assert all(isinstance(value, float) and value >= 0.0 for value in lap.values())
 
 
 def test_two_laps_at_once_divide_by_nothing(monkeypatch):
@@ -137,18 +137,21 @@ def test_two_laps_at_once_divide_by_nothing(monkeypatch):
 
 def test_other_programs_are_seen(monkeypatch):
     monkeypatch.setattr(usage, "OTHERS_EVERY_S", 0.3)
-    code = "import time\nwhile time.process_time() < 0.5: pass\nprint(time.process_time(), flush=True)\ntime.sleep(60)"
+    code = (
+        "import time\nwhile time.process_time() < 0.5: pass\n"
+        "print(time.process_time(), flush=True)\ntime.sleep(60)"
+    )
     meter, start = Usage(CPU), time.perf_counter()
     assert "others_cpu_cores" not in meter.lap()
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         taken_s = float(other.stdout.readline())
         time.sleep(max(0.0, start + 0.31 - time.perf_counter()))
-        found = meter.lap()["others_cpu_cores"] * (time.perf_counter() - start)
+        others_s = meter.lap()["others_cpu_cores"] * (time.perf_counter() - start)
     finally:
         other.kill()
         other.communicate()
-    assert found >= taken_s - 0.1  # hundredths, of each core
+    assert others_s >= taken_s - 0.1  # hundredths, of each core
 
 
 @pytest.mark.parametrize(("own_s", "others"), [(0.5, 1.25), (3.0, 0.0)])
@@ -179,8 +182,8 @@ def test_a_process_that_is_gone_has_no_figures(worker):
 
 def test_a_process_s_clock_is_its_cpu_time():
     before = time.process_time()
-    found = process_cpu_s(os.getpid())
-    assert before <= found <= time.process_time()
+    cpu_s = process_cpu_s(os.getpid())
+    assert before <= cpu_s <= time.process_time()
 
 
 def test_what_the_system_cannot_tell_is_left_out(monkeypatch, worker):
@@ -202,6 +205,6 @@ def test_a_gpu_that_cannot_be_asked_is_asked_once_and_left_out():
 def test_the_memory_of_tensors_on_the_device_is_counted():
     device = torch.device("cuda")
     held = torch.empty(64 * MEGABYTE, dtype=torch.uint8, device=device)
-    found = Usage(device).lap()
-    assert found["peak_device_bytes"] >= held.numel()
-    assert 0.0 <= found.get("gpu_busy_share", 0.0) <= 1.0
+    lap = Usage(device).lap()
+    assert lap["peak_device_bytes"] >= held.numel()
+    assert 0.0 <= lap.get("gpu_busy_share", 0.0) <= 1.0

@@ -42,8 +42,8 @@ def test_batch_norm_learns_no_scale():
 
 def test_its_logits_are_scaled_down():
     model = small().eval()
-    found = []
-    model.head.register_forward_hook(lambda module, inputs, result: found.append(result))
+    outputs = []
+    model.head.register_forward_hook(lambda module, inputs, result: outputs.append(result))
     logits = model(torch.randn(1, 3, 32, 32))
-    assert torch.equal(logits, found[0] * SCALE)
+    assert torch.equal(logits, outputs[0] * SCALE)
     assert SCALE == 1 / 9

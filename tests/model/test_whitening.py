@@ -41,16 +41,16 @@ def test_moments_are_those_of_all_patches():
 def test_patches_come_out_uncorrelated_with_unit_moments(channels, size, monkeypatch):
     monkeypatch.setattr(whitening, "EPS", 0.0)
     given = images(channels=channels)
-    found = moments_of(started(given, channels, size), given)
-    torch.testing.assert_close(found, torch.eye(len(found)).double(), rtol=0, atol=1e-4)
+    moments = moments_of(started(given, channels, size), given)
+    torch.testing.assert_close(moments, torch.eye(len(moments)).double(), rtol=0, atol=1e-4)
 
 
 def test_what_hardly_occurs_is_not_blown_up():
     given = images()
     values = torch.linalg.eigvalsh(second_moments([given], 2)).flip(0)
-    found = moments_of(started(given), given)
+    moments = moments_of(started(given), given)
     expected = torch.diag(values / (values + whitening.EPS))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(moments, expected, rtol=0, atol=1e-4)
 
 
 def test_every_filter_has_its_negative():

@@ -53,8 +53,8 @@ def test_the_loss_has_a_gradient_and_the_counts_have_none():
     ],
 )
 def test_better_is_more_accurate_and_then_a_lower_loss(new, old, better):
-    found = [{"accuracy": accuracy, "loss": loss} for accuracy, loss in (new, old)]
-    assert classify().better(*found) is better
+    results = [{"accuracy": accuracy, "loss": loss} for accuracy, loss in (new, old)]
+    assert classify().better(*results) is better
 
 
 def test_shares_of_classes_are_learned_and_the_largest_counts():
@@ -68,9 +68,9 @@ def test_shares_of_classes_are_learned_and_the_largest_counts():
 def test_whole_shares_are_the_same_as_classes():
     whole = {**BATCH, "label": nn.functional.one_hot(BATCH["label"], 3).float()}
     for smoothing in (0.0, 0.3):
-        one, other = (classify(smoothing)(nn.Identity(), batch) for batch in (BATCH, whole))
-        torch.testing.assert_close(one.loss, other.loss)
-        assert torch.equal(one.sums["accuracy"], other.sums["accuracy"])
+        by_class, by_share = (classify(smoothing)(nn.Identity(), batch) for batch in (BATCH, whole))
+        torch.testing.assert_close(by_class.loss, by_share.loss)
+        assert torch.equal(by_class.sums["accuracy"], by_share.sums["accuracy"])
 
 
 def test_of_label_maps_the_share_of_each_record_s_pixels_is_counted():

@@ -40,7 +40,7 @@ def test_f1_and_accuracy_are_those_of_scikit_learn_over_any_batches():
         assert means(cuts=cuts)["accuracy"] == pytest.approx(right, rel=1e-6)
 
 
-def test_a_label_may_weigh_more_where_it_is_wanted():
+def test_a_label_may_weigh_more_if_wanted():
     losses = [
         Multilabel("image", "labels", weights)(nn.Identity(), BATCH).loss
         for weights in (None, [1, 1, 1, 1], [3, 1, 1, 1])

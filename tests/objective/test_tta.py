@@ -16,19 +16,19 @@ class Corners(nn.Module):
 
 
 def test_mirror_averages_an_image_and_its_mirror_image():
-    found = mean_logits(Corners(), IMAGE, "mirror")
+    logits = mean_logits(Corners(), IMAGE, "mirror")
     left = (IMAGE[:, 0, 0, 0] + IMAGE[:, 0, 0, -1]) / 2
     right = (IMAGE[:, 0, -1, -1] + IMAGE[:, 0, -1, 0]) / 2
-    torch.testing.assert_close(found, torch.stack([left, right], 1))
+    torch.testing.assert_close(logits, torch.stack([left, right], 1))
 
 
 def test_translated_views_count_a_half_and_reflect_at_the_border():
-    found = mean_logits(Corners(), IMAGE, "mirror_translate")[:, 0]
+    logits = mean_logits(Corners(), IMAGE, "mirror_translate")[:, 0]
     first = IMAGE[:, 0]
     here = (first[:, 0, 0] + first[:, 0, -1]) / 2
     up_left = (first[:, 1, 1] + first[:, 1, 4]) / 2  # outside: the second row and column again
     down_right = (first[:, 1, 1] + first[:, 1, 4]) / 2
-    torch.testing.assert_close(found, here / 2 + (up_left + down_right) / 4)
+    torch.testing.assert_close(logits, here / 2 + (up_left + down_right) / 4)
 
 
 @pytest.mark.parametrize(("tta", "passes"), [("none", 1), ("mirror", 2), ("mirror_translate", 6)])

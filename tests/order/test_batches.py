@@ -69,11 +69,11 @@ def test_every_record_comes_exactly_once_per_epoch(order, epoch):
 def test_a_global_batch_does_not_depend_on_ranks_or_accumulation(order, epoch):
     alone = replace(order, world_size=1, accumulate=1)
     expected = [sorted(share.indices.tolist()) for share in alone.shares(epoch)]
-    found = [
+    actual = [
         sorted(index for share in step for index in share.indices.tolist())
         for step in _steps(order, epoch)
     ]
-    assert found == expected
+    assert actual == expected
 
 
 @given(ORDERS)
@@ -108,14 +108,14 @@ def test_on_1_to_64_ranks_dealt_out_in_turns_is_the_order_on_one(order, world_si
 def test_virtual_ranks_get_what_as_many_ranks_would(order, counts, epoch):
     virtual, world_size = counts
     real = _ranks(replace(order, accumulate=1, world_size=virtual), epoch)
-    found = _ranks(
+    ranks = _ranks(
         replace(order, accumulate=1, world_size=world_size, virtual_ranks=virtual), epoch
     )
     each = virtual // world_size
     for number, shares in enumerate(real):
-        own = found[number // each][number % each :: each]
-        assert [one[:2] for one in _lists(own)] == [one[:2] for one in _lists(shares)]
-    assert [share.last for share in found[0]] == [
+        own = ranks[number // each][number % each :: each]
+        assert [row[:2] for row in _lists(own)] == [row[:2] for row in _lists(shares)]
+    assert [share.last for share in ranks[0]] == [
         number == each - 1 for number in range(each)
     ] * order.num_steps
 
@@ -198,7 +198,7 @@ def test_a_rank_without_records_gets_a_filler_of_weight_zero():
 )
 def test_fillers_are_the_batch_s_records_in_turn(cut):
     shares = [list(Order(6, 4, **cut(rank)).shares(0)) for rank in range(4)]
-    last = [one[1] for one in shares] if "rank" in cut(0) else shares[0][4:]
+    last = [own[1] for own in shares] if "rank" in cut(0) else shares[0][4:]
     assert [(share.indices.tolist(), share.weight) for share in last] == [
         ([4], 2.0),
         ([5], 2.0),
@@ -212,7 +212,7 @@ def test_blocks_and_window_are_part_of_the_orders_identity():
     assert blocks == {**plain, "block": 3, "window": 2}
 
 
-# ------------------------------------------------------------------------------------------------------- an epoch's last batch
+# ---------------------------------------------------------------------------- an epoch's last batch
 
 
 @given(ORDERS, st.integers(0, 9), st.sampled_from(["drop", "wrap"]))
@@ -246,7 +246,9 @@ def test_any_step_of_whole_batches_is_reached_by_a_jump(order, epoch, last, star
     order = replace(order, last=last)
     whole = [_lists([share]) for share in order.shares(epoch)]
     passes = [number for number, share in enumerate(order.shares(epoch)) if share.last]
-    begin = 0 if start == 0 else (passes[start - 1] + 1 if start <= len(passes) else len(whole))
+    begin = 0
+    if start > 0:
+        begin = passes[start - 1] + 1 if start <= len(passes) else len(whole)
     assert [_lists([share]) for share in order.shares(epoch, start)] == whole[begin:]
 
 

@@ -30,20 +30,20 @@ def test_draws_belong_to_the_record_and_not_to_its_batch(indices, seed, epoch, n
 def test_alternating_draws_are_those_of_epoch_0_and_their_mirror_images(epoch):
     indices = torch.arange(100)
     numbers = DeviceDraws(7, 3, (0, 2))
-    found = numbers.of(indices, *numbers.keys(epoch))
+    drawn = numbers.of(indices, *numbers.keys(epoch))
     first = draws(indices, 7, 0, 3)
     if epoch % 2:
         first = 1 - 2**-24 - first
-    assert torch.equal(found[:, 1], draws(indices, 7, epoch, 3)[:, 1])
-    assert torch.equal(found[:, [0, 2]], first[:, [0, 2]])
-    assert found.min() >= 0
-    assert found.max() < 1
+    assert torch.equal(drawn[:, 1], draws(indices, 7, epoch, 3)[:, 1])
+    assert torch.equal(drawn[:, [0, 2]], first[:, [0, 2]])
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
 
 
 def test_without_alternating_columns_the_draws_are_those_of_the_epoch():
     numbers = DeviceDraws(7, 3)
-    found = numbers.of(torch.arange(9), *numbers.keys(5))
-    assert torch.equal(found, draws(torch.arange(9), 7, 5, 3))
+    drawn = numbers.of(torch.arange(9), *numbers.keys(5))
+    assert torch.equal(drawn, draws(torch.arange(9), 7, 5, 3))
 
 
 def test_draws_are_uniform_between_zero_and_one():

@@ -86,10 +86,10 @@ def test_who_changes_an_order_changes_no_other():
 
 @given(SEEDS, EPOCHS, st.integers(0, 3000))
 def test_a_compiled_permutation_is_the_one_torch_finds(seed, epoch, num_records):
-    found = permutation(num_records, seed, epoch)
+    compiled_order = permutation(num_records, seed, epoch)
     with pytest.MonkeyPatch.context() as patch:
         without_c(patch)
-        assert torch.equal(found, permutation(num_records, seed, epoch))
+        assert torch.equal(compiled_order, permutation(num_records, seed, epoch))
 
 
 # ------------------------------------------------------------------------------------- bijections
@@ -104,10 +104,10 @@ def test_a_bijection_holds_every_number_once(size, key):
 def test_a_compiled_bijection_is_the_one_torch_finds(size, key, data):
     start = data.draw(st.integers(0, size))
     stop = min(size, start + data.draw(st.integers(0, 2000)))
-    found = bijection(size, key, start, stop)
+    compiled_order = bijection(size, key, start, stop)
     with pytest.MonkeyPatch.context() as patch:
         without_c(patch)
-        assert torch.equal(found, bijection(size, key, start, stop))
+        assert torch.equal(compiled_order, bijection(size, key, start, stop))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10**12, 2**61])
@@ -120,8 +120,8 @@ def test_a_bijection_may_have_any_size(size):
 def p_value_of_permutations(order):
     """All 24 orders of four numbers should be equally frequent."""
     names = {p: number for number, p in enumerate(permutations(range(4)))}
-    found = [names[tuple(order(4, key, 0, 4).tolist())] for key in range(24_000)]
-    return chisquare(np.bincount(found, minlength=24)).pvalue
+    drawn = [names[tuple(order(4, key, 0, 4).tolist())] for key in range(24_000)]
+    return chisquare(np.bincount(drawn, minlength=24)).pvalue
 
 
 def p_value_of_places(order):
@@ -138,12 +138,12 @@ def p_value_of_neighbors(order):
 
 
 def p_value_of_fixed_points(order):
-    """How many numbers stay where they are: a Poisson distribution with mean 1."""
+    """The number of fixed points, whose distribution is Poisson with mean 1."""
     places = torch.arange(2000)
     counts = [int((order(2000, key, 0, 2000) == places).sum()) for key in range(3000)]
-    found = np.bincount(np.minimum(counts, 5), minlength=6)
+    observed = np.bincount(np.minimum(counts, 5), minlength=6)
     expected = np.array([1, 1, 1 / 2, 1 / 6, 1 / 24]) / np.e
-    return chisquare(found, 3000 * np.append(expected, 1 - expected.sum())).pvalue
+    return chisquare(observed, 3000 * np.append(expected, 1 - expected.sum())).pvalue
 
 
 def p_value_of_spread(order):

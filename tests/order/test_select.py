@@ -175,6 +175,6 @@ def test_a_sample_is_taken_from_the_selected_records():
     assert order.sample(9).tolist() == [1, 3, 5]
 
 
-def test_two_selections_of_the_same_size_are_told_apart():
+def test_two_selections_of_the_same_size_are_distinguished():
     orders = [Order(6, 2, selected=torch.tensor(records)) for records in ([1, 3], [1, 5])]
     assert orders[0].identity != orders[1].identity

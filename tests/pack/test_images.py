@@ -131,9 +131,9 @@ def test_images_get_the_size_that_was_asked_for(data, options, size):
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 500))
 def test_the_shorter_side_gets_exactly_the_pixels_and_the_shape_stays(height, width, shorter):
-    found = Preparation(encode="jpeg", resize=shorter).scaled_size((height, width))
-    assert min(found) == min(height, width, shorter)
-    assert abs(found[0] * width - found[1] * height) <= max(height, width)
+    scaled = Preparation(encode="jpeg", resize=shorter).scaled_size((height, width))
+    assert min(scaled) == min(height, width, shorter)
+    assert abs(scaled[0] * width - scaled[1] * height) <= max(height, width)
     longest = Preparation(encode="jpeg", max_side=shorter).scaled_size((height, width))
     assert max(longest) == min(max(height, width), shorter)
 
@@ -149,8 +149,11 @@ def test_the_shorter_side_is_that_of_the_upright_image(orientation):
 @pytest.mark.parametrize("options", [{"resize": 60}, {"max_side": 90}, {"size": [60, 50]}])
 def test_what_libjpeg_shrinks_first_looks_the_same(options):
     picture = pixels(5, 400, 600)
-    large, same = (prepared(Items([data]), encode="raw", **options)[1].records["image"][0].astype(int) for data in (
-        encode_jpeg(picture.transpose(2, 0, 1), 95), encode_png(picture.transpose(2, 0, 1))))  # fmt: skip
+    files = (encode_jpeg(picture.transpose(2, 0, 1), 95), encode_png(picture.transpose(2, 0, 1)))
+    large, same = (
+        prepared(Items([data]), encode="raw", **options)[1].records["image"][0].astype(int)
+        for data in files
+    )
     assert np.abs(large - same).mean() < 1.5
 
 
@@ -166,7 +169,8 @@ def test_a_size_is_the_largest_centered_window():
 def test_raw_images_of_different_shapes_are_named_with_what_to_do():
     with pytest.raises(
         DataError,
-        match=r"D107\]: 1\.jpg: image is 3x20x12, the first 3x16x12; set pack\.size=\[height,width\]",
+        match=r"D107\]: 1\.jpg: image is 3x20x12, the first 3x16x12; "
+        r"set pack\.size=\[height,width\]",
     ):
         prepared(Items([jpeg(0), jpeg(1, 20, 12)]), encode="raw")
 
@@ -249,7 +253,7 @@ def test_arrays_that_are_images_are_scaled_and_encoded():
 
 
 @pytest.mark.parametrize("encode", ["keep", "raw"])
-def test_arrays_stay_where_nothing_is_asked_of_them(encode):
+def test_arrays_without_options_stay_as_they_are(encode):
     source = Items(
         np.stack([pixels(n).transpose(2, 0, 1) for n in range(3)]), array_fields(3, 16, 12)
     )
@@ -374,7 +378,7 @@ def test_what_would_be_ignored_is_an_error(options):
 @pytest.mark.parametrize(
     "options", [{"encode": "jpeg"}, {"encode": "raw", "size": [4, 4]}, {"color": "gray"}]
 )
-def test_what_is_asked_of_images_where_there_are_none_is_an_error(options):
+def test_options_of_images_without_images_are_an_error(options):
     source = Items(
         np.zeros((2, 5), np.float32), {"image": Field("float32", (5,)), "label": Field("int64", ())}
     )
@@ -399,11 +403,11 @@ def test_interleaved_pixels_are_the_same_pixels(values):
     )
     assert planes.fields(source)["image"].shape == (3, 8, 6)
     assert interleaved.fields(source)["image"].shape == (8, 6, 3)
-    expected, found = (
+    expected, actual = (
         preparation(source.read(0, 2)).records["image"] for preparation in (planes, interleaved)
     )
-    assert found.flags.c_contiguous
-    assert np.array_equal(found.transpose(0, 3, 1, 2), expected)
+    assert actual.flags.c_contiguous
+    assert np.array_equal(actual.transpose(0, 3, 1, 2), expected)
 
 
 def test_interleaved_pixels_are_prepared_again_as_any_others():

@@ -52,7 +52,7 @@ def _first(source: MarkedInput) -> np.ndarray:
 @pytest.mark.parametrize(
     "mask", [png(label_map(0)[0]), encode_png(label_map(0)), png(label_map(0)[0] > 0, "L")]
 )
-def test_a_palette_or_few_gray_values_beside_an_image_are_guessed_and_told(mask):
+def test_a_palette_or_few_gray_values_beside_an_image_are_guessed_and_reported(mask):
     source = MarkedInput(_pair(mask, mask), None, None)
     assert source.labels == ("mask",)
     assert source.manifest.fields["mask"] == Field("uint8", (1, None, None), "image", "labels")
@@ -84,7 +84,7 @@ def test_what_the_user_says_holds():
     assert (given.labels, given.notes) == (("mask",), ())
 
 
-def test_a_mask_of_0_and_255_is_told_that_255_is_no_class():
+def test_a_mask_of_0_and_255_gets_a_note_that_255_is_no_class():
     mask = encode_png(np.where(label_map(0) > 0, 255, 0).astype(np.uint8))
     assert "input.values={0: 0, 255: 1}" in MarkedInput(_pair(mask), ["mask"], None).notes[0]
     assert MarkedInput(_pair(mask), ["mask"], {0: 0, 255: 1}).notes == ()

@@ -260,7 +260,7 @@ def stumble(folder):
 
 
 def disagree(_):
-    """What each rank is told where rank 1 has another copy of the data."""
+    """Return the error that each rank gets if rank 1 has another copy of the data."""
     ranks, told = parallel(), ""
     try:
         check_agreement(ranks, {"seed": 1, "data.digest": f"copy {RANK}"})

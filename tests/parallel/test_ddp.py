@@ -76,7 +76,7 @@ def test_closing_ends_the_group_and_may_be_repeated(ranks):
     assert [facts["closed"] for facts in ranks] == [True, True]
 
 
-def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
+def test_a_process_that_is_no_rank_learns_how_to_start_some(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     assert not under_launcher()
     with pytest.raises(
@@ -133,7 +133,7 @@ def test_ranks_exchange_no_gradient_of_a_frozen_layer_and_all_after_it_thaws(tmp
     for facts in launched("thaw", tmp_path):
         frozen, thawed = facts["seen"]
         assert frozen[:2] == [None, None]
-        for found, expected in zip(thawed, facts["expected"], strict=True):
-            assert found == pytest.approx(expected, rel=1e-5)
+        for actual, expected in zip(thawed, facts["expected"], strict=True):
+            assert actual == pytest.approx(expected, rel=1e-5)
         assert frozen[2:] == thawed[2:]
         assert facts["inside"]

@@ -50,7 +50,7 @@ def test_large_modules_are_units_of_their_own_and_lists_never(ranks):
     assert ranks[0]["units"] == [["large"], ["inner.0", "small.0", "large"]]
 
 
-def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
+def test_a_process_that_is_no_rank_learns_how_to_start_some(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):
         ShardedParallel(

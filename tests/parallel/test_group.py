@@ -51,7 +51,7 @@ def test_closing_twice_is_closing_once(alone):
     alone.close()
 
 
-def test_a_process_that_is_no_rank_is_told_which_choice_wants_ranks(monkeypatch):
+def test_a_process_that_is_no_rank_learns_which_choice_wants_ranks(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):
         RankGroup("fsdp", 1.0, False, torch.device("cpu"))

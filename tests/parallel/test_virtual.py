@@ -128,7 +128,7 @@ def test_a_pass_that_fails_ends_its_step(ranks):
     assert all(facts["after_failure"] == facts["gradients"] for facts in ranks)
 
 
-def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
+def test_a_process_that_is_no_rank_learns_how_to_start_some(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = virtual: "):
         VirtualParallel(

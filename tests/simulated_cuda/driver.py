@@ -34,7 +34,10 @@ class Driver:
     def cuMemcpyBatchAsync(
         self, targets: Any, sources: Any, sizes: Any, count: Any, *options: Any
     ) -> int:
-        """Queue the copies. As the real one, refuse the default stream and memory that is not locked."""
+        """Queue the copies.
+
+        Like the real driver, refuse the default stream and memory that is not locked.
+        """
         stream = options[-1].value
         if not stream:
             return INVALID_HANDLE

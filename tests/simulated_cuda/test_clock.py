@@ -79,7 +79,10 @@ def test_time_that_is_skipped_does_not_count():
 
 
 def train(clock, device, steps, seconds, report_every=10, pause_s=0.0):
-    """Mark steps of a training; return the spans of all laps. ``seconds`` of a step by its number."""
+    """Mark the steps of a training and return the spans of all laps.
+
+    ``seconds`` gives the time of a step by its number.
+    """
     laps = []
     for number in range(steps):
         clock.mark("wait")

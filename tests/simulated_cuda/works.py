@@ -1,4 +1,4 @@
-"""What is run on the simulated device: real loaders and captured steps, and whether they were right.
+"""Works for the simulated device: real loaders and captured steps, each with its check.
 
 Every work takes the path of a store and returns whether its numbers are those of the CPU.
 """
@@ -27,7 +27,7 @@ def _is_same(results: list, others: list) -> bool:
     if len(results) != len(others):
         return False
     pairs = zip(results, others, strict=True)
-    return all(torch.equal(one[name], other[name]) for one, other in pairs for name in other)
+    return all(torch.equal(result[name], other[name]) for result, other in pairs for name in other)
 
 
 @cache

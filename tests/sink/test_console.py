@@ -85,7 +85,7 @@ def test_a_rank_for_which_the_others_wait_is_named(drawn):
     assert "rank" not in drawn(replace(TRAIN, ranks=RankReport(4)))
 
 
-def test_what_the_machine_does_is_said_where_there_is_room(drawn):
+def test_what_the_machine_does_is_shown_if_there_is_room(drawn):
     report = replace(TRAIN, usage=USAGE)
     for words in ("3.2 GiB", "gpu 50 %", "workers 1.2 cores"):
         assert words in drawn(report)

@@ -68,7 +68,10 @@ def test_what_remains_is_counted_and_kept_with_the_command_that_sends_it(box, tm
     box.append({"step": 1})
     box.append({"step": 2})
     deliver(box, notebook, said).close()
-    what = f"2 events could not be sent (No route to host); they are kept, send them with: paceline runs send {tmp_path}"
+    what = (
+        "2 events could not be sent (No route to host); they are kept, "
+        f"send them with: paceline runs send {tmp_path}"
+    )
     assert said[-1] == f"notes: {what}"
     assert Outbox(tmp_path, "notes").num_waiting() == 2
 

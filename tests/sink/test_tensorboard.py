@@ -127,7 +127,7 @@ def test_an_image_is_as_large_as_the_records_in_it(tmp_path):
     assert (image.width * image.height, image.step) == (3 * 8 * 8, 0)
 
 
-def test_no_images_where_none_are_wanted(tmp_path):
+def test_no_images_if_none_are_wanted(tmp_path):
     write(tmp_path, train(1), num_images=0)
     assert read(tmp_path).Tags()["images"] == []
 

@@ -1,4 +1,7 @@
-"""Damage to files, many times over in a process of its own: a crash or a hang there is found here, and ends nobody else."""
+"""Damage to files, tried many times in a process of its own.
+
+A crash or a hang of that process is reported and does not end the tests.
+"""
 
 import multiprocessing
 import random
@@ -18,40 +21,43 @@ LIMIT_S = 20  # for one damaged file; more is a hang
 def flips(
     data: bytes, count: int, first: int = 0, last: int | None = None, seed: int = 0
 ) -> Iterator[bytes]:
-    """``data`` with one flipped bit between bytes ``first`` and ``last``, ``count`` times."""
+    """Yield ``data`` with one flipped bit between bytes ``first`` and ``last``, ``count`` times."""
     rng = random.Random(seed)
     for _ in range(count):
-        found = bytearray(data)
-        found[rng.randrange(first, len(data) if last is None else last)] ^= 1 << rng.randrange(8)
-        yield bytes(found)
+        damaged = bytearray(data)
+        damaged[rng.randrange(first, len(data) if last is None else last)] ^= 1 << rng.randrange(8)
+        yield bytes(damaged)
 
 
 def mutations(data: bytes, count: int, block: int = 4096, seed: int = 0) -> Iterator[bytes]:
-    """``data`` with random bytes, extreme numbers, or whole blocks swapped, zeroed or repeated, ``count`` times."""
+    """Yield damaged copies of ``data``, ``count`` times.
+
+    A copy has random bytes, extreme numbers, or whole blocks swapped, zeroed or repeated.
+    """
     rng = random.Random(seed)
     num_blocks = max(1, len(data) // block)
     for _ in range(count):
-        found = bytearray(data)
+        damaged = bytearray(data)
         at, to = (rng.randrange(num_blocks) * block for _ in range(2))
         kind = rng.randrange(5)
         if kind == 0:
-            found[at : at + block], found[to : to + block] = (
-                found[to : to + block],
-                found[at : at + block],
+            damaged[at : at + block], damaged[to : to + block] = (
+                damaged[to : to + block],
+                damaged[at : at + block],
             )
         elif kind == 1:
-            found[at : at + block] = bytes(len(found[at : at + block]))
+            damaged[at : at + block] = bytes(len(damaged[at : at + block]))
         elif kind == 2:
-            found[at : at + block] = found[to : to + block]
+            damaged[at : at + block] = damaged[to : to + block]
         elif kind == 3:
             for _ in range(rng.randrange(1, 20)):
-                found[at + rng.randrange(min(block, len(found) - at))] = rng.randrange(256)
+                damaged[at + rng.randrange(min(block, len(damaged) - at))] = rng.randrange(256)
         else:
-            place = at + rng.randrange(min(block, len(found) - at) // 8 or 1) * 8
-            found[place : place + 8] = rng.choice(
+            place = at + rng.randrange(min(block, len(damaged) - at) // 8 or 1) * 8
+            damaged[place : place + 8] = rng.choice(
                 [b"\xff" * 8, bytes(8), b"\x01" + bytes(7), b"\xff" * 4 + bytes(4)]
             )
-        yield bytes(found)
+        yield bytes(damaged)
 
 
 def truncations(data: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
@@ -63,13 +69,13 @@ def truncations(data: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
 def verdict(
     open_store: Callable[[str], object], path: str, expected: dict[str, list], indices: torch.Tensor
 ) -> str:
-    """What reading the damaged file comes to; "right", "found" and "refused" are fine."""
+    """Return the outcome of reading the damaged file; "right", "found" and "refused" are fine."""
     try:
         store = open_store(path)
         records = store.read(indices)
         bad = set(store.damaged(indices, records))
         [store.name(index) for index in range(3)]
-        found = plain(records)
+        actual = plain(records)
     except DataError as error:
         return "refused" if "\n" not in str(error) else f"more than one line: {error}"
     except BaseException as error:  # noqa: BLE001  # that is what is looked for
@@ -78,7 +84,7 @@ def verdict(
         place
         for name, values in expected.items()
         for place, value in enumerate(values)
-        if found[name][place] != value
+        if actual[name][place] != value
     }
     if wrong - {place for place, index in enumerate(indices.tolist()) if index in bad}:
         return f"silently wrong: {sorted(wrong)}"
@@ -101,7 +107,10 @@ def _judge(open_store, suffix, damaged, expected, indices, queue) -> None:
 def judge(
     open_store, suffix: str, damaged: Iterator[bytes], expected: dict[str, list], num_records: int
 ) -> dict[str, int]:
-    """How often each verdict was given over ``damaged`` files, read in a forked process; "crashed" where it ended before its time."""
+    """Return how often each verdict was given over ``damaged`` files, read in a forked process.
+
+    The only verdict is "crashed" if that process ended before its time.
+    """
     queue = multiprocessing.get_context("fork").SimpleQueue()
     child = forked(_judge, open_store, suffix, damaged, expected, torch.arange(num_records), queue)
     child.join()

@@ -26,10 +26,10 @@ def npy(array) -> bytes:
     ],
 )
 def test_an_array_file_gives_its_numbers_in_our_byte_order(array):
-    found = array_of_npy(npy(array), "x")
-    assert np.array_equal(found, array)
-    assert found.dtype == array.dtype.newbyteorder("=")
-    assert found.flags.c_contiguous
+    numbers = array_of_npy(npy(array), "x")
+    assert np.array_equal(numbers, array)
+    assert numbers.dtype == array.dtype.newbyteorder("=")
+    assert numbers.flags.c_contiguous
 
 
 @pytest.mark.parametrize(

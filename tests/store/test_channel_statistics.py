@@ -74,10 +74,10 @@ def test_other_values_are_measured_as_normalizing_takes_them(dtype):
 
 def test_records_of_different_sizes_count_by_their_values():
     small, large = np.zeros((1, 2, 2), np.uint8), np.full((1, 4, 4), 255, np.uint8)
-    found = measured(
+    result = measured(
         Field("uint8", (1, None, None), "image"), [encode_png(small), encode_png(large)]
     )
-    assert is_near(found, [16 / 20], [0.4])
+    assert is_near(result, [16 / 20], [0.4])
 
 
 def test_an_unreadable_image_counts_for_nothing():
@@ -126,7 +126,7 @@ def test_the_chunks_in_which_records_pass_by_do_not_matter():
 
 
 def test_every_way_to_pack_gives_the_same_statistics():
-    found = []
+    results = []
     for number, (suffix, one_file, num_workers) in enumerate(
         [
             (".h5", True, 0),
@@ -138,12 +138,12 @@ def test_every_way_to_pack_gives_the_same_statistics():
     ):
         pack(packing(f"{number}{suffix}", one_file=one_file), num_workers)
         store = open_store(f"{number}{suffix}")
-        found.append(store.manifest.statistics)
+        results.append(store.manifest.statistics)
         assert statistics_of(store) == store.manifest.statistics
         store.close()
     values = (np.arange(COUNT) % 251)[sample_indices(COUNT)] / 255
-    assert is_near(found[0]["image"], [values.mean()] * 3, [values.std()] * 3)
-    assert all(statistics == found[0] for statistics in found)
+    assert is_near(results[0]["image"], [values.mean()] * 3, [values.std()] * 3)
+    assert all(statistics == results[0] for statistics in results)
 
 
 def write_photos(records, count):
@@ -165,10 +165,10 @@ def test_a_folder_and_the_stores_packed_of_it_have_the_same_statistics():
 
 def test_a_jpeg_is_measured_as_it_is_decoded():
     images = np.full((3, 3, 16, 16), 51, np.uint8)
-    found = measured(
+    result = measured(
         Field("uint8", (3, None, None), "image"), [encode_jpeg(image, 95) for image in images]
     )
-    np.testing.assert_allclose(found.mean, [0.2] * 3, atol=0.01)
+    np.testing.assert_allclose(result.mean, [0.2] * 3, atol=0.01)
 
 
 def test_stores_written_by_hand_have_none_and_are_measured_by_reading():
@@ -180,9 +180,9 @@ def test_stores_written_by_hand_have_none_and_are_measured_by_reading():
 
 def test_a_batch_is_measured_without_a_store():
     images = torch.arange(24, dtype=torch.uint8).reshape(2, 1, 3, 4)
-    found = of_batch(images)
-    assert found is not None
-    assert is_near(found, [11.5 / 255], [images.double().std(correction=0).item() / 255])
+    result = of_batch(images)
+    assert result is not None
+    assert is_near(result, [11.5 / 255], [images.double().std(correction=0).item() / 255])
     assert of_batch(torch.zeros(4)) is None
 
 

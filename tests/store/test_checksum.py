@@ -43,7 +43,10 @@ def _packed(suffix, kind):
 
 
 def _spoil(path, payload):
-    """One bit of ``payload``, in place: the file keeps its inode and size. LMDB leaves stale copies: everywhere."""
+    """Flip one bit of ``payload`` in place: the file keeps its inode and size.
+
+    LMDB leaves stale copies, so every copy in the file is changed.
+    """
     middle = len(payload) // 2
     spoiled = payload[:middle] + bytes([payload[middle] ^ 16]) + payload[middle + 1 :]
     data = Path(path).read_bytes()
@@ -90,11 +93,11 @@ def test_every_array_is_cut_into_its_records(shape):
 
 
 def test_the_digest_is_that_of_the_crcs_whoever_stores_them():
-    found = {
+    digests = {
         suffix: STORES[suffix](write_store(f"x.{suffix}", make_records(9))).manifest.digest
         for suffix in STORES
     }
-    assert found == dict.fromkeys(STORES, digest(content_crcs(make_records(9), FIELDS)))
+    assert digests == dict.fromkeys(STORES, digest(content_crcs(make_records(9), FIELDS)))
     assert digest(np.array([1, 2])) != digest(np.array([2, 1]))
 
 
@@ -123,9 +126,9 @@ def test_a_value_under_another_records_key_is_found_by_its_crc():
         lmdb.open(path, subdir=False, lock=False, lib_version=0) as environment,
         environment.begin(write=True) as transaction,
     ):
-        one, two = transaction.get(keys[2]), transaction.get(keys[6])
-        transaction.put(keys[2], two)
-        transaction.put(keys[6], one)
+        first, second = transaction.get(keys[2]), transaction.get(keys[6])
+        transaction.put(keys[2], second)
+        transaction.put(keys[6], first)
     store = LMDBStore(path)
     assert store.damaged(torch.arange(9), store.read(torch.arange(9))) == [2, 6]
 
@@ -146,7 +149,10 @@ def test_swapped_rows_of_hdf5_are_found():
 
 
 def _epochs(suffix, verify, spoil_before, **options):
-    """Epochs that pass, of three; the file is damaged, unseen by its identity, before epoch ``spoil_before``."""
+    """Return which of three epochs pass.
+
+    The file is damaged before epoch ``spoil_before``, and its identity does not show it.
+    """
     records = make_records(12)
     path = write_store(f"x.{suffix}", records)
     source = SOURCES[suffix](path, context=make_context(verify=verify, **options))
@@ -154,7 +160,7 @@ def _epochs(suffix, verify, spoil_before, **options):
     for epoch in range(3):
         if epoch == spoil_before:
             _spoil(path, records["image"][7].tobytes())
-            source.store._identity = None  # as where the disk, and not a program, changed it
+            source.store._identity = None  # as if the disk, not a program, changed it
         try:
             micros(source, epoch)
             passed.append(epoch)
@@ -201,7 +207,10 @@ def test_a_resumed_run_verifies_the_epoch_it_begins_with():
 
 
 def _checked(source, *passes):
-    """How many records each pass has compared, given its epoch, first step and number of batches."""
+    """Return how many records each pass has compared.
+
+    A pass is given as its epoch, its first step and its number of batches.
+    """
     counts = []
     for epoch, start, num_batches in passes:
         before = source.store.num_checked

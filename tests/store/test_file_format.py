@@ -35,7 +35,7 @@ def files():
     }
 
 
-def test_formats_are_told_by_content(files):
+def test_formats_are_recognized_by_content(files):
     for choice, paths in files.items():
         assert [format_of(path).choice for path in paths] == [choice] * len(paths)
     Path("text").write_text("just text")

@@ -41,9 +41,9 @@ def test_a_folder_is_not_a_store(path):
 def test_every_number_type_comes_back_as_it_was(path, dtype, shape):
     values = (np.random.default_rng(0).random((5, *shape)) * 100).astype(dtype)
     write_store(path, {"x": values}, {"x": Field(dtype, shape)})
-    found = STORES[path](path).read(torch.tensor([4, 0, 4]))["x"]
-    assert np.array_equal(found.numpy(), values[[4, 0, 4]])
-    assert found.numpy().dtype == values.dtype
+    stored = STORES[path](path).read(torch.tensor([4, 0, 4]))["x"]
+    assert np.array_equal(stored.numpy(), values[[4, 0, 4]])
+    assert stored.numpy().dtype == values.dtype
 
 
 @each_kind

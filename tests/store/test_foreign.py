@@ -39,7 +39,7 @@ def write_lmdb(path, values, folder=False):
 
 
 def scene_text(count=3, folder=False):
-    """Images and labels under numbered keys, and their number: as data sets of scene text have them."""
+    """Write images and labels under numbered keys, and their number, as for scene text."""
     values = {"num-samples": str(count).encode()}
     for number in range(1, count + 1):
         values[f"image-{number:09d}"] = jpeg(number, 8, 8)

@@ -17,7 +17,8 @@ from framework.system.native import find
 def way(request, monkeypatch):
     if request.param == "compiled" and find("paceline_gather") is None:
         pytest.skip(
-            "framework/system/native is not compiled here: no C compiler when the package was installed"
+            "framework/system/native is not compiled here: "
+            "no C compiler when the package was installed"
         )
     if request.param == "torch":
         monkeypatch.setattr(module, "find", lambda name: None)
@@ -58,7 +59,10 @@ def check_with_threads():
 
 
 def test_threads_share_a_large_gather():
-    """In a process of its own: a process that has used OpenMP's threads cannot be forked any more, which other tests do."""
+    """Run in a process of its own.
+
+    A process that has used OpenMP's threads can no longer be forked, and other tests fork.
+    """
     words = "from tests.store.test_gather import check_with_threads; check_with_threads()"
     subprocess.run(
         [sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100

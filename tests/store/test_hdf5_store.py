@@ -445,8 +445,13 @@ def test_a_foreign_file_is_never_opened():
         _edit(paths[-1], _replace(name, plant))
         os.remove(SECRET)
     os.mkfifo(SECRET)
-    script = "import sys, torch; from framework.store.hdf5_store import HDF5Store; from framework.errors import DataError\nfor path in sys.argv[1:]:\n"
-    script += "    try: HDF5Store(path).read(torch.tensor([0]))\n    except DataError as error: print(error.args[0], end=' ')"
+    script = (
+        "import sys, torch; from framework.store.hdf5_store import HDF5Store; "
+        "from framework.errors import DataError\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: HDF5Store(path).read(torch.tensor([0]))\n"
+        "    except DataError as error: print(error.args[0], end=' ')"
+    )
     command = [
         "strace",
         "-f",

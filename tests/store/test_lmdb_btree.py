@@ -24,7 +24,10 @@ def _key(index):
 
 
 def _written(path, items, **options):
-    """An LMDB file made by the library itself, one transaction per entry of ``items``: a dict to put, or a list of keys to delete."""
+    """Write an LMDB file with the library itself and return its path.
+
+    Each entry of ``items`` is a transaction: a dict to put, or a list of keys to delete.
+    """
     Path(path).unlink(missing_ok=True)
     options = {"map_size": 1 << 30, "lib_version": 0, **options}
     with lmdb.open(path, subdir=False, lock=False, sync=False, **options) as environment:

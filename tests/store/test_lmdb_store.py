@@ -156,6 +156,6 @@ def test_a_manifest_that_is_written_is_the_one_that_was_given():
     path = write_store("x.lmdb", make_records(3))
     with (
         lmdb.open(path, subdir=False, lock=False, readonly=True, lib_version=0) as environment,
-        environment.begin() as found,
+        environment.begin() as transaction,
     ):
-        assert found.get(b"manifest").decode() == to_json(LMDBStore(path).manifest)
+        assert transaction.get(b"manifest").decode() == to_json(LMDBStore(path).manifest)

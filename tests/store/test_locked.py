@@ -134,8 +134,8 @@ def test_memory_that_cannot_be_locked_is_gathered_with_a_note(monkeypatch):
         why = "x.h5: CUDA_ERROR_INVALID_HANDLE"
         assert len(source.notes) == 1
         assert re.fullmatch(
-            rf"data\.stage=ram: the GPU cannot copy records by itself \(.*{why}\); the cores gather "
-            "them",
+            rf"data\.stage=ram: the GPU cannot copy records by itself \(.*{why}\); "
+            "the cores gather them",
             source.notes[0],
         )
         assert len(micros(source)) == 3

@@ -48,10 +48,16 @@ def test_a_manifest_comes_back_from_bytes():
 
 
 def test_what_may_be_left_out_may_be_missing():
-    found = from_json(
+    manifest = from_json(
         "x.h5", edited_manifest('{"num_records": 1, "fields": {}, "shards": [], "schema": 2}')
     )
-    assert (found.classes, found.class_counts, found.options, found.digest, found.schema) == (
+    assert (
+        manifest.classes,
+        manifest.class_counts,
+        manifest.options,
+        manifest.digest,
+        manifest.schema,
+    ) == (
         (),
         (),
         {},
@@ -64,12 +70,12 @@ def test_a_store_of_schema_2_is_still_read_and_its_kinds_are_derived():
     old = json.loads(to_json(WHOLE))
     for field in old["fields"].values():
         del field["kind"]
-    found = from_json("x.h5", edited_manifest(json.dumps({**old, "schema": 2})))
-    assert {name: field.kind for name, field in found.fields.items()} == {
+    manifest = from_json("x.h5", edited_manifest(json.dumps({**old, "schema": 2})))
+    assert {name: field.kind for name, field in manifest.fields.items()} == {
         "image": "image",
         "label": "raw",
     }
-    assert found == replace(WHOLE, schema=2)
+    assert manifest == replace(WHOLE, schema=2)
 
 
 @pytest.mark.parametrize("kind", ["boxes", 3, ["labels"], {}])
@@ -88,10 +94,10 @@ def test_a_label_map_is_of_bytes_and_has_one_channel(changes):
 
 
 def test_a_store_of_schema_2_is_still_read_and_has_no_statistics():
-    found = from_json(
+    manifest = from_json(
         "x.h5", edited_manifest('{"num_records": 1, "fields": {}, "shards": [], "schema": 2}')
     )
-    assert (found.schema, found.statistics) == (2, {})
+    assert (manifest.schema, manifest.statistics) == (2, {})
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_an_empty_file_is_named_at_its_first_use(name, kind):
     ("kind", "store"),
     [("tar", TarStore), ("parquet", ParquetStore), ("hdf5", HDF5Store), ("lmdb", LMDBStore)],
 )
-def test_records_are_also_opened_where_they_lie_and_nothing_is_written(kind, store):
+def test_records_can_be_read_in_place_and_nothing_is_written(kind, store):
     path, _ = write_case(kind, 3)
     before = sorted(os.listdir(path)) if os.path.isdir(path) else []
     opened = open_records(path)

@@ -66,9 +66,9 @@ def _change(path, **changes):
 )
 def test_any_cut_reads_as_one_file_does(cuts, suffix, indices):
     store = open_store(write_directory("x", sorted(cuts), suffix))
-    found = store.read(torch.tensor(indices, dtype=torch.int64))
-    assert plain(found) == rows(make_records(20), indices)
-    assert store.damaged(torch.tensor(indices, dtype=torch.int64), found) == []
+    records = store.read(torch.tensor(indices, dtype=torch.int64))
+    assert plain(records) == rows(make_records(20), indices)
+    assert store.damaged(torch.tensor(indices, dtype=torch.int64), records) == []
     store.close()
 
 
@@ -102,7 +102,8 @@ def test_all_problems_with_the_files_are_reported_at_once():
     Path("x/other.h5").write_bytes(b"")
     with pytest.raises(
         DataError,
-        match=r"D118.*x: 000000\.h5 is missing, 000001\.h5 has 100 bytes, not \d+, other\.h5 does not belong",
+        match=r"D118.*x: 000000\.h5 is missing, "
+        r"000001\.h5 has 100 bytes, not \d+, other\.h5 does not belong",
     ):
         _ = open_store("x").manifest
 
@@ -185,12 +186,14 @@ def test_a_folder_that_cannot_be_read_is_named(place, mode):
 
 @pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (3, "thread"), (2, "process")])
 def test_a_directory_gives_the_same_batches_as_a_file(num, kind):
-    one = hdf5_source(write_store("x.h5", make_records(20)), context=make_context())
+    single = hdf5_source(write_store("x.h5", make_records(20)), context=make_context())
     many = hdf5_source(
         write_directory("x", [3, 11]), context=make_context(num_workers=num, worker_kind=kind)
     )
-    assert [micros(many, epoch) for epoch in range(2)] == [micros(one, epoch) for epoch in range(2)]
-    assert many.manifest.digest == one.manifest.digest
-    assert np.array_equal(many.sample(5)["label"], one.sample(5)["label"])
-    one.close()
+    assert [micros(many, epoch) for epoch in range(2)] == [
+        micros(single, epoch) for epoch in range(2)
+    ]
+    assert many.manifest.digest == single.manifest.digest
+    assert np.array_equal(many.sample(5)["label"], single.sample(5)["label"])
+    single.close()
     many.close()

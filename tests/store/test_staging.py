@@ -31,9 +31,12 @@ def memory(tmp_path, monkeypatch):
 
 def _user(memory, path):
     """Return a process that stages ``path``, and the path of its copy."""
-    script = "from pathlib import Path; from framework.store import staging as stage\n"
-    script += f"stage.MEMORY = Path({str(memory)!r})\n"
-    script += f"import sys; staged = stage.Staged({path!r}); print(staged.path, flush=True); sys.stdin.read(1); staged.close()"
+    script = (
+        "from pathlib import Path; from framework.store import staging as stage\n"
+        f"stage.MEMORY = Path({str(memory)!r})\n"
+        f"import sys; staged = stage.Staged({path!r}); print(staged.path, flush=True); "
+        "sys.stdin.read(1); staged.close()"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -73,12 +76,12 @@ def test_a_copy_is_ours_to_write_even_of_files_that_are_not(memory):
 
 def test_two_processes_share_a_copy_and_the_last_removes_it(memory):
     path = os.path.abspath(write_store("x.h5", make_records(20)))
-    (one, where), (other, same) = _user(memory, path), _user(memory, path)
+    (first, where), (second, same) = _user(memory, path), _user(memory, path)
     assert where == same
     inode = os.stat(where).st_ino
-    _end(one)
+    _end(first)
     assert os.stat(where).st_ino == inode
-    _end(other)
+    _end(second)
     assert list(memory.iterdir()) == []
 
 
@@ -99,13 +102,13 @@ def test_what_a_living_process_uses_is_left(memory):
 
 
 def test_a_store_packed_anew_is_copied_anew(memory):
-    one = Staged(write_store("x.h5", make_records(20)))
+    first = Staged(write_store("x.h5", make_records(20)))
     time.sleep(0.01)
-    other = Staged(write_store("x.h5", make_records(30)))
-    assert one.path != other.path
-    assert open_store(other.path).manifest.num_records == 30
-    one.close()
-    other.close()
+    second = Staged(write_store("x.h5", make_records(30)))
+    assert first.path != second.path
+    assert open_store(second.path).manifest.num_records == 30
+    first.close()
+    second.close()
     assert list(memory.iterdir()) == []
 
 

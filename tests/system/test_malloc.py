@@ -13,7 +13,8 @@ import ctypes, sys
 from framework.system.malloc import give_back_freed_memory, keep_freed_memory
 kept = keep_freed_memory(of_any_size=sys.argv[2] == "any") if sys.argv[1] == "keep" else None
 libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = \
+ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 def size():
     line = next(line for line in open("/proc/self/maps") if line.endswith("[heap]\\n"))
     start, stop = (int(word, 16) for word in line.split()[0].split("-"))

@@ -15,22 +15,22 @@ def test_pieces_of_a_block_are_apart_and_begin_at_whole_words():
         block = Block()
         block.take((1000,), torch.uint8)
         block.end()
-        one = block.take((3,), torch.uint8).fill_(1)
-        two = block.take((2, 2), torch.int64).fill_(2)
-        starts = [block.start_of(piece) for piece in (one, two)]
+        first = block.take((3,), torch.uint8).fill_(1)
+        second = block.take((2, 2), torch.int64).fill_(2)
+        starts = [block.start_of(piece) for piece in (first, second)]
         assert starts == [0, 256]
         assert len(block.end()) == 256 + 32
-        assert (one.tolist(), two.tolist()) == ([1, 1, 1], [[2, 2], [2, 2]])
+        assert (first.tolist(), second.tolist()) == ([1, 1, 1], [[2, 2], [2, 2]])
 
 
 def test_a_batch_has_a_block_of_its_own():
     with simulated(0):
         block = Block()
-        one = block.take((4,), torch.uint8)
+        first = block.take((4,), torch.uint8)
         block.end()
-        two = block.take((4,), torch.uint8)
-        assert one.data_ptr() != two.data_ptr()
-        assert block.start_of(one) is None
+        second = block.take((4,), torch.uint8)
+        assert first.data_ptr() != second.data_ptr()
+        assert block.start_of(first) is None
 
 
 def test_what_does_not_fit_lies_beside_the_block():

@@ -77,7 +77,10 @@ MOMENTS = {
 def run(body: str, head: str = HEAD) -> subprocess.CompletedProcess[str]:
     """Run ``body`` as what ``paceline`` does."""
     program = head + "def work(_):\n" + textwrap.indent(textwrap.dedent(body).strip(), "    ")
-    program += "\n    print('still there')\n    return 0\n\nconsole._dispatch = work\nsys.exit(console.run([]))\n"
+    program += (
+        "\n    print('still there')\n    return 0\n\n"
+        "console._dispatch = work\nsys.exit(console.run([]))\n"
+    )
     environment = {**os.environ, "PYTHONPATH": ROOT}
     return subprocess.run(
         [sys.executable, "-c", program],
@@ -146,8 +149,13 @@ def test_a_command_that_is_printing_can_print_what_stands():
 
 def test_the_processes_that_it_started_end_and_those_that_they_started():
     done = run("""
-        command = "import subprocess; subprocess.Popen(['sleep', '600']); print('up', flush=True); input()"
-        child = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = (
+            "import subprocess; subprocess.Popen(['sleep', '600']); "
+            "print('up', flush=True); input()"
+        )
+        child = subprocess.Popen(
+            [sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         child.stdout.readline()
         (grandchild,) = open(f"/proc/{child.pid}/task/{child.pid}/children").read().split()
         print(child.pid, grandchild, flush=True)
@@ -212,7 +220,10 @@ def test_an_action_that_fails_stops_no_other():
 def test_a_child_is_born_deaf_and_hears_when_it_says_so():
     done = run("""
         from framework.system.stopping import deaf_children
-        child = "from framework.system.stopping import set_all; import signal; set_all(signal.SIG_DFL); print('not reached')"
+        child = (
+            "from framework.system.stopping import set_all; import signal; "
+            "set_all(signal.SIG_DFL); print('not reached')"
+        )
         with deaf_children():
             process = subprocess.Popen([sys.executable, "-c", child])
             process.send_signal(signal.SIGINT)
@@ -222,7 +233,10 @@ def test_a_child_is_born_deaf_and_hears_when_it_says_so():
 
 
 def test_the_console_script_hears_signals_before_anything_large_is_imported():
-    program = "import sys, framework.__main__ as m; m.install(); print('torch' in sys.modules, 'hydra' in sys.modules)"
+    program = (
+        "import sys, framework.__main__ as m; m.install(); "
+        "print('torch' in sys.modules, 'hydra' in sys.modules)"
+    )
     environment = {**os.environ, "PYTHONPATH": ROOT}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment

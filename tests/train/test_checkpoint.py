@@ -63,7 +63,7 @@ def state_file(run_dir, step=1):
     return path
 
 
-# ------------------------------------------------------------------------------------------------------------ what is saved
+# ------------------------------------------------------------------------------------ what is saved
 
 
 def test_a_run_leaves_its_newest_states_and_weights_to_use(tmp_path):
@@ -112,11 +112,11 @@ def test_last_is_the_newest_and_best_stays_until_there_is_a_better_one(tmp_path)
     folder.save(1, {}, {"w": torch.tensor(1)}, best=True, final=False)
     folder.save(2, {}, {"w": torch.tensor(2)}, best=False, final=False)
     folder.save(3, {}, None, best=False, final=False)
-    found = {
+    values = {
         name: int(torch.load(tmp_path / "checkpoints" / name, weights_only=True)["w"])
         for name in ("last.pt", "best.pt")
     }
-    assert found == {"last.pt": 2, "best.pt": 1}
+    assert values == {"last.pt": 2, "best.pt": 1}
 
 
 def test_the_state_comes_back_as_it_was_saved(tmp_path):
@@ -150,7 +150,7 @@ def test_a_state_of_version_1_is_read(tmp_path):
     assert read_state(shutil.copy(GOLDEN, tmp_path))["progress"]["step"] == 2
 
 
-# --------------------------------------------------------------------------------------------------------------- the newest
+# --------------------------------------------------------------------------------------- the newest
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
@@ -192,17 +192,16 @@ def test_clocks_do_not_matter(tmp_path):
     assert newest_path(tmp_path) == state_file(tmp_path, 2)
 
 
-def test_of_damaged_ones_it_is_told_and_the_newest_whole_one_is_taken(tmp_path):
+def test_damaged_states_are_reported_and_the_newest_whole_one_is_taken(tmp_path):
     folder = folder_of(tmp_path, keep=3)
     for step in (1, 2, 3):
         save(folder, step)
     flip(state_file(tmp_path, 3), 100)
     state_file(tmp_path, 2).write_bytes(b"")
-    found = newest_state(tmp_path)
-    assert (found.path, found.state["value"]) == (state_file(tmp_path, 1), 1)
-    assert found.damaged == (
-        "step-00000003.pt (its checksum differs)",
-    )  # what has no end is older than all
+    newest = newest_state(tmp_path)
+    assert (newest.path, newest.state["value"]) == (state_file(tmp_path, 1), 1)
+    # a state without a stamp counts as the oldest
+    assert newest.damaged == ("step-00000003.pt (its checksum differs)",)
 
 
 def test_if_none_is_whole_all_are_named(tmp_path):
@@ -210,7 +209,8 @@ def test_if_none_is_whole_all_are_named(tmp_path):
         state_file(tmp_path, step).write_bytes(b"x" * step)
     with pytest.raises(
         CheckpointError,
-        match=r"^error\[K102\]: resume = .*step-00000002.pt \(only 2 bytes.*step-00000001.pt \(only 1.*init=.*last.pt",
+        match=r"^error\[K102\]: resume = .*step-00000002.pt \(only 2 bytes.*"
+        r"step-00000001.pt \(only 1.*init=.*last.pt",
     ):
         newest_state(tmp_path)
 
@@ -230,7 +230,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
     assert not left.exists()
 
 
-# ------------------------------------------------------------------------------------------------------------------- damage
+# ------------------------------------------------------------------------------------------- damage
 
 
 def flip(path, position):
@@ -248,7 +248,7 @@ def whole(tmp_path):
     return state_file(tmp_path), state_file(tmp_path).read_bytes()
 
 
-def test_every_truncation_is_told(whole):
+def test_every_truncation_is_reported(whole):
     path, data = whole
     for length in range(0, len(data), 7):
         path.write_bytes(data[:length])
@@ -256,7 +256,7 @@ def test_every_truncation_is_told(whole):
             read_state(path)
 
 
-def test_every_flipped_byte_is_told(whole):
+def test_every_flipped_byte_is_reported(whole):
     path, data = whole
     for position in [*range(0, len(data), 5), *range(len(data) - END_BYTES, len(data))]:
         flip(path, position)
@@ -272,7 +272,7 @@ def test_what_is_damaged_is_not_unpickled(whole, monkeypatch):
         read_state(whole[0])
 
 
-def test_a_later_version_is_told(whole, monkeypatch):
+def test_a_later_version_is_reported(whole, monkeypatch):
     monkeypatch.setattr("framework.train.checkpoint.VERSION", 2)
     with pytest.raises(Damaged, match="written in version 1, this paceline reads 2"):
         read_state(whole[0])
@@ -307,13 +307,13 @@ GARBAGE += [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_is_told(garbage, tmp_path):
+def test_garbage_is_reported(garbage, tmp_path):
     state_file(tmp_path).write_bytes(garbage)
     with pytest.raises(CheckpointError, match=r"^error\[K102\]: [^\n]*$"):
         newest_state(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------------------------ hostile
+# ------------------------------------------------------------------------------------------ hostile
 
 
 class Malicious:
@@ -368,7 +368,7 @@ def test_the_malicious_state_would_have_worked_on_a_careless_reader(tmp_path):
     assert Path(canary).exists()
 
 
-# ------------------------------------------------------------------------------------------------------------------ trouble
+# ------------------------------------------------------------------------------------------ trouble
 
 
 def test_a_save_that_fails_leaves_the_old_state(tmp_path):

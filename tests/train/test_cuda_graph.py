@@ -1,4 +1,4 @@
-"""Captured steps. Here a stand-in does captured work again, call for call; on CUDA the graph itself."""
+"""Captured steps. A stand-in repeats captured work call by call; on CUDA the graph itself does."""
 
 import pytest
 import torch
@@ -82,7 +82,10 @@ def small_model():
 
 
 def trained(recorder, kind="sgd", data=None, said=None, **parts):
-    """The losses and rates of three epochs of four whole batches and a short one, and the model's state."""
+    """Train and return the losses, the rates and the model's state.
+
+    By default, each of the three epochs has four whole batches and a short one.
+    """
     model, seen = small_model(), Seen()
     optimizer = {
         "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.9, fused=True),
@@ -123,7 +126,7 @@ def test_captured_steps_learn_what_others_learn(kind):
     found_losses, found_rates, found_state = trained(recorder, kind)
     assert (found_losses, found_rates) == (losses, rates)
     assert len(set(rates)) == 4
-    assert all(torch.equal(one, other) for one, other in zip(found_state, state, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(found_state, state, strict=True))
     assert (recorder.asides, recorder.captures) == (WARM_UPS, 1)
     assert recorder.replays == 3 * 4 - WARM_UPS  # short batches are run as they are
 
@@ -164,7 +167,10 @@ def test_a_step_that_cannot_be_captured_is_run_as_it_is_and_said_once():
     said = []
     assert trained(Refuses(), said=said)[0] == trained(None)[0]
     assert said == [
-        "note: cuda_graph=true: the step cannot be captured (operation not permitted when stream is capturing); it runs kernel by kernel"
+        (
+            "note: cuda_graph=true: the step cannot be captured "
+            "(operation not permitted when stream is capturing); it runs kernel by kernel"
+        )
     ]
 
 
@@ -221,7 +227,7 @@ def test_an_epoch_that_begins_with_a_short_batch_is_captured_later():
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_a_graph_learns_what_kernels_learn(kind):
     def run(recorder):
-        data = {name: one.to(CUDA) for name, one in make_data(18, torch.float32).items()}
+        data = {name: tensor.to(CUDA) for name, tensor in make_data(18, torch.float32).items()}
         model = small_model().to(CUDA)
         fused = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}[kind](
             model.parameters(), lr=0.125, fused=True
@@ -295,7 +301,7 @@ def test_a_capture_that_fails_leaves_the_device_as_it_was():
     assert losses == run(None)[0]
 
 
-def test_a_state_of_captured_steps_is_gone_on_with_by_others():
+def test_other_steps_resume_from_a_state_of_captured_steps():
     data = make_data(16, torch.float32)
 
     def make(recorder, epochs):
@@ -320,10 +326,10 @@ def test_a_state_of_captured_steps_is_gone_on_with_by_others():
     again = make(None, 4)
     again.load_state_dict(state)
     again.fit()
-    for one, other in zip(
+    for parameter, other in zip(
         again.parts.model.parameters(), whole.parts.model.parameters(), strict=True
     ):
-        assert torch.equal(one, other)
+        assert torch.equal(parameter, other)
 
 
 def test_captured_steps_that_resume_follow_the_schedule():

@@ -66,7 +66,7 @@ def compared(times):
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_clocks_that_differ_by_seconds_are_told_apart(own_clocks, times):
+def test_clocks_that_differ_by_seconds_are_distinguished(own_clocks, times):
     clocks = compared(times)[0]
     now_s = np.array([[time.perf_counter() + ahead] for ahead in AHEAD_S])
     offsets_s, uncertainty_s = clocks.at(now_s)

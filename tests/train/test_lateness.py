@@ -81,7 +81,7 @@ def test_chance_rarely_names_a_rank(seed, num_ranks):
     assert named <= 1
 
 
-def test_waiting_for_the_last_rank_is_told_from_the_exchange_itself():
+def test_waiting_for_the_last_rank_is_distinguished_from_the_exchange_itself():
     steps = late_steps(times(delayed(2, 1, 0.03, num_steps=10)))
     assert steps.exchange_s == pytest.approx(10 * 0.01)
     assert steps.waiting_s == pytest.approx(10 * 0.015)  # one of two ranks waits for 0.03 s

@@ -27,8 +27,8 @@ def means(outcomes, total):
 
 def tallied(outcomes):
     tally = Tally()
-    for number, (found, counts) in enumerate(outcomes):
-        tally.add(found, counts, number, None)
+    for number, (result, counts) in enumerate(outcomes):
+        tally.add(result, counts, number, None)
     return tally
 
 
@@ -37,32 +37,32 @@ def one_rank(sums):
 
 
 def test_uneven_batches_weigh_what_they_hold():
-    found, count = means([outcome([1.0, 1.0, 1.0]), outcome([5.0])], one_rank)
-    assert (found, count) == ({"loss": 2.0, "hits": 1.0}, 4.0)
+    averages, count = means([outcome([1.0, 1.0, 1.0]), outcome([5.0])], one_rank)
+    assert (averages, count) == ({"loss": 2.0, "hits": 1.0}, 4.0)
 
 
 @given(st.lists(st.lists(st.integers(-1000, 1000), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_the_mean_over_batches_is_the_mean_over_records(batches):
-    found, count = means(
+    averages, count = means(
         [outcome([float(value) for value in batch]) for batch in batches], one_rank
     )
     records = [value for batch in batches for value in batch]
     assert count == len(records)
-    assert found["loss"] == pytest.approx(sum(records) / len(records), abs=1e-9)
+    assert averages["loss"] == pytest.approx(sum(records) / len(records), abs=1e-9)
 
 
 def test_a_filler_is_as_nothing():
-    found, count = means([outcome([1.0, 3.0]), outcome([1e30], counts=False)], one_rank)
-    assert (found, count) == ({"loss": 2.0, "hits": 1.0}, 2.0)
+    averages, count = means([outcome([1.0, 3.0]), outcome([1e30], counts=False)], one_rank)
+    assert (averages, count) == ({"loss": 2.0, "hits": 1.0}, 2.0)
 
 
 def test_what_is_kept_holds_no_graph():
-    found, counts = outcome([1.0])
-    tallied([(found, counts)])
-    assert not found.loss.requires_grad
+    result, counts = outcome([1.0])
+    tallied([(result, counts)])
+    assert not result.loss.requires_grad
 
 
-# ---------------------------------------------------------------------------------------------------- saved and gone on with
+# -------------------------------------------------------------------------------- saved and resumed
 
 VALUES = [[0.1, 0.7], [0.3], [1e-9, 0.2, 12.0], [0.5]]
 
@@ -73,18 +73,18 @@ def gone_on(first, second, rank=0, world_size=1, ranks=1):
     tally.load_state_dict(
         tallied(first).state_dict(lambda values: [values] * ranks), rank, world_size
     )
-    for number, (found, counts) in enumerate(second):
-        tally.add(found, counts, number, None)
+    for number, (result, counts) in enumerate(second):
+        tally.add(result, counts, number, None)
     return tally
 
 
 @pytest.mark.parametrize("cut", range(len(VALUES) + 1))
 def test_a_mean_is_the_same_to_the_bit_when_it_was_saved_in_between(cut):
     whole = means([outcome(values) for values in VALUES], one_rank)
-    found = gone_on(
+    tally = gone_on(
         [outcome(values) for values in VALUES[:cut]], [outcome(values) for values in VALUES[cut:]]
     )
-    assert found.means(one_rank) == whole
+    assert tally.means(one_rank) == whole
 
 
 def test_only_this_run_s_records_count_for_its_pace():
@@ -106,7 +106,7 @@ def test_what_was_cleared_is_gone():
     assert (tally.columns().counts.tolist(), tally.carried) == ([], 0)
 
 
-# ------------------------------------------------------------------------------------------------------- numbers gone wrong
+# ------------------------------------------------------------------------------- numbers gone wrong
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -132,14 +132,13 @@ def test_if_everything_was_left_out_nothing_is_counted():
 
 def test_sums_are_added_over_ranks_before_they_are_divided():
     def total(sums):
-        return sums + torch.tensor(
-            [2.0, 30.0, 6.0], dtype=torch.float64
-        )  # another rank's hits, losses and count
+        # another rank's hits, losses and count
+        return sums + torch.tensor([2.0, 30.0, 6.0], dtype=torch.float64)
 
     asked = []
-    found, count = means([outcome([1.0, 1.0])], lambda sums: asked.append(sums) or total(sums))
+    averages, count = means([outcome([1.0, 1.0])], lambda sums: asked.append(sums) or total(sums))
     assert asked[0].tolist() == [2.0, 2.0, 2.0]
-    assert (found["loss"], found["hits"], count) == (4.0 / 8, 32.0 / 8, 8.0)
+    assert (averages["loss"], averages["hits"], count) == (4.0 / 8, 32.0 / 8, 8.0)
 
 
 def test_what_is_asked_of_the_ranks_is_float64_on_the_host():
@@ -150,8 +149,8 @@ def test_what_is_asked_of_the_ranks_is_float64_on_the_host():
 
 def test_a_million_small_losses_keep_their_digits():
     outcomes = [(Outcome(torch.tensor(0.1), {}, 1), True)] * 100_000
-    found, _ = means(outcomes, one_rank)
-    assert found["loss"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-12)
+    averages, _ = means(outcomes, one_rank)
+    assert averages["loss"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-12)
 
 
 def test_half_precision_counts_are_exact():
@@ -170,13 +169,13 @@ def test_a_pass_with_other_sums_than_the_one_before_is_refused():
 
 @pytest.mark.parametrize("value", [torch.ones(2, 1), torch.ones(3), "1", None])
 def test_what_is_neither_a_sum_nor_a_value_per_record_is_refused(value):
-    (found, _) = outcome([1.0, 2.0])
-    found.sums["x"] = value
+    (result, _) = outcome([1.0, 2.0])
+    result.sums["x"] = value
     with pytest.raises(ConfigError, match=r"C220.*Outcome\.sums\['x'\]"):
-        check_outcome(found)
+        check_outcome(result)
 
 
-# ---------------------------------------------------------------------------------- totals, and metrics made of them
+# ----------------------------------------------------------------- totals, and metrics made of them
 
 
 class Shares:
@@ -293,9 +292,9 @@ def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
 
 def with_losses(values, **more):
     """Records with these losses, half of each in a part of its own."""
-    found, _ = outcome(values)
-    found.losses = {"half": found.loss / 2, **more}
-    return found
+    result, _ = outcome(values)
+    result.losses = {"half": result.loss / 2, **more}
+    return result
 
 
 def test_losses_by_name_are_means_over_batches_of_any_size_and_ranks():
@@ -304,8 +303,8 @@ def test_losses_by_name_are_means_over_batches_of_any_size_and_ranks():
     parts = [(with_losses([1.0, 1.0, 1.0]), True), (with_losses([5.0]), True)]
     # the loss, "half", "hits" and the count of another rank: one record
     other = torch.tensor([6.0, 3.0, 1.0, 1.0], dtype=torch.float64)
-    found, count = means(parts, lambda sums: sums + other)
-    assert (found["half"], found["loss"], count) == (1.4, 2.8, 5.0)
+    averages, count = means(parts, lambda sums: sums + other)
+    assert (averages["half"], averages["loss"], count) == (1.4, 2.8, 5.0)
 
 
 def test_losses_by_name_are_saved_with_the_means():
@@ -334,13 +333,13 @@ def test_a_loss_by_name_holds_no_graph_and_a_filler_counts_as_nothing():
     ],
 )
 def test_what_cannot_be_a_loss_by_name_is_refused(losses):
-    found, _ = outcome([1.0])
-    found.losses = losses
+    result, _ = outcome([1.0])
+    result.losses = losses
     with pytest.raises(ConfigError, match=r"C220.*Outcome.losses"):
-        check_outcome(found)
+        check_outcome(result)
 
 
-# --------------------------------------------------------------------------------------------- arrays
+# ------------------------------------------------------------------------------------------- arrays
 
 
 def with_array(*rows, loss=1.0, count=1):
@@ -438,7 +437,7 @@ def test_between_two_steps_that_are_due_there_is_nothing_to_do(
         or step in thaws
         or step == last_step
     }
-    found, step = set(), 0
+    steps, step = set(), 0
     while step < last_step:
         # when an epoch ends, its steps are still counted, or no more
         counted = {step % epoch_steps, step and (step - 1) % epoch_steps + 1}
@@ -446,5 +445,5 @@ def test_between_two_steps_that_are_due_there_is_nothing_to_do(
             next_due(plan, Progress(step=step, epoch_step=number), epoch_steps, last_step, thaws)
             for number in counted
         }
-        found.add(step)
-    assert found == due
+        steps.add(step)
+    assert steps == due

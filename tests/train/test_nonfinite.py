@@ -61,7 +61,7 @@ def test_one_rank_says_it_and_the_others_that_it_does(steps, speaker):
     said = [
         gone_wrong("the loss is nan", 10, None, Ranks(rank, *steps)) for rank in range(len(steps))
     ]
-    assert [type(one) for one in said] == [
+    assert [type(error) for error in said] == [
         NumericError if rank == speaker else DistributedError for rank in range(len(steps))
     ]
 

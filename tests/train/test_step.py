@@ -120,10 +120,10 @@ def test_too_many_in_a_row_are_an_error():
         learn(stepper, progress)
 
 
-def test_what_is_evaluated_and_kept_is_the_average_where_there_is_one():
+def test_the_average_is_evaluated_and_kept_if_there_is_one():
     plain, stepper = make(), make(average=0.5)
-    for one in (plain, stepper):
-        learn(one, Progress())
+    for each in (plain, stepper):
+        learn(each, Progress())
     assert plain.weights().keys() == stepper.weights().keys()
     assert torch.equal(plain.weights()["0.weight"], plain.model[0].weight)
     assert not torch.equal(stepper.weights()["1.bias"], stepper.model[1].bias)
@@ -136,9 +136,9 @@ def test_a_state_comes_back():
     first, second, progress = make(average=0.5), make(average=0.5), Progress()
     learn(first, progress)
     second.load_state_dict(first.state_dict())
-    found, expected = second.state_dict(), first.state_dict()
+    restored, expected = second.state_dict(), first.state_dict()
     assert all(
-        torch.equal(found[part][name], value)
+        torch.equal(restored[part][name], value)
         for part in ("model", "average")
         for name, value in expected[part].items()
     )
@@ -161,7 +161,10 @@ def test_bad_gradients_leave_weights_average_and_statistics_as_they_were():
 
 
 class Remembering(nn.Linear):
-    """Keeps its last input, whose length changes, and how often it was called, from the first call on."""
+    """A layer that keeps its last input and its number of calls in buffers.
+
+    It has the buffers only after its first call, and the length of the input changes.
+    """
 
     def forward(self, value):
         self.register_buffer("newest", value.detach())
@@ -189,7 +192,7 @@ def test_gradients_of_passes_add_up_by_their_weights():
     whole = torch.autograd.grad(passes.objective(model, data).loss, list(model.parameters()))
     for part, last in ((slice(0, 2), False), (slice(2, 6), True)):
         count = part.stop - part.start
-        outcome = passes({name: one[part] for name, one in data.items()}, count / 6, last)
+        outcome = passes({name: tensor[part] for name, tensor in data.items()}, count / 6, last)
         assert outcome.count == count
     for parameter, gradient in zip(model.parameters(), whole, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)

@@ -55,7 +55,7 @@ def same(left, right):
     return left == right
 
 
-# ------------------------------------------------------------------------------------------------------------ accumulation
+# ------------------------------------------------------------------------------------- accumulation
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 5, 16])
@@ -113,8 +113,8 @@ def test_accumulated_passes_report_the_same_loss_and_metrics():
     sinks = FakeSink(), FakeSink()
     make_trainer(make_data(19), 8, sinks=sinks[:1], report_every=1).fit()
     make_trainer(make_data(19), 8, sinks=sinks[1:], report_every=1, order={"accumulate": 3}).fit()
-    for one, cut in zip(sinks[0].reports, sinks[1].reports, strict=True):
-        assert cut.means == pytest.approx(one.means, rel=1e-12)
+    for whole, cut in zip(sinks[0].reports, sinks[1].reports, strict=True):
+        assert cut.means == pytest.approx(whole.means, rel=1e-12)
 
 
 def test_clipping_is_of_the_whole_batch_not_of_each_pass():
@@ -135,7 +135,7 @@ def test_a_clipped_step_is_as_long_as_the_norm_allows():
     assert float(moved) == pytest.approx(0.01, rel=1e-3)
 
 
-# ---------------------------------------------------------------------------------------------------------- skipped steps
+# ------------------------------------------------------------------------------------ skipped steps
 
 
 def test_a_skipped_step_moves_nothing():
@@ -168,7 +168,10 @@ def test_a_skipped_step_takes_no_place_in_the_schedule():
 
 
 def overflowing(at_step):
-    """An objective whose loss is so large in one step that its scaled gradients are infinite in 16 bits."""
+    """Return an objective whose loss is huge at the call ``at_step``.
+
+    Its scaled gradients are then infinite in 16 bits.
+    """
     classify, calls = Classify("x", "y", 0.0), iter(range(1 << 30))
 
     def objective(model, batch):
@@ -196,7 +199,7 @@ def test_an_overflow_of_real_half_precision_moves_nothing_and_training_goes_on()
     assert steps == [(0, True), (1, False), (2, False)]
 
 
-def test_an_overflow_leaves_the_average_and_the_rate_where_they_were():
+def test_an_overflow_changes_neither_the_average_nor_the_rate():
     amp, schedule = AMP("fp16", device=CPU), OneCycle(0.5, 0.1)
     trainer = make_trainer(
         make_data(12, torch.float32),
@@ -215,7 +218,7 @@ def test_an_overflow_leaves_the_average_and_the_rate_where_they_were():
     assert amp.state_dict()["scale"] == 2.0**15
 
 
-# -------------------------------------------------------------------------------------------------------------- rhythm
+# ------------------------------------------------------------------------------------------- rhythm
 
 
 def test_reports_come_every_so_many_steps_and_at_the_end_of_an_epoch():
@@ -278,9 +281,9 @@ def test_a_run_shorter_than_max_steps_ends_with_its_epochs():
 def test_epochs_yields_the_newest_validation_after_each_epoch():
     trainer = make_trainer(make_data(20), 4, epochs=3, val=FakeLoader(make_data(6), 4))
     steps = []
-    for found in trainer.epochs():
+    for means in trainer.epochs():
         steps.append(trainer.progress.step)
-        assert found == trainer.val_means
+        assert means == trainer.val_means
     assert steps == [5, 10, 15]
 
 
@@ -304,7 +307,7 @@ def test_an_error_in_a_step_closes_the_loader_and_comes_out():
     assert trainer.parts.train.closed == 1
 
 
-# -------------------------------------------------------------------------------------------------------------- stopping
+# ----------------------------------------------------------------------------------------- stopping
 
 
 def test_a_stop_saves_and_stops():
@@ -341,7 +344,7 @@ def test_a_stop_at_the_end_of_an_epoch_costs_no_validation():
     assert [report.step for report in sink.of("val")] == [2, 4]
 
 
-# ---------------------------------------------------------------------------------------------------------------- saving
+# ------------------------------------------------------------------------------------------- saving
 
 
 def test_the_best_is_saved_as_best_and_remembered_with_its_step():
@@ -468,7 +471,7 @@ def test_epochs_between_two_saves_end_without_one(save_epochs, steps):
     assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == steps
 
 
-def test_what_is_kept_is_the_average_where_there_is_one():
+def test_the_average_is_kept_if_there_is_one():
     checkpoints = FakeCheckpoints()
     trainer = make_trainer(make_data(8), 4, ema=0.5, checkpoints=checkpoints)
     trainer.fit()
@@ -484,7 +487,7 @@ def test_only_rank_0_saves():
     assert checkpoints.saved == []
 
 
-# --------------------------------------------------------------------------------------------------------------- numbers
+# ------------------------------------------------------------------------------------------ numbers
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -582,7 +585,7 @@ def test_a_report_says_how_far_it_is_to_the_end_of_the_epoch_and_of_the_run():
     assert sink.reports[-1].left_s == 0
 
 
-def test_the_time_left_is_told_at_the_pace_of_this_run_so_far(monkeypatch):
+def test_the_time_left_is_predicted_from_the_pace_of_this_run(monkeypatch):
     now, sink = [0.0], FakeSink()
     monkeypatch.setattr(framework.train.trainer.time, "perf_counter", lambda: now[0])
     three_seconds = lambda: now.__setitem__(0, now[0] + 3.0) or False  # noqa: E731  # a step
@@ -643,7 +646,7 @@ def test_validation_is_in_evaluation_mode_and_training_goes_on_in_training_mode(
     assert modes == [(True, True), (False, False), (True, True), (False, False)]
 
 
-def test_validation_uses_the_average_where_there_is_one():
+def test_validation_uses_the_average_if_there_is_one():
     seen, classify = [], Classify("x", "y", 0.0)
 
     def objective(model, batch):
@@ -658,11 +661,14 @@ def test_validation_uses_the_average_where_there_is_one():
     assert not same(seen[1], weights(trainer))
 
 
-# ---------------------------------------------------------------------------------------------------------------- resume
+# ------------------------------------------------------------------------------------------- resume
 
 
 def long_run(state=None, **parts):
-    """Everything that has a state: dropout, momentum, an average, a schedule; five steps an epoch, the last one short."""
+    """Train with everything that has a state: dropout, momentum, an average and a schedule.
+
+    An epoch has five steps, and the last one is short.
+    """
     options = {
         "epochs": 3,
         "ema": 0.9,
@@ -745,7 +751,7 @@ def test_a_rate_that_was_allowed_to_change_is_the_new_one():
     assert second.stepper.optimizer.param_groups[0]["momentum"] == 0.5
 
 
-# ----------------------------------------------------------------------------------------------------- numbers gone wrong
+# ------------------------------------------------------------------------------- numbers gone wrong
 
 
 class Spoiled:
@@ -757,10 +763,10 @@ class Spoiled:
 
     def __call__(self, model, batch):
         self.calls += model.training
-        found = self.inner(model, batch)
+        outcome = self.inner(model, batch)
         if model.training and self.calls in self.steps:
-            found.loss = found.loss * self.value
-        return found
+            outcome.loss = outcome.loss * self.value
+        return outcome
 
 
 def spoiled(*steps, model=None, **parts):
@@ -832,7 +838,7 @@ def test_what_a_sink_draws_changes_nothing():
         trainer.fit()
         assert len(sink.reports) >= 3
         states.append(trainer.state_dict()["generators"])
-    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
+    assert all(torch.equal(state, other) for state, other in zip(*states, strict=True))
 
 
 def _three_steps():
@@ -858,7 +864,7 @@ def test_too_many_bad_steps_in_a_row_end_the_run():
         spoiled(1, 3, 4, 5, skip_bad=True, max_missed=2).fit()
 
 
-# ------------------------------------------------------------------------------------------------------- synchronizations
+# --------------------------------------------------------------------------------- synchronizations
 
 
 @pytest.mark.parametrize(
@@ -964,10 +970,7 @@ def test_cuda_is_synchronized_in_reports_only_and_as_often_as_they_come():
     assert [synchronizations(6), synchronizations(4)] == [2 * once, 3 * once]
 
 
-# ----------------------------------------------------------------------------------------------------------------- size
-
-
-# --------------------------------------------------------------------------------------------------- several sets and what is best
+# -------------------------------------------------------------------- several sets and what is best
 
 
 def sets(**values):
@@ -1024,7 +1027,7 @@ def test_an_array_of_the_objective_is_reported():
     assert [report.arrays["ones"].sum() for report in sink.of("train")] == [32, 8]
 
 
-# ------------------------------------------------------------------------------------------------------------------- watchers
+# ----------------------------------------------------------------------------------------- watchers
 
 
 class Looks(Watcher):

@@ -18,7 +18,7 @@ from tests.fakes import CPU, FakeClock, FakeLoader, MeanValue, make_trainer
 def evaluated(model, count=5):
     data = {"value": torch.arange(1.0, count + 1)}
     clock = FakeClock()
-    found = evaluate(
+    result = evaluate(
         model,
         FakeLoader(data, 2),
         MeanValue(),
@@ -26,7 +26,7 @@ def evaluated(model, count=5):
         clock,
         NoParallel(device=CPU),
     )
-    return found, clock
+    return result, clock
 
 
 def test_means_are_over_all_records_the_short_batch_included():

@@ -130,7 +130,7 @@ def test_a_state_of_a_run_is_read_with_its_average(tmp_path):
         ("/dev/zero", "/dev/zero: is no regular file"),
     ],
 )
-def test_a_missing_file_is_told(path, what):
+def test_a_missing_file_is_reported(path, what):
     saved(PLAIN)
     Path("empty").mkdir()
     with pytest.raises(CheckpointError, match=rf"^error\[K110\]: {what}"):
@@ -252,7 +252,9 @@ HEADERS = {
     "offsets beyond the end": b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}',
     "a shape too large": b'{"w":{"dtype":"F32","shape":[4000000000000],"data_offsets":[0,8]}}',
     "a negative shape": b'{"w":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}',
-    "a shape that wraps": b'{"w":{"dtype":"F32","shape":[4611686018427387906],"data_offsets":[0,8]}}',
+    "a shape that wraps": (
+        b'{"w":{"dtype":"F32","shape":[4611686018427387906],"data_offsets":[0,8]}}'
+    ),
     "an unknown type": b'{"w":{"dtype":"X9","shape":[2],"data_offsets":[0,8]}}',
     "offsets turned around": b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}',
     "no JSON": b'{"w":',

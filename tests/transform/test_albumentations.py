@@ -32,9 +32,9 @@ def change(steps, masks=(), evaluation=False):
     return Albumentations(steps, NoTransform(), list(masks), evaluation).function
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(
-        np.array_equal(one[name], other[name]) for name in one
+def same(first, second):
+    return first.keys() == second.keys() and all(
+        np.array_equal(first[name], second[name]) for name in first
     )
 
 
@@ -43,32 +43,32 @@ def test_the_seed_alone_decides_whatever_came_before():
     forward = [first({"image": IMAGE}, seed) for seed in range(8)]
     backward = [second({"image": IMAGE}, seed) for seed in reversed(range(8))][::-1]
     np.random.default_rng(0)
-    assert all(same(one, other) for one, other in zip(forward, backward, strict=True))
-    assert len({found["image"].tobytes() for found in forward}) == 8
+    assert all(same(result, other) for result, other in zip(forward, backward, strict=True))
+    assert len({result["image"].tobytes() for result in forward}) == 8
 
 
 def test_the_steps_are_drawn_apart_from_each_other():
     square = np.arange(4, dtype=np.uint8).reshape(2, 2, 1).repeat(3, 2)
     flips = change(FLIPS)
-    found = [flips({"image": square}, seed)["image"].tobytes() for seed in range(200)]
-    assert all(found.count(kind) > 30 for kind in set(found))
-    assert len(set(found)) == 4
+    flipped = [flips({"image": square}, seed)["image"].tobytes() for seed in range(200)]
+    assert all(flipped.count(kind) > 30 for kind in set(flipped))
+    assert len(set(flipped)) == 4
 
 
 def test_a_pair_is_changed_alike():
-    found = change([*FLIPS, MANY[0]])({"blurry": IMAGE, "sharp": IMAGE.copy()}, 3)
-    assert np.array_equal(found["blurry"], found["sharp"])
-    assert not np.array_equal(found["blurry"], IMAGE)
+    pair = change([*FLIPS, MANY[0]])({"blurry": IMAGE, "sharp": IMAGE.copy()}, 3)
+    assert np.array_equal(pair["blurry"], pair["sharp"])
+    assert not np.array_equal(pair["blurry"], IMAGE)
 
 
 def test_a_mask_is_moved_but_keeps_its_labels():
     labels = (IMAGE[:, :, :1] > 128).astype(np.uint8)
-    found = change([MANY[0], {"name": "RandomGamma", "params": {"p": 1.0}}], masks=["labels"])(
+    moved = change([MANY[0], {"name": "RandomGamma", "params": {"p": 1.0}}], masks=["labels"])(
         {"image": IMAGE, "labels": labels}, 3
     )
-    assert found["labels"].shape == labels.shape
-    assert set(np.unique(found["labels"])) <= {0, 1}
-    assert not np.array_equal(found["labels"], labels)
+    assert moved["labels"].shape == labels.shape
+    assert set(np.unique(moved["labels"])) <= {0, 1}
+    assert not np.array_equal(moved["labels"], labels)
 
 
 def test_gray_images_keep_their_channel():
@@ -78,8 +78,8 @@ def test_gray_images_keep_their_channel():
 def test_threads_do_not_disturb_each_other():
     many, other = change(MANY), change(MANY)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda seed: many({"image": IMAGE}, seed), range(40)))
-    assert all(same(one, other({"image": IMAGE}, seed)) for seed, one in enumerate(found))
+        results = list(pool.map(lambda seed: many({"image": IMAGE}, seed), range(40)))
+    assert all(same(result, other({"image": IMAGE}, seed)) for seed, result in enumerate(results))
 
 
 def test_it_can_be_sent_to_another_process():
@@ -89,8 +89,8 @@ def test_it_can_be_sent_to_another_process():
 
 @pytest.mark.parametrize(("evaluation", "changed"), [(False, False), (True, True)])
 def test_outside_training_it_runs_only_where_that_was_asked_for(evaluation, changed):
-    found = change(MANY[:1], evaluation=evaluation)({"image": IMAGE}, None)["image"]
-    assert np.array_equal(found, IMAGE) is not changed
+    result = change(MANY[:1], evaluation=evaluation)({"image": IMAGE}, None)["image"]
+    assert np.array_equal(result, IMAGE) is not changed
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_pixels_that_are_no_longer_bytes_are_refused():
         change([{"name": "Normalize"}])({"image": IMAGE}, 0)
 
 
-def test_where_it_is_not_installed_the_line_says_how_to_get_it(monkeypatch):
+def test_without_its_package_the_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "albumentations", None)
     with pytest.raises(ResourceError, match=r"R130.*pip install 'paceline\[albumentations\]'"):
         change(FLIPS)

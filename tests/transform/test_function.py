@@ -32,28 +32,28 @@ def transform(function=shift, evaluation=False, geometry=None):
 
 def test_the_seed_decides_and_a_pair_is_changed_alike():
     change = transform().function
-    found, again, other = change(PAIR, 7), change(PAIR, 7), change(PAIR, 8)
-    assert all(np.array_equal(found[name], again[name]) for name in PAIR)
-    assert not np.array_equal(found["sharp"], other["sharp"])
-    assert len({int(step) for name in PAIR for step in np.unique(found[name] - PAIR[name])}) == 1
+    changed, again, other = change(PAIR, 7), change(PAIR, 7), change(PAIR, 8)
+    assert all(np.array_equal(changed[name], again[name]) for name in PAIR)
+    assert not np.array_equal(changed["sharp"], other["sharp"])
+    assert len({int(step) for name in PAIR for step in np.unique(changed[name] - PAIR[name])}) == 1
 
 
 @pytest.mark.parametrize(("evaluation", "changed"), [(False, False), (True, True)])
 def test_outside_training_it_is_called_only_where_that_was_asked_for(evaluation, changed):
-    found = transform(evaluation=evaluation).function(PAIR, None)
-    assert np.array_equal(found["sharp"], PAIR["sharp"]) is not changed
+    result = transform(evaluation=evaluation).function(PAIR, None)
+    assert np.array_equal(result["sharp"], PAIR["sharp"]) is not changed
 
 
 def test_the_geometry_is_the_one_it_was_given():
     crop = RandomCrop([4, 4], 0.5, 0.0)
-    found, sizes = transform(geometry=crop), torch.tensor([[16, 12]])
-    assert (found.size, found.antialias, found.num_draws) == (
+    wrapped, sizes = transform(geometry=crop), torch.tensor([[16, 12]])
+    assert (wrapped.size, wrapped.antialias, wrapped.num_draws) == (
         crop.size,
         crop.antialias,
         crop.num_draws,
     )
     assert torch.equal(
-        found.windows(sizes, torch.ones(1, 4) / 2), crop.windows(sizes, torch.ones(1, 4) / 2)
+        wrapped.windows(sizes, torch.ones(1, 4) / 2), crop.windows(sizes, torch.ones(1, 4) / 2)
     )
 
 
@@ -90,10 +90,10 @@ def test_what_it_may_not_return_is_said_with_its_name(made, words):
 
 
 def test_results_lie_in_one_piece():
-    found = transform(
+    result = transform(
         lambda images, rng: {name: image[::-1, ::2] for name, image in images.items()}
     ).function(PAIR, 1)
-    assert all(image.flags.c_contiguous for image in found.values())
+    assert all(image.flags.c_contiguous for image in result.values())
 
 
 BLOCK = {

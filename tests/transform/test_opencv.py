@@ -12,22 +12,22 @@ IMAGE = pixels(0)  # [16, 12, 3]
 
 def by_hand(image: np.ndarray, top: int, left: int, mirrored: bool, padding: int) -> np.ndarray:
     wide = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
-    found = wide[top : top + image.shape[0], left : left + image.shape[1]]
-    return found[:, ::-1] if mirrored else found
+    window = wide[top : top + image.shape[0], left : left + image.shape[1]]
+    return window[:, ::-1] if mirrored else window
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_it_is_one_of_all_possible_shifts(channels):
     image = IMAGE[:, :, :channels]
-    found = [ShiftFlip(2, 0.5)({"image": image}, seed)["image"] for seed in range(300)]
+    shifted = [ShiftFlip(2, 0.5)({"image": image}, seed)["image"] for seed in range(300)]
     possible = {
         by_hand(image, top, left, m, 2).tobytes()
         for top in range(5)
         for left in range(5)
         for m in (False, True)
     }
-    assert {one.tobytes() for one in found} == possible
-    assert all(one.shape == image.shape and one.flags.c_contiguous for one in found)
+    assert {result.tobytes() for result in shifted} == possible
+    assert all(result.shape == image.shape and result.flags.c_contiguous for result in shifted)
 
 
 def test_a_pair_is_changed_alike_and_outside_training_nothing_is():

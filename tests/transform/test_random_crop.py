@@ -19,13 +19,13 @@ def crop(height=8, width=6):
 
 @given(st.integers(8, 3000), st.integers(6, 3000), NUMBERS)
 def test_every_window_equals_the_slow_reference(height, width, numbers):
-    found = (
+    window = (
         crop()
         .windows(torch.tensor([[height, width]]), torch.tensor([numbers], dtype=torch.float32))[0]
         .tolist()
     )
     corner = [int(numbers[0] * (height - 8 + 1)), int(numbers[1] * (width - 6 + 1))]
-    assert found == [*corner, 8, 6, int(numbers[2] < 0.5) + 2 * int(numbers[3] < 0.25)]
+    assert window == [*corner, 8, 6, int(numbers[2] < 0.5) + 2 * int(numbers[3] < 0.25)]
 
 
 @given(st.integers(8, 500), st.integers(6, 500), st.integers(0, 1000), st.integers(0, 20))

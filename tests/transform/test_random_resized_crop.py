@@ -43,9 +43,11 @@ def _slow(height, width, numbers):
 
 @given(st.integers(1, 800), st.integers(1, 800), st.lists(NUMBERS, min_size=6, max_size=6))
 def test_every_window_equals_the_slow_reference(height, width, numbers):
-    found, expected = _window(height, width, numbers), _slow(height, width, numbers)
-    assert all(abs(one - two) <= 1 for one, two in zip(found, expected, strict=True))
-    assert found[4] == expected[4]
+    window, expected = _window(height, width, numbers), _slow(height, width, numbers)
+    assert all(
+        abs(actual - reference) <= 1 for actual, reference in zip(window, expected, strict=True)
+    )
+    assert window[4] == expected[4]
 
 
 @given(

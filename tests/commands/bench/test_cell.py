@@ -18,21 +18,22 @@ def spec(*words: str, what: str = "loader") -> dict:
 
 @pytest.mark.parametrize("what", PARTS)
 def test_each_part_is_measured_by_windows(what):
-    found = measure(spec(what=what))
-    assert len(found["windows"]) == 8
+    measured = measure(spec(what=what))
+    assert len(measured["windows"]) == 8
     assert all(
-        math.isfinite(rate) and rate > 0 for rate in [*found["windows"], found["yardstick_per_s"]]
+        math.isfinite(rate) and rate > 0
+        for rate in [*measured["windows"], measured["yardstick_per_s"]]
     )
-    json.dumps(found)
+    json.dumps(measured)
 
 
 def test_a_choice_that_cannot_run_has_its_reason():
-    found = measure(spec("model.in_channels=3", what="train"))
-    assert set(found) == {"illegal"}
-    assert found["illegal"].startswith("error[C155]")
+    measured = measure(spec("model.in_channels=3", what="train"))
+    assert set(measured) == {"illegal"}
+    assert measured["illegal"].startswith("error[C155]")
 
 
-def test_what_nobody_foresaw_is_told_in_a_line(capsys):
+def test_an_unexpected_error_is_one_line(capsys):
     wrong = spec()
     del wrong["config"]["loader"]
     assert measure(wrong) == {"failed": "KeyError: 'loader'"}
@@ -40,13 +41,13 @@ def test_what_nobody_foresaw_is_told_in_a_line(capsys):
 
 
 def test_ranks_add_up():
-    one = {
+    first = {
         "windows": [1.0, 2.0, 3.0],
         "spans_s": {"wait": 1.0, "copy": 0.0},
         "yardstick_per_s": 5.0,
     }
-    other = {"windows": [10.0, 20.0], "spans_s": {"wait": 3.0}, "yardstick_per_s": 6.0}
-    assert together([one, other]) == {
+    second = {"windows": [10.0, 20.0], "spans_s": {"wait": 3.0}, "yardstick_per_s": 6.0}
+    assert together([first, second]) == {
         "windows": [11.0, 22.0],
         "spans_s": {"wait": 2.0, "copy": 0.0},
         "yardstick_per_s": 5.0,

@@ -79,10 +79,10 @@ def test_chance_alone_passes_at_most_once_in_a_hundred(kind):
         "long tail": lambda: 100 / (1 + 0.02 * rng.pareto(1.5, 5)),
     }[kind]
     words = [word(list(draw()), list(draw())) for _ in range(1000)]
-    assert sum(found != NOISE for found in words) <= 20  # 8 are expected
+    assert sum(verdict != NOISE for verdict in words) <= 20  # 8 are expected
 
 
-def test_noise_that_hides_the_threshold_is_told():
+def test_noise_that_hides_the_threshold_is_reported():
     noisy = [100.0, 80.0, 120.0, 90.0, 110.0]
     before, after = (
         [measured(STEADY, "a"), measured(noisy, "b")],
@@ -93,7 +93,7 @@ def test_noise_that_hides_the_threshold_is_told():
     assert verdicts[1].noise == pytest.approx(0.1)
 
 
-def test_cells_of_one_side_and_cells_that_do_not_run_are_told():
+def test_cells_of_one_side_and_cells_that_do_not_run_are_reported():
     before = [
         measured(STEADY, "a"),
         measured(STEADY, "b"),
@@ -150,6 +150,9 @@ def test_another_machine_another_version_and_other_settings_are_said():
 
 def test_a_machine_that_was_itself_slower_is_said():
     assert notes([bench(STEADY)], [bench([0.9 * speed for speed in STEADY])], DecisionRule()) == [
-        "the machine itself was 10.0% slower in the second, by the fixed computation beside every measurement"
+        (
+            "the machine itself was 10.0% slower in the second, "
+            "by the fixed computation beside every measurement"
+        )
     ]
     assert notes([bench(STEADY)], [bench([0.98 * speed for speed in STEADY])], DecisionRule()) == []

@@ -19,8 +19,8 @@ FOUND = {"windows": [1.0, 3.0, 2.0], "spans_s": {"wait": 1.0}, "yardstick_per_s"
 
 
 def test_the_last_key_changes_fastest_and_nothing_comes_twice():
-    found = combinations({"data": ["hdf5", "lmdb", "hdf5"], "loader": ["plain", "stream"]})
-    assert [tuple(choice.values()) for choice in found] == [
+    choices = combinations({"data": ["hdf5", "lmdb", "hdf5"], "loader": ["plain", "stream"]})
+    assert [tuple(choice.values()) for choice in choices] == [
         ("hdf5", "plain"),
         ("hdf5", "stream"),
         ("lmdb", "plain"),
@@ -35,9 +35,9 @@ def test_without_a_sweep_there_is_one_cell():
 
 
 def test_every_cell_is_measured_once_a_repeat():
-    found = list(schedule(5, 3, seed=0))
-    assert Counter(found) == Counter((repeat, cell) for repeat in range(3) for cell in range(5))
-    assert [repeat for repeat, _ in found] == sorted(repeat for repeat, _ in found)
+    order = list(schedule(5, 3, seed=0))
+    assert Counter(order) == Counter((repeat, cell) for repeat in range(3) for cell in range(5))
+    assert [repeat for repeat, _ in order] == sorted(repeat for repeat, _ in order)
 
 
 def test_the_order_is_another_in_each_repeat_and_the_same_for_a_seed():
@@ -61,8 +61,8 @@ def lines_of(lmdb: dict) -> tuple[list[dict], int]:
 def test_every_cell_has_a_line_a_repeat_with_its_median_window():
     lines, num_asked = lines_of(FOUND)
     assert lines[0] == {"cell": {"data": "dali"}, "illegal": "error[R103]: DALI"}
-    found = sorted((line["cell"]["data"], line["repeat"]) for line in lines[1:])
-    assert found == [(data, repeat) for data in ("hdf5", "lmdb") for repeat in range(3)]
+    measured = sorted((line["cell"]["data"], line["repeat"]) for line in lines[1:])
+    assert measured == [(data, repeat) for data in ("hdf5", "lmdb") for repeat in range(3)]
     assert {line["records_per_s"] for line in lines[1:]} == {2.0}
     assert num_asked == 6
 

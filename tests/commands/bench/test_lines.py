@@ -53,8 +53,9 @@ def test_cells_are_compared_inside_a_repeat():
 
 
 def test_files_taken_together_keep_their_repeats_apart():
-    one, other = Bench(HEADER, [line("hdf5", 0, 1.0)]), Bench(HEADER, [line("hdf5", 0, 3.0)])
-    assert collected([one, other])[0].rates == {(0, 0): 1.0, (1, 0): 3.0}
+    first = Bench(HEADER, [line("hdf5", 0, 1.0)])
+    second = Bench(HEADER, [line("hdf5", 0, 3.0)])
+    assert collected([first, second])[0].rates == {(0, 0): 1.0, (1, 0): 3.0}
 
 
 def test_on_a_device_only_its_idle_time_is_lost():
@@ -66,11 +67,11 @@ def test_on_a_device_only_its_idle_time_is_lost():
 
 
 def test_a_cell_is_the_same_in_whatever_order_its_keys_were_typed():
-    one = Bench(
+    typed = Bench(
         {**HEADER, "cells": [{"data": "hdf5", "loader": "plain"}]},
         [{**line("", 0, 1.0), "cell": {"loader": "plain", "data": "hdf5"}}],
     )
-    (cell,) = collected([one])
+    (cell,) = collected([typed])
     assert list(cell.choice) == ["data", "loader"]
 
 
@@ -82,7 +83,7 @@ def test_a_cell_that_failed_after_a_repeat_does_not_run():
 
 def test_what_is_written_is_read():
     lines = [HEADER, line("hdf5", 0, 1.5), {"cell": {"data": "lmdb"}, "illegal": "why"}]
-    Path("a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    Path("a.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))
     assert read(Path("a.jsonl")) == Bench(HEADER, lines[1:])
 
 

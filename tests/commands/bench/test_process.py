@@ -22,21 +22,21 @@ def cell(*words: str) -> BenchCell:
 
 @pytest.mark.slow
 def test_ranks_of_ddp_are_measured_together():
-    found = measure_cell(
+    measured = measure_cell(
         cell("parallel=ddp", "parallel.num_processes=2"), BenchPlan("train", 1, 0.2, 0.0, 0)
     )
-    assert found["windows"]  # how many are measured in that time depends on the machine
-    assert min(found["windows"]) > 0
-    assert found["spans_s"].keys() >= {"wait", "forward", "backward"}
+    assert measured["windows"]  # how many are measured in that time depends on the machine
+    assert min(measured["windows"]) > 0
+    assert measured["spans_s"].keys() >= {"wait", "forward", "backward"}
 
 
-def test_a_process_that_dies_is_told_with_its_last_words(monkeypatch):
+def test_a_process_that_dies_is_reported_with_its_last_words(monkeypatch):
     monkeypatch.setattr(
         module.sys, "executable", "/bin/sh"
     )  # which takes -m and then fails to find the script
-    found = measure_cell(cell(), BenchPlan("loader", 1, 0.1, 0.0, 0))
-    assert found["failed"].startswith("the process ended with exit code ")
-    assert found["failed"].count("\n") == 0
+    measured = measure_cell(cell(), BenchPlan("loader", 1, 0.1, 0.0, 0))
+    assert measured["failed"].startswith("the process ended with exit code ")
+    assert measured["failed"].count("\n") == 0
 
 
 def interrupt_once(folder: Path) -> None:

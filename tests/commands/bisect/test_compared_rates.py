@@ -21,7 +21,7 @@ def test_the_verdict_follows_the_rates(slow, spread, verdict):
     assert f"{verdict}: " in result.words
 
 
-def test_it_stops_when_it_is_sure_and_gives_up_when_it_never_is():
+def test_it_stops_when_it_is_sure_and_gives_up_otherwise():
     assert len(compared(noisy(100, 0.01, 1), noisy(50, 0.01, 2), 50).pairs.ratios) == 6
     assert len(compared(noisy(100, 0.5, 1), noisy(97, 0.5, 2), 8).pairs.ratios) == 8
 

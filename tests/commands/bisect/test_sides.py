@@ -46,8 +46,8 @@ def test_the_cells_that_differ_most_are_compared(tmp_path):
 
 def test_a_run_is_compared_with_a_bench_of_one_combination(tmp_path):
     run = digits_run(tmp_path, "max_steps=1")
-    one = bench(tmp_path / "one.jsonl", {"plain": 100.0})
-    before, after = read_sides(str(run), one, NOBODY, ())
+    single = bench(tmp_path / "one.jsonl", {"plain": 100.0})
+    before, after = read_sides(str(run), single, NOBODY, ())
     assert before.rate == summary_of(run)["records_per_s"]
     assert before.versions["torch"]
     assert after.rate == 100.0
@@ -57,14 +57,14 @@ def test_a_run_is_compared_with_a_bench_of_one_combination(tmp_path):
 
 
 def test_what_cannot_be_compared_is_said(tmp_path):
-    one = bench(tmp_path / "one.jsonl", {"plain": 100.0, "stream": 100.0})
+    first = bench(tmp_path / "one.jsonl", {"plain": 100.0, "stream": 100.0})
     other = bench(tmp_path / "other.jsonl", {"prefetch": 1.0})
     loaders = bench(tmp_path / "loaders.jsonl", {"plain": 1.0}, what="loader")
     hosts = ("parallel=ddp", "parallel.num_nodes=2", "parallel.endpoint=one:29500")
     far = bench(tmp_path / "far.jsonl", {"plain": 1.0}, hosts)
     for path, number in (("none", 345), (loaders, 346), (other, 346)):
         with pytest.raises(ConfigError, match=f"C{number}"):
-            read_sides(one, path, NOBODY, ())
+            read_sides(first, path, NOBODY, ())
     with pytest.raises(ConfigError, match="C347"):
         read_sides(far, far, NOBODY, ())
 

@@ -68,14 +68,21 @@ def test_a_read_in_the_users_code_is_named_by_file_and_line(slow):
     }
     probe.close()
     probe = setting(*WORDS)._replace(config=config, allowed=("slowloss.",)).probe()
-    found = {(sync.line, sync.call): sync for sync in find_syncs(probe)}
+    syncs = {(sync.line, sync.call): sync for sync in find_syncs(probe)}
     probe.close()
     lines = SLOW.splitlines()
-    places = {call: next(n for n, text in enumerate(lines, 1) if word in text) for call, word in (("bool()", "if x.max"), ("item()", ".item()"), ("index by a mask", '["label"] > 5'))}  # fmt: skip
-    assert {(line, call) for call, line in places.items()} == set(found)
-    assert found[(places["item()"], "item()")].count == 3
-    assert found[(places["bool()"], "bool()")].text == "if x.max() > 1e9:"
-    assert all(sync.file.endswith("slowloss.py") for sync in found.values())
+    places = {
+        call: next(n for n, text in enumerate(lines, 1) if word in text)
+        for call, word in (
+            ("bool()", "if x.max"),
+            ("item()", ".item()"),
+            ("index by a mask", '["label"] > 5'),
+        )
+    }
+    assert {(line, call) for call, line in places.items()} == set(syncs)
+    assert syncs[(places["item()"], "item()")].count == 3
+    assert syncs[(places["bool()"], "bool()")].text == "if x.max() > 1e9:"
+    assert all(sync.file.endswith("slowloss.py") for sync in syncs.values())
 
 
 def test_the_place_is_the_nearest_code_that_is_not_torchs():

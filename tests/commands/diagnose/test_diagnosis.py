@@ -30,12 +30,32 @@ def silent(_):
     [
         ({"settings": {"workers": 0, "loader": "plain"}}, "raise_workers"),
         ({"rates": {"prepare_two": 310.0}, "settings": {"has_function": True}}, "processes"),
-        ({"storage": {"image_size": (3000, 4000)}, "settings": {"workers": 4, "transform": "resize", "size": (64, 64)}}, "repack_smaller"),
-        ({"storage": {"form": "hdf5", "encoding": "raw", "image_size": None, "chunk_records": 256}, "settings": {"workers": 4}}, "repack_contiguous"),
+        (
+            {
+                "storage": {"image_size": (3000, 4000)},
+                "settings": {"workers": 4, "transform": "resize", "size": (64, 64)},
+            },
+            "repack_smaller",
+        ),
+        (
+            {
+                "storage": {
+                    "form": "hdf5",
+                    "encoding": "raw",
+                    "image_size": None,
+                    "chunk_records": 256,
+                },
+                "settings": {"workers": 4},
+            },
+            "repack_contiguous",
+        ),
         ({"rates": FINE}, "data_is_fine"),
-        ({"rates": FINE, "settings": {"workers": 64}, "machine": {"num_cores": 2}}, "lower_workers"),
+        (
+            {"rates": FINE, "settings": {"workers": 64}, "machine": {"num_cores": 2}},
+            "lower_workers",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_planted_cause_comes_first(changes, first):
     assert verdicts_of(facts(**changes))[0].rule == first
 
@@ -157,9 +177,9 @@ def test_every_run_of_a_comparison_has_a_number_of_its_own():
 
 
 def test_a_trial_reads_records_that_no_trial_before_it_has_read(epochs_read):
-    one = setting("data=synthetic", "data.source.num_records=100000", "batch_size=8")
-    diagnosis._training_rate(one, 0.1, 0.0, 1)
-    diagnosis._training_rate(one, 0.1, 0.0, 2)
+    run_setting = setting("data=synthetic", "data.source.num_records=100000", "batch_size=8")
+    diagnosis._training_rate(run_setting, 0.1, 0.0, 1)
+    diagnosis._training_rate(run_setting, 0.1, 0.0, 2)
     epochs = [epoch for epoch in epochs_read if epoch]  # settings look at the first
     assert epochs == sorted(set(epochs))
     assert min(epochs) > 100

@@ -21,7 +21,7 @@ def test_headroom_is_no_more_than_what_data_takes_of_a_step():
     ("two", "wanted"),
     [(600.0, 0.0), (300.0, 1.0), (450.0, 0.5), (900.0, 0.0), (200.0, 1.0), (None, 0.0)],
 )
-def test_the_share_of_the_lock_is_told_by_two_threads(two, wanted):
+def test_the_share_of_the_lock_is_measured_by_two_threads(two, wanted):
     assert facts(rates={"prepare_two": two}).lock_share == pytest.approx(wanted)
 
 

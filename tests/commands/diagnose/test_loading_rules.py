@@ -26,14 +26,30 @@ LOCKED = {"prepare_two": 310.0}
         (raise_workers, {"rates": LOCKED}, None),
         (raise_workers, {"rates": {"prepare": None}}, None),
         (lower_workers, {"settings": {"workers": 16}}, ("workers.num=4",)),
-        (lower_workers, {"settings": {"workers": 16, "kind": "process"}}, ("workers.num=4", "workers.kind=thread")),
-        (lower_workers, {"settings": {"workers": 16, "kind": "process"}, "rates": LOCKED}, ("workers.num=4",)),
+        (
+            lower_workers,
+            {"settings": {"workers": 16, "kind": "process"}},
+            ("workers.num=4", "workers.kind=thread"),
+        ),
+        (
+            lower_workers,
+            {"settings": {"workers": 16, "kind": "process"}, "rates": LOCKED},
+            ("workers.num=4",),
+        ),
         (lower_workers, {"settings": {"workers": 4}}, None),
         (no_workers, {"rates": {"prepare": 9000.0}}, ("workers.num=0",)),
-        (no_workers, {"rates": {"prepare": 9000.0}, "settings": {"loader": "plain"}}, ("workers.num=0", "loader=prefetch")),
+        (
+            no_workers,
+            {"rates": {"prepare": 9000.0}, "settings": {"loader": "plain"}},
+            ("workers.num=0", "loader=prefetch"),
+        ),
         (no_workers, {}, None),
         (processes, {"rates": LOCKED}, ("workers.kind=process", "workers.num=4")),
-        (processes, {"settings": {"has_function": True}, "rates": {"prepare_plain": 3000.0}}, ("workers.kind=process", "workers.num=4")),
+        (
+            processes,
+            {"settings": {"has_function": True}, "rates": {"prepare_plain": 3000.0}},
+            ("workers.kind=process", "workers.num=4"),
+        ),
         (processes, {"settings": {"has_function": True}, "rates": {"prepare_plain": 400.0}}, None),
         (processes, {}, None),
         (processes, {"rates": LOCKED, "settings": {"kind": "process"}}, None),
@@ -46,19 +62,35 @@ LOCKED = {"prepare_two": 310.0}
         (prefetch, {"settings": {"loader": "plain"}}, ("loader=prefetch",)),
         (prefetch, {"settings": {"loader": "plain"}, "machine": CUDA}, ("loader=stream",)),
         (prefetch, {"settings": {"loader": "plain", "workers": 0}}, None),
-        (prefetch, {"settings": {"loader": "plain", "workers": 0}, "rates": {"prepare": 64e3}}, ("loader=prefetch",)),
+        (
+            prefetch,
+            {"settings": {"loader": "plain", "workers": 0}, "rates": {"prepare": 64e3}},
+            ("loader=prefetch",),
+        ),
         (prefetch, {}, None),
         (prefetch, {"settings": {"loader": "plain"}, "rates": FINE}, None),
         (stream, {"machine": CUDA, "rates": {"copy": 2000.0}}, ("loader=stream",)),
         (stream, {"machine": CUDA, "rates": {"copy": 2e6}}, None),
         (stream, {"rates": {"copy": 2000.0}}, None),
-        (stream, {"machine": CUDA, "rates": {"copy": 2000.0}, "settings": {"loader": "stream"}}, None),
-        (augment_on_device, {"machine": CUDA, "settings": {"transform": "flip"}}, ("transform=none", "augment=crop_flip", "augment.padding=0")),
+        (
+            stream,
+            {"machine": CUDA, "rates": {"copy": 2000.0}, "settings": {"loader": "stream"}},
+            None,
+        ),
+        (
+            augment_on_device,
+            {"machine": CUDA, "settings": {"transform": "flip"}},
+            ("transform=none", "augment=crop_flip", "augment.padding=0"),
+        ),
         (augment_on_device, {"settings": {"transform": "flip"}}, None),
-        (augment_on_device, {"machine": CUDA, "settings": {"transform": "flip", "augment": "mixup"}}, None),
+        (
+            augment_on_device,
+            {"machine": CUDA, "settings": {"transform": "flip", "augment": "mixup"}},
+            None,
+        ),
     ],
-)  # fmt: skip
-def test_a_rule_speaks_where_it_should_and_only_there(rule, changes, wanted):
+)
+def test_a_rule_speaks_if_and_only_if_it_should(rule, changes, wanted):
     verdict = rule(facts(**changes))
     assert (None if verdict is None else verdict.overrides) == wanted
     assert verdict is None or (

@@ -143,9 +143,9 @@ def test_the_links_of_a_folder_are_followed_for_its_packed_store_too(tmp_path):
 def test_the_workers_are_those_that_null_became(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(20))
     probe = setting("data.train=" + path, *SMALL).probe()
-    found = settings_of(probe)
+    chosen = settings_of(probe)
     probe.close()
-    assert (found.workers, found.loader, found.precision, found.size, found.has_function) == (
+    assert (chosen.workers, chosen.loader, chosen.precision, chosen.size, chosen.has_function) == (
         0,
         "prefetch",
         "fp32",

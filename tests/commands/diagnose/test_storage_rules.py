@@ -107,13 +107,21 @@ def test_a_store_is_to_be_packed_so_or_not_at_all(rule, changes, wanted):
 @pytest.mark.parametrize(
     ("rule", "changes", "wanted"),
     [
-        (order_block, {"storage": CHUNKED}, ("order=block", "order.block_records=256", "order.window_blocks=4")),
-        (order_block, {"storage": {"disk": "rotating", "num_records": 10**6}}, ("order=block", "order.block_records=1024", "order.window_blocks=4")),
+        (
+            order_block,
+            {"storage": CHUNKED},
+            ("order=block", "order.block_records=256", "order.window_blocks=4"),
+        ),
+        (
+            order_block,
+            {"storage": {"disk": "rotating", "num_records": 10**6}},
+            ("order=block", "order.block_records=1024", "order.window_blocks=4"),
+        ),
         (order_block, {"storage": {"disk": "solid state", "num_records": 10**6}}, None),
         (order_block, {"storage": CHUNKED, "settings": {"block": 256}}, None),
     ],
-)  # fmt: skip
-def test_a_place_or_an_order_is_advised_where_it_helps(rule, changes, wanted):
+)
+def test_a_place_or_an_order_is_advised_if_it_helps(rule, changes, wanted):
     verdict = rule(facts(**changes))
     assert (None if verdict is None else verdict.overrides) == wanted
 

@@ -45,13 +45,13 @@ def test_its_means_are_those_of_training_to_the_bit(folder):
 
 def test_two_ranks_give_the_same_to_rounding(folder):
     evaluated("parallel=ddp", "parallel.num_processes=2", "workers=0")
-    found = result()
-    assert found["ranks"] == 2
+    evaluation = result()
+    assert evaluation["ranks"] == 2
     best = summary_of(folder / "run")["best"]
-    means = found["sets"]["val"]["means"]
+    means = evaluation["sets"]["val"]["means"]
     assert means == pytest.approx({name: best[name] for name in means}, rel=1e-5)
-    assert sum(row["count"] for row in found["sets"]["val"]["classes"]) == 360
-    assert len(found["sets"]["val"]["worst"]) == 24
+    assert sum(row["count"] for row in evaluation["sets"]["val"]["classes"]) == 360
+    assert len(evaluation["sets"]["val"]["worst"]) == 24
 
 
 def test_another_store_is_evaluated_whole_and_the_run_stays_as_it_was(folder):
@@ -62,7 +62,9 @@ def test_another_store_is_evaluated_whole_and_the_run_stays_as_it_was(folder):
 
 
 def test_a_store_of_another_format_gives_the_same(folder):
-    packed = paceline("pack", "input=store", "input.path=digits/val.h5", "output=lmdb", "output.path=v.lmdb")  # fmt: skip
+    packed = paceline(
+        "pack", "input=store", "input.path=digits/val.h5", "output=lmdb", "output.path=v.lmdb"
+    )
     assert packed.code == 0
     evaluated("data.val=v.lmdb", "worst=0", "weights=last")
     assert result()["sets"]["val"]["means"] == summary_of(folder / "run")["val"]
@@ -70,8 +72,8 @@ def test_a_store_of_another_format_gives_the_same(folder):
 
 def test_several_sets_are_evaluated_by_name(folder):
     evaluated("data.val={clean: digits/val.h5, seen: digits/train.h5}", "limit=100", "worst=2")
-    found = result()["sets"]
-    assert {name: part["records"] for name, part in found.items()} == {
+    sets = result()["sets"]
+    assert {name: part["records"] for name, part in sets.items()} == {
         "val.clean": 100,
         "val.seen": 100,
     }

@@ -21,7 +21,7 @@ def made(tmp_path_factory):
 def evaluated(worst=5, say=print):
     shown = []
     job = EvaluationJob("run", "last", {"parallel": ALONE}, None, None, None, worst)
-    summary = evaluate_run(job, (), say, lambda *found: shown.append(found))
+    summary = evaluate_run(job, (), say, lambda *arguments: shown.append(arguments))
     return summary["sets"]["val"], shown
 
 
@@ -51,7 +51,7 @@ def test_an_objective_that_needs_whole_batches_costs_the_page_only(made, monkeyp
     monkeypatch.chdir(made)
     monkeypatch.setattr(Classify, "__call__", refuse)
     notes: list[str] = []
-    found, _ = evaluated(say=notes.append)
-    assert found["worst"] == []
+    val_figures, _ = evaluated(say=notes.append)
+    assert val_figures["worst"] == []
     assert "ValueError: too few" in notes[0]
-    assert torch.tensor(found["confusion"]).sum() == 360
+    assert torch.tensor(val_figures["confusion"]).sum() == 360

@@ -34,9 +34,9 @@ def test_inspect_prints_one_json_object(word):
     store = write_store("x.h5", make_records(6))
     done = forked.paceline("inspect", store, word)
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert (found["path"], found["num_records"], found["classes"]) == ("x.h5", 6, ["a", "b", "c"])
-    assert Path(found["grid"]).exists()
+    facts = json.loads(done.out)
+    assert (facts["path"], facts["num_records"], facts["classes"]) == ("x.h5", 6, ["a", "b", "c"])
+    assert Path(facts["grid"]).exists()
 
 
 def test_inspect_takes_one_word_for_the_store():

@@ -70,7 +70,10 @@ def test_a_store_is_described_by_records_fields_and_classes(kind):
 def test_image_files_are_described_by_their_bytes_and_pixels(kind):
     path, records = write_case(kind, 5)
     lengths = [len(data) for data in records["image"]]
-    words = f"{np.mean(lengths):,.0f} bytes a record ({min(lengths):,} to {max(lengths):,}), {sum(lengths):,} in all"
+    words = (
+        f"{np.mean(lengths):,.0f} bytes a record ({min(lengths):,} to {max(lengths):,}), "
+        f"{sum(lengths):,} in all"
+    )
     assert f"field image: image uint8 3x?x?, {words}, all 16 x 12 pixels" in list(describe(path))
 
 
@@ -98,7 +101,7 @@ def test_fields_of_any_length_are_described_by_their_rows():
         assert facts(path)["ragged"][name]["record_rows"]["max"] == max(lengths)
 
 
-def test_sizes_that_differ_are_told_and_files_that_are_no_images_counted():
+def test_sizes_that_differ_are_reported_and_files_that_are_no_images_counted():
     files = [jpeg(0, 20, 30), jpeg(1, 10, 50), b"text"]
     path = write_store("x.h5", {"image": files, "label": np.arange(3)}, IMAGE_FIELDS)
     assert any(
@@ -107,7 +110,7 @@ def test_sizes_that_differ_are_told_and_files_that_are_no_images_counted():
     )
 
 
-def test_options_are_told_and_classes_are_a_histogram():
+def test_options_are_reported_and_classes_are_a_histogram():
     manifest = Manifest(
         3, FIELDS, ["a", "long", "c"], [2, 1, 0], "here", {"encode": "raw", "size": None}
     )
@@ -158,7 +161,10 @@ def test_more_than_twenty_classes_are_summarized():
     path = _many_classes(30, [1] * 4 + [2] * 3 + [5] * 2)
     lines = [line for line in describe(path) if line.startswith("class")]
     assert lines == [
-        "classes: 30, 27 of them without a record; smallest c005 (2 records), largest c001 (4), imbalance 2; --json lists them"
+        (
+            "classes: 30, 27 of them without a record; smallest c005 (2 records), "
+            "largest c001 (4), imbalance 2; --json lists them"
+        )
     ]
 
 
@@ -167,14 +173,14 @@ def test_twenty_classes_are_listed():
 
 
 def test_facts_are_what_json_has():
-    found = json.loads(json.dumps(facts(_many_classes(30, [1] * 4 + [2]))))
-    assert (found["num_records"], found["classes"][29], found["class_counts"][:3]) == (
+    loaded = json.loads(json.dumps(facts(_many_classes(30, [1] * 4 + [2]))))
+    assert (loaded["num_records"], loaded["classes"][29], loaded["class_counts"][:3]) == (
         5,
         "c029",
         [0, 4, 1],
     )
-    assert found["fields"]["label"]["dtype"] == "int64"
-    assert found["class_summary"] == {
+    assert loaded["fields"]["label"]["dtype"] == "int64"
+    assert loaded["class_summary"] == {
         "num_classes": 30,
         "num_empty": 28,
         "smallest": ["c002", 1],

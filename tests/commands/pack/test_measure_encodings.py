@@ -37,16 +37,16 @@ def cost(encode, source=None, **options):
         take_sample(source),
         "x.h5",
         {"encode": encode, **options},
-        lambda found: Preparation(**found),
+        lambda settings: Preparation(**settings),
     )
 
 
 @pytest.mark.parametrize("encode", ["keep", "jpeg", "png", "raw"])
 def test_each_encoding_is_measured_and_nothing_is_left(encode):
-    found = cost(encode)
-    assert not found.why_not
-    assert found.total_bytes == pytest.approx(30 * found.record_bytes)
-    assert min(found.pack_rate, found.read_rate) > 0
+    measured = cost(encode)
+    assert not measured.why_not
+    assert measured.total_bytes == pytest.approx(30 * measured.record_bytes)
+    assert min(measured.pack_rate, measured.read_rate) > 0
     assert os.listdir() == []
 
 

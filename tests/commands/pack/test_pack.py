@@ -114,7 +114,10 @@ def many_images(count=600, size=(40, 56)):
 
 
 def stop_after_first_job(number: int) -> None:
-    """To be run in the packing process: it gets a signal when a first job is finished and another one is at work."""
+    """Install a hook in the packing process that sends the signal ``number`` to it.
+
+    The signal comes when a first job is finished and another one is at work.
+    """
     packer = os.getpid()
 
     def reached(point: str) -> None:
@@ -218,7 +221,8 @@ def test_a_store_is_not_named_after_the_other_format(output, name):
 
 def test_an_input_of_ones_own_must_be_allowed():
     Path("mine.py").write_text(
-        "import paceline_examples.digits_input\n\n\nclass Mine(paceline_examples.digits_input.DigitsInput):\n    pass\n"
+        "import paceline_examples.digits_input\n\n\n"
+        "class Mine(paceline_examples.digits_input.DigitsInput):\n    pass\n"
     )
     words = ["input._target_=mine.Mine", "input=digits", "output.path=x.h5"]
     assert is_one_error_line(paceline("pack", *words), "C105")

@@ -72,14 +72,14 @@ def test_ranks_are_measured_as_they_are_planned(trained, tmp_path):
     planned = {"_target_": "mine.Sharded", "num_processes": 8, "num_nodes": 2, "timeout_s": 9}
     words = ["parallel=fsdp", "parallel.timeout_s=9", "parallel.num_processes=8"]
     kept = ["parallel=fsdp", "parallel.timeout_s=9"]
-    one, two = measured_words(planned, words, trained, tmp_path)
-    assert one == [*kept, "parallel.num_processes=1", "parallel.num_nodes=1"]
-    assert two == [*kept, "parallel.num_processes=2", "parallel.num_nodes=1"]
+    one_rank, two_ranks = measured_words(planned, words, trained, tmp_path)
+    assert one_rank == [*kept, "parallel.num_processes=1", "parallel.num_nodes=1"]
+    assert two_ranks == [*kept, "parallel.num_processes=2", "parallel.num_nodes=1"]
 
 
 def test_ranks_exchange_as_ddp_does_unless_something_is_chosen(trained, tmp_path):
-    one, two = measured_words(ONE_REPLICA, [], trained, tmp_path)
-    assert (one, two) == ([], ["parallel=ddp", "parallel.num_processes=2"])
+    one_rank, two_ranks = measured_words(ONE_REPLICA, [], trained, tmp_path)
+    assert (one_rank, two_ranks) == ([], ["parallel=ddp", "parallel.num_processes=2"])
 
 
 def test_ranks_need_a_way_to_share_a_step():

@@ -294,15 +294,15 @@ def test_a_folder_of_something_else_is_not_replaced(scenes, monkeypatch):
 def test_boxes_become_coco_and_can_be_packed_again(scenes, monkeypatch):
     monkeypatch.chdir(scenes)
     predicted("input=store", "input.path=detect/val.h5", "output=b.json", run="detect_run")
-    found = json.loads(Path("b.json").read_text())
-    assert [image["id"] for image in found["images"]] == list(range(1, 11))
-    assert {(image["width"], image["height"]) for image in found["images"]} == {(80, 80)}
-    box = found["annotations"][0]
+    coco = json.loads(Path("b.json").read_text())
+    assert [image["id"] for image in coco["images"]] == list(range(1, 11))
+    assert {(image["width"], image["height"]) for image in coco["images"]} == {(80, 80)}
+    box = coco["annotations"][0]
     left, _, width, _ = box["bbox"]
     assert left >= 0
     assert left + width <= 80.01
     assert 0 < box["score"] < 1
-    assert box["category_id"] in {category["id"] for category in found["categories"]}
+    assert box["category_id"] in {category["id"] for category in coco["categories"]}
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ def test_classes_come_with_the_most_probable_first():
 
 
 def test_one_number_is_one_column_and_several_are_numbered():
-    one = table_columns(PredictedNumbers(torch.tensor([[0.1], [3.0]])), [], 1)
-    assert one == {"value": [0.1, 3.0]}
-    two = table_columns(PredictedNumbers(torch.ones(1, 2)), [], 1)
-    assert list(two) == ["value_0", "value_1"]
+    single = table_columns(PredictedNumbers(torch.tensor([[0.1], [3.0]])), [], 1)
+    assert single == {"value": [0.1, 3.0]}
+    several = table_columns(PredictedNumbers(torch.ones(1, 2)), [], 1)
+    assert list(several) == ["value_0", "value_1"]
 
 
 def test_texts_are_a_column():

@@ -30,10 +30,10 @@ def test_coco_numbers_images_and_boxes_over_all_parts():
         {"key": ["b"], **size, "boxes": [[box, box]]},
     ]
     write_coco(Path("b.json"), lambda: iter(parts), ["cat"])
-    found = json.loads(Path("b.json").read_text())
-    assert [category["name"] for category in found["categories"]] == ["cat", "1"]
-    assert [image["file_name"] for image in found["images"]] == ["a", "b"]
-    assert [(box["id"], box["image_id"]) for box in found["annotations"]] == [
+    coco = json.loads(Path("b.json").read_text())
+    assert [category["name"] for category in coco["categories"]] == ["cat", "1"]
+    assert [image["file_name"] for image in coco["images"]] == ["a", "b"]
+    assert [(box["id"], box["image_id"]) for box in coco["annotations"]] == [
         (1, 1),
         (2, 2),
         (3, 2),

@@ -38,8 +38,8 @@ def test_a_mean_that_is_no_number_is_the_worst():
 
 
 def test_a_run_that_diverged_is_searched_after_its_last_report():
-    found = choose_step("nan", history(*REPORTS[:2], last_step=12, diverged=True))
-    assert found == StepSearch(11, 13, "")
+    search = choose_step("nan", history(*REPORTS[:2], last_step=12, diverged=True))
+    assert search == StepSearch(11, 13, "")
 
 
 @pytest.mark.parametrize(

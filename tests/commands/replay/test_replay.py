@@ -73,9 +73,9 @@ def test_a_step_of_two_processes_with_virtual_ranks_is_repeated_by_one(tmp_path)
     for step in (1, 6, 11):
         done = paceline("replay", "run", f"step={step}")
         assert done.code == 0, done.err
-        found = json.loads((known.path / f"replay/step_{step}/replay.json").read_text())
-        assert found["weights"] == known.weights[step]
-        assert found["means"]["loss"] == known.losses[step]
+        result = json.loads((known.path / f"replay/step_{step}/replay.json").read_text())
+        assert result["weights"] == known.weights[step]
+        assert result["means"]["loss"] == known.losses[step]
 
 
 def replayed_by_command(run: Path, step: int | str) -> dict:
@@ -98,14 +98,14 @@ def replayed_by_command(run: Path, step: int | str) -> dict:
 def test_a_step_of_several_ranks_is_repeated_by_as_many(tmp_path, ranks, words):
     known = known_run(tmp_path, *words, f"parallel.num_processes={ranks}")
     for step in (1, 6, 11):
-        found = replayed_by_command(known.path, step)
-        assert found["weights"] == known.weights[step]
-        assert found["means"]["loss"] == known.losses[step]
-        assert found["repeated_reports"]
-        assert not found["differing_reports"]
-        assert len(found["records"]) == 12  # of all ranks
-        assert len({record["index"] for record in found["records"]}) == 12
-        assert all(norm > 0 for norm in found["gradients"].values())
+        result = replayed_by_command(known.path, step)
+        assert result["weights"] == known.weights[step]
+        assert result["means"]["loss"] == known.losses[step]
+        assert result["repeated_reports"]
+        assert not result["differing_reports"]
+        assert len(result["records"]) == 12  # of all ranks
+        assert len({record["index"] for record in result["records"]}) == 12
+        assert all(norm > 0 for norm in result["gradients"].values())
     worst = replayed_by_command(known.path, "max:loss")
     assert worst["means"]["loss"] == max(known.losses.values())
 
@@ -114,9 +114,9 @@ def test_a_step_of_several_ranks_is_repeated_by_as_many(tmp_path, ranks, words):
 def test_the_step_that_ended_a_run_of_two_ranks_is_found(tmp_path):
     words = ("parallel=ddp", "parallel.num_processes=2", "workers.num=0")
     known = known_run(tmp_path, *words, "optim.lr=1e18", "schedule=constant")
-    found = replayed_by_command(known.path, "nan")
-    assert not found["finite"]
-    assert "P104" in found["ended"] or "N101" in found["ended"]
+    result = replayed_by_command(known.path, "nan")
+    assert not result["finite"]
+    assert "P104" in result["ended"] or "N101" in result["ended"]
 
 
 @pytest.mark.slow
@@ -125,10 +125,10 @@ def test_a_run_whose_ranks_changed_is_repeated_from_a_state_between(tmp_path):
     known = known_run(tmp_path, *words, "epochs=1")  # keeps the state of step 4
     resumed = ("resume=run", "epochs=3", "parallel.num_processes=3")
     assert paceline("train", *resumed, cwd=tmp_path).code == 0
-    found = replayed_by_command(known.path, 7)
-    assert found["from_step"] >= 4
-    assert found["repeated_reports"]
-    assert not found["differing_reports"]
+    result = replayed_by_command(known.path, 7)
+    assert result["from_step"] >= 4
+    assert result["repeated_reports"]
+    assert not result["differing_reports"]
     last = replayed_by_command(known.path, 4)  # the step after it was taken by three ranks
     assert last["weights"] == known.weights[4]
     assert [near["step"] for near in last["neighbors"]] == [3]
@@ -145,7 +145,7 @@ def test_a_run_of_two_ranks_that_was_resumed_is_repeated_part_by_part(tmp_path):
     assert paceline("train", "resume=run", "epochs=3", cwd=tmp_path).code == 0
     for path in (known.path / "checkpoints").glob("step-*.pt"):
         path.unlink()
-    found = replayed_by_command(known.path, 11)
-    assert found["from_step"] == 0
-    assert found["repeated_reports"] == list(range(1, 13))
-    assert not found["differing_reports"]
+    result = replayed_by_command(known.path, 11)
+    assert result["from_step"] == 0
+    assert result["repeated_reports"] == list(range(1, 13))
+    assert not result["differing_reports"]

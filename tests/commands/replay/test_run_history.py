@@ -38,7 +38,7 @@ def test_states_are_known_by_their_steps_without_those_that_a_resume_left_behind
     assert history.damaged == ("step-00000009.pt",)
 
 
-def test_a_run_has_parts_where_it_was_resumed(tmp_path):
+def test_a_resumed_run_has_parts(tmp_path):
     parts = [
         {"step": 0, "config": "resolved.json", "ranks": 2},
         {"step": 5, "config": "resolved.1.json"},

@@ -119,9 +119,9 @@ def test_the_worst_step_is_found_within_a_report(tmp_path):
     assert done.code == 0
     reports = [sum(known.losses[step] for step in range(first, first + 5)) for first in (1, 6, 11)]
     first = 1 + 5 * reports.index(min(reports))
-    found = replayed(tmp_path / "coarse", "min:loss")
-    assert found["step"] == min(range(first, first + 5), key=lambda step: known.losses[step])
-    assert found["search"]["first"] == first
+    result = replayed(tmp_path / "coarse", "min:loss")
+    assert result["step"] == min(range(first, first + 5), key=lambda step: known.losses[step])
+    assert result["search"]["first"] == first
 
 
 @pytest.mark.parametrize("on_nan", ["stop", "skip"])
@@ -176,7 +176,7 @@ def test_a_step_is_repeated_by_as_many_ranks_as_took_it(target, recorded, ranks)
     assert num_ranks({"parallel": parallel}, Attempt(0, "resolved.json", recorded)) == ranks
 
 
-def test_a_state_that_was_cut_short_is_told(tmp_path):
+def test_a_state_that_was_cut_short_is_reported(tmp_path):
     known = known_run(tmp_path, "workers.num=0")
     state = known.path / "checkpoints" / "step-00000004.pt"
     state.write_bytes(state.read_bytes()[:-100])

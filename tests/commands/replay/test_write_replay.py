@@ -74,7 +74,9 @@ def test_floats_are_stretched_by_channel_and_what_is_not_finite_is_black():
     assert not as_pixels(torch.full((1, 3, 2, 2), math.nan)).any()
 
 
-@pytest.mark.parametrize("values", [torch.zeros(2, 5, 4, 4), torch.zeros(2, 3), torch.zeros(2, 3, 1, 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    "values", [torch.zeros(2, 5, 4, 4), torch.zeros(2, 3), torch.zeros(2, 3, 1, 1)]
+)
 def test_what_is_no_image_is_not_drawn(values):
     done = WatchedPass({"index": torch.arange(2), "x": values})
     assert batch_pictures([done], [0, 1]) == {}

@@ -29,13 +29,13 @@ MACHINE = {
 def lines_of(
     num_steps: int = 40, every: int = 4, slow: float = 1.0, seed: float = 0.0
 ) -> list[dict]:
-    """Lines of metrics.jsonl: training reports, a validation each 20 steps."""
-    found: list[dict] = []
+    """Return lines of metrics.jsonl: training reports, and a validation every 20 steps."""
+    lines: list[dict] = []
     spans = {f"{name}_s": seconds * slow for name, seconds in SPANS_S.items()}
     for step in range(every, num_steps + 1, every):
         loss = 2.3 * math.exp(-(step + seed) / 20)
         rates = {"lr": 0.1, "records_per_s": 128 / (8.1e-3 * slow) * (1 + 0.02 * math.sin(step))}
-        found.append(
+        lines.append(
             {
                 "step": step,
                 "epoch": 1 + (step - 1) // 20,
@@ -47,7 +47,7 @@ def lines_of(
             }
         )
         if step % 20 == 0:
-            found.append(
+            lines.append(
                 {
                     "step": step,
                     "epoch": step // 20,
@@ -57,7 +57,7 @@ def lines_of(
                     **rates,
                 }
             )
-    return found
+    return lines
 
 
 def make_run(
@@ -73,7 +73,11 @@ def make_run(
     machine: dict | None = None,
     notes: tuple[str, ...] = (),
 ) -> Path:
-    """A run's directory. ``code``: None leaves no end; other than 0, no summary. ``slow``: a factor on all times."""
+    """Write the directory of a run.
+
+    A ``code`` of None writes no end, and a code other than 0 writes no summary. ``slow`` is a
+    factor on all times.
+    """
     path.mkdir(parents=True)
     lines = lines_of(slow=slow) if lines is None else lines
     facts = {
@@ -133,7 +137,7 @@ def summary_of(lines: list[dict], slow: float, quantiles: bool, notes: tuple[str
 def make_bench(
     path: Path, lines: list[dict], cells: list[dict] | None = None, what: str = "train"
 ) -> Path:
-    """A bench file: ``lines`` without its header, which names ``cells`` where they are given."""
+    """Write a bench file of ``lines`` below a header, which names ``cells`` if they are given."""
     header = {
         "bench": 1,
         "machine": MACHINE,

@@ -10,16 +10,16 @@ def test_one_run_has_no_relative_times(tmp_path):
 
 
 def test_a_piece_of_a_bar_says_what_it_is(tmp_path):
-    found = drawn(make_sweep(tmp_path))
-    assert "<title>seed=1: forward 5 ms, 30.9 %</title>" in found["spans"].svg
-    assert "<title>seed=1: 2.000 of the time, 0.500 of the speed</title>" in found["times"].svg
+    charts = drawn(make_sweep(tmp_path))
+    assert "<title>seed=1: forward 5 ms, 30.9 %</title>" in charts["spans"].svg
+    assert "<title>seed=1: 2.000 of the time, 0.500 of the speed</title>" in charts["times"].svg
 
 
 def test_runs_that_failed_are_in_the_bars_as_such(tmp_path):
     paths = [*make_sweep(tmp_path), make_run(tmp_path / "bad", ("seed=9",), code=2, lines=[])]
-    found = drawn(paths)
-    assert ">failed</text>" in found["spans"].svg
-    assert ">failed</text>" in found["times"].svg
+    charts = drawn(paths)
+    assert ">failed</text>" in charts["spans"].svg
+    assert ">failed</text>" in charts["times"].svg
 
 
 def test_a_device_that_idles_is_drawn_in_the_place_of_wait(tmp_path):
@@ -44,8 +44,8 @@ def test_a_run_that_hung_does_not_make_all_bars_short(tmp_path):
         {"step": n, "split": "train", "loss": 1.0, "lr": 1, "records_per_s": r}
         for n, r in enumerate((9000, 8000, 1, 1, 1), 1)
     ]
-    found = drawn([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines)])
-    ticks = [float(text) for text in re.findall(r">([0-9.]+)</text>", found["times"].svg)]
+    charts = drawn([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines)])
+    ticks = [float(text) for text in re.findall(r">([0-9.]+)</text>", charts["times"].svg)]
     assert 1 <= max(ticks) < 1.4
 
 

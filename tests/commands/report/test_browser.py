@@ -1,4 +1,7 @@
-"""The page in a real browser: Debian's chromium, driven over its debugging protocol by chromedriver."""
+"""The page in a real browser.
+
+The browser is Debian's chromium. chromedriver drives it over its debugging protocol.
+"""
 
 import base64
 import shutil
@@ -79,13 +82,15 @@ def column(browser, table: str, number: int) -> list[str]:
 
 def focus(browser, table: str, number: int) -> None:
     browser.run(
-        f"document.querySelector('#{table}').parentElement.querySelectorAll('thead button')[{number}].focus()"
+        f"document.querySelector('#{table}').parentElement"
+        f".querySelectorAll('thead button')[{number}].focus()"
     )
 
 
 def heads(browser, table: str) -> list[str]:
     return browser.run(
-        f"return [...document.querySelector('#{table}').parentElement.querySelectorAll('thead th')].map((th) => th.innerText.split('\\n')[0].trim())"
+        f"return [...document.querySelector('#{table}').parentElement.querySelectorAll('thead th')]"
+        ".map((th) => th.innerText.split('\\n')[0].trim())"
     )
 
 
@@ -134,11 +139,13 @@ def test_the_page_works_on_a_screen_a_phone_and_paper(browser, tmp_path):
     assert browser.run("return window.innerWidth") == 390
     assert browser.run("return document.documentElement.scrollWidth") <= 390
     shown = browser.run(
-        "return [...document.querySelectorAll('figure svg')].map((svg) => svg.getBoundingClientRect().right)"
+        "return [...document.querySelectorAll('figure svg')]"
+        ".map((svg) => svg.getBoundingClientRect().right)"
     )
     assert max(shown) <= 390
     letter = browser.run(
-        "const t = document.querySelector('figure svg text'); return t.getBoundingClientRect().height"
+        "const t = document.querySelector('figure svg text'); "
+        "return t.getBoundingClientRect().height"
     )
     assert letter >= 9  # pixels: small, but to be read
 

@@ -18,37 +18,37 @@ def of(paths):
     return {card.title: card for card in cards(runs, names)}
 
 
-def test_a_run_is_told_by_its_own_figures(tmp_path):
-    found = of([make_run(tmp_path / "a")])
-    assert found["Status"].value == "finished"
-    assert found["Waiting for data"].value == "4.9 %"
-    assert found["Memory"].value == "1.25 GiB"
+def test_a_run_is_judged_by_its_own_figures(tmp_path):
+    by_title = of([make_run(tmp_path / "a")])
+    assert by_title["Status"].value == "finished"
+    assert by_title["Waiting for data"].value == "4.9 %"
+    assert by_title["Memory"].value == "1.25 GiB"
 
 
-def test_runs_are_told_by_what_sets_them_apart(tmp_path):
-    found = of(
+def test_runs_are_named_by_what_differs(tmp_path):
+    by_title = of(
         [
             make_run(tmp_path / "slow", slow=2.0),
             make_run(tmp_path / "fast"),
             make_run(tmp_path / "bad", code=1),
         ]
     )
-    assert found["Runs"].detail == "2 finished, 1 failed"
-    assert "Fastest" not in found
-    assert "median of 2 runs of one choice, repeats differ by" in found["Speed"].detail
-    assert found["Learned"].value == "the same"
+    assert by_title["Runs"].detail == "2 finished, 1 failed"
+    assert "Fastest" not in by_title
+    assert "median of 2 runs of one choice, repeats differ by" in by_title["Speed"].detail
+    assert by_title["Learned"].value == "the same"
 
 
 def test_only_what_the_test_finds_is_called_the_fastest(tmp_path):
     def paths(name, slow):
         words = [(f"loader={name}", f"seed={seed}") for seed in range(5)]
         return [
-            make_run(tmp_path / "".join(one), one, slow=slow + seed / 100)
-            for seed, one in enumerate(words)
+            make_run(tmp_path / "".join(choice), choice, slow=slow + seed / 100)
+            for seed, choice in enumerate(words)
         ]
 
-    found = of([*paths("plain", 2.0), *paths("stream", 1.0)])
-    assert "Mann-Whitney U, p <= 0.01 against every other" in found["Fastest"].detail
+    by_title = of([*paths("plain", 2.0), *paths("stream", 1.0)])
+    assert "Mann-Whitney U, p <= 0.01 against every other" in by_title["Fastest"].detail
     again = of([*paths("prefetch", 2.0), *paths("other", 2.001)])
     assert "Fastest" not in again
     assert again["Speed"].value == "no difference can be claimed"
@@ -77,21 +77,21 @@ def shown(runs):
 
 def test_the_factor_is_that_of_the_medians_that_were_tested():
     plain = made("plain", [20.0, 99.0, 100.0, 101.0, 102.0, 103.0], loads=[1.5])
-    found = shown([*plain, *made("stream", [110.0, 111.0, 112.0, 113.0, 160.0])])["Fastest"]
-    assert found.value == "stream"
-    assert found.detail.startswith("112 records/s, 1.11 times the slowest, plain,")
-    assert "1 beside busy programs left out" in found.detail
+    fastest = shown([*plain, *made("stream", [110.0, 111.0, 112.0, 113.0, 160.0])])["Fastest"]
+    assert fastest.value == "stream"
+    assert fastest.detail.startswith("112 records/s, 1.11 times the slowest, plain,")
+    assert "1 beside busy programs left out" in fastest.detail
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ({"what": "train"}, {"what": "loader"}),
         ({"facts": {"machine.num_cores": 2}}, {"facts": {"machine.num_cores": 4}}),
     ],
 )
-def test_other_parts_and_other_machines_are_not_compared(one, other):
-    runs = [*made("plain", [1.0] * 5, **one), *made("stream", [9.0] * 5, **other)]
+def test_other_parts_and_other_machines_are_not_compared(first, second):
+    runs = [*made("plain", [1.0] * 5, **first), *made("stream", [9.0] * 5, **second)]
     assert {"Fastest", "Speed"}.isdisjoint(shown(runs))
 
 
@@ -109,15 +109,15 @@ def test_runs_of_one_choice_after_those_of_another_prove_nothing():
 
 
 def test_runs_that_differ_without_repeats_are_not_tested(tmp_path):
-    found = of(
+    by_title = of(
         [
             make_run(tmp_path / name, (f"loader={name}",), slow=slow)
             for name, slow in (("plain", 2.0), ("stream", 1.0))
         ]
     )
-    assert found["Speed"].value == "no difference can be claimed"
-    assert "not tested: that takes 5 processes of each" in found["Speed"].detail
-    assert "times the slowest" not in found["Speed"].detail
+    assert by_title["Speed"].value == "no difference can be claimed"
+    assert "not tested: that takes 5 processes of each" in by_title["Speed"].detail
+    assert "times the slowest" not in by_title["Speed"].detail
 
 
 def test_runs_beside_other_programs_are_not_compared(tmp_path):
@@ -133,25 +133,25 @@ def test_runs_beside_other_programs_are_not_compared(tmp_path):
         for name, rate, load in (("plain", 814.0, 0.0), ("stream", 100.0, 1.4))
         for seed in range(5)
     ]
-    found = {card.title: card for card in cards(runs, [run.name for run in runs])}
-    assert "Fastest" not in found
-    assert found["Speed"].value == "no difference can be claimed"
-    assert "other programs kept up to 1.4 cores busy" in found["Speed"].detail
+    by_title = {card.title: card for card in cards(runs, [run.name for run in runs])}
+    assert "Fastest" not in by_title
+    assert by_title["Speed"].value == "no difference can be claimed"
+    assert "other programs kept up to 1.4 cores busy" in by_title["Speed"].detail
 
 
 def test_runs_that_learned_differently_are_not_called_the_same(tmp_path):
     lines = [{"step": 1, "split": "train", "loss": 9.0, "lr": 1}]
-    found = of(
+    by_title = of(
         [make_run(tmp_path / "a"), make_run(tmp_path / "b"), make_run(tmp_path / "c", lines=lines)]
     )
-    assert found["Learned"].value == "2 ways"
-    assert found["Lowest validation loss"].detail == "a"
+    assert by_title["Learned"].value == "2 ways"
+    assert by_title["Lowest validation loss"].detail == "a"
 
 
-def test_of_runs_that_all_learned_differently_only_the_best_is_told(tmp_path):
-    found = of([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines_of(seed=9.0))])
-    assert "Learned" not in found
-    assert found["Lowest validation loss"].detail == "b"
+def test_only_the_best_of_runs_that_all_learned_differently_is_reported(tmp_path):
+    by_title = of([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines_of(seed=9.0))])
+    assert "Learned" not in by_title
+    assert by_title["Lowest validation loss"].detail == "b"
 
 
 def test_a_bench_of_loaders_is_not_said_to_wait(tmp_path):
@@ -159,15 +159,17 @@ def test_a_bench_of_loaders_is_not_said_to_wait(tmp_path):
         tmp_path / "b.jsonl", [cell(1.0, data="a"), cell(2.0, data="b")], what="loader"
     )
     runs = read_bench(path)
-    found = {card.title: card for card in cards(runs, ["a", "b"])}
-    assert found["Cells"].value == "2"
-    assert "Waiting for data" not in found
+    by_title = {card.title: card for card in cards(runs, ["a", "b"])}
+    assert by_title["Cells"].value == "2"
+    assert "Waiting for data" not in by_title
 
 
 def test_a_failed_run_says_why(tmp_path):
-    found = of([make_run(tmp_path / "a", code=6, reason="error[N101]: the loss is nan", lines=[])])
-    assert (found["Status"].value, found["Speed"].value) == ("failed", "\N{EN DASH}")
-    assert "N101" in found["Status"].detail
+    by_title = of(
+        [make_run(tmp_path / "a", code=6, reason="error[N101]: the loss is nan", lines=[])]
+    )
+    assert (by_title["Status"].value, by_title["Speed"].value) == ("failed", "\N{EN DASH}")
+    assert "N101" in by_title["Status"].detail
 
 
 def test_a_rank_for_which_the_others_wait_has_a_card(tmp_path):

@@ -55,7 +55,7 @@ def test_words_that_say_nothing_keep_their_key():
 
 
 def test_what_was_not_asked_for_is_what_the_configuration_has():
-    one = RecordedRun(
+    recorded = RecordedRun(
         "a",
         "a",
         config={
@@ -66,14 +66,14 @@ def test_what_was_not_asked_for_is_what_the_configuration_has():
         },
     )
     keys = ("epochs", "loader", "model", "optim", "data")
-    assert [chosen(one, key) for key in keys] == ["10", "plain", "Net", "SGD", "default"]
+    assert [chosen(recorded, key) for key in keys] == ["10", "plain", "Net", "SGD", "default"]
 
 
-def test_only_keys_that_differ_are_told_with_who_has_what():
-    found = differences(
+def test_only_keys_that_differ_are_reported_with_the_value_of_each_rank():
+    differing = differences(
         [{"a": 1, "b": [1]}, {"a": 1, "b": [2], "c": 3}, {}, {"a": 1, "b": [1], "c": 3}]
     )
-    assert [(d.key, d.values) for d in found] == [
+    assert [(d.key, d.values) for d in differing] == [
         ("b", [("[1]", [0, 3]), ("[2]", [1])]),
         ("c", [(ABSENT, [0]), ("3", [1, 3])]),
     ]
@@ -134,7 +134,7 @@ def test_of_many_runs_color_and_dash_tell_a_choice_each():
     assert [text for text, _ in legend] == ["data=a", "data=b", "data=c", "loader=x", "loader=y"]
 
 
-def test_where_no_choice_tells_many_apart_there_is_no_legend():
+def test_without_a_choice_that_distinguishes_many_there_is_no_legend():
     each, legend = looks([run(seed=str(seed)) for seed in range(20)], [""] * 20, 8, 4)
     assert not legend
     assert len(set(each)) == 20

@@ -28,10 +28,10 @@ def test_long_curves_say_how_they_are_thinned(tmp_path):
 
 
 def test_runs_that_learned_the_same_share_a_striped_line(tmp_path):
-    found = drawn(make_sweep(tmp_path))
-    assert "stroke-dasharray: 6,12; stroke-dashoffset: 6" in found["loss-over-steps"].svg
-    assert "striped in several colors" in found["loss-over-steps"].caption
-    assert "striped" not in found["loss-over-seconds"].caption
+    charts = drawn(make_sweep(tmp_path))
+    assert "stroke-dasharray: 6,12; stroke-dashoffset: 6" in charts["loss-over-steps"].svg
+    assert "striped in several colors" in charts["loss-over-steps"].caption
+    assert "striped" not in charts["loss-over-seconds"].caption
 
 
 def test_a_metric_may_have_any_name(tmp_path):
@@ -39,9 +39,9 @@ def test_a_metric_may_have_any_name(tmp_path):
         {"step": s, "split": "train", "loss": 1.0, "../$<b>": 2.0 + s, "lr": 1, "wait_s": 1.0}
         for s in (1, 2)
     ]
-    found = drawn([make_run(tmp_path / "a", lines=lines)], png=True)
-    assert "_____b_1-over-steps" in found
-    assert "<b>" not in found["_____b_1-over-steps"].svg
+    charts = drawn([make_run(tmp_path / "a", lines=lines)], png=True)
+    assert "_____b_1-over-steps" in charts
+    assert "<b>" not in charts["_____b_1-over-steps"].svg
 
 
 def test_loss_is_the_first_metric(tmp_path):
@@ -76,11 +76,11 @@ def test_a_loss_over_decades_has_a_logarithmic_axis_that_says_so(tmp_path):
 
 
 def test_many_runs_without_a_telling_choice_are_named_by_pointing(tmp_path):
-    found = drawn(
+    chart = drawn(
         [make_run(tmp_path / str(n), (f"seed={n}",), lines=lines_of(20, seed=n)) for n in range(12)]
     )["loss-over-steps"]
-    assert "Point at a line for its name." in found.caption
-    assert "<title>seed=11, training</title>" in found.svg
+    assert "Point at a line for its name." in chart.caption
+    assert "<title>seed=11, training</title>" in chart.svg
 
 
 def test_each_validation_set_has_a_line_of_its_own(tmp_path):

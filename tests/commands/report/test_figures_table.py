@@ -59,7 +59,7 @@ def test_spans_tell_mean_share_and_quantiles(tmp_path):
     assert cells[0].details == ("30.9 %", "4.5 ms | 7 ms")
 
 
-def test_stages_and_usage_are_told_as_the_summary_names_them(tmp_path):
+def test_stages_and_usage_are_reported_as_the_summary_names_them(tmp_path):
     runs, names = two(tmp_path)
     assert [cell.text for cell in column(resources_table(runs, names), "cpu")] == [
         "80.0 %",
@@ -80,7 +80,7 @@ def test_a_metric_that_is_no_number_any_more_sorts_last(tmp_path):
     assert (cell.text, cell.sort) == ("nan", None)
 
 
-def test_the_best_is_told_where_it_was_not_the_last(tmp_path):
+def test_the_best_is_reported_if_it_is_not_the_last(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "summary.json").write_text(
         '{"val": {"loss": 0.5}, "best": {"loss": 0.25, "step": 3}, "steps": 9}'

@@ -162,9 +162,9 @@ def test_different_machines_are_warned_of(tmp_path):
         make_run(tmp_path / "a"),
         make_run(tmp_path / "b", machine={**MACHINE, "processor": "another"}),
     ]
-    found = remarks([read_run(path) for path in paths])
-    assert "2 different machines" in found[0].text
-    assert found[0].numbers == [0, 1]
+    notes = remarks([read_run(path) for path in paths])
+    assert "2 different machines" in notes[0].text
+    assert notes[0].numbers == [0, 1]
 
 
 def test_a_remark_that_holds_for_several_is_made_once(tmp_path):

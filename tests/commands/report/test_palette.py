@@ -1,5 +1,10 @@
-"""Colors as people with the three kinds of color blindness see them. Source of the matrices: G. Machado, M. Oliveira and L. Fernandes,
-A physiologically-based model for simulation of color vision deficiency, 2009, severity 1.0; of the differences: CIE 1976 L*a*b*.
+"""Colors as people with the three kinds of color blindness see them.
+
+The differences between colors are those of CIE 1976 L*a*b*.
+
+Source:
+    The matrices: G. Machado, M. Oliveira and L. Fernandes, A physiologically-based model for
+    simulation of color vision deficiency, 2009, severity 1.0.
 """
 
 from itertools import combinations
@@ -47,9 +52,9 @@ def lab(color: str, seen: np.ndarray) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-def contrast(one: str, other: str) -> float:
-    """As WCAG 2 has it."""
-    low, high = sorted(float(TO_XYZ[1] @ linear(color)) for color in (one, other))
+def contrast(first: str, second: str) -> float:
+    """Return the contrast of two colors as WCAG 2 defines it."""
+    low, high = sorted(float(TO_XYZ[1] @ linear(color)) for color in (first, second))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -58,9 +63,10 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize(
     "names", [tuple(dict.fromkeys(OF_SPAN.values())), OF_RUN], ids=["spans", "runs"]
 )
-def test_colors_are_told_apart_whatever_one_sees(names, seen, page):
+def test_colors_are_distinguished_with_any_color_vision(names, seen, page):
     colors = [lab(COLORS[name][page], SEEN[seen]) for name in names]
-    assert min(float(np.linalg.norm(one - other)) for one, other in combinations(colors, 2)) > 11
+    pairs = combinations(colors, 2)
+    assert min(float(np.linalg.norm(first - second)) for first, second in pairs) > 11
 
 
 @pytest.mark.parametrize("page", [0, 1], ids=["light", "dark"])

@@ -76,7 +76,10 @@ JUNK = [
     "null",
     '"x"',
     "{}",
-    '{"spans": 3, "val": [], "best": "x", "spans_s": {"wait": "long"}, "notes": 5, "records_per_s": "fast"}',
+    (
+        '{"spans": 3, "val": [], "best": "x", "spans_s": {"wait": "long"}, "notes": 5, '
+        '"records_per_s": "fast"}'
+    ),
 ]
 
 
@@ -104,14 +107,14 @@ def test_facts_of_other_kinds_are_left_alone(tmp_path, facts):
     assert read_run(path).choices in ({}, {"a": "b"})
 
 
-def test_overrides_of_where_it_runs_are_no_choices(tmp_path):
+def test_overrides_of_the_place_of_a_run_are_no_choices(tmp_path):
     run = read_run(
         make_run(tmp_path / "a", ("hydra.run.dir=x", "resume=y", "+seed=3", "loader=plain"))
     )
     assert run.choices == {"seed": "3", "loader": "plain"}
 
 
-def test_a_device_that_idles_is_told_apart_from_a_host_that_waits(tmp_path):
+def test_a_device_that_idles_is_distinguished_from_a_host_that_waits(tmp_path):
     path = make_run(tmp_path / "a")
     summary = json.loads((path / "summary.json").read_text())
     summary["spans"]["idle"] = {"mean_s": 0.5}

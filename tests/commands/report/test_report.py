@@ -73,7 +73,7 @@ def test_several_places_make_one_page_below_outputs(tmp_path):
     assert len(list(Path("outputs/report").rglob("report.html"))) == 1
 
 
-def test_the_page_goes_where_it_is_wanted(tmp_path):
+def test_the_page_is_written_to_the_given_path(tmp_path):
     make_run(tmp_path / "a")
     assert paceline("report", "a", "png=false", "page=here/it.html").code == 0
     assert [path.name for path in Path("here").iterdir()] == ["it.html"]
@@ -99,7 +99,10 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, words, number):
 
 def test_torch_is_never_imported(tmp_path):
     make_run(tmp_path / "a")
-    code = "import sys; from framework.main import run; c = run(['report', 'a']); print(c, 'torch' in sys.modules)"
+    code = (
+        "import sys; from framework.main import run; c = run(['report', 'a']); "
+        "print(c, 'torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 False"
 

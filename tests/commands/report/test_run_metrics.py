@@ -22,12 +22,12 @@ def written(tmp_path, lines):
 
 
 def test_curves_have_every_report_with_its_step_and_seconds(tmp_path):
-    found = read_metrics(written(tmp_path, lines_of()))
-    curve = found.curves["train", "loss"]
+    metrics = read_metrics(written(tmp_path, lines_of()))
+    curve = metrics.curves["train", "loss"]
     assert curve.steps.tolist() == list(range(4, 41, 4))
     assert curve.seconds == pytest.approx(curve.steps * sum(SPANS_S.values()))
-    assert found.curves["val", "accuracy"].steps.tolist() == [20, 40]
-    assert set(found.curves) == {
+    assert metrics.curves["val", "accuracy"].steps.tolist() == [20, 40]
+    assert set(metrics.curves) == {
         (split, name) for split in ("train", "val") for name in ("loss", "accuracy")
     }
 
@@ -37,9 +37,9 @@ def test_spans_are_means_over_steps_however_many_a_report_is_of(tmp_path):
         {"step": 10, "split": "train", "loss": 1, "lr": 1, "wait_s": 1.0},
         {"step": 40, "split": "train", "loss": 1, "lr": 1, "wait_s": 2.0},
     ]
-    found = read_metrics(written(tmp_path, lines))
-    assert found.spans["wait"].mean_s == pytest.approx(1.75)
-    assert found.last_step == 40
+    metrics = read_metrics(written(tmp_path, lines))
+    assert metrics.spans["wait"].mean_s == pytest.approx(1.75)
+    assert metrics.last_step == 40
 
 
 def test_names_are_shown_as_they_can_be_printed(tmp_path):
@@ -60,8 +60,8 @@ def test_what_is_no_metric_has_no_curve(tmp_path):
         "left_s": 9.0,
         "idle_s": 0.1,
     }
-    found = read_metrics(written(tmp_path, [line]))
-    assert set(found.curves) == {("train", "loss")}
+    metrics = read_metrics(written(tmp_path, [line]))
+    assert set(metrics.curves) == {("train", "loss")}
 
 
 def test_where_a_device_idles_the_host_s_wait_is_no_time_of_its_own(tmp_path):
@@ -83,9 +83,9 @@ def test_where_a_device_idles_the_host_s_wait_is_no_time_of_its_own(tmp_path):
 
 def test_a_line_that_was_cut_off_is_left_out_and_counted(tmp_path):
     text = json.dumps(lines_of()[-1])
-    found = read_metrics(written(tmp_path, [*lines_of(), text[: len(text) // 2]]))
-    assert found.num_bad == 1
-    assert len(found.curves["train", "loss"].steps) == 10
+    metrics = read_metrics(written(tmp_path, [*lines_of(), text[: len(text) // 2]]))
+    assert metrics.num_bad == 1
+    assert len(metrics.curves["train", "loss"].steps) == 10
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_without_spans_time_is_that_of_the_records(tmp_path):
     assert np.isnan(read_metrics(written(tmp_path, lines)).curves["train", "loss"].seconds).all()
 
 
-def test_of_a_step_told_twice_the_later_line_counts(tmp_path):
+def test_the_later_of_two_lines_of_a_step_counts(tmp_path):
     lines = [
         {"step": step, "split": "train", "loss": loss, "lr": 1, "wait_s": 1.0}
         for step, loss in ((1, 9.0), (2, 8.0), (3, 7.0), (2, 6.0), (3, 5.0))
@@ -130,7 +130,7 @@ def test_no_file_is_no_metrics(tmp_path):
     assert read_metrics(tmp_path / "absent").curves == {}
 
 
-# ---------------------------------------------------------------------------------------------------------------- thinning
+# How curves are thinned
 
 
 def test_few_points_are_all_drawn():

@@ -28,7 +28,7 @@ from framework.commands.report.units import (
         (math.nan, "\N{EN DASH}"),
     ],
 )
-def test_a_duration_is_told_in_the_unit_that_suits_it(value, wanted):
+def test_a_duration_is_reported_in_the_unit_that_suits_it(value, wanted):
     assert seconds(value) == wanted
 
 

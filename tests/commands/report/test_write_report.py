@@ -70,7 +70,7 @@ def test_a_page_has_a_page_s_name(tmp_path, output):
         write_report(["a"], Path(output))
 
 
-def test_where_nothing_can_be_written_it_is_said(tmp_path):
+def test_a_place_that_cannot_be_written_to_is_reported(tmp_path):
     make_run(tmp_path / "a")
     Path("file").touch()
     with pytest.raises(PacelineError, match="cannot write"):
@@ -91,17 +91,17 @@ def test_a_sweep_has_all_charts(tmp_path):
 
 
 def test_every_run_is_named_and_every_axis_has_a_unit(tmp_path):
-    found = drawn(make_sweep(tmp_path))
-    for chart in found.values():
+    charts = drawn(make_sweep(tmp_path))
+    for chart in charts.values():
         assert all(f"seed={number}" in chart.svg for number in range(3))
-    assert "ms per step" in found["spans"].svg
-    assert "as a multiple of seed=0" in found["times"].svg
-    assert "optimizer steps" in found["loss-over-steps"].svg
+    assert "ms per step" in charts["spans"].svg
+    assert "as a multiple of seed=0" in charts["times"].svg
+    assert "optimizer steps" in charts["loss-over-steps"].svg
     assert (
-        "training time, s" in found["loss-over-seconds"].svg
-        or "training time, ms" in found["loss-over-seconds"].svg
+        "training time, s" in charts["loss-over-seconds"].svg
+        or "training time, ms" in charts["loss-over-seconds"].svg
     )
-    assert "loss, mean per record" in found["loss-over-steps"].svg
+    assert "loss, mean per record" in charts["loss-over-steps"].svg
 
 
 def test_the_same_runs_make_the_same_charts(tmp_path):
@@ -148,11 +148,11 @@ def test_whatever_a_run_is_called_it_is_only_text(tmp_path, word):
 
 
 def test_fifty_runs_are_drawn(tmp_path):
-    found = drawn(
+    charts = drawn(
         [make_run(tmp_path / str(n), (f"data={'abcde'[n % 5]}", f"seed={n}")) for n in range(50)]
     )
-    assert "data=e" in found["loss-over-steps"].svg
-    assert sum(len(chart.svg) for chart in found.values()) < 3_000_000
+    assert "data=e" in charts["loss-over-steps"].svg
+    assert sum(len(chart.svg) for chart in charts.values()) < 3_000_000
 
 
 def test_a_run_without_anything_draws_nothing(tmp_path):
@@ -168,14 +168,14 @@ def test_a_sweep_is_its_jobs_in_the_order_of_their_numbers(tmp_path):
 def test_runs_are_found_below_dates_and_each_once(tmp_path):
     make_run(tmp_path / "outputs" / "2026-11-20" / "a")
     make_run(tmp_path / "outputs" / "2026-11-21" / "b")
-    found = find(
+    runs = find(
         [
             str(tmp_path / "outputs" / "2026-11-21" / "b"),
             str(tmp_path / "outputs"),
             str(tmp_path / "outputs"),
         ]
     )
-    assert [run.name for run in found] == ["b", "a"]
+    assert [run.name for run in runs] == ["b", "a"]
 
 
 def test_inside_a_run_nothing_is_searched(tmp_path):

@@ -182,7 +182,10 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, parallel):
 
 
 def stop_at_second_state() -> None:
-    """To be run in the process: it gets SIGTERM in the middle of the run, while it saves its second state."""
+    """Install a hook in the training process that sends SIGTERM to it.
+
+    The signal comes in the middle of the run, while the process saves its second state.
+    """
     seen = []
 
     def reached(point: str) -> None:
@@ -266,7 +269,8 @@ def test_a_lost_rank_is_said_in_one_line(tmp_path):
         "    def better(self, new, old): return True\n"
         "    def __call__(self, model, batch):\n"
         "        self.steps += 1\n"
-        "        if self.steps == 5 and os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        if self.steps == 5 and os.environ['RANK'] == '1': "
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
         "        return self.inner(model, batch)\n"
     )
     (tmp_path / "objective").mkdir()

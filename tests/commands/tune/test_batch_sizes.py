@@ -4,7 +4,10 @@ from framework.commands.tune.batch_sizes import BatchSizeSearch, SpeedCurve, Tri
 
 
 class Machine:
-    """Batches up to ``fits`` records fit; a step takes ``fixed_s`` and ``record_s`` for each record."""
+    """A machine on which batches of up to ``fits`` records fit.
+
+    A step takes ``fixed_s``, and ``record_s`` for each record.
+    """
 
     def __init__(self, fits: int, fixed_s: float = 0.01, record_s: float = 1e-4, breaks=()):
         self.fits, self.fixed_s, self.record_s, self.breaks = fits, fixed_s, record_s, breaks

@@ -58,7 +58,7 @@ def test_no_more_workers_than_twice_the_cores():
     assert worker_counts(CandidateFacts(1, False, True, ("thread", "process"), 1)) == [0, 1, 2]
 
 
-def test_stream_is_tried_with_cuda_only_or_where_it_was_chosen():
+def test_stream_is_tried_with_cuda_only_or_if_it_was_chosen():
     cuda = CandidateFacts(2, True, True, ("thread", "process"), 2)
     assert not [each for each in candidates(DEFAULT, DECODED, LOADERS) if each.loader == "stream"]
     assert [each for each in candidates(DEFAULT, cuda, LOADERS) if each.loader == "stream"]

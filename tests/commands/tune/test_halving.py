@@ -49,12 +49,12 @@ def planted(candidate: Candidate) -> float:
     return rate * (1.2 if candidate.loader != "plain" else 1.0) * (1 + candidate.depth / 100)
 
 
-@pytest.mark.parametrize("found", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("facts", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_best_is_found_within_5_percent_of_the_whole_grid_under_noise_and_drift(found, seed):
+def test_the_best_is_found_within_5_percent_of_the_whole_grid_under_noise_and_drift(facts, seed):
     machine = Machine(planted, noise=0.03, drift=0.003, seed=seed)
-    _, final = machine.climb(found)
-    best = max(planted(candidate) for candidate in whole_grid(found))
+    _, final = machine.climb(facts)
+    best = max(planted(candidate) for candidate in whole_grid(facts))
     assert planted(final.winner) >= 0.95 * best
     assert final.pairs.is_won
 
@@ -79,12 +79,12 @@ def test_the_simplest_of_those_about_as_fast_is_the_challenger():
     assert final.challenger == Candidate(2, "thread", "prefetch", 1)
 
 
-@pytest.mark.parametrize("found", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("facts", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("budget_s", [10.0, 60.0, 300.0])
 @pytest.mark.parametrize("step_s", [0.0, 0.05, 0.5, 3.0])
-def test_the_budget_is_kept_up_to_a_visit_per_rung(found, budget_s, step_s):
+def test_the_budget_is_kept_up_to_a_visit_per_rung(facts, budget_s, step_s):
     machine = Machine(planted, noise=0.02, step_s=step_s)
-    rungs, _ = machine.climb(found, budget_s)
+    rungs, _ = machine.climb(facts, budget_s)
     assert machine.now <= budget_s + (1 + 3 * len(rungs)) * (3 * step_s + 0.3)
 
 

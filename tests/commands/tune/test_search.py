@@ -22,9 +22,9 @@ def search(*words: str) -> Search:
 
 
 def test_all_candidates_of_a_real_run_can_be_measured():
-    found = search()
-    assert found.candidates[0] == Candidate(0, "thread", "prefetch", 2)
-    rates = [found.measure(candidate, 0.01) for candidate in found.candidates]
+    candidate_search = search()
+    assert candidate_search.candidates[0] == Candidate(0, "thread", "prefetch", 2)
+    rates = [candidate_search.measure(candidate, 0.01) for candidate in candidate_search.candidates]
     assert len(rates) == 6
     assert min(rates) > 0
 

@@ -210,10 +210,8 @@ def test_batch_sizes_are_tried_in_memory_that_is_limited():
     assert 8 <= result["recommended"] <= result["largest"] < 60_000
     assert f"recommended: batch_size={result['recommended']}: " in done.out
     assert "paceline train --config-dir . data=synthetic" in done.out
-    assert (
-        f"the largest that {'fits' if result['bound'] == 'memory' else 'was tried'}: {result['largest']}"
-        in done.out
-    )
+    bound = "fits" if result["bound"] == "memory" else "was tried"
+    assert f"the largest that {bound}: {result['largest']}" in done.out
     assert [trial["batch_size"] for trial in result["curve"] if trial["fits"]][-1] == result[
         "largest"
     ]

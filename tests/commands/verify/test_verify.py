@@ -46,7 +46,7 @@ def test_what_is_no_store_is_bad():
     assert "error[D102]: x.h5" in done.out
 
 
-def test_what_is_not_there_or_another_programs_is_told_with_its_own_fix(store):
+def test_what_is_not_there_or_another_programs_is_reported_with_its_own_fix(store):
     with h5py.File("other.h5", "w") as file:
         file["x"] = [1, 2]
     done = paceline("verify", "typo.h5", "workers=0")

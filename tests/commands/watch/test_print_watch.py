@@ -26,7 +26,7 @@ def test_headline_spans_and_advice_are_printed(capsys):
         assert words in out
 
 
-def test_a_script_without_problems_is_told_so(capsys):
+def test_a_script_without_problems_is_said_to_be_fine(capsys):
     show_watch(FINE, {})
     assert "no advice" in capsys.readouterr().out
 

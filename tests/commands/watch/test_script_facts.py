@@ -53,7 +53,7 @@ def test_the_loader_the_items_and_the_steps_are_described():
     assert facts.fixed_share is not None
 
 
-def test_what_lies_between_epochs_is_told_apart_from_what_came_before():
+def test_what_lies_between_epochs_is_distinguished_from_what_came_before():
     with hooked() as hooks:
         time.sleep(6 * PAUSE_S)
         for _ in range(3):

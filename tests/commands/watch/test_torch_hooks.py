@@ -84,7 +84,7 @@ def test_what_follows_a_step_is_other():
     assert largest(hooks) == "other"
 
 
-def test_validation_is_told_apart_by_the_mode_of_the_model():
+def test_validation_is_distinguished_by_the_mode_of_the_model():
     model = Pausing()
     with hooked() as hooks:
         for _ in range(2):

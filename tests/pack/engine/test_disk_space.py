@@ -29,8 +29,8 @@ def test_room_is_that_of_the_nearest_folder_there_is():
 
 
 def test_joining_takes_room_for_the_parts_and_the_file():
-    folder, one = (needed_bytes(PLAN, ARRAYS, 10, one_file, ".h5") for one_file in (False, True))
-    assert one == pytest.approx(2 * folder)
+    folder, file = (needed_bytes(PLAN, ARRAYS, 10, one_file, ".h5") for one_file in (False, True))
+    assert file == pytest.approx(2 * folder)
     assert needed_bytes(PLAN, IMAGES, 10, True, ".h5") == pytest.approx(3 * folder)
     assert needed_bytes(PLAN, ARRAYS, 0, False, ".h5") == 0
 

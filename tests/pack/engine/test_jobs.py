@@ -159,7 +159,7 @@ def test_items_may_hold_no_records_or_many():
     assert done(make_work(source))[0].num_records == 9
 
 
-def test_what_a_disk_says_is_told_apart():
+def test_what_a_disk_says_is_distinguished():
     assert isinstance(disk_error(OSError(28, "x"), "p"), DiskFull)
     assert not isinstance(disk_error(PermissionError(13, "x"), "p"), DiskFull)
     error = ValueError("ours")

@@ -42,12 +42,12 @@ WAYS = [(path, one_file) for path in PATHS for one_file in (True, False)]
 def labels(path):
     store = open_store(path)
     count = store.manifest.num_records
-    found = (
+    result = (
         store.read(torch.arange(count))["label"].tolist(),
         [store.key(index) for index in range(count)],
     )
     store.close()
-    return found
+    return result
 
 
 def stored(path, field):
@@ -75,12 +75,12 @@ def straight(path, one_file=True):
 
 @pytest.mark.parametrize(("path", "one_file"), WAYS)
 def test_the_number_of_processes_does_not_change_a_byte(path, one_file):
-    found = []
+    contents = []
     for num_workers in (0, 1, 2, 7):
         pack(packing(path, one_file=one_file), num_workers)
-        found.append(content(path))
+        contents.append(content(path))
         assert os.listdir() == [path]
-    assert found[0] == found[1] == found[2] == found[3]
+    assert contents[0] == contents[1] == contents[2] == contents[3]
 
 
 @pytest.mark.parametrize(("path", "one_file"), WAYS)
@@ -150,11 +150,14 @@ def test_progress_counts_items_records_and_bytes():
     assert packed.num_bytes == os.path.getsize("x.h5")
 
 
-# -------------------------------------------------------------------------------------------------------------------- kills
+# -------------------------------------------------------------------------------------------- kills
 
 
 def packed_until(path, one_file, module, name, number, source=None):
-    """Pack until ``module.name`` is called for the ``number``-th time, before or after which the process kills itself."""
+    """Pack until the process kills itself at the ``number``-th call of ``module.name``.
+
+    It dies after that call, or before the call if ``number`` is negative.
+    """
     real, calls = getattr(module, name), []
 
     def deadly(*arguments, **keywords):
@@ -264,7 +267,7 @@ def test_a_packer_killed_with_its_workers_at_work_leaves_what_the_same_call_goes
     assert os.listdir() == [path]
 
 
-# ----------------------------------------------------------------------------------------------------------- bad and deadly
+# ----------------------------------------------------------------------------------- bad and deadly
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -341,15 +344,15 @@ def test_one_killed_worker_costs_nothing_but_time():
     assert content("x.h5") == straight("x.h5")
 
 
-# ------------------------------------------------------------------------------------------------------------ disk, locks, parts
+# ------------------------------------------------------------------------------- disk, locks, parts
 
 
 def pack_on_a_small_disk(path, size_bytes, queue):
-    """In a child process, whose files cannot grow beyond ``size_bytes``: says how packing ended."""
+    """Pack in a child process whose files are limited to ``size_bytes``, and report the error."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
     try:
         pack(packing(path))
-    except BaseException as error:  # noqa: BLE001  # whatever it is, it is told to the parent
+    except BaseException as error:  # noqa: BLE001  # the parent sees every error
         queue.put((isinstance(error, ResourceError), str(error)))
 
 
@@ -395,7 +398,7 @@ def test_an_interrupt_leaves_the_old_store_and_finished_jobs():
     assert content("x.h5") == straight("x.h5")
 
 
-def test_a_second_packer_is_told_who_the_first_is():
+def test_a_second_packer_learns_who_the_first_is():
     packer = start_packing()
     wait_for("x.h5.parts/files/*")
     os.kill(packer.pid, signal.SIGSTOP)
@@ -436,7 +439,7 @@ def test_parts_of_another_command_are_left_alone():
         pack(packing(source=Input(100), part=1, parts=2))
 
 
-# ------------------------------------------------------------------------------------------------------------------ what was there
+# ----------------------------------------------------------------------------------- what was there
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -534,7 +537,7 @@ def test_a_file_that_goes_on_changing_is_named_by_each_item_of_its_job(monkeypat
         pack(packing("x.h5", source))
 
 
-# ------------------------------------------------------------------------------------- the user's code
+# ---------------------------------------------------------------------------------- the user's code
 
 MAKER = """
 import threading

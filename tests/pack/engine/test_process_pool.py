@@ -44,13 +44,13 @@ def test_every_task_is_done_and_heard(num_workers):
     assert len(pids) <= max(1, num_workers)
 
 
-def test_a_killed_process_is_told_with_its_task_and_the_rest_goes_on():
+def test_a_killed_process_is_reported_with_its_task_and_the_rest_goes_on():
     with ProcessPool(work, 2, lambda *_: None) as pool:
-        found = results(pool, [("die", 0), *(("square", n) for n in range(5))])
-    assert [(kind, value) for kind, task, value in found if task[0] == "die"] == [
+        outcomes = results(pool, [("die", 0), *(("square", n) for n in range(5))])
+    assert [(kind, value) for kind, task, value in outcomes if task[0] == "die"] == [
         ("lost", -signal.SIGKILL)
     ]
-    assert sum(kind == "done" for kind, _, _ in found) == 5
+    assert sum(kind == "done" for kind, _, _ in outcomes) == 5
 
 
 def test_tasks_may_be_added_while_others_run():

@@ -20,8 +20,8 @@ from tests.input.inputs import FIELDS, packing
 
 @given(st.integers(0, 20_000), st.integers(0, 10**9))
 def test_spans_hold_every_record_once(num_records, num_bytes):
-    found = list(spans(num_records, num_bytes))
-    assert torch.equal(torch.cat([torch.arange(0), *found]), torch.arange(num_records))
+    pieces = list(spans(num_records, num_bytes))
+    assert torch.equal(torch.cat([torch.arange(0), *pieces]), torch.arange(num_records))
 
 
 def test_the_whole_is_the_sum_of_the_jobs():

@@ -36,7 +36,7 @@ def test_deadly_items_in_several_jobs_are_each_found():
     assert [bad.item for job in done for bad in job.bad] == deadly
 
 
-def test_a_deadly_item_is_an_error_where_none_may_be_skipped():
+def test_a_deadly_item_is_an_error_if_none_may_be_skipped():
     with pytest.raises(
         DataError, match=r"D154.*item 7: kills the process that reads it \(signal 9\)"
     ):

@@ -26,9 +26,9 @@ def silent(_):
 def test_a_good_store_has_nothing_wrong(path, one_file, num_workers):
     packed = pack(packing(path, one_file=one_file))
     told = []
-    found = verify(path, num_workers, told.append)
-    assert found.findings == []
-    assert (found.num_records, found.num_bytes) == (COUNT, packed.num_bytes)
+    report = verify(path, num_workers, told.append)
+    assert report.findings == []
+    assert (report.num_records, report.num_bytes) == (COUNT, packed.num_bytes)
     assert told[-1].records == COUNT
 
 
@@ -36,10 +36,10 @@ def test_a_good_store_has_nothing_wrong(path, one_file, num_workers):
 def test_a_bad_record_is_named(path, one_file):
     pack(packing(path, one_file=one_file))
     flip(path if one_file else f"{path}/000002{Path(path).suffix}", (2000).to_bytes(4, "big") * 20)
-    found = verify(path, 2, silent)
-    assert found.num_bad == 1
-    assert "(k2000): does not match its CRC32" in found.findings[0]
-    assert len(found.findings) == (1 if one_file else 2)  # the file's SHA-256 too
+    report = verify(path, 2, silent)
+    assert report.num_bad == 1
+    assert "(k2000): does not match its CRC32" in report.findings[0]
+    assert len(report.findings) == (1 if one_file else 2)  # the file's SHA-256 too
 
 
 def test_a_flip_beside_the_records_is_found_in_a_folder():
@@ -65,9 +65,9 @@ def test_what_is_no_store_is_a_finding(path, ruin):
     )
     if ruin == "gone":
         Path(path).unlink()
-    found = verify(path, 1, silent)
-    assert len(found.findings) == 1
-    assert found.findings[0].startswith("error[D10")
+    report = verify(path, 1, silent)
+    assert len(report.findings) == 1
+    assert report.findings[0].startswith("error[D10")
 
 
 def test_a_file_that_is_missing_from_a_folder_is_a_finding():

@@ -55,8 +55,11 @@ def test_ranks_that_fail_once_too_often_are_given_up(tmp_path):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_before_the_first_step_ends_the_ranks_and_who_started_them(tmp_path, number, code):
-    program = "import sys; from framework.system.stopping import install; from tests.parallel.launching import launched"
-    program += "; from pathlib import Path; install(); launched('wait', Path(sys.argv[1]))"
+    program = (
+        "import sys; from framework.system.stopping import install; "
+        "from tests.parallel.launching import launched; "
+        "from pathlib import Path; install(); launched('wait', Path(sys.argv[1]))"
+    )
     environment = {**os.environ, **ENVIRONMENT}
     words = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as launcher:
