@@ -225,16 +225,16 @@ class Watcher(Protocol):
     """
 
     def after_report(self, moment: Moment) -> str | None:
-        """Called after each report of training, every ``report_every`` steps."""
+        """Look at the run after each report of training, every ``report_every`` steps."""
 
     def after_validation(self, moment: Moment) -> str | None:
-        """Called after each validation, before the state is saved."""
+        """Look at the run after each validation, before the state is saved."""
 
     def after_save(self, moment: Moment) -> str | None:
-        """Called after each saved state."""
+        """Look at the run after each saved state."""
 
     def at_end(self, moment: Moment) -> None:
-        """Called at the end of a run that did not fail."""
+        """Look at the run when it ends without having failed."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs: tensors and plain values."""

@@ -337,7 +337,7 @@ def _text(size: tuple[int, int]) -> str:
 
 
 def _looks_like_labels(data: bytes) -> bool:
-    """Whether a file is a PNG with a palette, or with few gray values."""
+    """Return whether a file is a PNG with a palette, or with few gray values."""
     with suppress(BadImage):
         labels_header(data)
         if data[25] == PALETTE:

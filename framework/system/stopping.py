@@ -169,9 +169,9 @@ def printed(tell: Callable[[], object]) -> Action:
 
 @contextmanager
 def scratch_folder(prefix: str, place: str | None = None) -> Generator[str]:
-    """A temporary folder that is also removed if a signal ends the process.
+    """Yield a temporary folder that is also removed if a signal ends the process.
 
-    ``place`` is the folder around it; None: that of the system.
+    ``place`` is the folder in which it is made; None: the system's for temporary files.
     """
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=place) as folder,

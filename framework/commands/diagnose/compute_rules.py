@@ -21,7 +21,7 @@ MOST_SYNC_SHARE = 0.9
 
 
 def data_is_fine(facts: DiagnosisFacts) -> Verdict | None:
-    """No change to the data can make this run much faster."""
+    """Detect a run that no change to the data can make much faster."""
     if facts.headroom > FINE:
         return None
     percent = max(1, round(100 * (facts.headroom - 1)))
@@ -37,7 +37,7 @@ def data_is_fine(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def amp(facts: DiagnosisFacts) -> Verdict | None:
-    """Computing is in single precision although the hardware is faster in half precision."""
+    """Detect that computing is in single precision on hardware that is faster in half precision."""
     machine = facts.machine
     is_fast = facts.cuda or machine.bf16
     if facts.settings.precision != "fp32" or not is_fast or not _mostly_computing(facts):
@@ -55,7 +55,7 @@ def amp(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def larger_batch(facts: DiagnosisFacts) -> Verdict | None:
-    """Much of a step does not depend on the number of records."""
+    """Detect that much of a step does not depend on the number of records."""
     fixed = fixed_share(facts)
     size = facts.settings.batch_size
     # The fixed cost of tiny batches slows loading as well.
@@ -81,7 +81,7 @@ def larger_batch(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def channels_last(facts: DiagnosisFacts) -> Verdict | None:
-    """Convolutions compute in channels-first layout."""
+    """Detect convolutions that compute in channels-first layout."""
     if not facts.convolutional or not _mostly_computing(facts):
         return None
     return Verdict(
@@ -96,7 +96,7 @@ def channels_last(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def compile_model(facts: DiagnosisFacts) -> Verdict | None:
-    """Launching many small kernels takes as long as running them."""
+    """Detect that launching many small kernels takes as long as running them."""
     fixed = fixed_share(facts)
     can_compile = facts.cuda and not facts.settings.compiled
     if not can_compile or fixed < FIXED_SHARE or not _mostly_computing(facts):
@@ -113,7 +113,7 @@ def compile_model(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def synchronizations(facts: DiagnosisFacts) -> Verdict | None:
-    """Code of the user makes the host wait for the GPU within a step."""
+    """Detect code of the user that makes the host wait for the GPU within a step."""
     count = sum(sync.count for sync in facts.syncs)
     share = count * SYNC_S * facts.rates.whole / facts.settings.batch_size
     if not facts.cuda or share < SYNC_SHARE:

@@ -26,7 +26,7 @@ def waiting(facts: DiagnosisFacts) -> str:
 
 
 def raise_workers(facts: DiagnosisFacts) -> Verdict | None:
-    """Steps wait although there are fewer workers than cores."""
+    """Detect steps that wait although there are fewer workers than cores."""
     settings = facts.settings
     wanted = facts.machine.num_cores
     if not facts.slow_rate or settings.staged or facts.load_s < LEAST_SHARED_S:
@@ -52,7 +52,7 @@ def _few_workers(num_workers: int, num_cores: int) -> str:
 
 
 def lower_workers(facts: DiagnosisFacts) -> Verdict | None:
-    """More workers than cores take the cores from each other and from the step."""
+    """Detect more workers than cores: they take the cores from each other and from the step."""
     settings = facts.settings
     rates = facts.rates
     num_cores = facts.machine.num_cores
@@ -75,7 +75,7 @@ def lower_workers(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def no_workers(facts: DiagnosisFacts) -> Verdict | None:
-    """All workers together do less than one thread."""
+    """Detect workers that together prepare fewer records than one thread does."""
     settings = facts.settings
     rate = facts.slow_rate
     num_cores = facts.machine.num_cores
@@ -102,7 +102,7 @@ def no_workers(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def processes(facts: DiagnosisFacts) -> Verdict | None:
-    """Preparing holds Python's lock, or runs a Python function that may hold it."""
+    """Detect preparing that holds Python's lock, or runs a Python function that may hold it."""
     settings = facts.settings
     rate = facts.slow_rate
     rate_of_two = facts.rates.prepare_two
@@ -127,7 +127,7 @@ def processes(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def threads(facts: DiagnosisFacts) -> Verdict | None:
-    """Processes copy each batch although nothing holds Python's lock."""
+    """Detect processes that copy each batch although nothing holds Python's lock."""
     settings = facts.settings
     rate = facts.slow_rate
     if settings.kind != "process" or not 0 < settings.workers <= facts.machine.num_cores:
@@ -146,7 +146,7 @@ def threads(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def prefetch(facts: DiagnosisFacts) -> Verdict | None:
-    """Nothing reads ahead of the step."""
+    """Detect a loader that reads nothing ahead of the step."""
     settings = facts.settings
     if settings.loader != "plain" or not facts.data_limits:
         return None
@@ -163,7 +163,7 @@ def prefetch(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def stream(facts: DiagnosisFacts) -> Verdict | None:
-    """The step waits for the copy to the device."""
+    """Detect a step that waits for the copy to the device."""
     rates = facts.rates
     if not facts.cuda or rates.copy is None or facts.settings.loader in ("stream", "plain"):
         return None
@@ -182,7 +182,7 @@ def stream(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def augment_on_device(facts: DiagnosisFacts) -> Verdict | None:
-    """The host augments record by record what the device could augment in batches."""
+    """Detect augmentation that the host does by record, and the device could do by batch."""
     settings = facts.settings
     rate_of_plain = facts.rates.prepare_plain
     if not facts.slow_rate or not facts.cuda:

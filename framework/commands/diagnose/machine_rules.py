@@ -31,7 +31,7 @@ COMPUTING = ("compute", "forward", "backward", "optimizer")
 
 
 def too_many_threads(facts: DiagnosisFacts) -> Verdict | None:
-    """OpenMP has more threads than cores, which wait for each other in every operator."""
+    """Detect more OpenMP threads than cores, which wait for each other in every operator."""
     machine = facts.on_machine
     cores = facts.machine.num_cores
     if machine is None or machine.num_threads <= cores or machine.fewer_threads_gain < LEAST_GAIN:
@@ -55,7 +55,7 @@ def too_many_threads(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def opencv_threads(facts: DiagnosisFacts) -> Verdict | None:
-    """OpenCV's threads and the threads of the workers are more than the cores."""
+    """Detect that OpenCV's threads and the workers' threads are more than the cores."""
     machine = facts.on_machine
     if machine is None or machine.no_opencv_gain < LEAST_GAIN:
         return None
@@ -72,7 +72,7 @@ def opencv_threads(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def other_programs(facts: DiagnosisFacts) -> Verdict | None:
-    """Other programs, or other virtual machines, take the cores."""
+    """Detect other programs, or other virtual machines, that take the cores."""
     machine = facts.on_machine
     if machine is None:
         return None
@@ -107,7 +107,7 @@ def other_programs(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def cpu_quota(facts: DiagnosisFacts) -> Verdict | None:
-    """A control group stops the run in every period, once its CPU quota is used up."""
+    """Detect a control group that stops the run whenever the CPU quota of a period is used up."""
     machine = facts.on_machine
     if machine is None or machine.quota_cores is None:
         return None
@@ -131,7 +131,7 @@ def cpu_quota(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def few_cores(facts: DiagnosisFacts) -> Verdict | None:
-    """The affinity mask leaves cores of the machine unused."""
+    """Detect an affinity mask that leaves cores of the machine unused."""
     machine = facts.on_machine
     if machine is None or machine.all_cores_gain < LEAST_GAIN:
         return None
@@ -148,7 +148,7 @@ def few_cores(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def swap(facts: DiagnosisFacts) -> Verdict | None:
-    """Memory is moved to the disk and back while training needs it."""
+    """Detect memory that is moved to the disk and back while training needs it."""
     machine = facts.on_machine
     if machine is None:
         return None
@@ -170,7 +170,7 @@ def swap(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def memory_limit(facts: DiagnosisFacts) -> Verdict | None:
-    """Memory is nearly full, so that the system keeps no files and may end the run."""
+    """Detect nearly full memory, with which the system keeps no files and may end the run."""
     machine = facts.on_machine
     if machine is None or machine.free_memory_bytes > FREE * machine.memory_bytes:
         return None
@@ -185,12 +185,12 @@ def memory_limit(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def cold_disk(facts: DiagnosisFacts) -> Verdict | None:
-    """Reading waits for a local disk."""
+    """Detect reading that waits for a local disk."""
     return None if _is_network(facts) else _slow_disk(facts, "cold_disk")
 
 
 def network_disk(facts: DiagnosisFacts) -> Verdict | None:
-    """Reading waits for a network file system."""
+    """Detect reading that waits for a network file system."""
     return _slow_disk(facts, "network_disk") if _is_network(facts) else None
 
 

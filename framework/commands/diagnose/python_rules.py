@@ -13,7 +13,7 @@ MOST_GAIN = 100.0
 
 
 def python_in_model(facts: DiagnosisFacts) -> Verdict | None:
-    """The model's own Python takes much of a step."""
+    """Detect that the model's own Python takes much of a step."""
     fix = (
         "Replace loops over elements by operators on whole tensors. compile=true removes Python "
         "between operators, if the model can be compiled."
@@ -22,7 +22,7 @@ def python_in_model(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def python_in_objective(facts: DiagnosisFacts) -> Verdict | None:
-    """The objective's own Python takes much of a step."""
+    """Detect that the objective's own Python takes much of a step."""
     fix = (
         "Compute with operators on whole tensors, and leave figures on the device: return tensors, "
         "which are read only at reports, in place of .item() in every step."
@@ -31,13 +31,13 @@ def python_in_objective(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def python_in_augment(facts: DiagnosisFacts) -> Verdict | None:
-    """The augment's own Python takes much of a step."""
+    """Detect that the augment's own Python takes much of a step."""
     fix = "Change the whole batch at once, with operators on [B, C, H, W], not record by record."
     return _in_step(facts, "augment", fix, ("copy",))
 
 
 def python_in_transform(facts: DiagnosisFacts) -> Verdict | None:
-    """The transform's or Dataset's own Python takes much of preparing a record."""
+    """Detect that the transform's or Dataset's own Python takes much of preparing a record."""
     python = facts.python
     if python is None or not facts.settings.has_function or not facts.slow_rate:
         return None

@@ -27,7 +27,7 @@ COMPUTES = (
 
 
 def slow_rank(facts: RankFacts) -> Verdict | None:
-    """One rank makes all others wait, although it has no more to do."""
+    """Detect a rank that makes all others wait although it has no more work than they have."""
     late = facts.late
     if late is None or late.lost_share < LEAST or facts.rank_work >= UNEVEN:
         return None
@@ -41,7 +41,7 @@ def slow_rank(facts: RankFacts) -> Verdict | None:
 
 
 def uneven_ranks(facts: RankFacts) -> Verdict | None:
-    """Ranks have different amounts of work, so in every step most of them wait for one."""
+    """Detect different amounts of work, due to which most ranks wait for one in every step."""
     if facts.step_work < UNEVEN or facts.waiting_share < LEAST_WAITING:
         return None
     return Verdict(
@@ -56,7 +56,7 @@ def uneven_ranks(facts: RankFacts) -> Verdict | None:
 
 
 def slow_collectives(facts: RankFacts) -> Verdict | None:
-    """Exchanging gradients takes a large share of a step, even without waiting for a rank."""
+    """Detect exchanges that take a large share of a step, even without waiting for a rank."""
     of_gradients = 1 - 1 / facts.unsynced_gain
     share = max(facts.exchange_share, of_gradients)
     if share < LEAST:

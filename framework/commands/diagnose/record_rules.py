@@ -10,7 +10,7 @@ MOST_SHARE = 0.99
 
 
 def slow_records(facts: DiagnosisFacts) -> Verdict | None:
-    """A few records take many times as long as the others, and their batches are late."""
+    """Detect a few records that take many times as long as the others and delay their batches."""
     block = facts.slow_records
     if not block or not facts.data_limits or block["num_slow"] > FEW * block["num_records"]:
         return None

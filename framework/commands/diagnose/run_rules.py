@@ -13,7 +13,7 @@ TARGET_SHARE = 0.03
 
 
 def frequent_validation(facts: DiagnosisFacts) -> Verdict | None:
-    """Validating takes much of the run."""
+    """Detect that validating takes much of the run."""
     run = facts.on_run
     if run is None or run.validate_every is None or not _matters(facts, run, "validating"):
         return None
@@ -39,7 +39,7 @@ def _every(steps: float, run: RunFacts) -> str:
 
 
 def frequent_saving(facts: DiagnosisFacts) -> Verdict | None:
-    """Saving states takes much of the run."""
+    """Detect that saving states takes much of the run."""
     run = facts.on_run
     if run is None or not _matters(facts, run, "saving"):
         return None
@@ -62,7 +62,7 @@ def frequent_saving(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def chatty_sinks(facts: DiagnosisFacts) -> Verdict | None:
-    """Writing reports takes much of the run."""
+    """Detect that writing reports takes much of the run."""
     run = facts.on_run
     if run is None or not _matters(facts, run, "reporting"):
         return None

@@ -35,7 +35,7 @@ READ_SHARE = 0.05
 
 
 def repack_smaller(facts: DiagnosisFacts) -> Verdict | None:
-    """Images are much larger than what the model sees."""
+    """Detect images that are much larger than what the model sees."""
     storage = facts.slow_storage
     if storage is None or storage.encoding != "image" or storage.record_bytes >= HUGE_BYTES:
         return None
@@ -43,7 +43,7 @@ def repack_smaller(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def huge_records(facts: DiagnosisFacts) -> Verdict | None:
-    """Image files of megabytes are decoded although the model sees a small part of them."""
+    """Detect image files of megabytes that are decoded although the model sees a small part."""
     storage = facts.slow_storage
     if storage is None or storage.encoding != "image" or storage.record_bytes < HUGE_BYTES:
         return None
@@ -51,7 +51,7 @@ def huge_records(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def raw_too_large(facts: DiagnosisFacts) -> Verdict | None:
-    """Stored pixels are many more than what the model sees."""
+    """Detect stored images with many more pixels than the model sees."""
     storage = facts.slow_storage
     if storage is None or storage.encoding != "raw":
         return None
@@ -86,22 +86,22 @@ def _smaller(facts: DiagnosisFacts, rule: str) -> Verdict | None:
 
 
 def decode_jpeg(facts: DiagnosisFacts) -> Verdict | None:
-    """Every epoch decodes the JPEGs again although their pixels fit in memory."""
+    """Detect that every epoch decodes the JPEGs again although their pixels fit in memory."""
     return _decoding(facts, "decode_jpeg", "jpeg")
 
 
 def decode_png(facts: DiagnosisFacts) -> Verdict | None:
-    """Every epoch decodes PNGs, which takes longer than JPEGs."""
+    """Detect that every epoch decodes PNGs, which takes longer than decoding JPEGs."""
     return _decoding(facts, "decode_png", "png")
 
 
 def decode_webp(facts: DiagnosisFacts) -> Verdict | None:
-    """Every epoch decodes WebP files, which takes longer than JPEGs."""
+    """Detect that every epoch decodes WebP files, which takes longer than decoding JPEGs."""
     return _decoding(facts, "decode_webp", "webp")
 
 
 def decode_other(facts: DiagnosisFacts) -> Verdict | None:
-    """Every epoch decodes image files of another format again."""
+    """Detect that every epoch decodes image files other than JPEG, PNG and WebP again."""
     storage = facts.storage
     if storage is None or storage.codec in CODECS:
         return None
@@ -139,7 +139,7 @@ def _decoding(facts: DiagnosisFacts, rule: str, codec: str) -> Verdict | None:
 
 
 def small_records(facts: DiagnosisFacts) -> Verdict | None:
-    """Many tiny files: opening one takes about as long as all that is done with it."""
+    """Detect many tiny files: opening and reading one takes much of preparing its record."""
     storage = facts.slow_storage
     if storage is None or storage.form != "folder" or not storage.can_repack:
         return None
@@ -165,7 +165,7 @@ def small_records(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def pack_folder(facts: DiagnosisFacts) -> Verdict | None:
-    """Loose files: each record is opened, read and closed."""
+    """Detect loose files, each of which is opened, read and closed for its record."""
     storage = facts.slow_storage
     rates = facts.rates
     share = _read_share(facts)
@@ -188,7 +188,7 @@ def pack_folder(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def pack_dataset(facts: DiagnosisFacts) -> Verdict | None:
-    """A Dataset of the user's makes every record anew, although all of them fit in memory."""
+    """Detect a Dataset of the user that makes every record again although all fit in memory."""
     storage = facts.slow_storage
     if storage is None or not storage.pack_words:
         return None
@@ -212,7 +212,7 @@ def pack_dataset(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def repack_contiguous(facts: DiagnosisFacts) -> Verdict | None:
-    """Compressed chunks are read at random: each record costs a whole chunk."""
+    """Detect compressed chunks that are read at random, so that each record costs a chunk."""
     storage = facts.slow_storage
     settings = facts.settings
     if storage is None or storage.chunk_records is None or not storage.can_repack:
@@ -232,7 +232,7 @@ def repack_contiguous(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def order_block(facts: DiagnosisFacts) -> Verdict | None:
-    """Chunks or a slow disk are read at random, which an order of blocks avoids."""
+    """Detect chunks or a slow disk that are read at random, which an order of blocks avoids."""
     storage = facts.slow_storage
     settings = facts.settings
     if storage is None or not settings.shuffle or settings.block is not None:

@@ -111,7 +111,10 @@ class RecordedRun:
         return f"± {share(spread_share(self.rates))}"
 
     def best_of(self, metric: str) -> str:
-        """The best validation of ``metric`` in words, unless it is the last."""
+        """Return ``metric`` at the best validation, in words.
+
+        Return "" if the last validation has the same value, or if the value is unknown.
+        """
         best = self.best.get(metric)
         if best is None or best == self.val.get(metric):
             return ""

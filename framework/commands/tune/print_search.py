@@ -23,10 +23,18 @@ BUSY = 0.7  # programs per core that run or wait, over the last minute
 
 @final
 class SearchPrinter:
-    """Runs and prints a search. ``measured`` are its results, ``verdict`` that of the final."""
+    """A printer of a search, which also runs it.
+
+    Args:
+        search: The search to run.
+        refused: The reason for each loader that does not compose with the run, by its name.
+
+    Attributes:
+        measured: The results of the search.
+        verdict: The result of the final in a line; "" before the final.
+    """
 
     def __init__(self, search: "Search", refused: Mapping[str, str]) -> None:
-        """``refused`` maps loaders that do not compose with the run to the reason."""
         self.search = search
         self.refused = refused
         self.default = search.candidates[0]

@@ -83,7 +83,7 @@ def gain(facts: ScriptFacts, **changes: Any) -> float:
 
 
 def more_workers(facts: ScriptFacts) -> Verdict | None:
-    """Steps wait although there are fewer workers than cores."""
+    """Detect steps that wait although there are fewer workers than cores."""
     loader = facts.loader
     if loader is None or loader.workers >= facts.num_cores or facts.headroom < WORTH:
         return None
@@ -109,7 +109,7 @@ def _lock(facts: ScriptFacts) -> str:
 
 
 def fewer_workers(facts: ScriptFacts) -> Verdict | None:
-    """More workers than cores take the cores from the step."""
+    """Detect more workers than cores, which take the cores from the step."""
     loader = facts.loader
     if loader is None or loader.workers <= facts.num_cores:
         return None
@@ -123,7 +123,7 @@ def fewer_workers(facts: ScriptFacts) -> Verdict | None:
 
 
 def persistent_workers(facts: ScriptFacts) -> Verdict | None:
-    """Workers start anew in every epoch."""
+    """Detect workers that are started anew in every epoch."""
     loader = facts.loader
     if loader is None or not loader.workers or loader.persists or facts.epochs < 2:
         return None
@@ -141,7 +141,7 @@ def persistent_workers(facts: ScriptFacts) -> Verdict | None:
 
 
 def smaller_images(facts: ScriptFacts) -> Verdict | None:
-    """Images are decoded much larger than the model sees them."""
+    """Detect images that are decoded much larger than the model sees them."""
     items = facts.items
     if items is None or items.decoded is None or items.size is None or facts.headroom < WORTH:
         return None
@@ -162,7 +162,7 @@ def smaller_images(facts: ScriptFacts) -> Verdict | None:
 
 
 def materialize(facts: ScriptFacts) -> Verdict | None:
-    """The Dataset makes the same items in every epoch."""
+    """Detect a Dataset that makes the same items in every epoch."""
     items = facts.items
     if items is None or items.refusal or not items.item_bytes or facts.materialized:
         return None
@@ -181,7 +181,7 @@ def materialize(facts: ScriptFacts) -> Verdict | None:
 
 
 def larger_batch(facts: ScriptFacts) -> Verdict | None:
-    """Much of a step does not depend on the number of records."""
+    """Detect that much of a step does not depend on the number of records."""
     fixed = facts.fixed_share
     share = 1 - facts.waiting
     if fixed is None or fixed < FIXED_SHARE or share < MOSTLY:
@@ -200,7 +200,7 @@ def larger_batch(facts: ScriptFacts) -> Verdict | None:
 
 
 def python_lines(facts: ScriptFacts) -> Verdict | None:
-    """A line of the script's own Python takes much of a step."""
+    """Detect a line of the script's own Python that takes much of a step."""
     if not facts.lines or facts.lines[0].share < LINE or facts.largest in ("wait", "idle"):
         return None
     line = facts.lines[0]
@@ -215,7 +215,7 @@ def python_lines(facts: ScriptFacts) -> Verdict | None:
 
 
 def fewer_threads(facts: ScriptFacts) -> Verdict | None:
-    """Torch uses more threads than there are cores."""
+    """Detect that torch uses more threads than there are cores."""
     if facts.num_threads <= facts.num_cores or facts.gpu is not None:
         return None
     return Verdict(
@@ -228,7 +228,7 @@ def fewer_threads(facts: ScriptFacts) -> Verdict | None:
 
 
 def other_programs(facts: ScriptFacts) -> Verdict | None:
-    """Other programs take cores from the threads of an operator."""
+    """Detect other programs that take cores from the threads of an operator."""
     if facts.others_cores < BUSY * facts.num_cores or facts.gpu is not None:
         return None
     return Verdict(
@@ -241,7 +241,7 @@ def other_programs(facts: ScriptFacts) -> Verdict | None:
 
 
 def pinned_memory(facts: ScriptFacts) -> Verdict | None:
-    """Batches are copied to the GPU from pageable memory."""
+    """Detect batches that are copied to the GPU from pageable memory."""
     copy = shares(facts.spans).get("copy", 0.0)
     if facts.gpu is None or facts.loader is None or facts.loader.pins or copy < SLOW_COPY:
         return None
@@ -255,7 +255,7 @@ def pinned_memory(facts: ScriptFacts) -> Verdict | None:
 
 
 def rarer_validation(facts: ScriptFacts) -> Verdict | None:
-    """Validation takes a large part of the time."""
+    """Detect that validation takes a large part of the time."""
     whole_s = facts.step_s * facts.steps + facts.validation_s + facts.outside_s
     share = facts.validation_s / max(whole_s, 1e-9)
     if share < OFTEN:

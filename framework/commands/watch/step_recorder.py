@@ -118,7 +118,10 @@ class StepRecorder:
         return self._phase != Phase.VALIDATION
 
     def iterates(self) -> None:
-        """The script makes an iterator, which may start workers. ``asks`` was called."""
+        """Record that the script makes an iterator, which may start workers.
+
+        ``asks`` is called before this method.
+        """
         if self._phase == Phase.ASKED:
             self.counts.epochs += 1
             self.counts.epoch_starts.append(self.reached)
@@ -129,7 +132,7 @@ class StepRecorder:
                 self.counts.start_s.clear()
 
     def asks(self, loader: DataLoader[Any] | None) -> None:
-        """The script asks for a batch."""
+        """Record that the script asks for an iterator of ``loader``, or (None) for a batch."""
         if self._phase == Phase.ASKED:  # for the iterator
             return
         self._end_part()
@@ -140,7 +143,7 @@ class StepRecorder:
             self.loader = loader or self.loader
 
     def gets(self, batch: Any) -> None:
-        """A batch has come."""
+        """Record that ``batch`` has come."""
         if self._phase == Phase.VALIDATION:
             self._clock.mark(VALIDATION)
             return
@@ -156,13 +159,16 @@ class StepRecorder:
         self.reached = (self.reached[0] + self._got_s - self._asked_s, self.reached[1])
 
     def has_no_more(self) -> None:
-        """The DataLoader has no more batches."""
+        """Record that the DataLoader has no more batches."""
         if self._phase != Phase.VALIDATION:
             self._clock.mark("wait")
             self._phase = Phase.OUTSIDE
 
     def calls(self, module: nn.Module, inputs: tuple[Any, ...]) -> bool:
-        """A module is called, the first since the batch. Return whether it has parameters."""
+        """Record the first call since a batch of a module that has parameters.
+
+        Return whether ``module`` has parameters. If it has none, nothing is recorded.
+        """
         if module is not self.root:
             parameter = next(module.parameters(), None)
             if parameter is None:
@@ -209,7 +215,7 @@ class StepRecorder:
         return {**merged({}, spans), OTHER: ends}
 
     def end(self) -> None:
-        """The script has ended, or is no longer watched."""
+        """Record that the script has ended, or is no longer watched."""
         if self._phase != Phase.ASKED:
             self._end_part()
 

@@ -145,7 +145,10 @@ class TorchHooks:
         return following
 
     def _asks(self, loader: DataLoader[Any] | None) -> None:
-        """The script asks for an iterator or a batch. That may end the last wanted step."""
+        """Record that the script asks for an iterator or a batch.
+
+        This may end the last wanted step. The hooks are then removed, and ``finish`` is called.
+        """
         self._disarm()
         self.calls.stop()
         self.recorder.asks(loader)

@@ -193,7 +193,7 @@ def put_folder(
 
 
 def is_put(journal: Journal, results: Sequence[JobResult], path: Path) -> bool:
-    """Whether ``path`` is what ``put_folder`` makes, which was killed after the move."""
+    """Return whether ``put_folder`` was killed after it had moved its folder to ``path``."""
     try:
         manifest = from_json(str(path), (path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, DataError, ValueError):
