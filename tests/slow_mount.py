@@ -31,7 +31,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def why_not():
-    """Why nothing can be mounted here; "" if it can."""
+    """Return why nothing can be mounted here; "" if it can."""
     if os.geteuid() != 0:
         return "needs root, to mount a slow file system"
     if not Path("/dev/fuse").exists():
@@ -128,7 +128,7 @@ class Server:
 
 
 def names(path, offset, size):
-    """Entries of a folder from a place on, as many as fit."""
+    """Return entries of a folder from ``offset`` on, as many as fit into ``size`` bytes."""
     listed = b""
     for number, child in enumerate(sorted(path.iterdir())):
         name = os.fsencode(child.name)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def small_disk(size_bytes):
-    """Files of this process cannot grow beyond ``size_bytes``, as on a full disk."""
+    """Keep the files of this process from growing beyond ``size_bytes``, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:

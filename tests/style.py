@@ -27,6 +27,35 @@ PHRASES = re.compile(
 )
 # "``name``: explanation" inside a paragraph; more than two of them belong into a list
 FIELD = re.compile(r"``\w+``(, ``\w+``)*:")
+# a function's docstring that begins with one of these is no verb phrase
+NO_VERBS = frozenset(
+    [
+        "A",
+        "All",
+        "An",
+        "As",
+        "Each",
+        "Every",
+        "How",
+        "In",
+        "It",
+        "Many",
+        "No",
+        "Nothing",
+        "Of",
+        "One",
+        "Some",
+        "That",
+        "The",
+        "Those",
+        "To",
+        "Two",
+        "What",
+        "Where",
+        "Whether",
+        "Who",
+    ]
+)
 SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -78,12 +107,28 @@ def _of_node(path: Path, node: ast.AST) -> Iterator[Violation]:
         yield Violation(path, node.lineno, "argument name", node.arg)
     if isinstance(node, Function) and PHRASES.search(node.name.replace("_", " ")):
         yield Violation(path, node.lineno, "function name", node.name)
+    if isinstance(node, Function) and _describes_a_thing(node):
+        yield Violation(
+            path, node.lineno, "docstring without a verb", ast.get_docstring(node) or ""
+        )
     if isinstance(node, Documented):
         doc = ast.get_docstring(node) or ""
         listed = "\n- " in doc or any(section in doc for section in SECTIONS)
         if len(FIELD.findall(doc)) > 2 and not listed:
             line = 1 if isinstance(node, ast.Module) else node.lineno
             yield Violation(path, line, "docstring without a list", doc.splitlines()[0])
+
+
+def _describes_a_thing(node: Function) -> bool:
+    """Return whether a docstring says what a function is, in place of what it does.
+
+    Properties are things. The sentence of a test's name says what it does.
+    """
+    words = (ast.get_docstring(node) or "").split()
+    if not words or words[0] not in NO_VERBS or node.name.startswith("test_"):
+        return False
+    decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+    return not any("property" in name or name.endswith(".setter") for name in decorators)
 
 
 def is_nested(node: ast.IfExp) -> bool:

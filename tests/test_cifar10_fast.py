@@ -51,7 +51,7 @@ def trained(dataset, folder, *words, stop=lambda: False):
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """The digits, packed once as the recipe says."""
+    """Pack the digits once, as the recipe says, and return their folder."""
     folder = tmp_path_factory.mktemp("digits")
     prepare(
         config_of(folder),
@@ -64,14 +64,14 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(dataset, tmp_path_factory):
-    """A run of four epochs of three steps."""
+    """Train for four epochs of three steps, and return the folder of the run."""
     folder = tmp_path_factory.mktemp("whole")
     trained(dataset, folder)
     return folder
 
 
 def same(first, second):
-    """Whether two nested states hold the same bits."""
+    """Return whether two nested states hold the same bits."""
     if isinstance(first, torch.Tensor):
         return torch.equal(first, second)
     if isinstance(first, dict):
@@ -125,7 +125,7 @@ def test_the_first_layer_is_computed_from_the_data(whole):
 
 
 def ranks(dataset, folder, *words):
-    """The losses and the learned state of a short run on several ranks."""
+    """Train for a short time on one or more ranks, and return the losses and the learned state."""
     common = [f"dataset={dataset}", *WORDS, "epochs=2", "sink=[jsonl]"]
     done = paceline("train", *common, *words, f"hydra.run.dir={folder}")
     assert done.code == 0, done.err

@@ -125,7 +125,7 @@ def write_image(path: Path, pixels: np.ndarray) -> None:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A directory with two classes of photos of different sizes, and scenes with their masks."""
+    """Write photos of different sizes in two classes, and scenes with masks. Return the folder."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     rng = np.random.default_rng(0)
     for number in range(24):

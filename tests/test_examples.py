@@ -16,7 +16,7 @@ OWN = ROOT / "examples" / "own_model_and_data"
 
 
 def code_lines(path: Path) -> int:
-    """Lines of statements, without imports, docstrings, comments and blank lines."""
+    """Count the lines of statements, without imports, docstrings, comments and blank lines."""
     tree = ast.parse(path.read_text())
     skip = {
         line

@@ -65,7 +65,7 @@ FILES = {
 
 @pytest.fixture
 def scripts(monkeypatch):
-    """The two scripts as modules."""
+    """Return the two scripts as modules."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import gpu_bundle
     import gpu_go
@@ -79,7 +79,7 @@ def git(folder, *words):
 
 
 def make_tree(folder):
-    """A repository with the files that a go needs."""
+    """Make a repository with the files that ``go.py`` needs."""
     for name, text in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def make_tree(folder):
 
 
 def make_wheel(bundle, python):
-    """A package ``small`` in place of what the registry has."""
+    """Write a wheel of a package ``small`` in place of what the registry has."""
     folder = bundle / "wheels"
     folder.mkdir()
     files = {
@@ -108,7 +108,7 @@ def make_wheel(bundle, python):
 
 @pytest.fixture
 def bundling(scripts, tmp_path, monkeypatch):
-    """The script that makes bundles, of the small tree and without a registry."""
+    """Return the script that makes bundles, set to the small tree and to no registry."""
     module, _ = scripts
     make_tree(tmp_path / "tree")
     monkeypatch.setattr(module, "ROOT", tmp_path / "tree")
@@ -126,7 +126,7 @@ def bundle(bundling, tmp_path):
 
 
 def start(bundle, *words, **environment):
-    """A go, started as a user of the other machine would, in an unrelated folder."""
+    """Start ``go.py`` in an unrelated folder, as a user of the other machine would."""
     env = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     env.pop("OUT", None)
     command = [sys.executable, str(bundle / "go.py"), *words]

@@ -20,7 +20,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
 def targets(node):
-    """Every ``_target_`` in a YAML tree."""
+    """Yield every ``_target_`` in a YAML tree."""
     if isinstance(node, dict):
         if node.get("_target_", "???") != "???":  # Hydra's mark for what the user must give
             yield node["_target_"]
@@ -31,7 +31,7 @@ def targets(node):
 
 
 def module_of(target):
-    """The file of a ``_target_`` of ours; None for a class of another library."""
+    """Return the file of a ``_target_`` of ours; None for a class of another library."""
     parts = target.split(".")[:-1]
     if parts[0] == "framework":
         return PACKAGE.joinpath(*parts[1:]).with_suffix(".py")
@@ -41,7 +41,7 @@ def module_of(target):
 
 
 def mirrored_test(module):
-    """The test module of a module of ours."""
+    """Return the test module of a module of ours."""
     if EXAMPLES in module.parents:
         return TESTS / "examples" / f"test_{module.name}"
     return TESTS / module.parent.relative_to(PACKAGE) / f"test_{module.name}"

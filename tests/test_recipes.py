@@ -18,7 +18,7 @@ TINY = ["max_steps=2", "batch_size=16", "report_every=1", "hydra.run.dir=run"]
 
 
 def tiny_cifar() -> None:
-    """A folder as CIFAR-10's JPEG copies are: train/ and test/, a subfolder per class."""
+    """Write a folder like CIFAR-10's JPEG copies: train/ and test/, a subfolder per class."""
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
         for name in ("airplane", "bird", "cat"):
@@ -29,7 +29,7 @@ def tiny_cifar() -> None:
 
 
 def tiny_photographs() -> None:
-    """A folder of JPEGs, a subfolder per class; some of them are small."""
+    """Write a folder of JPEGs, a subfolder per class. Some of them are small."""
     rng = np.random.default_rng(0)
     for number in range(40):
         coarse = rng.integers(0, 256, (13, 14, 3), np.uint8)
@@ -128,7 +128,7 @@ def test_dali_decodes_jpegs_within_a_tolerance_of_ours():
 
 
 def write_idx(path: str, array: np.ndarray) -> None:
-    """MNIST's format, gzipped."""
+    """Write an array in MNIST's format, gzipped."""
     head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     with gzip.open(path, "wb") as file:
         file.write(head + array.tobytes())

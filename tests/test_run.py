@@ -64,7 +64,7 @@ FILES = {
 
 
 def make_config(dataset, *overrides):
-    """The plain configuration of ``paceline train`` on a few digits, with these changes."""
+    """Return the plain configuration of ``paceline train`` on a few digits and these overrides."""
     few = [
         "model.width=4",
         "batch_size=32",
@@ -87,7 +87,7 @@ def say_nothing(_):
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """The digits, packed once as the recipe says."""
+    """Pack the digits once, as the recipe says, and return their folder."""
     folder = tmp_path_factory.mktemp("digits")
     prepare(
         make_config(folder),
@@ -100,7 +100,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def threads():
-    """A run sets the number of threads; the next test starts as it was."""
+    """Restore the number of threads after a test, because a run sets it."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -113,7 +113,7 @@ def trained(dataset, run_dir, *overrides, stop=lambda: False, say=say_nothing):
 
 @pytest.fixture(scope="module")
 def run_dir(dataset, tmp_path_factory):
-    """A finished run; tests read what it left."""
+    """Finish a run, and return its folder. Tests read what it left."""
     folder = tmp_path_factory.mktemp("run")
     trained(dataset, folder)
     return folder
@@ -540,7 +540,7 @@ class Restless:
 
 @pytest.fixture
 def restless(monkeypatch):
-    """Lets ``workers.num=auto`` change everything after every batch."""
+    """Let ``workers.num=auto`` change everything after every batch."""
     monkeypatch.setattr(live_tuning, "LOOK_S", 0.0)
     monkeypatch.setattr(live_tuning, "LEAST_BATCHES", 1)
     monkeypatch.setattr(live_tuning, "Tuner", Restless)

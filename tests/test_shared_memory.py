@@ -22,7 +22,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def maker():
-    """A process that has made shared memory, and the name of it."""
+    """Yield a process that has made shared memory, and the name of that memory."""
     command = [sys.executable, "-c", MAKE_SEGMENT]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         name = process.stdout.readline().strip()

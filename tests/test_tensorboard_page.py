@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 def call(url: str, body: dict | None = None, method: str | None = None):
-    """One request of the WebDriver protocol, or a plain page."""
+    """Send a request of the WebDriver protocol, or get a plain page, and return the parsed JSON."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -49,7 +49,7 @@ def call(url: str, body: dict | None = None, method: str | None = None):
 
 
 def wait_for(ask, limit_s: float = 60):
-    """The first true answer."""
+    """Ask until an answer is true or ``limit_s`` has passed, and return the last answer."""
     end = time.monotonic() + limit_s
     while True:
         try:
@@ -63,7 +63,7 @@ def wait_for(ask, limit_s: float = 60):
 
 @pytest.fixture
 def started():
-    """Starts programs, and ends them."""
+    """Yield a function that starts programs, and stop them after the test."""
     processes: list[subprocess.Popen] = []
 
     def start(*words: object) -> None:

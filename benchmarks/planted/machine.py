@@ -27,7 +27,7 @@ LATENCY_MS = 10.0
 
 
 def _computing(folder: Path, width: int = 4) -> list[str]:
-    """A model with small operators, in which threads wait more than they compute."""
+    """Return words for a model whose operators are small: threads wait more than they compute."""
     return [
         "model=resnet9",
         f"model.width={width}",
@@ -40,12 +40,15 @@ def _computing(folder: Path, width: int = 4) -> list[str]:
 
 
 def _scaling(folder: Path) -> list[str]:
-    """A model with large operators, which compute faster on more cores."""
+    """Return words for a model with large operators, which compute faster on more cores."""
     return _computing(folder, width=32)
 
 
 def _small_scaling(folder: Path) -> list[str]:
-    """The same in a fraction of the time, since a quota makes each step several times as long."""
+    """Return words for a smaller model than ``_scaling``, which takes a fraction of its time.
+
+    The time matters because a quota makes each step several times as long.
+    """
     return _computing(folder, width=16)
 
 

@@ -27,13 +27,13 @@ def _sleepy(folder: Path, seconds: float) -> list[str]:
 
 
 def _wide(folder: Path) -> list[str]:
-    """Gradients of 3 MB in every step, beside much computing."""
+    """Return words for gradients of 3 MB in every step, beside much computing."""
     model = "model._target_=planted.rank_users.WideModel"
     return _of_ranks(folder, model, width=256, batch_size=1024)
 
 
 def _uneven(folder: Path, neighbors: int) -> list[str]:
-    """Records of several lengths, of which each rank has one in a step."""
+    """Return words for records of several lengths, of which each rank has one in a step."""
     lengths = f"planted.rank_users.Lengths, longest: 60000, neighbors: {neighbors}"
     data = ("data=dataset", f"data.train={{_target_: {lengths}}}", "data.val=null")
     fields = ("data.fields=[image,label]", "data.ragged=[image]", "shuffle=false")

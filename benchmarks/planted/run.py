@@ -14,7 +14,7 @@ def _small(folder: Path, count: int) -> list[str]:
 
 
 def _validating(folder: Path) -> list[str]:
-    """Epochs of four steps, each with a validation on 64 batches."""
+    """Return words for epochs of four steps, each with a validation on 64 batches."""
     val = write_raw(folder / "val4096.h5", 4096, 64)
     return [
         *_small(folder, 256),

@@ -19,7 +19,7 @@ def _image(channels=3, height=4, width=8, dtype=torch.uint8):
 
 
 def _slow(image, numbers, flip, flip_vertical):
-    """One record at a time."""
+    """Flip one record at a time."""
     changed = []
     for record, (mirror, turn) in zip(image, numbers.tolist(), strict=True):
         sides = [side for side, chosen in ((2, mirror < flip), (1, turn < flip_vertical)) if chosen]

@@ -48,7 +48,7 @@ each = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def operators(monkeypatch):
-    """As on a GPU: without the functions in C, which the compiler cannot look into."""
+    """Leave out the functions in C, as on a GPU: the compiler cannot look into them."""
     for module in (color_jitter, normalize):
         monkeypatch.setattr(module, "find", lambda name: None)
     torch.compiler.reset()
@@ -150,7 +150,7 @@ def test_the_compiled_one_is_used_after_a_first_batch():
 
 
 def one_off(batch, key):
-    """Another last bit, compiled, in batches of three."""
+    """Change the last bit of each value, but only if compiled, in batches of three."""
     image = batch["image"].to(torch.float32)
     if torch.compiler.is_compiling() and len(image) == 3:
         image = torch.nextafter(image, image + 1)
@@ -185,7 +185,7 @@ def test_compiled_code_rounds_as_operators_do(monkeypatch):
 
 
 def rows(batch, key):
-    """A view, for which nothing has to be compiled."""
+    """Return a view, for which nothing has to be compiled."""
     return {"image": batch["image"].flatten(1)}
 
 
@@ -206,7 +206,7 @@ def plus_one(batch, key):
 
 
 def unlike_a_graph(batch, key):
-    """It reads the device."""
+    """Read a number from the device, which a graph cannot do."""
     return {"image": batch["image"] + int(batch["image"].sum().item() > 0)}
 
 

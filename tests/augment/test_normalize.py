@@ -24,7 +24,7 @@ def way(request, monkeypatch):
 
 
 def _slow(image, mean, std):
-    """One pixel at a time, in double precision."""
+    """Normalize one pixel at a time, in double precision."""
     expected = torch.zeros(image.shape, dtype=torch.float64)
     for place in torch.cartesian_prod(*[torch.arange(size) for size in image.shape]).tolist():
         record, channel, row, column = place

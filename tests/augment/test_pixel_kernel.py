@@ -27,7 +27,7 @@ def interpreted(monkeypatch):
 
 @pytest.fixture
 def compiled(monkeypatch, tmp_path):
-    """The module as it is on a GPU."""
+    """Return the kernel's module as it is on a GPU."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.delitem(sys.modules, MODULE, raising=False)

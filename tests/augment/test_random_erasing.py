@@ -16,7 +16,7 @@ def erasing(probability=1.0, scale=(0.02, 0.33), ratio=(0.3, 3.3), value=(0.0,),
 
 
 def _slow(numbers):
-    """One record, in plain numbers: what is painted."""
+    """Return which pixels of one record are painted (bool [HEIGHT, WIDTH]), in plain numbers."""
     area = (0.02 + numbers[1] * 0.31) * HEIGHT * WIDTH
     ratio = 0.3 * (3.3 / 0.3) ** numbers[2]
     tall = min(HEIGHT, max(1, round(math.sqrt(area * ratio))))

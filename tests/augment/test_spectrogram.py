@@ -16,14 +16,17 @@ def _augment(**options):
 
 
 def _mel(hertz):
-    """Slaney's scale, word by word."""
+    """Convert hertz to Slaney's mel scale, word by word as it is defined."""
     if hertz < 1000:
         return hertz / (200 / 3)
     return 15 + math.log(hertz / 1000) / (math.log(6.4) / 27)
 
 
 def _bank(rate, window, bands, low, high):
-    """librosa's formula, a number at a time, with the scale inverted by bisection."""
+    """Return the mel filters by librosa's formula, a number at a time.
+
+    Bisection inverts the scale.
+    """
 
     def hertz(mel):
         lower, upper = 0.0, rate
@@ -48,7 +51,7 @@ def _bank(rate, window, bands, low, high):
 
 
 def _reference(sound):
-    """The whole way by NumPy's discrete Fourier transform, a frame at a time."""
+    """Return the whole log-mel spectrogram by NumPy's discrete Fourier transform, by frame."""
     padded = np.pad(sound.astype(np.float64), WINDOW // 2)
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
     bank = _bank(RATE, WINDOW, BANDS, 0, RATE / 2)

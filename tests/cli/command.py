@@ -64,7 +64,7 @@ def _without_pytest(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def losses(run_dir: Path, split: str = "train") -> list[float]:
-    """The loss of every report of a run."""
+    """Return the loss of every report of a run."""
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     return [line["loss"] for line in map(json.loads, lines) if line["split"] == split]
 
@@ -87,7 +87,10 @@ def write_linear(folder: Path) -> None:
 
 
 def is_one_error_line(done: Done, number: str) -> bool:
-    """Whether the command ended in exactly one error line of that number, without a traceback."""
+    """Return whether the command ended in exactly one error line, without a traceback.
+
+    The line must have the error ``number``.
+    """
     lines = [line for line in done.err.splitlines() if line.startswith("error[")]
     return (
         len(lines) == 1

@@ -29,7 +29,7 @@ SUMMARY = {
 
 @pytest.fixture
 def printed(tmp_path, capsys):
-    """Prints what a run with such a summary says at its end."""
+    """Return a function that returns what a run with a changed summary prints at its end."""
 
     def printed(**change):
         (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, **change}))
@@ -135,9 +135,10 @@ def test_a_sweep_says_how_much_of_each_job_was_waiting(tmp_path, capsys):
 
 
 def sweep(folder, rates, load=0.1, takes_turns=True):
-    """Jobs of a sweep over loaders and seeds: loader -> records per second, a job each.
+    """Write jobs of a sweep over loaders and seeds, and return them.
 
-    Beside each job, other programs keep ``load`` cores more busy than beside the one before.
+    ``rates`` maps a loader to records per second, a job each. Beside each job, other programs
+    keep ``load`` cores more busy than beside the one before.
     """
     jobs = [
         (loader, seed, loader_rates[seed])

@@ -75,7 +75,7 @@ STEPS = 14  # 40 records in batches of 6, twice
 
 @pytest.fixture(autouse=True)
 def _stores():
-    """The same records as a store of each format."""
+    """Write the same records as a store of each format."""
     Path("mine.py").write_text(MINE)
     words = ("input=function", "input.function=mine.record", "input.items=40", KINDS)
     for output in ("hdf5", "lmdb"):
@@ -89,14 +89,14 @@ def _stores():
 
 
 def train(*words: str) -> list[float]:
-    """The losses of a run on one process."""
+    """Train on one process, and return the losses."""
     done = paceline("train", *TRAIN, "data.train=hdf5", "hydra.run.dir=run", *words)
     assert done.code == 0, done.err
     return losses(Path("run"))
 
 
 def swept(folder: str, *words: str) -> list[list[float]]:
-    """The losses of the jobs of a sweep."""
+    """Run a sweep, and return the losses of each job."""
     done = paceline("train", "-m", *TRAIN, *words, f"hydra.sweep.dir={folder}", limit_s=300)
     assert done.code == 0, done.out + done.err
     return [losses(path.parent) for path in Path(folder).glob("*/metrics.jsonl")]

@@ -29,7 +29,7 @@ FACTS = {"model.in_channels": 3, "model.num_classes": 7}
 
 
 def make_store(path, num_classes=7, num_records=42):
-    """A store of random colors, at ``path``."""
+    """Write a store of random colors to ``path``, and return ``path``."""
     labels = np.arange(num_records, dtype=np.int64) % num_classes
     images = np.random.default_rng(0).integers(0, 200, (num_records, 3, 8, 8), np.uint8)
     np.savez(f"{path}.npz", image=images, label=labels)
@@ -39,7 +39,7 @@ def make_store(path, num_classes=7, num_records=42):
 
 
 def make_folder(store, path):
-    """The same records as PNG files."""
+    """Write the records of a store as PNG files below ``path``, and return ``path``."""
     pack(Packing(StoreInput(store), FolderWriter, path, make_part=HDF5Writer))
     return path
 

@@ -38,7 +38,7 @@ def weights(run):
 
 
 def resumed(run, step, *words):
-    """The run, killed after ``step`` and resumed."""
+    """Resume a copy of a run that was killed after ``step``, and return the copy's path."""
     again = Path("runs", f"{run.name}-{step}")
     shutil.copytree(run, again)
     (again / "summary.json").unlink()

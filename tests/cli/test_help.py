@@ -7,7 +7,10 @@ from tests.faults.forked import paceline
 
 
 def chosen(command, *words, config_dir=None):
-    """What the help says of the choices that were typed: all that it does not say without them."""
+    """Return what the help says of the choices that were typed.
+
+    It is all that the help does not say without them.
+    """
     text = help_text(command, config_dir, words)
     assert text.startswith(help_text(command, config_dir))
     return text.removeprefix(help_text(command, config_dir)).strip("\n")

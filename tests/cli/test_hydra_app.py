@@ -36,7 +36,7 @@ def test_an_unknown_option_names_the_nearest():
 
 @pytest.fixture
 def compositions(monkeypatch):
-    """The modes for which a configuration was composed, in order."""
+    """Return a list of the modes for which a configuration was composed, in order."""
     modes = []
     load = GuardedLoader.load_configuration
 

@@ -21,7 +21,7 @@ EXAMPLE = str(Path(__file__).parents[2] / "examples" / "own_model_and_data")
 
 
 def job(*words):
-    """What ``--cfg job`` prints, and what is said beside it."""
+    """Return the configuration that ``--cfg job`` prints, and what is written to stderr."""
     done = paceline("train", *words, "--cfg", "job")
     assert done.code == 0, done.err
     return yaml.safe_load(done.out), done.err

@@ -32,7 +32,7 @@ def test_a_directory_holds_one_run():
 
 
 def failed(**ending):
-    """A claimed directory whose run has ended like this."""
+    """Claim a run directory, and write ``ending`` as the end of its run."""
     take()
     ending = {"code": 3, "reason": "error", "step": None, "checkpoint": None} | ending
     Path("run/exit.json").write_text(json.dumps(ending))

@@ -26,7 +26,7 @@ WAYS = {
 
 
 def write_recipe(text: str) -> None:
-    """A recipe somebody sent, and the package it wants to run."""
+    """Write a recipe that somebody sent, and the package that it wants to run."""
     Path("evil.py").write_text(EVIL)
     Path("recipes").mkdir(exist_ok=True)
     body = "defaults:\n  - digits\nmodel: {_target_: evil.Net}\n"

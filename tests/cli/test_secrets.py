@@ -22,7 +22,7 @@ prepare: {train: {input: {note: "the ${source} of ${oc.env:PACELINE_SECRET}"}}}
 
 @pytest.fixture
 def mine(monkeypatch):
-    """A folder of recipes that use the environment."""
+    """Write a folder of recipes that use the environment, and return words to train with it."""
     monkeypatch.setenv("PACELINE_SECRET", SECRET)
     monkeypatch.setenv("PACELINE_WIDTH", "8")
     Path("mine/recipes").mkdir(parents=True)
@@ -32,7 +32,7 @@ def mine(monkeypatch):
 
 
 def leaks(*folders):
-    """The files that have it."""
+    """Return the paths of the files that hold the secret."""
     paths = [path for folder in folders for path in Path(folder).rglob("*") if path.is_file()]
     assert paths
     return [str(path) for path in paths if SECRET.encode() in path.read_bytes()]

@@ -47,7 +47,10 @@ def reports(run_dir="run"):
 
 @pytest.fixture
 def linear():
-    """Words for a model that never learns: it is as good after each epoch of two steps."""
+    """Write a model that never learns, and return the words that train it.
+
+    It is as good after each epoch of two steps.
+    """
     write_linear(Path("mine"))
     return (*SMALL, "optim.lr=0", "epochs=9", "stop.metric=accuracy", "stop.patience=3")
 

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.skipif(bool(refused()), reason=re
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """Packed digits."""
+    """Pack digits, and return their path."""
     folder = tmp_path_factory.mktemp("digits")
     done = paceline(
         "train",
@@ -113,7 +113,7 @@ class Run:
             time.sleep(0.02)
 
     def ended(self):
-        """(exit code, output) of each host."""
+        """Wait for all hosts, and return (exit code, output) of each."""
         outputs = [process.communicate(timeout=LIMIT_S)[0] for process in self.processes]
         return [
             (process.returncode, output)
@@ -131,7 +131,7 @@ class Run:
 
 
 def log(run_dir):
-    """What is no measurement."""
+    """Return the columns of the run's metrics that are no measurements."""
     path = run_dir / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [(line["split"], line["step"], line["loss"].hex(), line["lr"].hex()) for line in lines]
@@ -139,7 +139,7 @@ def log(run_dir):
 
 @pytest.fixture
 def started(tmp_path, dataset):
-    """``started(2)``: a run on so many hosts."""
+    """Yield ``start``: ``start(2)`` returns a run on two hosts."""
     with ExitStack() as stack:
 
         def start(num_hosts, *words):

@@ -22,7 +22,7 @@ def needs(plugin: str):
 
 
 def ended() -> list[tuple[str, int]]:
-    """(status, exit code) of each job."""
+    """Return (status, exit code) of each job."""
     folders = sorted(path.parent for path in Path("sweep").glob("*/exit.json"))
     codes = [json.loads((folder / "exit.json").read_text())["code"] for folder in folders]
     return [

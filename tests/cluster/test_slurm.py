@@ -31,7 +31,7 @@ def slurm(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with packed digits."""
+    """Pack digits, and return the folder that holds them."""
     folder = tmp_path_factory.mktemp("place")
     done = paceline(
         "train",

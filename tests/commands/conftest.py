@@ -7,7 +7,7 @@ from framework.order.batches import Order
 
 @pytest.fixture
 def epochs_read(monkeypatch) -> list[int]:
-    """The epochs whose order was asked for, in turn."""
+    """Return a list of the epochs whose order was asked for, in turn."""
     epochs: list[int] = []
     shares = Order.shares
 

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def refused(where, block, allowed=(), **runtime):
-    """The ConfigError's line."""
+    """Return the line of the ConfigError that ``build`` raises."""
     with pytest.raises(ConfigError) as caught:
         build(where, block, allowed, **runtime)
     return str(caught.value)

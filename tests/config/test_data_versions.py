@@ -16,7 +16,7 @@ CONFIG = {**OLDER, "select": None, "fold": None, "folds": None, "fold_by": None}
 
 
 def state_of(train, val=None):
-    """The part of a state that tells which data it is of."""
+    """Return the part of a state that tells which data it is of."""
     config = {**CONFIG, "data": {"train": train, "val": val}}
     manifests = {"": open_store(val).manifest} if val else {}
     return {

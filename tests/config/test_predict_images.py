@@ -103,7 +103,10 @@ def test_a_class_without_a_name_is_its_number():
 
 @pytest.fixture(scope="module")
 def shrunk(tmp_path_factory):
-    """A run whose images of several sizes were cut and scaled to 12 x 8 when they were packed."""
+    """Train a run on images that were scaled when they were packed, and return its folder.
+
+    The images had several sizes, and were cut and scaled to 12 x 8.
+    """
     folder = tmp_path_factory.mktemp("shrunk")
     generator = np.random.default_rng(0)
     for number in range(24):

@@ -34,7 +34,7 @@ def splits(tmp_path, writer=HDF5):
 
 
 def packed(config):
-    """What ``prepare`` asks to pack: (split, path)."""
+    """Return what ``prepare`` asks to pack: (split, path)."""
     asked = []
     prepare(
         config,
@@ -230,7 +230,7 @@ def test_waiting_for_another_packer_is_reported_once(tmp_path):
 
 
 def sets(tmp_path, **blocks):
-    """A configuration with two validation sets, and these blocks of ``prepare.val``."""
+    """Return a configuration with two validation sets, and these blocks of ``prepare.val``."""
     config = splits(tmp_path)
     val = {name: str(tmp_path / f"{name}.store") for name in ("clean", "noisy")}
     source = {"_target_": "framework.data.hdf5.hdf5_source"}

@@ -32,7 +32,7 @@ class Record:
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """The name of a package that must not be run."""
+    """Write a package that must not be run, and return its name."""
     name = f"unrun_{tmp_path.name.replace('-', '_')}"
     Path(name).mkdir()
     Path(name, "__init__.py").write_text(f"from {name}.inner import Plain as Other\n")

@@ -111,7 +111,7 @@ KINDS_AND_WAYS = [(kind, *way) for kind in SOURCES for way in TAKEN.get(kind, WA
 
 
 def pixels(seed: int, height: int = 16, width: int = 12, channels: int = 3) -> np.ndarray:
-    """A smooth picture, uint8 [height, width, channels]."""
+    """Return a smooth picture, uint8 [height, width, channels]."""
     coarse = np.random.default_rng(seed).integers(0, 256, (4, 4, channels), np.uint8)
     return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR).reshape(
         height, width, channels
@@ -123,7 +123,7 @@ def jpeg(seed: int, height: int = 16, width: int = 12) -> bytes:
 
 
 def label_map(seed: int, height: int = 16, width: int = 12) -> np.ndarray:
-    """A box of class 7 on class 0, uint8 [1, height, width]."""
+    """Return a box of class 7 on class 0, uint8 [1, height, width]."""
     values = np.zeros((1, height, width), np.uint8)
     top, left = np.random.default_rng(seed).integers(0, 5, 2).tolist()
     values[:, top : top + height // 2, left : left + width // 2] = 7
@@ -131,7 +131,10 @@ def label_map(seed: int, height: int = 16, width: int = 12) -> np.ndarray:
 
 
 def map_records(count: int, encoded: bool) -> dict:
-    """Records with an image and its label map; the image's first channel is 30 times the map."""
+    """Return records with an image and its label map.
+
+    The image's first channel is 30 times the map.
+    """
     maps = [label_map(number) for number in range(count)]
     images = [
         np.concatenate([30 * values, values, pixels(n).transpose(2, 0, 1)[:1]])
@@ -147,7 +150,10 @@ def map_records(count: int, encoded: bool) -> dict:
 
 
 def ragged_records(count: int) -> dict:
-    """Records with fields of any length, some of them empty, beside JPEGs of 16 x 12 pixels."""
+    """Return records with fields of any length, some of them empty, beside JPEGs.
+
+    The JPEGs have 16 x 12 pixels.
+    """
     rng = np.random.default_rng(0)
     corners = [np.sort(rng.uniform(0, 12, (n % 4, 2, 2)), axis=1) for n in range(count)]
     texts = ["", "Zürich", "日本", "a longer line of text"]
@@ -201,9 +207,9 @@ class DrawingDataset(RecordsDataset):
 
 
 def write_folder(path: str, images: list[bytes]) -> str:
-    """``images`` as .jpg files in three classes, so that file ``i`` is image ``i``.
+    """Write ``images`` as .jpg files in three classes, and return the absolute path.
 
-    Returns the absolute path.
+    File ``i`` is image ``i``.
     """
     for number, data in enumerate(images):
         file = Path(path, "abc"[number * 3 // len(images)], f"{number:03d}.jpg")
@@ -213,7 +219,7 @@ def write_folder(path: str, images: list[bytes]) -> str:
 
 
 def write_tar(path: str, members: list[tuple[str, bytes]], kind: int = tarfile.PAX_FORMAT) -> str:
-    """An archive of (name, bytes)."""
+    """Write an archive of (name, bytes), and return its path."""
     with tarfile.open(path, "w", format=kind) as archive:
         for name, data in members:
             entry = tarfile.TarInfo(name)
@@ -223,7 +229,7 @@ def write_tar(path: str, members: list[tuple[str, bytes]], kind: int = tarfile.P
 
 
 def write_shards(path: str, records: dict) -> str:
-    """Records in two shards of a folder, as webdataset writes them."""
+    """Write records into two shards of a folder, as webdataset does, and return its path."""
     os.makedirs(path)
     suffixes = {name: OPTIONS["tar_ragged"]["fields"][name] for name in records}
     count = len(records["image"])
@@ -238,7 +244,7 @@ def write_shards(path: str, records: dict) -> str:
 
 
 def member_bytes(value: Any, suffix: str) -> bytes:
-    """A value as webdataset writes it."""
+    """Return a value as webdataset writes it."""
     if suffix.endswith("npy"):
         file = io.BytesIO()
         np.save(file, value)
@@ -247,7 +253,10 @@ def member_bytes(value: Any, suffix: str) -> bytes:
 
 
 def write_parquet(path: Any, records: dict, rows: int = 3) -> Any:
-    """Images and labels as a Hugging Face dataset has them, in groups of ``rows`` rows."""
+    """Write images and labels as a Hugging Face dataset has them, and return the path.
+
+    A group has ``rows`` rows.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -268,7 +277,7 @@ def write_parquet(path: Any, records: dict, rows: int = 3) -> Any:
 
 
 def write_case(kind: str, count: int) -> tuple[str, dict]:
-    """(path, records) of a store of this kind, in the current directory."""
+    """Write a store of this kind into the current directory, and return (path, records)."""
     if kind == "folder":
         images = [jpeg(number) for number in range(count)]
         labels = np.array([number * 3 // count for number in range(count)])
@@ -303,7 +312,7 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
 
 
 def write_layered(kind: str, count: int) -> tuple[str, dict]:
-    """(path, records) of a store with a layer of every edit.
+    """Write a store with a layer of every edit, and return (path, records).
 
     As packed it has half of the records and one too many, a wrong label, and a field too few.
     """
@@ -338,7 +347,7 @@ def _together(first: Any, second: Any) -> Any:
 
 
 def write_base(path: str, records: dict, fields: dict, in_shards: bool) -> None:
-    """A store under the keys of ``write_store``, perhaps a folder of one file."""
+    """Write a store under the keys of ``write_store``, perhaps as a folder of one file."""
     if not in_shards:
         write_store(path, records, fields)
         return
@@ -357,7 +366,7 @@ def edit(path: str, kind: str, value: str) -> None:
 
 
 def open_case(kind: str, path: str):
-    """A RecordStore of this kind."""
+    """Return a RecordStore of this kind."""
     if kind.endswith("layered"):
         return open_store(path)
     made = {
@@ -372,13 +381,13 @@ def open_case(kind: str, path: str):
 
 
 def make_store(kind: str, count: int = 7):
-    """(store, records)."""
+    """Write and open a store of this kind, and return (store, records)."""
     path, records = write_case(kind, count)
     return open_case(kind, path), records
 
 
 def make_source(kind: str, count: int = 10, **options) -> Source:
-    """A Source over ``count`` records; ``options`` as in ``make_context``."""
+    """Return a Source over ``count`` records; ``options`` as in ``make_context``."""
     context = make_context(**options)
     if kind == "synthetic":
         return SyntheticSource("train", (3, 4, 4), 3, count, context=context)
@@ -400,7 +409,7 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
 
 
 def plain(records) -> dict[str, list]:
-    """Records or a batch as lists, to be compared."""
+    """Return records or a batch as lists, to be compared."""
     return {name: plain_values(values) for name, values in records.items()}
 
 
@@ -418,29 +427,32 @@ def plain_values(values) -> list:
 
 
 def rows(records, indices) -> dict[str, list]:
-    """What ``read(indices)`` is to return, as lists."""
+    """Return what ``read(indices)`` is to return, as lists."""
     return {name: [values[index] for index in indices] for name, values in plain(records).items()}
 
 
 def micros(source, epoch: int = 0, start: int = 0) -> list:
-    """An epoch as lists, to be compared."""
+    """Return an epoch as lists, to be compared."""
     return [(plain(batch), weight, last) for batch, weight, last in source.batches(epoch, start)]
 
 
 def shares(order, epoch: int = 0, start: int = 0) -> list:
-    """What the order says of an epoch, as lists."""
+    """Return what the order says of an epoch, as lists."""
     return [
         (share.indices.tolist(), share.weight, share.last) for share in order.shares(epoch, start)
     ]
 
 
 def child_read(stores: list, sender) -> None:
-    """In a child process: read through the parent's stores, and through new ones."""
+    """Read through the parent's stores and through new ones, and send what was read.
+
+    This runs in a child process.
+    """
     indices = torch.tensor([2, 0, 2])
     pairs = [(store, open_case(kind, store.path)) for kind, store in stores]
     sender.send([tuple(plain(store.read(indices)) for store in pair) for pair in pairs])
 
 
 def encoded_records(count: int) -> dict:
-    """Records with image files instead of pixels."""
+    """Return records with image files instead of pixels."""
     return {"image": [jpeg(number) for number in range(count)], "label": np.arange(count) % 3}

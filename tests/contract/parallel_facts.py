@@ -11,12 +11,12 @@ PASSES = 3
 
 
 def passes(rank):
-    """This rank's inputs, a pass at a time: small whole numbers, so that sums are exact."""
+    """Return this rank's inputs, a pass at a time: small whole numbers, whose sums are exact."""
     return [torch.tensor([[float(1 + number), float(10 * rank)]]) for number in range(PASSES)]
 
 
 def own_gradient(rank, number):
-    """The gradient of one pass alone."""
+    """Return the gradient of one pass alone."""
     return passes(rank)[number][0].tolist()
 
 
@@ -48,7 +48,7 @@ def computes_the_same(wrapped, model):
 
 
 def train(parallel, wrapped):
-    """One optimizer step over all passes: the gradient after each."""
+    """Take one optimizer step over all passes, and return the gradient after each pass."""
     optimizer, seen = torch.optim.SGD(wrapped.parameters(), lr=1.0), []
     optimizer.zero_grad()
     for number, x in enumerate(passes(parallel.rank)):
@@ -60,7 +60,10 @@ def train(parallel, wrapped):
 
 
 def numbers(parallel):
-    """Totals, and forty steps of which the last rank wants to stop from the fourth on."""
+    """Return totals, gathered numbers, times of a wait, and what forty steps agree on.
+
+    The last rank wants to stop from the fourth step on.
+    """
     sums = torch.tensor([1.0 + parallel.rank, 2.0**53 - 1], dtype=torch.float64)
     total = parallel.total(sums)
     last = parallel.rank == parallel.world_size - 1
@@ -78,7 +81,7 @@ def numbers(parallel):
 
 
 def waited(parallel):
-    """When this rank came to a wait, and when it passed; rank 0 comes late."""
+    """Return when this rank came to a wait, and when it passed; rank 0 comes late."""
     if parallel.rank == 0:
         time.sleep(0.2)
     arrived_s = time.monotonic()

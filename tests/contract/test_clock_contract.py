@@ -32,7 +32,7 @@ def finish():
 
 
 def work():
-    """Something that takes at least 2 ms of the device and of the host."""
+    """Keep the device and the host busy for at least 2 ms."""
     if torch.cuda.is_available():
         torch.cuda._sleep(5_000_000)
     end = perf_counter() + 2e-3

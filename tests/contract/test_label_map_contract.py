@@ -84,7 +84,7 @@ named = {"ids": lambda part: type(part).__name__}
 
 @pytest.fixture
 def make():
-    """Makes sources that are closed at the end."""
+    """Yield a function that makes sources, which are closed at the end."""
     made = []
 
     def source(kind, **options):

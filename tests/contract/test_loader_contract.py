@@ -37,7 +37,7 @@ def _unchanged(batch, epoch):
 
 @pytest.fixture(params=LOADERS)
 def make(request):
-    """Makes loaders that are closed at the end."""
+    """Yield a function that makes loaders, which are closed at the end."""
     made = []
 
     def loader(source=None, augment=_unchanged, clock=None, **options):

@@ -60,7 +60,7 @@ class Net(nn.Linear):
 
 
 def model(batch):
-    """A net in training mode. Texts are compared in validation only."""
+    """Return a net in training mode. Texts are compared in validation only."""
     torch.manual_seed(0)
     return Net(3, 3).train("text" not in batch)
 
@@ -70,7 +70,7 @@ def part(batch, start, stop):
 
 
 def means(objective, result):
-    """Loss and metrics, as a report has them."""
+    """Return loss and metrics, as a report has them."""
     tally = Tally(objective)
     tally.add(result, True, 1, None)
     return tally.means(lambda sums: sums)[0]

@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module", params=["none", "dp", "ddp"])
 def ranks(request, tmp_path_factory):
-    """What each rank found."""
+    """Return what each rank found."""
     if request.param == "ddp":
         return launched("contract", tmp_path_factory.mktemp("contract"))
     return [facts_of({"none": NoParallel, "dp": DataParallel}[request.param](device=CPU))]

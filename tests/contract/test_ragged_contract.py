@@ -52,7 +52,7 @@ STORES = [(HDF5Writer, HDF5Store), (LMDBWriter, LMDBStore)]
 
 @pytest.fixture
 def make():
-    """Makes sources that are closed at the end."""
+    """Yield a function that makes sources, which are closed at the end."""
     made = []
 
     def source(kind, count=10, **options):

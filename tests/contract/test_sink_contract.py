@@ -42,7 +42,7 @@ def report(step, split="train", **change):
 
 @pytest.fixture(params=KINDS)
 def make(request, tmp_path):
-    """Makes a sink of one kind in one run directory."""
+    """Return a function that makes a sink of one kind in one run directory."""
 
     def make(start_step=0, sample=SAMPLE):
         return KINDS[request.param](

@@ -34,7 +34,7 @@ ORDERS = [
 
 @pytest.fixture
 def make():
-    """Makes sources that are closed at the end."""
+    """Yield a function that makes sources, which are closed at the end."""
     made = []
 
     def source(kind, *args, **options):
@@ -126,7 +126,7 @@ def test_workers_do_not_change_a_batch(make, kind, transform):
 
 
 def looks(source):
-    """What a record looks like each time that it comes in epoch 1, by its index."""
+    """Return what a record looks like each time that it comes in epoch 1, by its index."""
     seen = {}
     for batch, *_ in micros(source, 1):
         keys = batch.pop(DRAW_KEYS, batch["index"])

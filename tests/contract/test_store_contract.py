@@ -16,7 +16,7 @@ ORDERS = [[0, 1, 2], [6, 0, 3], [2, 2, 2], [5], []]
 
 @pytest.fixture(params=STORES)
 def case(request):
-    """(store, records)."""
+    """Yield (store, records) of each kind."""
     store, records = make_store(request.param)
     yield store, records
     store.close()
@@ -151,7 +151,7 @@ def test_a_child_started_afresh_reads_the_parents_stores(method):
 
 
 def _check_child(method, cases, opened):
-    """A child reads what is expected, and afterwards the parent still can."""
+    """Check that a child reads what is expected, and that the parent still can afterwards."""
     for _, store, _ in cases[: len(cases) * opened]:
         store.read(torch.tensor([1]))
     context = multiprocessing.get_context(method)

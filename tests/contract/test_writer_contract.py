@@ -34,7 +34,7 @@ def kind(request):
 
 
 def _start(path, kind="raw", count=6, parts=2):
-    """A writer that was given all its records and not closed."""
+    """Return a writer that was given all its records and not closed."""
     fields, make = KINDS[kind]
     writer, records = WRITERS[path][0](path, fields=fields, num_records=count), make(count)
     for rows_of_part in np.array_split(np.arange(count), parts):

@@ -24,12 +24,12 @@ steps = st.lists(seconds, min_size=1, max_size=200)
 
 
 def nearest_rank(values, share):
-    """The quantile, exactly."""
+    """Return the quantile, exactly."""
     return sorted(values)[max(1, math.ceil(share * len(values))) - 1]
 
 
 def counted(*values):
-    """A span that keeps no step as it was."""
+    """Return a span that keeps no step exactly: all are counted in buckets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(framework.contracts.span, "MOST_RECENT", 0)
         return Span() + span(*values)

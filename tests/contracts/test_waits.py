@@ -5,7 +5,7 @@ from framework.contracts.waits import Waits
 
 
 def passed(waits, wait_s=0.0, step_s=0.0):
-    """One batch: awaited so long, and used so long."""
+    """Wait ``wait_s`` for one batch, and use it for ``step_s``."""
     time.sleep(wait_s)
     waits.arrived()
     time.sleep(step_s)

@@ -89,5 +89,5 @@ def make_loader(count=20, **options):
 
 
 def fields(items):
-    """A collate of the user's own: pads nothing, renames everything."""
+    """Collate as a user may: pad nothing, rename everything."""
     return {"x": torch.stack([item["wave"] for item in items]), "n": len(items)}

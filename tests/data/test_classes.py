@@ -31,7 +31,7 @@ def manifest(classes, counts=(), fields=FIELDS):
 
 
 def write_classes(root, classes, count=2):
-    """A folder with ``count`` images in a subfolder for each class."""
+    """Write ``count`` images into a subfolder for each class, and return ``root``."""
     for number, name in enumerate(classes):
         Path(root, name).mkdir(parents=True)
         for image in range(count):

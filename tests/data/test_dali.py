@@ -16,7 +16,7 @@ CROP = RandomResizedCrop([8, 8], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 
 
 def _images(images, **options):
-    """(DALI's source, ours) over a store of these images."""
+    """Write a store of these images, and return (DALI's source, ours) over it."""
     path = write_store("x.h5", {"image": images, "label": np.arange(len(images))}, IMAGE_FIELDS)
     return dali_source(path, 2, context=make_context(**options)), hdf5_source(
         path, context=make_context(**options)

@@ -17,7 +17,7 @@ NAMES = ["wave", "label"]
 
 @pytest.fixture
 def make():
-    """Makes sources that are closed at the end."""
+    """Yield a function that makes sources, which are closed at the end."""
     made = []
 
     def source(data, names=NAMES, num_batches=None, **options):

@@ -34,7 +34,7 @@ METHODS = ["fork", "forkserver", "spawn"]
 
 @pytest.fixture
 def make():
-    """Makes sources that are closed at the end."""
+    """Yield a function that makes sources, which are closed at the end."""
     made = []
 
     def source(data, names=None, join=None, ragged=None, **options):
@@ -48,7 +48,7 @@ def make():
 
 
 def waves(source, epoch=0, start=0):
-    """Every record's wave by (index), in the order of the epoch."""
+    """Return the indices, waves and texts of every batch, in the order of the epoch."""
     return [
         (batch["index"].tolist(), batch["wave"].tolist(), batch["text"])
         for batch, *_ in source.batches(epoch, start)
@@ -56,7 +56,10 @@ def waves(source, epoch=0, start=0):
 
 
 def in_thread(source, epoch):
-    """The waves, or the exception, of an epoch that a loader's thread reads."""
+    """Read an epoch's waves in a thread, as a loader does.
+
+    Return a finished Future, which has the waves or the exception.
+    """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(waves, source, epoch)
 
@@ -290,7 +293,7 @@ def test_a_transform_is_refused(make, transform):
 
 @pytest.fixture
 def few_files():
-    """Lets this process and its children open only a few more files."""
+    """Let this process and its children open only a few more files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, hard))
     yield

@@ -72,7 +72,7 @@ def test_items_that_draw_seldom_are_seeded_when_they_do():
 
 
 def in_thread(call):
-    """What a call in another thread returns, or its exception."""
+    """Run a call in another thread. Return its finished Future: a result or an exception."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call)
 

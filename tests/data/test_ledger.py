@@ -52,7 +52,7 @@ def huge(size=2500):
 
 
 def write_images(folder, count=40, places=(HUGE,), large=None):
-    """Image files of which those at ``places`` are huge."""
+    """Write image files, of which those at ``places`` are huge, and return their folder."""
     (folder / "a").mkdir(parents=True)
     large = large or huge()
     for number in range(count):

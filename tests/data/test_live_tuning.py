@@ -76,13 +76,13 @@ class Wanted:
 
 @pytest.fixture
 def often(monkeypatch):
-    """Look after every batch."""
+    """Let the tuning look after every batch."""
     monkeypatch.setattr(live_tuning, "LOOK_S", 0.0)
     monkeypatch.setattr(live_tuning, "LEAST_BATCHES", 1)
 
 
 def loader_over(source, make_loader, say=lambda text: None):
-    """A loader, and what tunes it."""
+    """Return a loader, and what tunes it."""
     waits = waits_for(source)
     context = LoaderContext(source, torch.device("cpu"), lambda b, _: b, HostClock(), waits)
     loader = make_loader(context)
@@ -90,7 +90,7 @@ def loader_over(source, make_loader, say=lambda text: None):
 
 
 def batches(source, make_loader, tuned, start=0):
-    """All batches of two epochs, and the number of changes."""
+    """Return all batches of two epochs, and the number of changes."""
     loader, tuning = loader_over(source, make_loader)
     tuning._tuner = Wanted(3, tuning._tuner.plan)
     if not tuned:

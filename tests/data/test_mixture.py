@@ -11,7 +11,7 @@ from tests.contract.cases import micros
 
 @pytest.fixture
 def paths():
-    """A store of 60 records, and one of 20."""
+    """Write a store of 60 records and one of 20, and return their paths."""
     return {
         "web": write_store("web.h5", make_records(60)),
         "books": write_store("books.lmdb", make_records(20)),

@@ -87,7 +87,7 @@ def test_memory_is_given_back_by_a_close_and_by_an_error():
 
 
 def stage_names():
-    """This user's copies in memory."""
+    """Return the names of this user's copies in memory."""
     from framework.store.staging import MEMORY
 
     return [path.name for path in MEMORY.glob("paceline-*")]

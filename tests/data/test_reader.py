@@ -173,7 +173,7 @@ def test_images_of_different_sizes_fit_once_they_are_scaled():
 
 
 def _seconds(store, transform, request):
-    """Stage seconds of a batch that is read in this thread."""
+    """Return the stage seconds of a batch that is read in this thread."""
     stages = Stages()
     stages.add_slices(BatchReader(store, make_context(transform=transform)).timed(request).slices_s)
     return stages.take()

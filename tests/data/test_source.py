@@ -66,7 +66,7 @@ def smaller(images, rng):
 
 
 def source_of_sizes(transform, **options):
-    """A source of images of several sizes."""
+    """Return a source of images of several sizes."""
     path = write_folder("in", [jpeg(number, 8 + number, 9) for number in range(4)])
     return folder_source(path, context=make_context(transform=transform, **options))
 

@@ -357,7 +357,7 @@ def _impatient():
 
 
 def _source(fault, suffix="h5", **options):
-    """Twelve records in batches of four, in order; record 5 is the bad one."""
+    """Return a source of twelve records in batches of four, in order; record 5 is the bad one."""
     records = make_records(12)
     path = write_store(f"x.{suffix}", records)
     first = records["image"][5].transpose(1, 2, 0).reshape(-1)[:3].tolist()
@@ -538,7 +538,7 @@ def test_a_thread_that_cannot_begin_raises_where_results_are_awaited(monkeypatch
 
 
 def run_script(script, limit_s=60):
-    """A program of its own, in this directory; killed, with its group, where it takes longer."""
+    """Run a program in a process of its own, in this directory. Kill it after ``limit_s``."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", script],

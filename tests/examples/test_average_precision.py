@@ -20,7 +20,10 @@ def corners(random, *shape):
 
 
 def scenes(seed=0, images=40, boxes=4, guesses=8):
-    """True boxes, and guesses of which some are near a true box, in the order of their scores."""
+    """Return guesses (boxes, labels and scores) and the truth (boxes and classes).
+
+    Some guesses are near a true box. An image's guesses are in the order of their scores.
+    """
     random = np.random.default_rng(seed)
     truth = corners(random, images, boxes)
     classes = random.integers(0, NUM_CLASSES, (images, boxes))
@@ -55,7 +58,7 @@ def overlap(some, other):
 
 
 def hits_of(guesses, truths, threshold):
-    """Which of an image's guesses of a class hit, best first: box by box."""
+    """Return which of an image's guesses of a class hit, best first: box by box."""
     free, hits = list(truths), []
     for guess in guesses:
         overlaps = [overlap(guess, box) for box in free]
@@ -66,7 +69,7 @@ def hits_of(guesses, truths, threshold):
 
 
 def by_brute_force(parts, threshold, rounded):
-    """The mAP of a list of all guesses, which is sorted by score and cut at every score."""
+    """Return the mAP of a list of all guesses, sorted by score and cut at every score."""
     guess, labels, scores, truth, classes = (part.float().numpy() for part in parts)
     results = []
     for number in range(NUM_CLASSES):

@@ -24,7 +24,7 @@ class Fixed(nn.Module):
 
 
 def perfect():
-    """Maps that say exactly what the batch holds."""
+    """Return maps that say exactly what the batch holds."""
     maps = torch.zeros(2, 7, 12, 12)
     maps[:, :3] = -20.0
     for image, place in ((0, 0), (0, 1), (1, 0)):

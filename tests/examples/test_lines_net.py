@@ -11,7 +11,7 @@ from tests.cli.command import paceline
 
 
 def lines(*widths):
-    """Padded lines of noise, and their widths."""
+    """Return padded lines of noise, and their widths."""
     images = torch.zeros(len(widths), max(widths), 32, dtype=torch.uint8)
     for image, width in zip(images, widths, strict=True):
         image[:width] = torch.randint(

@@ -23,7 +23,7 @@ def here():
 
 
 def best_of(*words):
-    """The best validation of a run."""
+    """Train a run, and return its best validation."""
     done = paceline("train", "data=dataset", *words, "hydra.run.dir=run", "workers.num=1")
     assert done.code == 0, done.err
     return json.loads(Path("run/summary.json").read_text())["best"]

@@ -21,7 +21,7 @@ FLOWERS = {"aster": 80, "iris": 40, "lily": 24, "rose": 16}
 
 @pytest.fixture(autouse=True)
 def project():
-    """The files of the three projects, in the test's own directory."""
+    """Copy the files of the three projects into the test's own directory."""
     shutil.copytree(PORTS, ".", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
@@ -32,7 +32,7 @@ def run(*words: str) -> str:
 
 
 def write_flowers() -> None:
-    """Images whose color says their class."""
+    """Write images whose color says their class."""
     rng = np.random.default_rng(0)
     for number, (name, count) in enumerate(FLOWERS.items()):
         Path("flowers", name).mkdir(parents=True)
@@ -43,7 +43,7 @@ def write_flowers() -> None:
 
 
 def write_weights() -> None:
-    """Weights as another program saves them: wrapped, with the names of DataParallel."""
+    """Write weights as another program saves them: wrapped, with the names of DataParallel."""
     sys.path.insert(0, str(PORTS))
     from rosettes import RosetteNet
 
@@ -127,7 +127,7 @@ def test_a_segmentation_trains_with_its_own_loss():
 
 
 def write_words() -> None:
-    """WAV files of three pitches and many lengths, and a CSV for each split."""
+    """Write WAV files of three pitches and many lengths, and a CSV for each split."""
     soundfile = pytest.importorskip("soundfile", reason="needs the extra audio")
     rng = np.random.default_rng(0)
     Path("words").mkdir()

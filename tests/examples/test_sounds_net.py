@@ -13,7 +13,7 @@ from tests.cli.command import paceline
 
 
 def batch_of(*items):
-    """Padded sounds with their lengths and labels."""
+    """Return padded sounds with their lengths and labels."""
     records = [next(short_sounds(item, seed=0)) for item in items]
     sounds = [torch.from_numpy(read_sound(record["audio"])) for record in records]
     return {

@@ -55,7 +55,10 @@ class Bait(NamedTuple):
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    """A row for each kind. ``times``: about how many of all baits; each comes at most once."""
+    """Yield a row for each kind of bait.
+
+    About ``times`` of all baits are tried, and each comes at most once.
+    """
     for kind, make in KINDS.items():
         own = make()
         count = max(1, min(len(own), round(len(own) * times / len(baits()))))
@@ -74,7 +77,7 @@ def _next(counter: Any, draw: random.Random) -> str:
 
 
 def attempt(bait: Bait) -> str:
-    """Plant a bait in a folder of its own: "", or what went wrong."""
+    """Plant a bait in a folder of its own. Return what went wrong, or "" if nothing did."""
     os.mkdir(BOX)
     os.chdir(BOX)
     Path(SECRET).write_bytes(b"secret")
@@ -101,7 +104,10 @@ def _answered(words: tuple[str, ...], victim: str) -> str:
 
 
 def member(name: str, data: bytes = b"", **changes: Any) -> bytes:
-    """A header and its content. ``changes`` are set after the sizes were."""
+    """Return a member of an archive: a header and its content.
+
+    ``changes`` of the header are set after the sizes were.
+    """
     entry = tarfile.TarInfo(name)
     entry.size = len(data)
     for key, value in changes.items():
@@ -111,7 +117,10 @@ def member(name: str, data: bytes = b"", **changes: Any) -> bytes:
 
 
 def sized(name: str, field: bytes, data: bytes = b"x") -> bytes:
-    """A member whose header has other bytes in the place of the size, and a fitting checksum."""
+    """Return a member whose header has other bytes in place of the size.
+
+    The checksum fits them.
+    """
     head = bytearray(member(name, data))
     head[124:136] = field.ljust(12, b"\0")
     total = sum(head[:148]) + 8 * 32 + sum(head[156:512])
@@ -120,7 +129,7 @@ def sized(name: str, field: bytes, data: bytes = b"x") -> bytes:
 
 
 def pax(**records: Any) -> bytes:
-    """A header of extensions in front of a member."""
+    """Return a header of extensions, which comes before a member."""
     content = b""
     for key, value in records.items():
         line = f" {key.replace('__', '.')}={value}\n".encode()
@@ -220,7 +229,7 @@ def shards() -> list[Bait]:
 
 
 def png_bomb() -> bytes:
-    """A PNG of 2.7 GB in a few bytes; the bytes end early."""
+    """Return a PNG of 2.7 GB in a few bytes; the bytes end early."""
     head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
     data = zlib.compress(bytes(1 << 20))
     chunks = ((b"IHDR", head), (b"IDAT", data), (b"IEND", b""))
@@ -228,7 +237,7 @@ def png_bomb() -> bytes:
 
 
 def npy(shape: Any, dtype: str = "<f4") -> bytes:
-    """The header of an array, with a few numbers behind it."""
+    """Return the header of an array, with a few numbers behind it."""
     text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(64)
 
@@ -258,7 +267,9 @@ INDEXES: dict[str, Callable[[Path], Any]] = {
 
 
 def compact(*fields: Any) -> bytes:
-    """A struct of Thrift's compact protocol: (number, type, content) in ascending order.
+    """Return a struct of Thrift's compact protocol.
+
+    Each field is (number, type, content), in ascending order.
 
     Source: "Thrift compact protocol encoding" of Apache Thrift.
     """
@@ -286,12 +297,12 @@ def text(words: bytes) -> bytes:
 
 
 def elements(items: list[bytes], kind: int = 12) -> bytes:
-    """A list of structs."""
+    """Return a list of Thrift's compact protocol, by default of structs."""
     return bytes([0xF0 | kind]) + varint(len(items)) + b"".join(items)
 
 
 def group_of(children: int, name: bytes = b"g") -> bytes:
-    """An element of a schema: a group, optional, with so many children."""
+    """Return an element of a Parquet schema: an optional group with so many children."""
     return compact((3, 5, zigzag(1)), (4, 8, text(name)), (5, 5, zigzag(children)))
 
 
@@ -299,7 +310,7 @@ LEAF = compact((1, 5, zigzag(2)), (3, 5, zigzag(0)), (4, 8, text(b"label")))  # 
 
 
 def footer(schema: list[bytes], num_rows: int = 1, groups: bytes | None = None) -> bytes:
-    """A Parquet file of nothing but its metadata."""
+    """Return a Parquet file of nothing but its metadata."""
     about = compact(
         (1, 5, zigzag(2)),
         (2, 9, elements(schema)),
@@ -399,18 +410,18 @@ def about(metadata: bytes) -> bytes:
 
 
 def _zeros(kind: Any, millions: int) -> Any:
-    """Numbers that share the memory of the first million."""
+    """Return millions of zeros that share the memory of the first million."""
     return pa.chunked_array([pa.array(np.zeros(1_000_000, np.int64), kind)] * millions)
 
 
 def _repeated(kind: Any, value: bytes, count: int) -> Any:
-    """One long value, many times: a dictionary of one entry."""
+    """Return one long value ``count`` times, as a dictionary of one entry."""
     indices = pa.array(np.zeros(count, np.int32))
     return pa.DictionaryArray.from_arrays(indices, pa.array([value]).cast(kind))
 
 
 def _lists(millions: int) -> Any:
-    """One list of so many zeros."""
+    """Return one list of so many million zeros."""
     values = pa.array(np.zeros(millions * 1_000_000, np.int8))
     return pa.ListArray.from_arrays([0, len(values)], values)
 
@@ -423,7 +434,7 @@ def _nested(depth: int) -> Any:
 
 
 def wild_arrow(offset: int) -> bytes:
-    """A stream whose text ends elsewhere."""
+    """Return an Arrow stream whose text ends at another ``offset``."""
     batch = pa.table({"text": ["x" * 77]})
     file = io.BytesIO()
     with pa.ipc.new_stream(file, batch.schema) as writer:
@@ -442,7 +453,7 @@ def _table(make: Callable[[], bytes], name: str, kind: str) -> tuple[str, ...]:
 
 
 def annotation_files() -> list[Bait]:
-    """Changes of ``annotations``, and texts that are none."""
+    """Return baits: changes of ``annotations``, and texts that are no annotations."""
     return [*_wrong_values(), *_wrong_numbers(), *_wrong_regions(), *_wrong_files()]
 
 
@@ -690,7 +701,7 @@ def _lmdb(values: Mapping[bytes, bytes], *words: str) -> tuple[str, ...]:
 
 
 def _wild_lmdb(number: int) -> tuple[str, ...]:
-    """Many small values, in a tree that was changed by hand."""
+    """Write a tree of many small values, change it by hand, and return the words that pack it."""
     words = _lmdb({b"%06d" % n: b"x" * 20 for n in range(20_000)}, "input.fields={x: '%d'}")
     data = bytearray(Path("x.lmdb").read_bytes())
     page = struct.unpack_from("<I", data, 40)[0]
@@ -798,5 +809,4 @@ KINDS: dict[str, Callable[[], list[Bait]]] = {
 
 @cache
 def baits() -> list[Bait]:
-    """All of them."""
     return [bait for make in KINDS.values() for bait in make()]

@@ -37,7 +37,10 @@ LARGEST = 2 << 20
 
 
 def interlaced(image: np.ndarray) -> bytes:
-    """uint8 [H, W, 3] as a PNG in Adam7's seven passes, which neither OpenCV nor Pillow writes."""
+    """Return a PNG of uint8 [H, W, 3] in Adam7's seven passes.
+
+    Neither OpenCV nor Pillow writes such files.
+    """
     height, width = image.shape[:2]
     parts = (image[y::down, x::right] for x, y, right, down in ADAM7)
     lines = b"".join(b"\0" + line.tobytes() for part in parts if part.size for line in part)
@@ -52,7 +55,10 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 @cache
 def images() -> dict[str, bytes]:
-    """Image files by kind: small ones of every sort, and some with more pixels than header."""
+    """Return image files by kind.
+
+    There are small ones of every sort, and some with more pixels than header.
+    """
     photo = Image.fromarray(pixels(3, 150, 200))
     deep = np.random.default_rng(0).integers(0, 65536, (24, 32, 3), np.uint16)
     large = {
@@ -91,7 +97,7 @@ def images() -> dict[str, bytes]:
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
-    """``data`` damaged in one to three ways."""
+    """Damage ``data`` in one to three ways."""
     for _ in range(draw.choice((1, 1, 2, 3))):
         data = draw.choice(
             (flipped, flipped, cut_off, spliced, enlarged, enlarged, in_the_head, repeated)
@@ -111,7 +117,7 @@ def cut_off(data: bytes, draw: random.Random) -> bytes:
 
 
 def spliced(data: bytes, draw: random.Random) -> bytes:
-    """A piece of itself, or of another kind of image, somewhere inside."""
+    """Insert a piece of ``data`` or of another kind of image somewhere, or overwrite with it."""
     other = draw.choice([data, *images().values()])
     start = draw.randint(0, len(other))
     piece = other[start : start + draw.randint(0, 200)]
@@ -120,7 +126,10 @@ def spliced(data: bytes, draw: random.Random) -> bytes:
 
 
 def enlarged(data: bytes, draw: random.Random) -> bytes:
-    """An extreme number in the first bytes, where sizes are; in a JPEG, in its frame header."""
+    """Write an extreme number into the first bytes, where sizes are.
+
+    In a JPEG, it is written into the frame header.
+    """
     frame = max(data.find(marker) for marker in (b"\xff\xc0\x00", b"\xff\xc2\x00"))
     if data[:2] == b"\xff\xd8" and frame > 0:
         size = struct.pack(">HH", *(draw.choice((0, 1, 500, 8000, 16000, 65535)) for _ in range(2)))
@@ -137,7 +146,7 @@ def enlarged(data: bytes, draw: random.Random) -> bytes:
 
 
 def in_the_head(data: bytes, draw: random.Random) -> bytes:
-    """Another byte where a file says what it is."""
+    """Change a byte at the beginning, where a file says what it is."""
     at = draw.randrange(min(len(data), 100)) if data else 0
     return (
         data[:at]
@@ -147,7 +156,7 @@ def in_the_head(data: bytes, draw: random.Random) -> bytes:
 
 
 def repeated(data: bytes, draw: random.Random) -> bytes:
-    """A piece many times over: scans, segments, directories."""
+    """Repeat a piece many times: scans, segments, directories."""
     start = draw.randint(0, len(data))
     piece = data[start : start + draw.choice((4, 60, 2000))]
     return data[:start] + (piece * draw.choice(NUM_REPEATS))[:LARGEST] + data[start:]

@@ -70,7 +70,7 @@ class Case(NamedTuple):
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    """Two rows for each kind of file, and one for each way to read sounds."""
+    """Yield two rows for each kind of file, and one for each way to read sounds."""
     each = {name: round(times * share) for name, share in SHARES.items()}
     ways = {
         "damaged": (damaged, "damaged in any way: one line that names it, or a result"),
@@ -131,7 +131,7 @@ def _cases(folder: Path) -> dict[str, Case]:
 
 
 def _shard(folder: Path) -> tuple[bytes, bytes]:
-    """A shard with names and times of every usual kind, and its index."""
+    """Return a shard with names and times of every usual kind, and its index."""
     path = folder / "x.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
         for number in range(COUNT):
@@ -146,7 +146,7 @@ def _shard(folder: Path) -> tuple[bytes, bytes]:
 
 
 def _arrow() -> bytes:
-    """A stream of record batches, as ``datasets`` keeps it."""
+    """Return a stream of record batches, as ``datasets`` keeps it."""
     lists = [list(range(number)) for number in range(COUNT)]
     texts = [f"text {number}" for number in range(COUNT)]
     images = [jpeg(number) for number in range(COUNT)]
@@ -158,7 +158,10 @@ def _arrow() -> bytes:
 
 
 def _columns(folder: Path) -> bytes:
-    """Data sets along their first axis: contiguous, in compressed chunks, of any length, texts."""
+    """Return an HDF5 file with a record for each place along the first axis of its data sets.
+
+    The data sets are contiguous, in compressed chunks, of any length, or texts.
+    """
     path = folder / "columns.h5"
     lists = np.empty(COUNT, object)
     lists[:] = [np.arange(number, dtype="f4") for number in range(COUNT)]
@@ -174,7 +177,10 @@ def _columns(folder: Path) -> bytes:
 
 
 def _groups(folder: Path) -> bytes:
-    """A group for each record: an array of its own length, a text, and an attribute."""
+    """Return an HDF5 file with a group for each record.
+
+    A group has an array of its own length, a text, and an attribute.
+    """
     path = folder / "groups.h5"
     with h5py.File(path, "w", libver="latest") as file:
         for number in range(COUNT):
@@ -185,7 +191,10 @@ def _groups(folder: Path) -> bytes:
 
 
 def _environment(folder: Path) -> bytes:
-    """Images, some of which need pages of their own, texts, labels and the number of records."""
+    """Return an LMDB file of images, texts, labels and the number of records.
+
+    Some of the images need pages of their own.
+    """
     path = folder / "data.mdb"
     with (
         lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 24, lib_version=0) as file,
@@ -221,7 +230,7 @@ def cut(name: str, draw: random.Random) -> str:
 
 
 def shortened(data: bytes, draw: random.Random) -> bytes:
-    """``data`` without its end: of any length, of a few bytes, or but for a few bytes."""
+    """Cut the end off ``data``: any length of it, a few bytes, or all but a few bytes."""
     few = draw.randint(1, min(LONGEST_END, len(data)))
     return data[: draw.choice((draw.randrange(len(data)), few, len(data) - few))]
 
@@ -231,7 +240,7 @@ def _moved(data: bytes, draw: random.Random) -> bytes:
 
 
 def _extreme(data: bytes, draw: random.Random) -> bytes:
-    """Another number somewhere, of two to eight bytes, from either end."""
+    """Write another number somewhere: two to eight bytes, in either byte order."""
     order, code = draw.choice("<>"), draw.choice("HIQ")
     number = draw.choice(EXTREMES) & ((1 << 8 * struct.calcsize(code)) - 1)
     at = draw.randrange(max(1, len(data) - 8))
@@ -240,7 +249,7 @@ def _extreme(data: bytes, draw: random.Random) -> bytes:
 
 
 def _answered(case: Case, data: bytes, expected: Any = None) -> str:
-    """What is wrong with the command's answer to the damaged file."""
+    """Return what is wrong with the command's answer to the damaged file, or "" if it is right."""
     for name, content in case.contents.items():
         Path(name).write_bytes(data if name == case.victim else content)
         os.utime(name, ns=(TIME_NS, TIME_NS))
@@ -253,7 +262,10 @@ def _answered(case: Case, data: bytes, expected: Any = None) -> str:
 
 
 def _wrong_result(expected: Any) -> str:
-    """What is wrong with what was packed: it is a whole store, of the records expected."""
+    """Return what is wrong with what was packed, or "" if nothing is.
+
+    It must be a whole store, of the records expected.
+    """
     store = open_store(PACKED)
     indices = torch.arange(store.manifest.num_records)
     records = store.read(indices)
@@ -266,7 +278,7 @@ def _wrong_result(expected: Any) -> str:
 
 @cache
 def _whole(name: str) -> Any:
-    """The records that a case packs, or None if it trains."""
+    """Return the records that a case packs, or None if it trains."""
     case = cases()[name]
     if not case.packs:
         return None
@@ -287,7 +299,7 @@ def _whole(name: str) -> Any:
 
 @cache
 def sounds() -> dict[str, bytes]:
-    """A sound of 2,400 frames in every way that WAV and FLAC keep one."""
+    """Return a sound of 2,400 frames in every way that WAV and FLAC keep one."""
     wave = 0.5 * np.sin(np.arange(2400) / 9)
     kinds = [("WAV", name) for name in soundfile.available_subtypes("WAV")]
     kinds += [("FLAC", name) for name in soundfile.available_subtypes("FLAC")]
@@ -322,7 +334,10 @@ def _extreme_in_head(data: bytes, draw: random.Random) -> bytes:
 
 
 def _decoded(data: bytes, whole: bytes | None = None) -> str:
-    """What is wrong with reading a sound. ``whole``: what it was before its end was cut off."""
+    """Return what is wrong with reading a sound, or "" if nothing is.
+
+    ``whole`` is the sound before its end was cut off.
+    """
     calls: dict[str, Callable[[], Any]] = {
         "sound_header": lambda: np.array(sound_header(data)),
         "read_sound": lambda: read_sound(data),

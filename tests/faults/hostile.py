@@ -73,7 +73,7 @@ class Reduced:
 
 
 def nested_bytes() -> bytes:
-    """A pickle inside a pickle."""
+    """Return a pickle that runs a command, to be loaded by another pickle."""
     file = io.BytesIO()
     torch.save(Reduced(os.system, TOUCH), file)
     return file.getvalue()
@@ -174,7 +174,10 @@ def zipped(*members: tuple[str, bytes]) -> bytes:
 
 
 def good_and_bad() -> bytes:
-    """Two members of one name: which one is read differs from reader to reader."""
+    """Return an archive with two members of one name.
+
+    Which of them is read differs from reader to reader.
+    """
     evil = pickle.dumps(Reduced(os.system, TOUCH), 2)
     return zipped(
         ("x/data.pkl", pickle.dumps({}, 2)),
@@ -252,7 +255,7 @@ def checkpoints() -> list[Payload]:
 
 
 def start_from(name: str, make: Callable[[], bytes]) -> list[str]:
-    """A file that ``init`` reads, beside real data."""
+    """Write a file that ``init`` reads, beside real data, and return words that train from it."""
     a_run()
     evil_files()
     Path(name).write_bytes(make())
@@ -271,7 +274,7 @@ def weights_with(place: str, make: Callable[[], Any]) -> bytes:
 
 
 def bomb() -> bytes:
-    """An archive that unpacks to far more than it is long."""
+    """Return an archive that unpacks to far more than it is long."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x/data.pkl", bytes(1 << 24))
@@ -452,7 +455,7 @@ HYDRA: dict[str, Any] = {
 
 
 def evil_files() -> None:
-    """What a payload would call."""
+    """Write the files that a payload would call."""
     Path("evil.py").write_text(EVIL)
     Path("evil.pt").write_bytes(nested_bytes())
     Path("hubconf.py").write_text(EVIL)
@@ -476,7 +479,7 @@ def by_recipe_here(body: dict[str, Any]) -> list[str]:
 
 
 def by_choice(group: str, block: dict[str, Any]) -> list[str]:
-    """A file of a group in somebody's folder."""
+    """Write a file of a group into somebody's folder, and return the words that choose it."""
     evil_files()
     Path("mine", group).mkdir(parents=True)
     Path("mine", group, "sent.yaml").write_text(json.dumps(block))
@@ -489,7 +492,7 @@ def by_word(*words: str) -> list[str]:
 
 
 def by_run(change: dict[str, Any]) -> list[str]:
-    """A run's directory that somebody sent."""
+    """Write a run's directory that somebody sent, and return the words that resume it."""
     a_run()
     evil_files()
     facts = json.loads(Path("run/run.json").read_text())
@@ -498,7 +501,7 @@ def by_run(change: dict[str, Any]) -> list[str]:
 
 
 def flow(block: Any) -> str:
-    """A block as Hydra's grammar takes it."""
+    """Return a block as Hydra's grammar takes it."""
     if isinstance(block, dict):
         return "{" + ",".join(f"{key}:{flow(value)}" for key, value in block.items()) + "}"
     if isinstance(block, list):
@@ -591,7 +594,7 @@ def read_by(path: str) -> list[str]:
 
 
 def hdf5(plant: Callable[..., Any], name: str, command: str) -> list[str]:
-    """A store with something else in a dataset's place."""
+    """Write a store with something else in a dataset's place, and return words that read it."""
     write_store(
         "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, plants.IMAGE_FIELDS
     )
@@ -610,7 +613,7 @@ def lmdb_value(key: bytes, make: Callable[[], bytes]) -> list[str]:
 
 
 def shard_named(name: str) -> list[str]:
-    """A folder whose manifest names a file elsewhere."""
+    """Write a folder whose manifest names a file elsewhere, and return words that inspect it."""
     write_store("../outside.h5", make_records(3))
     os.mkdir("x")
     path = write_store("part.h5", make_records(3))
@@ -675,7 +678,10 @@ def stores() -> list[Payload]:
 
 
 def tar(*members: tuple[str, bytes | None, str]) -> list[str]:
-    """A shard of (name, bytes or type of a member that is no file, where it leads)."""
+    """Write a shard, and return the words that pack it.
+
+    Each member is (name, bytes or type of a member that is no file, where it leads).
+    """
     Path("../outside.jpg").write_bytes(b"secret")
     with tarfile.open("x.tar", "w") as archive:
         for name, data, leads in members:
@@ -699,7 +705,7 @@ def npz_of_objects() -> bytes:
 
 
 def link_in_folder() -> list[str]:
-    """Nothing but a link to what lies elsewhere."""
+    """Write a folder that holds only a link to a file elsewhere. Return the words that pack it."""
     Path("../outside.jpg").write_bytes(b"secret")
     Path("images/a").mkdir(parents=True)
     Path("images/a/x.jpg").symlink_to("../../../outside.jpg")

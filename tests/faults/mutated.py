@@ -150,7 +150,7 @@ OTHERS = (
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    """A row for each kind of input."""
+    """Yield a row for each kind of input."""
     attempts = {
         "decoded": decoded,
         "read": read,
@@ -303,7 +303,7 @@ def _packed(data: bytes, options: dict) -> str:
 
 @cache
 def whole_store(ending: str, kind: str) -> tuple[bytes, dict[str, list]]:
-    """(bytes, records) of a store."""
+    """Return (bytes, records) of a store."""
     records = make_records(COUNT) if kind == "raw" else encoded_records(COUNT)
     path = write_store(
         os.path.abspath(f"whole.{ending}"), records, FIELDS if kind == "raw" else IMAGE_FIELDS
@@ -332,7 +332,7 @@ def stored(draw: random.Random) -> str:
 
 
 def annotations() -> dict[str, Any]:
-    """COCO's description of two images of 16 x 12 pixels: a polygon, and run lengths."""
+    """Return COCO's description of two images of 16 x 12 pixels: a polygon, and run lengths."""
     regions = [[[1, 1, 9, 1, 9, 9]], {"size": [16, 12], "counts": [20, 30, 142]}]
     objects = [
         {"id": n, "image_id": n, "category_id": 3, "bbox": [1, 1, 8, 8], "segmentation": region}
@@ -348,7 +348,7 @@ def annotations() -> dict[str, Any]:
 
 @cache
 def other_inputs() -> dict[str, tuple[dict[str, bytes], list[str]]]:
-    """name -> (files, the words that pack them)."""
+    """Return, for each name of an input, (files, the words that pack them)."""
     archive, table, arrays = io.BytesIO(), "image,label\n1.jpg,a\n2.jpg,b\n", io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for number, (name, data) in enumerate(

@@ -42,7 +42,10 @@ OPEN = {"h5": HDF5Store, "lmdb": LMDBStore}
 
 
 def image_files() -> dict:
-    """Byte strings of very different lengths: inside a page of LMDB, and over several."""
+    """Return records whose byte strings have very different lengths.
+
+    Some fit inside a page of LMDB, others take several pages.
+    """
     draw = np.random.default_rng(0)
     return {
         "image": [draw.bytes(int(size)) for size in draw.integers(10, 9000, COUNT)],
@@ -56,7 +59,7 @@ KINDS = {"raw": (make_records(COUNT), FIELDS), "images": (image_files(), IMAGES)
 def campaign(
     ending: str, kind: str, num_flips: int, num_cuts: int, seed: int
 ) -> tuple[Counter, Counter]:
-    """(verdicts of flips, verdicts of truncations)."""
+    """Damage a store, and return (verdicts of flips, verdicts of truncations)."""
     records, fields = KINDS[kind]
     path = write_store(f"whole.{ending}", records, fields)
     store = OPEN[ending](path)
@@ -71,7 +74,10 @@ def campaign(
 
 
 def shard(path: str, records: dict) -> None:
-    """Images and labels with headers of every usual kind: plain, pax, and long names of GNU."""
+    """Write images and labels with headers of every usual kind.
+
+    The kinds are plain, pax, and long names of GNU.
+    """
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
         pairs = zip(records["image"], records["label"].tolist(), strict=True)
         for number, (image, label) in enumerate(pairs):
@@ -83,7 +89,7 @@ def shard(path: str, records: dict) -> None:
 
 
 def flips_of_headers(path: str, data: bytes, count: int, seed: int) -> Iterator[bytes]:
-    """An archive with one flipped bit outside its members' bytes."""
+    """Yield archives with one flipped bit outside their members' bytes."""
     index = list_shard(path)
     is_header = np.ones(len(data), bool)
     for start, size in zip(index.starts.tolist(), index.sizes.tolist(), strict=True):
@@ -98,7 +104,7 @@ def flips_of_headers(path: str, data: bytes, count: int, seed: int) -> Iterator[
 def foreign_campaign(
     ending: str, num_flips: int, num_cuts: int, seed: int
 ) -> tuple[Counter, Counter]:
-    """(verdicts of flips, verdicts of truncations) of another program's file."""
+    """Damage another program's file, and return (verdicts of flips, verdicts of truncations)."""
     records, path = encoded_records(COUNT), f"whole.{ending}"
     if ending == "tar":
         shard(path, records)
@@ -121,7 +127,7 @@ def foreign_campaign(
 
 
 def foreign_rows(each: int, seed: int) -> Iterator[Row]:
-    """Flips, and a twelfth as many truncations, of files that are read where they lie."""
+    """Yield rows on flips, and a twelfth as many truncations, of files read where they lie."""
     for ending, where in (("tar", "headers of a shard"), ("parquet", "a file of checked pages")):
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +141,7 @@ def foreign_rows(each: int, seed: int) -> Iterator[Row]:
 
 
 def rows(flips_in_all: int, seed: int) -> Iterator[Row]:
-    """Flips, and a twelfth as many truncations, over formats and kinds."""
+    """Yield rows on flips, and a twelfth as many truncations, over formats and kinds."""
     yield from foreign_rows(-(-flips_in_all // 4), seed)
     each = -(-flips_in_all // (len(OPEN) * len(KINDS)))
     for ending in OPEN:

@@ -118,7 +118,10 @@ def test_t8_on_another_number_of_ranks_the_order_is_the_same_and_losses_agree_to
 
 
 def gentle(dataset):
-    """Training whose rounding stays rounding: at the recipe's own rate it grows fourfold a step."""
+    """Return the words of a training whose rounding stays rounding.
+
+    At the recipe's own rate, rounding grows fourfold a step.
+    """
     return [
         "train",
         "epochs=3",

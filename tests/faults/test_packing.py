@@ -45,7 +45,7 @@ FORMATS = [("hdf5", "x.h5"), ("lmdb", "x.lmdb")]
 
 
 def png(seed=0, side=24):
-    """A PNG of noise."""
+    """Return a PNG of noise."""
     return cv2.imencode(
         ".png", np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)
     )[1].tobytes()
@@ -73,7 +73,10 @@ def folder(root="images", count=4):
 
 
 def arrays(count=6000):
-    """Records of 3 kB each, enough for 16 jobs; packing them takes about half a second."""
+    """Write records of 3 kB each, enough for 16 jobs, and return the words that pack them.
+
+    Packing them takes about half a second.
+    """
     images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), np.uint8)
     np.savez("arrays.npz", image=images, label=np.arange(count) % 3)
     return ["input=arrays", "input.path=arrays.npz"]
@@ -209,7 +212,7 @@ def test_p9_a_file_of_several_images_is_one_bad_item():
 
 
 def bomb(side):
-    """A PNG of ``side`` x ``side`` pixels in some kilobytes."""
+    """Return a PNG of ``side`` x ``side`` pixels in some kilobytes."""
 
     def chunk(kind, data):
         return (

@@ -46,7 +46,7 @@ def is_whole(draw: random.Random) -> str:
 
 
 def drawn(draw: random.Random) -> Order:
-    """Any order of up to 5,000 records; how fine it is cut is bounded."""
+    """Draw any order of up to 5,000 records. The number of its shares is bounded."""
     num_records = draw.randrange(draw.choice((5, 20, 20, 50, 50, 50, 500, 5001)))
     world_size = draw.choice((1, 2, 3, 4, 8, draw.randint(1, 64)))
     accumulate = draw.choice((1, 1, 2, 3, draw.randint(1, 20)))
@@ -74,7 +74,7 @@ def drawn(draw: random.Random) -> Order:
 
 
 def each_once(order: Order, whole: list[list[int]]) -> bool:
-    """Whether the batches have all records that are used, in the sizes they are to have."""
+    """Return whether the batches have all records that are used, in the sizes that are due."""
     seen = [index for batch in whole for index in batch]
     used = spread(order.num_records, order.num_used).tolist()
     as_stored = order.shuffle or seen == used
@@ -92,7 +92,7 @@ def each_once(order: Order, whole: list[list[int]]) -> bool:
 
 
 def wrong_steps(order: Order, whole: list[list[int]], ranks: list[list[Any]]) -> Iterator[str]:
-    """What the ranks' shares say together of each step, pass by pass."""
+    """Yield what is wrong with the ranks' shares together of each step, pass by pass."""
     if len({len(rank) for rank in ranks}) > 1 or len(ranks[0]) != first_of(order, order.num_steps):
         yield "ranks have not equally many shares"
         return
@@ -121,14 +121,14 @@ def wrong_steps(order: Order, whole: list[list[int]], ranks: list[list[Any]]) ->
 
 
 def joined(shares_of_pass: tuple[Any, ...]) -> tuple[list[int], list[list[int]]]:
-    """(records in the order in which they were dealt to the ranks, fillers) of one pass."""
+    """Return (records in the order in which they were dealt to the ranks, fillers) of one pass."""
     real = [share[0] for share in shares_of_pass if share[1]]
     dealt = [hand[turn] for turn in range(len(real[0])) for hand in real if turn < len(hand)]
     return dealt, [share[0] for share in shares_of_pass if not share[1]]
 
 
 def first_of(order: Order, step: int) -> int:
-    """The number of a rank's shares before ``step``."""
+    """Return the number of a rank's shares before ``step``."""
     sizes = [
         min(order.batch_size, order.num_used - start)
         for start in range(0, order.num_used, order.batch_size)

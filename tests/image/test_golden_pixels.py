@@ -40,7 +40,7 @@ def noted(kind: str, orientation: int, **options) -> bytes:
 
 
 def webp_noted(orientation: int, length: int) -> bytes:
-    """With its pixels in a chunk whose length is even (0) or odd (1)."""
+    """Return a WebP whose pixels lie in a chunk of even (0) or odd (1) length."""
     files = (noted("webp", orientation, lossless=True, quality=quality) for quality in range(101))
     return next(data for data in files if data[34] % 2 == length)
 
@@ -52,7 +52,7 @@ def seen_through(mode: str) -> Image.Image:
 
 
 def upright(orientation: int) -> np.ndarray:
-    """COLOR, stored with this note, as it is to be seen."""
+    """Return COLOR as it is to be seen if it is stored with this EXIF orientation."""
     note = Image.Exif()
     note[0x0112] = orientation
     image = PICTURE.copy()
@@ -72,7 +72,7 @@ def ycck() -> bytes:
 
 
 def without_adobe(data: bytes) -> bytes:
-    """A JPEG without the note that says that its CMYK is Adobe's."""
+    """Return a JPEG without the note that says that its CMYK is Adobe's."""
     at = data.index(b"\xff\xee")
     return data[:at] + data[at + 2 + struct.unpack_from(">H", data, at + 2)[0] :]
 
@@ -168,7 +168,7 @@ NOT_FOR_DALI = {
 
 
 def by_pillow(data: bytes) -> np.ndarray:
-    """uint8 [H, W, 3] by the same rule."""
+    """Return uint8 [H, W, 3] from Pillow by the rule of ``decode``: upright, without alpha."""
     image = ImageOps.exif_transpose(Image.open(BytesIO(data)))
     see_through = image.mode in ("LA", "RGBA") or "transparency" in image.info
     return (

@@ -29,14 +29,14 @@ def saved(image: Image.Image, kind: str, **options) -> bytes:
 
 
 def noted(kind: str, orientation: int) -> bytes:
-    """PICTURE with an EXIF orientation."""
+    """Return PICTURE as a file with an EXIF orientation."""
     note = Image.Exif()
     note[0x0112] = orientation
     return saved(PICTURE, kind, exif=note)
 
 
 def big_endian_tiff(*tags: tuple[int, int, int]) -> bytes:
-    """A TIFF without pixels, of (tag, type, value)."""
+    """Return a TIFF without pixels. Each of ``tags`` is (tag, type, value)."""
     words = {
         3: lambda value: struct.pack(">HH", value, 0),
         4: lambda value: struct.pack(">I", value),

@@ -42,7 +42,7 @@ def encoded(height, width, subsampling="420", seed=0, **options):
 
 
 def whole(data, channels, denominator, height, width):
-    """All of the image at a scale, by simplejpeg."""
+    """Return the whole image at a scale of 1/``denominator``, decoded by simplejpeg."""
     least = (-(-height // denominator), -(-width // denominator)) if denominator > 1 else (0, 0)
     form = "RGB" if channels == 3 else "GRAY"
     return simplejpeg.decode_jpeg(data, colorspace=form, min_height=least[0], min_width=least[1])
@@ -117,7 +117,7 @@ def test_colors_it_cannot_convert_are_left_to_others(mode):
 
 
 def _judge(files):
-    """Each damaged file gives None, or pixels of the asked shape."""
+    """Check that each damaged file gives None, or pixels of the requested shape."""
     for data in files:
         result = decode_region(data, 3, Region(5, 3, 40, 50, 1))
         assert result is None or result.shape == (40, 50, 3)

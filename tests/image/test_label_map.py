@@ -17,7 +17,7 @@ from tests.contract.cases import jpeg, pixels
 
 
 def png(values, mode="P", **options) -> bytes:
-    """A PNG by Pillow; a palette that has nothing to do with the numbers."""
+    """Return a PNG that Pillow wrote. Its palette, if any, has nothing to do with the numbers."""
     values = np.asarray(values)
     image = (
         Image.frombytes("P", values.shape[::-1], values.astype(np.uint8).tobytes())
@@ -32,7 +32,7 @@ def png(values, mode="P", **options) -> bytes:
 
 
 def plain_png(samples: np.ndarray, bit_depth: int, color: int) -> bytes:
-    """A PNG of these samples, byte by byte: no library writes a gray one of 2 or 4 bits."""
+    """Return a PNG built byte by byte, as no library writes a gray one of 2 or 4 bits."""
     rows = [
         np.unpackbits(row.astype(np.uint8)[:, None], axis=1)[:, -bit_depth:].ravel()
         for row in samples

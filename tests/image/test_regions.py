@@ -11,7 +11,7 @@ SQUARE = [[2.0, 1.0, 6.0, 1.0, 6.0, 4.0, 2.0, 4.0]]
 
 
 def compressed(counts):
-    """COCO's text of run lengths."""
+    """Return run lengths as COCO's compressed text."""
     text = ""
     for place, count in enumerate(counts):
         number = count - counts[place - 2] if place > 2 else count

@@ -68,7 +68,7 @@ def packing(path="x.h5", source=None, **options):
 
 
 def content(path):
-    """The bytes of a file, or of every file in a folder, by name."""
+    """Return the bytes of a file, or of every file in a folder by its relative name."""
     path = Path(path)
     return (
         path.read_bytes()

@@ -44,7 +44,10 @@ OBJECTS = [
 
 
 def write_coco(objects=OBJECTS, categories=CATEGORIES, names=("a.jpg", "b.jpg"), **changes):
-    """Two images of 16 x 12 pixels, of which the second has no object. Returns the path."""
+    """Write two images of 16 x 12 pixels and their COCO file, and return its path.
+
+    By default the second image has no object.
+    """
     for number, name in enumerate(names):
         Path("images", name).parent.mkdir(parents=True, exist_ok=True)
         Path("images", name).write_bytes(jpeg(number))

@@ -13,7 +13,7 @@ from tests.contract.cases import jpeg
 
 
 def chunks(item, size=2):
-    """``item`` numbers, in chunks."""
+    """Yield the numbers below ``item`` as records of ``size`` numbers. A short rest is dropped."""
     for start in range(0, item - size + 1, size):
         yield {"x": np.arange(start, start + size, dtype=np.float32), "number": start}
 
@@ -24,7 +24,7 @@ def of_file(path):
 
 
 def odd(item):
-    """What no packing should stop at, or stop with one line."""
+    """Return or raise what packing must survive, or report in one line."""
     cases = {
         "raise": lambda: 1 // 0,
         "late": lambda: (chunk if chunk["number"] < 2 else 1 // 0 for chunk in chunks(6)),
@@ -150,7 +150,7 @@ def test_it_reads_the_same_in_another_process():
 
 
 def scene(item):
-    """Boxes, joints and a caption: another number of each for every item."""
+    """Return a scene whose boxes, joints and other values are as many as ``item`` says."""
     return {
         "boxes": [[0, 1, 2, 3]] * item,
         "joints": np.ones((item, 5, 3)),

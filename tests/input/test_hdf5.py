@@ -20,7 +20,7 @@ def _hdf5(path="x.h5", **datasets):
 
 
 def _corpus(path="corpus.h5"):
-    """Utterances in a group per speaker, with attributes."""
+    """Write utterances with attributes, in a group per speaker, and return the path."""
     with h5py.File(path, "w") as file:
         for speaker in ("anna", "ben"):
             for number in range(3):

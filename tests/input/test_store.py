@@ -20,7 +20,7 @@ from tests.input.inputs import Input, packing
 
 
 def _write(path, records, fields=FIELDS, classes=("a", "b", "c"), **more):
-    """A store of ours, keys k0, k1, ..."""
+    """Write a store in our format with the keys k0, k1, ... and return its path."""
     count = len(next(iter(records.values())))
     writer = (HDF5Writer if path.endswith(".h5") else LMDBWriter)(
         path, fields=fields, num_records=count

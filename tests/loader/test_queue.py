@@ -15,7 +15,7 @@ def _names():
 
 
 def _count(produced, stop, closed=None):
-    """Counts, notes what it made, and says when it is closed."""
+    """Yield numbers, note them in ``produced``, and note in ``closed`` which thread closes it."""
     try:
         for number in range(stop):
             produced.append(number)

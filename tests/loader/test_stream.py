@@ -106,7 +106,7 @@ class Erratic:
 
 
 def _erratic(seed, **options):
-    """A loader whose augment takes its time, and changes the batch."""
+    """Return a loader whose augmentation takes a random time and changes the batch."""
     draw = random.Random(seed + 1)
 
     def augment(batch, _):

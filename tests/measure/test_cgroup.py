@@ -14,7 +14,7 @@ V2 = "0::/job/part\n"
 
 @pytest.fixture
 def groups(tmp_path):
-    """``groups(own, {file: text})``: control groups of these files."""
+    """Return ``groups(own, {file: text})``, which writes the files of control groups."""
 
     def made(own, files):
         (tmp_path / "own").write_text(own)
@@ -125,7 +125,10 @@ print(Cgroups().cores(), Cgroups().throttle().throttled, Cgroups().memory_limit_
 
 @pytest.fixture
 def real_groups():
-    """Groups with a tenth of a core and 1 GB, in the version that this machine has."""
+    """Yield the folders of groups with a tenth of a core and 1 GiB.
+
+    They have the version of control groups that this machine has.
+    """
     name = f"paceline-{os.getpid()}"
     limits = {f"{name}/cpu.max": "10000 100000", f"{name}/memory.max": str(1 << 30)}
     if not (ROOT / "cgroup.controllers").exists():

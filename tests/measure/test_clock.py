@@ -155,7 +155,7 @@ def test_a_lap_between_two_marks_loses_no_time(time):
 
 
 def step(clock, time, *seconds):
-    """One step of (name, seconds) parts."""
+    """Mark one step whose parts are (name, seconds)."""
     for name, part_s in seconds:
         time.work(part_s)
         clock.mark(name)

@@ -8,7 +8,7 @@ from framework.measure.disk_rate import Piece, disk_rate
 
 @pytest.fixture
 def pieces(tmp_path):
-    """64 pieces of a file that lies on a disk."""
+    """Return 64 pieces of a file that lies on a disk."""
     path = tmp_path / "data"
     path.write_bytes(os.urandom(1 << 20))
     return [Piece(str(path), 16000 * number + 5, 15000) for number in range(64)]

@@ -23,7 +23,7 @@ def spin(seconds):
 
 @pytest.fixture
 def other():
-    """A program that is none of our children: its parent has ended."""
+    """Yield the process id of a busy program that is not our child: its parent has ended."""
     starter = (
         "import subprocess, sys\n"
         "quiet = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}\n"

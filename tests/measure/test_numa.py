@@ -16,7 +16,7 @@ GPU = torch.device("cuda", 1)
 
 @pytest.fixture
 def socket_of(tmp_path, monkeypatch):
-    """A function that makes the system's files: the GPU's node, and the node's cores."""
+    """Yield a function that writes the system's files: the GPU's node, and the node's cores."""
     before = os.sched_getaffinity(0)
     monkeypatch.setattr(numa, "SYSTEM", tmp_path)
     monkeypatch.setattr(host, "_before", [])

@@ -13,7 +13,7 @@ NAMES = {"wait", "forward", "backward", "optimizer", "report"}
 
 
 def trained(path, steps, clock=None, **parts):
-    """A run of so many steps under the tracer."""
+    """Train for ``steps`` steps under the tracer, and return the Trainer."""
     clock = ProfiledClock(clock or HostClock(), path)
     trainer = make_trainer(train=FakeLoader(make_data(4 * steps), 4, clock), clock=clock, **parts)
     trainer.fit()
@@ -22,7 +22,7 @@ def trained(path, steps, clock=None, **parts):
 
 
 def ours(path):
-    """Our spans in a trace: its events on our track, in order of time."""
+    """Return our spans in a trace: its events on our track, in order of time."""
     events = json.loads(path.read_text())["traceEvents"]
     spans = [
         event

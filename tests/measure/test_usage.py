@@ -34,7 +34,10 @@ def _work(pipe):
 
 @pytest.fixture
 def worker():
-    """A worker process: ``worker(seconds, num_bytes)`` returns when it has done it."""
+    """Yield ``worker(seconds, num_bytes)``, which lets a worker process compute and hold memory.
+
+    It returns the id of that process when the work is done.
+    """
     here, there = multiprocessing.Pipe()
     process = forked(_work, there)
 

@@ -7,7 +7,7 @@ from framework.model.whitening import Whitening, second_moments
 
 
 def images(count=64, channels=3, side=9):
-    """Smooth images: neighbors and channels are alike, as those of photographs."""
+    """Return smooth images: neighbors and channels are alike, as in photographs."""
     torch.manual_seed(0)
     rough = torch.randn(count, channels, side, side)
     return nn.functional.avg_pool2d(rough + rough.mean(1, keepdim=True), 3, 1, 1) * 3
@@ -20,7 +20,7 @@ def started(given, channels=3, size=2):
 
 
 def moments_of(layer, given):
-    """The second moments of the first half of the layer's results, [N, N]."""
+    """Return the second moments of the first half of the layer's results, [N, N]."""
     results = layer(given)[:, : layer.out_channels // 2].transpose(0, 1).flatten(1).double()
     return (results @ results.T / results.shape[1]).detach()
 

@@ -15,7 +15,7 @@ BATCH = {
 
 
 def means(batch=BATCH, cuts=(9,)):
-    """Loss and metrics over batches of these sizes."""
+    """Return the loss and the metrics over batches that are cut to the sizes ``cuts``."""
     objective = Multilabel("image", "labels")
     tally = Tally(objective)
     for part in zip(*(values.split(list(cuts)) for values in batch.values()), strict=True):

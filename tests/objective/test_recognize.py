@@ -19,7 +19,7 @@ class Given(nn.Module):
 
 
 def spelled(*lines, sure=20.0):
-    """Logits whose best symbols spell the lines over ``_abc``, and their numbers of steps."""
+    """Return logits whose best symbols spell the lines over ``_abc``, and their step counts."""
     width = max(map(len, lines))
     symbols = torch.tensor(
         [["_abc".index(char) for char in line.ljust(width, "a")] for line in lines]
@@ -122,7 +122,7 @@ def test_the_edit_distance_of_known_texts(text, other, distance):
 
 
 def slow_distance(text, other):
-    """The definition, without a table."""
+    """Return the edit distance by its definition, without a table."""
     if not text or not other:
         return len(text) + len(other)
     replaced = slow_distance(text[1:], other[1:]) + (text[0] != other[0])

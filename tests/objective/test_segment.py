@@ -10,7 +10,7 @@ IGNORED = 255
 
 
 def maps(count=5, num_classes=4, seed=0):
-    """Logits, and label maps of which some pixels have no class."""
+    """Return logits and label maps. Some pixels of the maps have no class."""
     random = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, num_classes, 6, 7, generator=random)
     target = torch.randint(0, num_classes, (count, 1, 6, 7), generator=random).to(torch.uint8)
@@ -25,7 +25,7 @@ def measured(*batches):
 
 
 def expected_iou(batch):
-    """The mean IoU by sets of pixels."""
+    """Return the mean IoU, computed from sets of pixels."""
     guess, target = batch["image"].argmax(1).numpy(), batch["mask"].squeeze(1).numpy()
     counted = target != IGNORED
     scores = []
@@ -100,7 +100,10 @@ def test_better_is_a_larger_iou_and_then_a_lower_loss(new, old, better):
 
 
 def expected_dice(batch):
-    """1 minus the Dice coefficient of each class of each record, pixel by pixel."""
+    """Return the mean of 1 minus the Dice coefficient over all classes of all records.
+
+    Each coefficient is computed from the pixels that have a class.
+    """
     guess, target = batch["image"].softmax(1), batch["mask"].squeeze(1)
     scores = []
     for record in range(len(guess)):

@@ -32,13 +32,13 @@ class Facts:
 
 
 def counts_of(order: Order, epoch: int) -> np.ndarray:
-    """How often an epoch has each record."""
+    """Return how often each record occurs in an epoch."""
     records = [share.indices for share in order.shares(epoch)]
     return np.bincount(torch.cat(records).numpy(), minlength=order.num_records)
 
 
 def batches(order: Order, epoch: int = 0, start: int = 0) -> list[list[int]]:
-    """The records of each step, without fillers: those of rank 0, then of rank 1, and so on."""
+    """Return the records of each step without fillers: rank 0's, then rank 1's, and so on."""
     steps = []
     ranks = [replace(order, rank=rank).shares(epoch, start) for rank in range(order.world_size)]
     for shares in zip(*ranks, strict=True):

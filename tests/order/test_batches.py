@@ -24,14 +24,14 @@ ORDERS = st.builds(Order, **SIZES)
 
 
 def _ranks(order, epoch=0, start=0):
-    """The shares of every rank."""
+    """Return the shares of every rank."""
     return [
         list(replace(order, rank=rank).shares(epoch, start)) for rank in range(order.world_size)
     ]
 
 
 def _steps(order, epoch=0):
-    """Per step, the real shares of all ranks."""
+    """Return the real shares of all ranks for each step."""
     steps = [[] for _ in range(order.num_steps)]
     for shares in _ranks(order, epoch):
         step = 0
@@ -47,7 +47,7 @@ def _used(order):
 
 
 def _whole_batches(order, epoch, last):
-    """The batches of one rank without accumulation."""
+    """Return the batches of a single rank without accumulation."""
     shares = replace(order, world_size=1, accumulate=1, last=last).shares(epoch)
     return [share.indices.tolist() for share in shares]
 

@@ -35,7 +35,7 @@ class Lengths:
 
 
 def make(case, last="short", **options):
-    """(order, lengths)."""
+    """Return the bucketed order of a case, and the lengths of its records."""
     case = dict(case)
     lengths = torch.tensor(case.pop("lengths"))
     max_values, width = case.pop("max_values"), case.pop("width")
@@ -44,7 +44,7 @@ def make(case, last="short", **options):
 
 
 def batches(order, epoch=0, start=0):
-    """The records of each step over all ranks."""
+    """Return the records of each step over all ranks."""
     steps = []
     ranks = [replace(order, rank=rank).shares(epoch, start) for rank in range(order.world_size)]
     for shares in zip(*ranks, strict=True):
@@ -54,7 +54,7 @@ def batches(order, epoch=0, start=0):
 
 
 def spread_lengths(count=20_000, sigma=0.28):
-    """Lengths as those of speech: padding is 40 % of plain batches."""
+    """Return lengths like those of speech: padding is 40 % of plain batches."""
     generator = torch.Generator().manual_seed(0)
     return (torch.randn(count, generator=generator) * sigma + 6).exp().long()
 

@@ -14,7 +14,7 @@ MODULE = "framework.order.draw_kernel"
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """The module, whose kernel Triton runs on the CPU."""
+    """Yield the module, imported so that Triton runs its kernel on the CPU."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     yield importlib.import_module(MODULE)

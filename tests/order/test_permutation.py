@@ -22,7 +22,7 @@ def in_blocks(num_records, seed, epoch, block, window):
 
 
 def fisher_yates(size, key, start, stop):
-    """The peer: NumPy's permutation, an unbiased Fisher-Yates shuffle."""
+    """Return a part of the reference: NumPy's permutation, an unbiased Fisher-Yates shuffle."""
     order = np.random.default_rng(key % 2**63).permutation(size)
     return torch.from_numpy(order)[start:stop]
 
@@ -118,27 +118,30 @@ def test_a_bijection_may_have_any_size(size):
 
 
 def p_value_of_permutations(order):
-    """All 24 orders of four numbers should be equally frequent."""
+    """Test that all 24 orders of four numbers are equally frequent. Return the p-value."""
     names = {p: number for number, p in enumerate(permutations(range(4)))}
     drawn = [names[tuple(order(4, key, 0, 4).tolist())] for key in range(24_000)]
     return chisquare(np.bincount(drawn, minlength=24)).pvalue
 
 
 def p_value_of_places(order):
-    """Every number should be at every place equally often, for a size that is no square."""
+    """Test that every number is equally often at every place. Return the p-value.
+
+    The size is not a square.
+    """
     places = torch.stack([order(23, key, 0, 23) for key in range(6000)])
     counts = torch.stack([torch.bincount(places[:, place], minlength=23) for place in range(23)])
     return chisquare(counts.flatten().numpy(), ddof=2 * 23 - 2).pvalue
 
 
 def p_value_of_neighbors(order):
-    """The distance between neighbors, whose distribution is triangular, in large orders."""
+    """Test that the distances of neighbors are triangular in large orders. Return the p-value."""
     numbers = torch.cat([order(10**6, key, 500, 1500).diff().abs() for key in range(200)])
     return kstest(numbers.numpy() / 1e6, lambda x: 1 - (1 - x) ** 2).pvalue
 
 
 def p_value_of_fixed_points(order):
-    """The number of fixed points, whose distribution is Poisson with mean 1."""
+    """Test that the number of fixed points is Poisson with mean 1. Return the p-value."""
     places = torch.arange(2000)
     counts = [int((order(2000, key, 0, 2000) == places).sum()) for key in range(3000)]
     observed = np.bincount(np.minimum(counts, 5), minlength=6)
@@ -147,13 +150,16 @@ def p_value_of_fixed_points(order):
 
 
 def p_value_of_spread(order):
-    """The first numbers of large orders are uniform."""
+    """Test that the first numbers of large orders are uniform. Return the p-value."""
     numbers = torch.cat([order(10**8 + 7, key, 0, 500) for key in range(200)])
     return kstest(numbers.numpy() / (1e8 + 7), "uniform").pvalue
 
 
 def p_value_of_keys(order):
-    """Neighboring keys give independent orders: the same place holds unrelated numbers."""
+    """Test that neighboring keys give independent orders. Return the p-value.
+
+    The same place must hold unrelated numbers.
+    """
     differences = [
         (order(10**6, key, 0, 500) - order(10**6, key + 1, 0, 500)).abs() for key in range(400)
     ]

@@ -31,7 +31,7 @@ class Items:
 
 
 def prepared(source, **options):
-    """(fields, the whole chunk) as another process would make it."""
+    """Return the fields, and the whole chunk as another process would make it."""
     preparation = Preparation(**options)
     fields = preparation.fields(source)
     return fields, pickle.loads(pickle.dumps(preparation))(

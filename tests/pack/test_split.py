@@ -36,7 +36,7 @@ def cuts_of(parts):
 
 
 def spoken(counts):
-    """Hashes of records: so many for each group."""
+    """Return hashes of records. ``counts`` has the number of records of each group."""
     return hashes_of([str(group) for group, count in enumerate(counts) for _ in range(count)])
 
 

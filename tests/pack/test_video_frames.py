@@ -28,7 +28,7 @@ COUNTS = (5, 12, 8)
 
 
 def folder(sizes=((32, 48),) * 3):
-    """A folder of three videos in two classes and three formats."""
+    """Write a folder of three videos in two classes and three formats, and return its input."""
     for number, (count, size) in enumerate(zip(COUNTS, sizes, strict=True)):
         form, suffix = [("mp4", "mp4"), ("matroska", "mkv"), ("avi", "avi")][number]
         codec = "mpeg4" if form == "avi" else "libx264"
@@ -39,7 +39,7 @@ def folder(sizes=((32, 48),) * 3):
 
 
 def packed(path="x.h5", source=None, num_workers=0, on_error="fail", **options):
-    """The opened store of a folder's videos."""
+    """Pack the videos of a folder, and return the opened store."""
     source = source or folder()
     prepare = Preparation(**options)
     suffix = Path(path).suffix
@@ -49,7 +49,7 @@ def packed(path="x.h5", source=None, num_workers=0, on_error="fail", **options):
 
 
 def pixels_of(store, index=0):
-    """The frames of a record, decoded."""
+    """Return the frames of a record, decoded."""
     field = store.manifest.fields["video"]
     frames = frames_of(store.read(torch.tensor([index]))["video"][0], field)
     if isinstance(frames, np.ndarray):

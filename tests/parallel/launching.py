@@ -10,7 +10,7 @@ ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def launched(program, folder, count=2):
-    """What each rank found, as dictionaries."""
+    """Run a program on ``count`` ranks, and return the dictionary of what each rank found."""
     ended = launch(count, "tests.parallel.rank_program", [program, str(folder)], ENVIRONMENT)
     assert ended == 0
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]

@@ -64,7 +64,7 @@ def gradients(module):
 
 
 def talk(_):
-    """Texts, totals, flags and models: what each rank sees."""
+    """Share texts, totals, flags and models, and return what this rank sees."""
     text = share_text(json.dumps({"seed": 7}) if RANK == 0 else None)
     ranks = parallel()
     facts = {
@@ -89,7 +89,7 @@ WAYS = {"plain": {}, "static": {"static_graph": True}, "small": {"bucket_mb": 0.
 
 
 def options(_):
-    """A step's gradients, in every way of sending them."""
+    """Return a step's gradients for each way of sending them."""
     ranks, facts = parallel(), {}
     for name, changes in WAYS.items():
         vars(ranks).update({"static_graph": False, "bucket_mb": 25, "compress": "none"} | changes)
@@ -109,7 +109,7 @@ def options(_):
 
 
 def thaw(_):
-    """The gradients of two steps, before and after the first layer thaws."""
+    """Return the gradients of two steps, before and after the first layer thaws."""
     ranks, facts = parallel(), []
     torch.manual_seed(0)
     inside = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
@@ -133,7 +133,10 @@ def thaw(_):
 
 
 def replicate(ranks):
-    """Ranks begin with weights of their own; rank 0's become everybody's."""
+    """Return the facts of a wrapped model: rank 0's weights become everybody's.
+
+    Each rank begins with weights of its own.
+    """
     torch.manual_seed(RANK)
     plain = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     names = list(plain.state_dict())
@@ -147,7 +150,7 @@ def replicate(ranks):
 
 
 def accumulate(ranks):
-    """Three passes of two ranks; the gradient after each."""
+    """Return the gradient after each of three passes of two ranks."""
     torch.manual_seed(0)
     model = ranks.wrap(nn.Linear(2, 1))
     inputs = torch.arange(12.0).reshape(3, 2, 1, 2)  # pass, rank, record, feature
@@ -192,15 +195,16 @@ def make_input(kind):
 
 
 def learn(net, x, weight):
-    """The outputs of a training pass, after its gradients."""
+    """Compute the gradients of a training pass, and return its outputs."""
     outputs = net(x)
     (outputs.square().mean() * weight).backward()
     return outputs
 
 
 def learn_mine(ranks, kind, first):
-    """This rank's part of seven records, of which rank 0 has ``first``: the outputs, the gradients,
-    the statistics.
+    """Train on this rank's part of seven records; return outputs, gradients and statistics.
+
+    Rank 0 has the first ``first`` records.
     """
     net, whole = ranks.wrap(make_net(kind)), make_input(kind)
     mine = whole[:first] if RANK == 0 else whole[first:]
@@ -216,7 +220,7 @@ def learn_mine(ranks, kind, first):
 
 
 def batch_norm(_):
-    """Every kind and split; what cannot be is said."""
+    """Return the facts of every kind and split, or the error of those that are not possible."""
     ranks, facts = parallel(sync_batch_norm=True), {}
     for kind in (*KINDS, "double"):
         for first in SPLITS:
@@ -232,7 +236,7 @@ def batch_norm(_):
 
 
 def fail(folder):
-    """Rank 1 ends with code 7 while rank 0 would wait for a long time."""
+    """Exit with code 7 on rank 1, while rank 0 would wait for a long time."""
     (folder / f"pid.{RANK}").write_text(str(os.getpid()))
     while len(list(folder.glob("pid.*"))) < 2:
         time.sleep(0.01)
@@ -242,13 +246,13 @@ def fail(folder):
 
 
 def wait(folder):
-    """Both are up, and wait for each other as ranks do before their first step."""
+    """Note that this rank is up, and wait as ranks do for each other before their first step."""
     (folder / f"pid.{RANK}").write_text(str(os.getpid()))
     time.sleep(600)
 
 
 def stumble(folder):
-    """Rank 1 ends with code 7 at the first two starts; at each, the ranks meet."""
+    """Let the ranks meet, then exit with code 7 on rank 1 at the first two starts."""
     count = os.environ["TORCHELASTIC_RESTART_COUNT"]
     (folder / f"start.{RANK}.{count}").touch()
     ranks = parallel()
@@ -284,7 +288,11 @@ class Blocks(nn.Module):
 
 
 def sharded(_):
-    """A step of two passes, sharded, and by ddp; what is kept; a state whole and in parts again."""
+    """Return the facts of a step of two passes, sharded, beside the gradients of ddp.
+
+    The facts also say how much of the model this rank keeps, and whether a state that was gathered,
+    sharded and gathered again is the same.
+    """
     ranks = ShardedParallel(
         2, sync_batch_norm=False, timeout_s=60.0, unit_parameters=100, device=CPU
     )
@@ -373,8 +381,9 @@ class Drawing(nn.Module):
 
 
 def take_step(ranks, model, inputs):
-    """The gradients of a step of four virtual ranks, two of them here; whether none was left
-    between them.
+    """Take a step of four virtual ranks, two of them on this rank, and return its gradients.
+
+    The second result says whether no gradient was left between the two passes.
     """
     mine, left = inputs[2 * RANK : 2 * RANK + 2], []
     for number, x in enumerate(mine):
@@ -388,7 +397,10 @@ def take_step(ranks, model, inputs):
 
 
 def virtual(_):
-    """Steps of four virtual ranks on two, beside the mean over four passes in one process."""
+    """Take steps of four virtual ranks on two, and return facts beside the expected ones.
+
+    The expected gradients are the mean over four passes in one process.
+    """
     ranks = VirtualParallel(2, virtual_ranks=4, num_threads=1, timeout_s=60.0, device=CPU)
     torch.manual_seed(RANK)
     own_start = flat((model := Drawing()).parameters())
@@ -466,7 +478,7 @@ def reshape(model):
 
 
 def refused(ranks, model, forward):
-    """How."""
+    """Return the error of a pass that must be refused."""
     try:
         with ranks.accumulate(model, True):
             forward(model)
@@ -475,7 +487,7 @@ def refused(ranks, model, forward):
 
 
 def save_slowly(_):
-    """Rank 0 saves for longer than ranks wait for each other."""
+    """Let rank 0 save for longer than ranks wait for each other."""
     ranks = DistributedParallel(num_processes=2, sync_batch_norm=False, timeout_s=2.0, device=CPU)
     if RANK == 0:
         time.sleep(5.0)
@@ -486,7 +498,7 @@ def save_slowly(_):
 
 
 def hang_in_a_save(folder):
-    """Rank 1 never comes to the end of a save; rank 0 gives it up in the usual time."""
+    """Hang in a save on rank 1. Return the error of rank 0, which gives up in the usual time."""
     ranks = DistributedParallel(num_processes=2, sync_batch_norm=False, timeout_s=2.0, device=CPU)
     if RANK == 1:
         for _ in range(600):
@@ -502,14 +514,14 @@ def hang_in_a_save(folder):
 
 
 def logits_and_classes():
-    """What a model says of ten records of three classes."""
+    """Return a model's logits for ten records of three classes, and the classes."""
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(10, 3, generator=generator)
     return {"x": logits, "y": torch.randint(3, (10,), generator=generator)}
 
 
 def watch(_):
-    """Metrics over all ranks, and the end of runs that rank 0 wants to end."""
+    """Return metrics over all ranks, and the ends of runs that rank 0 wants to end."""
     ranks = parallel()
     facts = {
         "metrics": metrics_of_ranks(ranks),
@@ -521,7 +533,10 @@ def watch(_):
 
 
 def metrics_of_ranks(ranks):
-    """The last of three batches of four has two records, too few for three ranks."""
+    """Evaluate on all ranks, and return the metrics.
+
+    The last of three batches of four has two records, too few for three ranks.
+    """
     from torchmetrics.classification import (
         MulticlassAUROC,
         MulticlassConfusionMatrix,
@@ -558,7 +573,7 @@ class Impatient(Watcher):
 
 
 def ended(ranks, watcher):
-    """The step after which a run ends on this rank, and why."""
+    """Train, and return the step after which the run ends on this rank, and why."""
     share = {"order": {"rank": RANK, "world_size": ranks.world_size}, "parallel": ranks}
     watching = Watching({"it": watcher if RANK == 0 else Idle()}, ranks)
     val = FakeLoader(make_data(5), 4, rank=RANK, world_size=ranks.world_size)

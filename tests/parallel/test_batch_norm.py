@@ -18,7 +18,7 @@ def ranks(tmp_path_factory):
 
 
 def whole_batch(kind):
-    """One process, torch's own batch norm, all seven records."""
+    """Return the net and its outputs for all seven records: one process, torch's batch norm."""
     net = make_net(kind)
     return net, flat([learn(net, make_input(kind), 1.0)])
 

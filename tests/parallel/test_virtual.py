@@ -146,8 +146,9 @@ def train(run_dir, *words):
 
 
 def facts(run_dir):
-    """Every loss and validation, and all that was learned: weights, average, moments, the loss's
-    scale.
+    """Return every loss and validation, and all that was learned.
+
+    Learned are the weights, their average, the moments and the loss's scale.
     """
     state = read_state(newest_path(Path(run_dir)))
     learned = {

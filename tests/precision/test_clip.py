@@ -8,7 +8,7 @@ from framework.precision.clip import clip
 
 
 def make(*gradients):
-    """An optimizer of two groups over parameters with these gradients."""
+    """Return an optimizer of two groups, and its parameters with these gradients."""
     parameters = []
     for gradient in gradients:
         parameter = nn.Parameter(torch.zeros(len(gradient)))

@@ -12,7 +12,7 @@ def plateau(**changes):
 
 
 def factors(schedule, *values):
-    """The factor after each validation."""
+    """Return the factor after each validation."""
     result = []
     for value in values:
         schedule.follow(value)

@@ -24,7 +24,7 @@ MUTANT_SCHEDULES = range(100)  # stops at the first that fails
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """A store whose last batch is short."""
+    """Write a store whose last batch is short, and return its path."""
     return write_store(str(tmp_path_factory.mktemp("store") / "x.h5"), make_records(22))
 
 

@@ -24,7 +24,7 @@ VAL = Report("val", 4, 2, {"accuracy": 0.75, "loss": 0.125}, 1000.0, {}, 0.1)
 
 @pytest.fixture
 def write(tmp_path, capsys):
-    """Writes reports; returns what stood on standard output and standard error."""
+    """Return a function that writes reports and returns standard output and standard error."""
 
     def write(*reports):
         sink = ConsoleSink(run=RunContext(tmp_path, total_steps=10, epochs=2))
@@ -50,7 +50,7 @@ def test_without_a_terminal_there_is_no_bar(write):
 
 @pytest.fixture
 def drawn(write, monkeypatch):
-    """Draws one report on a terminal of some width; returns what was drawn."""
+    """Return a function that draws one report on a terminal of some width and returns the text."""
 
     def drawn(report, width=160):
         kind = lambda **options: Console(**options, force_terminal=True, width=width)  # noqa: E731

@@ -20,7 +20,7 @@ def report(step, loss=1.0, split="train", **more):
 
 
 def write(folder, *reports, start_step=0):
-    """A run, or the rest of one, that writes these reports."""
+    """Write these reports as a run does, or as the rest of a run does."""
     sink = JsonlSink(run=RunContext(folder, total_steps=10, epochs=1, start_step=start_step))
     for each in reports:
         sink.write(each)

@@ -12,7 +12,7 @@ def report(step, split="train"):
 
 
 def measured(sinks, *stats, usage=dict, start_step=0):
-    """A sink whose loader says ``stats``, one after the other."""
+    """Return a sink whose loader gives these ``stats``, one after the other."""
     said = iter(stats)
     return MeasuredSink(sinks, lambda: next(said), usage, start_step)
 

@@ -28,7 +28,7 @@ def server(folder):
 
 @pytest.fixture
 def mortal_server(folder, server):
-    """A second server over the same database, which a test may end."""
+    """Yield a second server over the same database, which a test may stop."""
     mortal = TrackingServer(folder)
     mortal.start()
     yield mortal

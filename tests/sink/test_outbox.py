@@ -5,7 +5,7 @@ from tests.small_disk import small_disk
 
 
 def fill(folder, *steps, sent=0):
-    """An outbox with a report at each step, of which the first ``sent`` were sent."""
+    """Fill an outbox with a report at each step, and mark the first ``sent`` as sent."""
     box = Outbox(folder, "mlflow", 0)
     for step in steps:
         box.append({"report": "train", "step": step})

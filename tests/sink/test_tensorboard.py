@@ -42,7 +42,7 @@ def write(folder, *reports, num_images=2, start_step=0):
 
 
 def read(folder):
-    """The event files as TensorBoard itself reads them."""
+    """Return the events as TensorBoard itself reads them from the files."""
     events = EventAccumulator(
         str(folder / "tensorboard"), size_guidance={"images": 0, "scalars": 0}
     )

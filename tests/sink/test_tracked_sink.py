@@ -33,7 +33,7 @@ def events_in(folder):
 
 
 def log(folder, *steps, start_step=0, checkpoints=True, error=None, ended=False):
-    """The events that a run of 4 steps writes, until it ends or fails."""
+    """Write the reports of a run of 4 steps until it ends or fails, and return its events."""
     run = RunContext(folder, 4, 1, start_step, SAMPLE, has_ended=lambda: ended)
     sink = open_sink(run, checkpoints=checkpoints)
     for step in steps:

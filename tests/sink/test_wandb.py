@@ -35,7 +35,7 @@ def report(step, loss=1.0, split="train"):
 
 
 def records(run_dir):
-    """What an offline run holds: a log of records in blocks, as LevelDB writes it."""
+    """Yield the records of an offline run, from a log in blocks as LevelDB writes it."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     (path,) = run_dir.glob("wandb/offline-run-*/run-*.wandb")

@@ -19,7 +19,7 @@ from framework.sound.sound_file import (
 
 
 def sound(frames=800, rate=8000, channels=1, kind="WAV", subtype="PCM_16", hertz=100.0):
-    """The bytes of a file that soundfile wrote: a sine, the second channel upside down."""
+    """Return the bytes of a file that soundfile wrote: a sine, negated in the second channel."""
     wave = 0.5 * np.sin(2 * np.pi * hertz * np.arange(frames) / rate)
     samples = wave if channels == 1 else np.stack([wave, -wave], 1)
     file = io.BytesIO()

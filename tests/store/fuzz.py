@@ -61,7 +61,7 @@ def mutations(data: bytes, count: int, block: int = 4096, seed: int = 0) -> Iter
 
 
 def truncations(data: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
-    """The first part of ``data``, of ``count`` lengths."""
+    """Yield the first part of ``data``, ``count`` times, cut at a random length."""
     rng = random.Random(seed)
     return (data[: rng.randrange(len(data))] for _ in range(count))
 
@@ -118,7 +118,10 @@ def judge(
 
 
 def in_a_process(work: Callable[..., None], *arguments) -> int | None:
-    """The exit code of a forked process that calls ``work``: negative where a signal ended it."""
+    """Return the exit code of a forked process that calls ``work``.
+
+    It is negative if a signal ended the process, and None if it still runs after 120 s.
+    """
     child = forked(work, *arguments)
     child.join(120)
     return child.exitcode

@@ -32,7 +32,7 @@ def measured(field, values):
 
 
 def expected(images):
-    """Of [N, C, H, W] values."""
+    """Return the mean and the standard deviation of each channel of [N, C, H, W] values."""
     values = np.asarray(images, np.float64).swapaxes(0, 1).reshape(images.shape[1], -1)
     return values.mean(1), values.std(1)
 

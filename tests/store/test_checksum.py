@@ -30,7 +30,7 @@ RAW = {"image": Field("uint8", (3, 16, 16)), "label": Field("int64", ())}
 
 
 def _packed(suffix, kind):
-    """(path, records, where one record's payload lies in the file)."""
+    """Pack 30 records. Return the path, the records, and where one payload lies in the file."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (30, 3, 16, 16), np.uint8)
     images = pixels if kind == "raw" else [rng.bytes(700) for _ in range(30)]

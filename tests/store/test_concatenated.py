@@ -14,7 +14,7 @@ from tests.contract.cases import RAGGED_FIELDS, plain, ragged_records, rows
 
 
 def split(records, cuts, fields, kinds=("h5", "lmdb", "h5")):
-    """Stores of consecutive parts of the records, by name."""
+    """Return stores of consecutive parts of the records, by name."""
     stores = {}
     ends = [0, *cuts, len(next(iter(records.values())))]
     for number, (start, stop) in enumerate(pairwise(ends)):

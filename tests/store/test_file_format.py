@@ -19,7 +19,7 @@ from tests.contract.cases import encoded_records, jpeg, write_parquet, write_tar
 
 @pytest.fixture
 def files():
-    """A file or a folder of each format, by the choice that reads it."""
+    """Write a file or a folder of each format, and return paths by the choice that reads them."""
     os.makedirs("tars")
     os.makedirs("rows")
     tar = write_tar("tars/x.tar", [("a.jpg", jpeg(0))])

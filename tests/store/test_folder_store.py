@@ -20,7 +20,7 @@ def _touch(*names):
 
 
 def _written(classes, labels, image=None):
-    """A folder written with these classes and labels, as {relative name}."""
+    """Write a folder with these classes and labels, and return the relative names of its files."""
     images = np.stack(
         [
             image if image is not None else pixels(n, 4, 4).transpose(2, 0, 1)

@@ -28,7 +28,7 @@ from tests.faults.forked import paceline
 
 
 def write_lmdb(path, values, folder=False):
-    """An LMDB file as any other program writes it."""
+    """Write an LMDB file as any other program does, and return its path."""
     with (
         lmdb.open(path, subdir=folder, lock=False, map_size=1 << 24, max_dbs=0) as environment,
         environment.begin(write=True) as txn,
@@ -60,7 +60,7 @@ def write_hdf5(path="their file.h5"):
 
 
 def advised(path, error):
-    """What becomes of the command in an error's text."""
+    """Run the command that an error's text advises, and return the store that it packed."""
     command = re.search(r"error\[D103\]: .*; pack it: (paceline pack .*)$", error, re.MULTILINE)
     assert command is not None, error
     words = shlex.split(command.group(1))

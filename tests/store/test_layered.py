@@ -27,7 +27,7 @@ LAYERED = ("hdf5_layered", "lmdb_layered", "shards_layered", "hdf5_ragged_layere
 
 @pytest.fixture(params=LAYERED)
 def case(request):
-    """(store, records) with a layer of every edit."""
+    """Yield a store with a layer of every edit, and its records."""
     path, records = write_case(request.param, 7)
     store = open_store(path)
     yield store, records

@@ -41,7 +41,7 @@ def _written(path, items, **options):
 
 
 def _library(path):
-    """All of the file's items, as the library reads them."""
+    """Return all of the file's items as the library reads them."""
     with (
         lmdb.open(path, subdir=False, lock=False, readonly=True, lib_version=0) as environment,
         environment.begin() as transaction,
@@ -50,7 +50,7 @@ def _library(path):
 
 
 def _ours(path):
-    """The same, by the table."""
+    """Return all of the file's items as our table of values finds them."""
     meta = read_meta(path)
     file = np.memmap(path, np.uint8, "r", shape=(meta.num_pages * meta.page_bytes,))
     keys, offsets, sizes = value_table(path, file, meta)
@@ -66,7 +66,7 @@ def _edit(path, at, form, *values):
 
 
 def _newest(path):
-    """Where the meta page in use begins."""
+    """Return the byte at which the meta page in use begins."""
     head = Path(path).read_bytes()[: 2 * PAGE]
     return max((0, PAGE), key=lambda start: struct.unpack_from("<Q", head, start + 144)[0])
 

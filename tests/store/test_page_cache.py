@@ -10,7 +10,7 @@ from framework.store.page_cache import cached_share, drop_cached
 
 @pytest.fixture
 def on_disk():
-    """A file of 64 pages, on a disk."""
+    """Write a file of 64 pages on a disk, and yield its path."""
     path = Path(f"/var/tmp/paceline-test-{os.getpid()}")
     path.write_bytes(os.urandom(64 * mmap.PAGESIZE))
     yield str(path)

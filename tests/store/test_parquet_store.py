@@ -21,7 +21,7 @@ EMPTY = pa.array([[[]], [[]]], pa.list_(pa.list_(pa.int8())))
 
 
 def _write(columns, path="x.parquet", row_group_size=2, metadata=None):
-    """A file of these columns: name -> list or pyarrow array."""
+    """Write a file of these columns, name -> list or pyarrow array, and return its path."""
     table = pa.table(columns)
     if metadata is not None:
         table = table.replace_schema_metadata({"huggingface": json.dumps(metadata)})
@@ -260,7 +260,7 @@ def test_splits_are_not_mixed(names):
 
 
 def _saved(path, tables, stream=True):
-    """A folder as ``datasets.save_to_disk`` writes it."""
+    """Write a folder as ``datasets.save_to_disk`` does, and return its path."""
     os.makedirs(path)
     names = [f"data-{number:05}-of-{len(tables):05}.arrow" for number in range(len(tables))]
     for name, table in zip(names, tables, strict=True):

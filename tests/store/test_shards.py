@@ -25,7 +25,7 @@ from tests.faults.forked import is_one_line, needs_root, no_privileges, paceline
 
 
 def write_directory(path, cuts, suffix="h5", count=20, records=None, fields=FIELDS):
-    """A store of ``count`` records in files cut at ``cuts``."""
+    """Write a store of ``count`` records in files cut at ``cuts``, and return its path."""
     shutil.rmtree(path, ignore_errors=True)
     os.mkdir(path)
     records = records or make_records(count)
@@ -53,7 +53,7 @@ def write_directory(path, cuts, suffix="h5", count=20, records=None, fields=FIEL
 
 
 def _change(path, **changes):
-    """Another manifest."""
+    """Replace these values in the manifest of the store at ``path``."""
     old = ShardedStore(path, open_file).manifest
     Path(path, "manifest.json").write_text(to_json(replace(old, **changes)))
 

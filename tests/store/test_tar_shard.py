@@ -21,7 +21,7 @@ MEMBERS = [("a/1.jpg", b"x" * 700), ("a/1.CLS", b"3"), ("b.seg.png", b"y"), ("b.
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """The user's cache folder."""
+    """Put the user's cache folder into this test's temporary folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -191,7 +191,7 @@ def test_sparse_members_and_links_are_left_out_and_counted():
 
 
 def _listed(path, way):
-    """What a way of reading headers finds; None if it leaves the archive to tarfile."""
+    """Return what a way of reading headers finds; None if it leaves the archive to tarfile."""
     with tar_shard._Headers(path) as file:
         listing = tar_shard._Listing(path, file.fileno())
         if way == "plain" and not listing.add_plain():

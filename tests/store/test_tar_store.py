@@ -19,7 +19,7 @@ from tests.store.test_array_values import npy
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """The user's cache folder."""
+    """Put the user's cache folder into this test's temporary folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

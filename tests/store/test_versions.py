@@ -13,7 +13,7 @@ from tests.contract.cases import edit
 
 @pytest.fixture
 def store():
-    """A store with three versions."""
+    """Write a store with three versions, and return its path."""
     path = write_store("d.h5", make_records(6))
     edit(path, "drop", "label == 1")
     edit(path, "append", "d.h5@1")

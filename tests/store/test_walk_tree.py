@@ -25,7 +25,7 @@ def link(target, name):
 
 @pytest.fixture
 def linked():
-    """Two classes of links: to a folder, and to files."""
+    """Make two classes of links: the first is a link to a folder, the second has links to files."""
     touch("photos/cats/1.jpg", "photos/cats/deep/2.jpg", "photos/dogs/3.jpg", "secret/4.jpg")
     link("photos/cats", "in/cat")
     link("photos/dogs/3.jpg", "in/dog/3.jpg")

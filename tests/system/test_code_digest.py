@@ -26,7 +26,10 @@ def make(item):
 
 @pytest.fixture
 def mine(monkeypatch):
-    """A user's module, which imports a package, and another module when it is called."""
+    """Write a user's module, and yield it imported.
+
+    It imports a package, and another module when it is called.
+    """
     Path("helpers").mkdir()
     Path("helpers/__init__.py").write_text("")
     Path("helpers/tools.py").write_text("from . import more\n\ndef scaled(item): return item\n")

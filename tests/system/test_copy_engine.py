@@ -14,7 +14,7 @@ SIZE = 100_000
 
 @pytest.fixture
 def paths():
-    """Two files of random bytes in memory."""
+    """Yield the paths of two files of random bytes in memory."""
     names = [f"/dev/shm/paceline-test-{os.getpid()}-{number}" for number in range(2)]
     for name in names:
         with open(name, "wb") as file:

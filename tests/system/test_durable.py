@@ -29,7 +29,7 @@ def _fail_inside(path, error):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The order of fsync and replace, by the names they act on."""
+    """Return a list that fills with the calls of fsync and replace, by the names they act on."""
     result = []
     real_sync, real_replace = os.fsync, os.replace
 
@@ -149,7 +149,7 @@ def test_two_writers_of_one_file_do_not_meet():
 
 
 def make(path, kind, text):
-    """A file, or a folder with one."""
+    """Write a file, or a folder with a file in it."""
     if kind == "file":
         Path(path).write_text(text)
     else:

@@ -25,7 +25,7 @@ def hold(shared, ready):
 
 @pytest.fixture
 def holder(request):
-    """The number of a process that holds the lock."""
+    """Yield the id of a process that holds the lock."""
     ready = multiprocessing.get_context("fork").SimpleQueue()
     process = forked(hold, getattr(request, "param", False), ready)
     yield ready.get()

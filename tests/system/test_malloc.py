@@ -30,8 +30,10 @@ print(kept, held, after, size())
 
 
 def _heap(keep, sizes="most", each=20, **environment):
-    """Whether freed memory is kept; the heap's MiB with 100 MiB in blocks of ``each`` taken from
-    malloc, after they were freed, and after what is free was given back.
+    """Return whether freed memory is kept, and the heap's size in MiB at three times.
+
+    The heap is measured with 100 MiB in blocks of ``each`` MiB taken from malloc, after they were
+    freed, and after free memory was given back.
     """
     clean = {key: value for key, value in os.environ.items() if key not in SETTINGS}
     command = [sys.executable, "-c", HEAP, keep, sizes, str(each)]

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def drawn():
-    """Something of every generator, twice from those that keep half of what they made."""
+    """Draw from every generator. Some keep half of what they made for the next draw."""
     normal = [random.gauss(0, 1), np.random.randn(), np.random.randn()]  # noqa: NPY002
     numpy = np.random.rand(3).tolist()  # noqa: NPY002
     return [random.random(), *normal, *torch.randn(3).tolist(), *numpy]

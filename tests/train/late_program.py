@@ -100,7 +100,7 @@ def make_parallel(kind, count):
 
 
 def report_of(case, parallel):
-    """What this rank knows of a case at the end."""
+    """Train, and return what this rank knows of a case at the end."""
     norm, place, late = case.split(":")
     parallel.sync_batch_norm = norm == "sync"
     clock = RankClock()

@@ -42,7 +42,7 @@ def folder_of(run_dir, keep=2, every_s=None, said=None):
 
 
 def trained(run_dir, keep=2, **parts):
-    """A run of two epochs of two steps."""
+    """Train for two epochs of two steps, and return the Trainer."""
     parts = {"ema": 0.9, "epochs": 2, "val": FakeLoader(make_data(6), 4), **parts}
     trainer = make_trainer(make_data(8), 4, checkpoints=folder_of(run_dir, keep), **parts)
     trainer.fit()
@@ -241,7 +241,7 @@ def flip(path, position):
 
 @pytest.fixture
 def whole(tmp_path):
-    """A small state, and its bytes."""
+    """Save a small state, and return its path and its bytes."""
     save_state(
         state_file(tmp_path), {"model": {"w": torch.arange(100.0)}, "progress": {"step": 1}}, 1, 1
     )
@@ -342,7 +342,7 @@ WAYS = [_as_torch, _as_old_torch, _as_pickle]
 
 
 def with_end(path):
-    """A checksum is no seal: who means harm writes one that fits."""
+    """Append an end with fitting checksums, as an attacker can: a checksum is no seal."""
     with open(path, "rb") as file:
         data = file.read()
     end = _END.pack(_MAGIC, 1, 1, 1, len(data), crc32(data))
@@ -381,7 +381,7 @@ def test_a_save_that_fails_leaves_the_old_state(tmp_path):
 
 
 def full_disk(monkeypatch):
-    """From now on the disk takes nothing more of a state."""
+    """Let every later write of a state fail as on a full disk."""
 
     def reached(point):
         if point == "checkpoint.writing":

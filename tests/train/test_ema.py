@@ -20,7 +20,7 @@ def shifted(model, by):
 
 
 def values(average):
-    """The averaged weights, without the buffers."""
+    """Return the averaged weights without the buffers."""
     names = [name for name, _ in average.model.named_parameters()]
     return [average.state_dict()[name] for name in names]
 

@@ -37,7 +37,10 @@ def frozen(model, freeze=None, rewrap=lambda wrapped: wrapped):
 
 
 def trainer(freeze=None, recorder=None, epochs=3, **parts):
-    """Three epochs of four whole batches and a short one, with momentum and weight decay."""
+    """Return a Trainer over epochs of four whole batches and a short one.
+
+    Its optimizer has momentum and weight decay.
+    """
     model = net()
     layers = frozen(model, freeze)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.125, weight_decay=0.5, fused=True)

@@ -19,7 +19,10 @@ STEP_S = 0.1
 
 
 def times(delays_s, span="forward", uncertainty_s=0.0, explained=True):
-    """Steps of 0.1 s in which each rank does so much more own work: ``delays_s`` [ranks, steps]."""
+    """Return times of steps of 0.1 s, in which each rank is late by ``delays_s`` [ranks, steps].
+
+    If ``explained``, the rank spends the delay with own work in ``span``.
+    """
     delays_s = np.asarray(delays_s, dtype=float)
     own_s = np.full((*delays_s.shape, len(SPANS)), 0.01)
     if explained:
@@ -125,7 +128,7 @@ def test_only_steps_that_all_ranks_have_are_compared():
 
 
 def rounds(offsets_s, travels_s, waits_s):
-    """Starts and ends of rounds by clocks that are ahead by ``offsets_s``."""
+    """Return starts and ends of rounds by clocks that are ahead by ``offsets_s``."""
     starts_s = np.cumsum(waits_s, axis=1) + np.arange(waits_s.shape[1]) * 10
     ends_s = starts_s.max(axis=0) + travels_s
     offsets_s = np.asarray(offsets_s)[:, None]

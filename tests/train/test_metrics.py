@@ -16,7 +16,10 @@ from framework.train.metrics import (
 
 
 def outcome(values, counts=True):
-    """What an objective finds in records with these losses, each of which is also counted."""
+    """Return what an objective gives for records with these losses, and ``counts``.
+
+    Each record is also counted in ``hits``.
+    """
     loss = torch.tensor(values, dtype=torch.float64, requires_grad=True).mean()
     return Outcome(loss, {"hits": torch.tensor(len(values))}, len(values)), counts
 
@@ -68,7 +71,7 @@ VALUES = [[0.1, 0.7], [0.3], [1e-9, 0.2, 12.0], [0.5]]
 
 
 def gone_on(first, second, rank=0, world_size=1, ranks=1):
-    """A tally of ``second`` after one of ``first``, saved on each of so many ranks."""
+    """Return a tally of ``second`` that continues one of ``first``, saved on ``ranks`` ranks."""
     tally = Tally()
     tally.load_state_dict(
         tallied(first).state_dict(lambda values: [values] * ranks), rank, world_size
@@ -291,7 +294,7 @@ def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
 
 
 def with_losses(values, **more):
-    """Records with these losses, half of each in a part of its own."""
+    """Return the outcome of records with these losses, half of each in a part of its own."""
     result, _ = outcome(values)
     result.losses = {"half": result.loss / 2, **more}
     return result

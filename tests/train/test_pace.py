@@ -10,7 +10,7 @@ from framework.train.pace import TrainPace
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that a test moves."""
+    """Return a clock that a test moves."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock

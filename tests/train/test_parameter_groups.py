@@ -111,7 +111,7 @@ def test_a_group_is_cut_by_weight_decay():
 
 
 def deep_model():
-    """Three blocks: a norm belongs to the block before it."""
+    """Return a model of three blocks: a norm belongs to the block before it."""
     block = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), block, nn.Linear(2, 1))
 

@@ -15,7 +15,7 @@ PLACES = {"data": "wait", "forward": "forward", "backward": "backward", "optimiz
 
 
 def reported(folder, kind, cases, count):
-    """What rank 0 reports of each case, and what the other ranks do."""
+    """Run the cases on ``count`` ranks, and return what each rank reports of each case."""
     ended = launch(
         count, "tests.train.late_program", [kind, ",".join(cases), str(folder)], ENVIRONMENT
     )

@@ -12,7 +12,10 @@ def few_slots(monkeypatch):
 
 
 def made(last_step=100):
-    """Slots, the rates that they set, and a function that does one captured step."""
+    """Return a function that does one captured step.
+
+    It returns the outcome, and the rates that the slots set.
+    """
     rates = [torch.zeros(()), torch.zeros(())]
     slots = StepSlots(rates, lambda step, last: [step / 10, last - step])
     slots.make_slots(Outcome(torch.zeros(()), {"each": torch.zeros(3), "fixed": torch.ones(1)}, 3))

@@ -45,7 +45,7 @@ def weights(trainer):
 
 
 def same(left, right):
-    """Whether two nested states are equal bit by bit."""
+    """Return whether two nested states are equal bit by bit."""
     if isinstance(left, torch.Tensor):
         return torch.equal(left, right)
     if isinstance(left, dict):
@@ -688,7 +688,7 @@ def long_run(state=None, **parts):
 
 
 def last_state(trainer):
-    """Without the time that training took."""
+    """Return the last saved state without the time that training took."""
     state = trainer.parts.checkpoints.saved[-1][0]
     return {name: state[name] for name in state if name != "trained_s"}
 
@@ -974,7 +974,7 @@ def test_cuda_is_synchronized_in_reports_only_and_as_often_as_they_come():
 
 
 def sets(**values):
-    """A validation set of each name, whose loss is the given value."""
+    """Return a validation set for each name, whose loss is the given value."""
     return {name: FakeLoader({"value": torch.tensor([value])}, 1) for name, value in values.items()}
 
 
@@ -1058,7 +1058,7 @@ class Looks(Watcher):
 
 
 def watched(*watchers, epochs=2, **parts):
-    """A Trainer over epochs of five steps that the watchers see."""
+    """Return a Trainer over epochs of five steps that the watchers see."""
     named = {f"watchers.{number}": watcher for number, watcher in enumerate(watchers)}
     watching = Watching(named, NoParallel(device=CPU))
     checkpoints = parts.pop("checkpoints", FakeCheckpoints())
@@ -1128,7 +1128,7 @@ def test_a_run_that_has_ended_early_takes_no_step_when_it_is_resumed():
 
 
 def resumed_after(steps, make):
-    """A run that is stopped after so many steps, and the one that continues it."""
+    """Stop a run after so many steps, and return another one that has continued it."""
     first = make(stop=stop_after(steps))
     first.fit()
     second = make()

@@ -21,7 +21,7 @@ PAIR = {"blurry": pixels(0), "sharp": pixels(1)}
 
 
 def shift(images, rng, most=200):
-    """One random number for all fields."""
+    """Add one random number to all fields."""
     number = rng.integers(0, most, dtype=np.uint8)
     return {name: image + number for name, image in images.items()}
 

@@ -27,7 +27,7 @@ def _window(height, width, numbers):
 
 
 def _slow(height, width, numbers):
-    """One record at a time, in plain numbers."""
+    """Return the window and the flips of one record, computed with plain numbers."""
     area_draw, ratio_draw, top_draw, left_draw, mirror_draw, turn_draw = numbers
     area = height * width * (0.08 + area_draw * 0.92)
     ratio = math.exp(math.log(3 / 4) + ratio_draw * (math.log(4 / 3) - math.log(3 / 4)))

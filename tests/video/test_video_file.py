@@ -27,9 +27,10 @@ MOST = 1 << 20
 
 
 def video(count=12, size=(32, 48), rate=25, form="mp4", codec="libx264", times=None):
-    """The bytes of a file that PyAV wrote: frame i has the level 8 * i, and 40 more at the left.
+    """Return the bytes of a file that PyAV wrote.
 
-    ``times`` has the number of each frame on the clock of ``rate``.
+    Frame i has the level 8 * i, and 40 more at the left. ``times`` has the number of each frame on
+    the clock of ``rate``.
     """
     file = io.BytesIO()
     with av.open(file, "w", format=form) as container:
@@ -49,7 +50,7 @@ def video(count=12, size=(32, 48), rate=25, form="mp4", codec="libx264", times=N
 
 
 def numbers_of(frames):
-    """The number of each frame of ``video``, by the level of its right half."""
+    """Return the number of each frame of ``video``, read from the level of its right half."""
     return [round(float(frame[:, frame.shape[1] // 2 + 4 :].mean()) / STEP) for frame in frames]
 
 
@@ -85,7 +86,7 @@ def test_a_variable_rate_follows_the_times_of_the_frames():
 
 
 def _rotated(data, matrix):
-    """The file with another display matrix of 16.16 numbers in its track header."""
+    """Return the file with another display matrix of 16.16 numbers in its track header."""
     at = data.index(b"tkhd") + 4 + 40
     return data[:at] + struct.pack(">9i", *matrix) + data[at + 36 :]
 
@@ -116,7 +117,7 @@ def test_an_image_in_the_same_container_is_no_video():
 
 
 def _with_index_first(data):
-    """The same frames in an MP4 file whose index precedes them, as files for the web have it."""
+    """Return the same frames in an MP4 file whose index precedes them, as in files for the web."""
     options = {"movflags": "faststart"}
     with av.open(io.BytesIO(data)) as old, av.open("first.mp4", "w", options=options) as new:
         stream = new.add_stream_from_template(old.streams.video[0])

@@ -41,7 +41,7 @@ def test_a_grid_is_measured_and_what_cannot_run_has_its_reason():
 
 
 def cells_of(pid: int) -> list[int]:
-    """Children of a process that are measurements."""
+    """Return the children of a process that are measurements."""
     return [
         child for child in children_of(pid) if b"framework.commands.bench.cell" in command_of(child)
     ]

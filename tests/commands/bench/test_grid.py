@@ -48,7 +48,7 @@ def test_the_order_is_another_in_each_repeat_and_the_same_for_a_seed():
 
 
 def lines_of(lmdb: dict) -> tuple[list[dict], int]:
-    """The lines where lmdb's processes find this, and how many processes there were."""
+    """Return the lines if the processes for lmdb answer this, and the number of all processes."""
     asked = []
 
     def ask(cell, plan):

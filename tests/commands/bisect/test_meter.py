@@ -64,7 +64,7 @@ def test_an_interpreter_that_cannot_measure_is_an_error(tmp_path):
 
 @pytest.fixture
 def lost(tmp_path):
-    """An interpreter whose process ends at its first measurement."""
+    """Write an interpreter whose process ends at its first measurement, and return its path."""
     script = tmp_path / "python"
     answer = json.dumps({"versions": {}})
     script.write_text(f"#!/bin/sh\nread line\necho '{answer}'\nread line\nexit 9\n")

@@ -39,7 +39,7 @@ FACTS = DiagnosisFacts(
 
 
 def facts(machine=None, settings=None, rates=None, storage=None, **own) -> DiagnosisFacts:
-    """``FACTS`` with these changes, part by part."""
+    """Return ``FACTS`` with these changes, part by part."""
     changed = replace(
         FACTS,
         machine=replace(FACTS.machine, **(machine or {})),

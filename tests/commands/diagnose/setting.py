@@ -20,7 +20,7 @@ def compose_of(*words: str):
 
 
 def write_photos(folder, count=24, height=120, width=160) -> str:
-    """Images in two classes."""
+    """Write images in two classes, and return the path of their folder."""
     rng = np.random.default_rng(0)
     for number in range(count):
         place = folder / str(number % 2)

@@ -33,7 +33,10 @@ class Sink:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """``run(*words)``: the setting of a run with a slow sink and validation data."""
+    """Return a function of words that makes a run's setting.
+
+    The run has a slow sink and validation data.
+    """
     (tmp_path / "slowsink.py").write_text(SLOW)
     monkeypatch.syspath_prepend(tmp_path)
     train = write_store(str(tmp_path / "a.h5"), make_records(64))

@@ -11,7 +11,7 @@ from framework.errors import ConfigError, ResourceError
 
 
 def assert_same(form, run, known, path, counts=(4, 3, 1)):
-    """The file computes what the model computes, for any number of records."""
+    """Check that the file computes what the model computes, for any number of records."""
     form.check()
     form.write(run, known, path)
     compute = form.read(run, known, path)

@@ -20,7 +20,7 @@ from tests.pack.test_video_frames import packed
 
 
 def _close_with(manifest, records):
-    """A store at x.h5 that says this of itself."""
+    """Write a store at x.h5 with this manifest, and return its path."""
     writer = HDF5Writer("x.h5", fields=manifest.fields, num_records=manifest.num_records)
     writer.write(records, [str(number) for number in range(manifest.num_records)])
     writer.close(manifest)
@@ -28,7 +28,7 @@ def _close_with(manifest, records):
 
 
 def _directory(files, num_records=4):
-    """A store that is a directory of equal files."""
+    """Write a store that is a directory of equal files, and return its path."""
     os.mkdir("store")
     path = write_store("store/000000.h5", make_records(num_records))
     manifest = open_store(path).manifest
@@ -148,7 +148,10 @@ def test_a_file_that_is_no_store_is_named():
 
 
 def _many_classes(count, labels):
-    """A store of these labels, with the classes c000, c001, ..."""
+    """Write a store of these labels, and return its path.
+
+    Its classes are c000, c001, ...
+    """
     fields = {"label": FIELDS["label"]}
     counts = np.bincount(labels, minlength=count).tolist()
     manifest = Manifest(

@@ -104,7 +104,10 @@ def test_an_output_folder_that_exists_is_refused():
 
 
 def many_images(count=600, size=(40, 56)):
-    """A folder of noise, by default large enough for several jobs."""
+    """Write a folder of noise, by default large enough for several jobs.
+
+    Return the words that pack it.
+    """
     rng = np.random.default_rng(0)
     for number in range(count):
         path = Path(f"many/{'ab'[number % 2]}/{number}.png")

@@ -24,7 +24,7 @@ def clip(number):
 
 
 def stored(path):
-    """The keys and the records of a store."""
+    """Return the keys and the records of a store."""
     with closing(open_store(path)) as store:
         every = torch.arange(store.manifest.num_records)
         return [store.key(index) for index in every], store.read(every)
@@ -35,7 +35,7 @@ def speakers(path):
 
 
 def write_table():
-    """A table of 60 numbers by 12 speakers, of whom some say more than others."""
+    """Write a table of 60 numbers by 12 speakers, some of whom say more than others."""
     lines = ["loudness,speaker,age,label"]
     for number in range(60):
         speaker = int(number**0.5) + number % 5

@@ -52,7 +52,7 @@ def test_what_cannot_be_measured_here_is_refused_at_once(hosts, words, monkeypat
 
 @pytest.fixture
 def trained(monkeypatch):
-    """The words of the short runs, which do not train."""
+    """Return a list of the words of the short runs, which do not train."""
     words: list[list[str]] = []
     monkeypatch.setattr(measure_ranks, "num_cores", lambda: 4)
     monkeypatch.setattr(measure_ranks, "_train", lambda own, cores: words.append(own))
@@ -61,7 +61,10 @@ def trained(monkeypatch):
 
 
 def measured_words(parallel, words, trained, tmp_path):
-    """The words about ranks of the runs that measure ``parallel`` on two ranks of one host."""
+    """Return the words about ranks of the short runs.
+
+    The runs measure ``parallel`` on two ranks of one host.
+    """
     config = {"rank_batch_size": None, "batch_size": 64, "epochs": 1, "max_steps": None}
     config |= {"checkpoint": {"keep": 3}, "validate_every": None, "parallel": parallel}
     short_runs(words, None, config, replace(HOST, ranks_per_host=2, cores=2), 2, str(tmp_path))

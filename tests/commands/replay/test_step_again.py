@@ -38,7 +38,7 @@ def test_a_hundred_random_steps_have_equal_bits(tmp_path, words):
 
 
 def write_dropped(folder):
-    """A model that draws random numbers, as a choice for ``--config-dir``."""
+    """Write a model that draws random numbers, as a choice for ``--config-dir``."""
     (folder / "model").mkdir()
     (folder / "model" / "dropped.yaml").write_text(
         "# one layer, and dropout\n_target_: torch.nn.Sequential\n_args_:\n"

@@ -103,7 +103,10 @@ def make_run(
 
 
 def summary_of(lines: list[dict], slow: float, quantiles: bool, notes: tuple[str, ...]) -> dict:
-    """As ``summary.json`` has it; without ``quantiles`` as it was before there were any."""
+    """Return the content of a run's ``summary.json``.
+
+    Without ``quantiles``, it is as it was before there were any.
+    """
     steps = max((line["step"] for line in lines), default=0)
     val = next((line for line in reversed(lines) if line["split"] == "val"), {})
     means = {name: val[name] for name in ("loss", "accuracy") if name in val}
@@ -150,7 +153,7 @@ def make_bench(
 
 
 def cell(rate: float, repeat: int = 0, **choice: str) -> dict:
-    """One repeat of one cell."""
+    """Return one repeat of one cell."""
     windows = [rate * (1 + 0.01 * number) for number in range(-3, 5)]
     return {
         "cell": choice,
@@ -162,13 +165,16 @@ def cell(rate: float, repeat: int = 0, **choice: str) -> dict:
 
 
 def drawn(paths: list[Path], png: bool = False) -> dict[str, Chart]:
-    """The charts of these runs by name."""
+    """Return the charts of these runs by name."""
     runs = [read_run(path) for path in paths]
     return {chart.name: chart for chart in charts(runs, labels(runs), relative(runs, "first"), png)}
 
 
 def make_sweep(folder: Path, count: int = 3) -> list[Path]:
-    """Runs that differ in their seeds and their speed, not in what they learned."""
+    """Write runs, and return their paths.
+
+    They differ in their seeds and their speed, not in what they learned.
+    """
     return [
         make_run(folder / str(number), (f"seed={number}",), slow=1 + number)
         for number in range(count)

@@ -56,7 +56,7 @@ def test_only_what_the_test_finds_is_called_the_fastest(tmp_path):
 
 
 def made(loader, rates, loads=(), **changes):
-    """Runs of one choice that took turns with others."""
+    """Return runs of one choice that took turns with others."""
     loads = [*loads, *[0.0] * len(rates)]
     return [
         RecordedRun(

@@ -14,7 +14,7 @@ def make_run(
     config=None,
     started="2026-11-25T03:00:00+0000",
 ):
-    """A run directory. ``code`` None: its end is not recorded."""
+    """Write a run directory and return its path. With ``code`` None, its end is not recorded."""
     (path / "checkpoints").mkdir(parents=True)
     (path / "checkpoints" / "last.pt").write_bytes(b"x" * 5000)
     write(path / "run.json", {"started": started, "overrides": list(overrides)})

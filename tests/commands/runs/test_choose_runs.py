@@ -8,7 +8,10 @@ from tests.commands.runs.run_folders import make_run
 
 @pytest.fixture
 def runs(tmp_path):
-    """Runs a, b and c, the last of which failed before its first validation."""
+    """Write the runs a, b and c, and return them.
+
+    The last of them failed before its first validation.
+    """
     loader = {"loader": {"_target_": "framework.loader.stream.StreamLoader"}}
     make_run(tmp_path / "a", metrics={"accuracy": 0.9}, config={"optim": {"lr": 0.1}, **loader})
     make_run(tmp_path / "b", metrics={"accuracy": 0.5}, overrides=["optim.lr=0.2", "seed=1"])

@@ -11,7 +11,7 @@ from tests.sink.tracking_server import TrackingServer
 
 
 def waiting(path, uri):
-    """A killed run with two events for a server."""
+    """Write a killed run with two events for a server."""
     box = Outbox(path, "mlflow", 0)
     box.state = {"uri": uri, "experiment": "sent", "name": "mine", "checkpoints": True}
     box.append({"begin": "resolved.json", "step": 0, "time_ms": 1})

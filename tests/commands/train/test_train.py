@@ -141,12 +141,15 @@ def test_runs_started_together_do_not_share_a_directory():
 
 
 def num_lines(path: Path) -> int:
-    """Whole lines of a file that may be written just now, or not be there yet."""
+    """Return the number of whole lines of a file.
+
+    The file may be written just now, or not be there yet.
+    """
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def start(*words: str) -> subprocess.Popen:
-    """A long run, returned once it has reported."""
+    """Start a long run, and return its process once it has reported."""
     command = [
         sys.executable,
         "-m",

@@ -44,7 +44,7 @@ class Machine:
 
 
 def planted(candidate: Candidate) -> float:
-    """Processes are best, four of them, deep queues a little."""
+    """Return a candidate's rate: four processes are best, and a deep queue helps a little."""
     rate = 100.0 + 20 * min(candidate.num_workers, 4) + (30 if candidate.kind == "process" else 0)
     return rate * (1.2 if candidate.loader != "plain" else 1.0) * (1 + candidate.depth / 100)
 

@@ -43,7 +43,7 @@ class Pausing(nn.Module):
 
 @contextmanager
 def hooked(num_steps=0, finish=lambda: None, served=None, discards_epoch=False):
-    """The hooks around a loop. Yields what records."""
+    """Install the hooks around a loop, and yield them."""
     hooks = TorchHooks(StepRecorder(discards_epoch), num_steps, finish, served)
     hooks.install()
     try:

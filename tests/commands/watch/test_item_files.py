@@ -19,7 +19,7 @@ def files_named(*names):
 
 
 def noted(files):
-    """The number of files in the list of ``files``, and one that has changed."""
+    """Write the list of ``files``. Return how many it names, and one that has changed."""
     files.write(LIST)
     sources = b"".join(source_lines(LIST))
     LIST.write_bytes(sources)
@@ -27,7 +27,7 @@ def noted(files):
 
 
 def opened(action):
-    """The list of the files that ``action`` opens."""
+    """Note the files that ``action`` opens. Return how many, and one that has changed."""
     files = ItemFiles()
     LIST.touch()
     with files.noted():

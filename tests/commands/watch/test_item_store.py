@@ -52,7 +52,7 @@ class Counted(Dataset):
 
 
 def digest(loader, epochs=3):
-    """The hash of all batches."""
+    """Return the hash of all batches."""
     result = hashlib.sha256()
     torch.manual_seed(5)
     for _ in range(epochs):
@@ -152,7 +152,7 @@ class Arrays(Dataset):
 
 
 def served_sum(dataset, workers):
-    """The sum of all items in each of two epochs, and the note on them."""
+    """Return the sum of all items in each of two epochs, and the note on them."""
     stores = ItemStores("cache")
     with hooked(served=stores.served):
         data = DataLoader(dataset, 4, num_workers=workers)

@@ -27,7 +27,7 @@ def has(package):
 
 @pytest.fixture
 def photos():
-    """A folder of JPEGs, in two classes."""
+    """Write a folder of JPEGs in two classes, and return its path."""
     random = np.random.default_rng(0)
     for number in range(24):
         folder = Path("photos", "ab"[number % 2])

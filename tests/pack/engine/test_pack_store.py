@@ -51,7 +51,7 @@ def labels(path):
 
 
 def stored(path, field):
-    """The first value of a field in each record."""
+    """Return the first value of a field in each record."""
     store = open_store(path)
     values = store.read(torch.arange(store.manifest.num_records))[field][:, 0].tolist()
     store.close()
@@ -59,7 +59,7 @@ def stored(path, field):
 
 
 def in_child(action, *arguments):
-    """Do it in a process of its own; returns its exit code."""
+    """Call ``action`` in a forked process and return its exit code."""
     child = forked(action, *arguments)
     child.join()
     return child.exitcode
@@ -67,7 +67,7 @@ def in_child(action, *arguments):
 
 @functools.cache
 def straight(path, one_file=True):
-    """What an undisturbed packing gives, made elsewhere."""
+    """Return the content of an undisturbed packing, made in another folder."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         pack(packing(path, one_file=one_file))
         return content(path)
@@ -241,7 +241,7 @@ pack(packing(sys.argv[1], one_file=sys.argv[2] == "1"), int(sys.argv[3]))
 
 
 def start_packing(path="x.h5", one_file=True, num_workers=2):
-    """A packer in a process that imports all anew."""
+    """Start to pack in a new process that imports everything again, and return that process."""
     words = [sys.executable, "-c", KILLED, path, str(int(one_file)), str(num_workers)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
@@ -560,7 +560,7 @@ class Numbers:
 
 
 def maker_input(kind, factor, fails=False):
-    """An input of a module that is written and imported anew."""
+    """Write a module, import it again, and return an input that uses it."""
     Path("maker_of_pack.py").write_text(MAKER.format(factor=factor, fails=fails))
     spec = importlib.util.spec_from_file_location("maker_of_pack", "maker_of_pack.py")
     module = sys.modules["maker_of_pack"] = importlib.util.module_from_spec(spec)

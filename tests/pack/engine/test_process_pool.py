@@ -9,7 +9,7 @@ from framework.pack.engine.process_pool import ProcessPool
 
 
 def work(task, say):
-    """What a task's first word says."""
+    """Do what a task's first word says. Say and return its value if nothing fails."""
     kind, value = task
     if kind == "die":
         os.kill(os.getpid(), signal.SIGKILL)

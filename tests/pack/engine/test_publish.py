@@ -58,7 +58,7 @@ def test_a_folders_manifest_names_its_files_with_their_checksums(path):
 
 
 def _stand(kind):
-    """Something at x.h5 that somebody may want back."""
+    """Put something at x.h5 that somebody may want back."""
     path = Path("x.h5")
     if kind == "folder":
         path.mkdir()

@@ -49,14 +49,14 @@ def content(path, rule=RULE):
 
 
 def straight(path, rule=RULE):
-    """What an undisturbed packing makes."""
+    """Return the content of an undisturbed packing."""
     Path("straight").mkdir(exist_ok=True)
     pack(split(f"straight/{path}", rule=rule))
     return content(f"straight/{path}", rule)
 
 
 def read(path):
-    """The keys and the labels of a store whose records match their checksums."""
+    """Check the records of a store against their checksums, and return its keys and labels."""
     with closing(open_store(path)) as store:
         every = torch.arange(store.manifest.num_records)
         records = store.read(every)

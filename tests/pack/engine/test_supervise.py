@@ -11,7 +11,7 @@ from tests.pack.engine.test_jobs import make_work
 
 
 def supervised(source, num_workers=2, skip=False):
-    """(what the jobs gave, items in all that progress was told of)."""
+    """Run all jobs. Return what they gave, and how many items were reported as progress."""
     work, moved = make_work(source, skip), []
     try:
         with JobSupervisor(work, HDF5Writer, num_workers, moved.append, None) as supervisor:
