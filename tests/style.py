@@ -28,33 +28,9 @@ PHRASES = re.compile(
 # "``name``: explanation" inside a paragraph; more than two of them belong into a list
 FIELD = re.compile(r"``\w+``(, ``\w+``)*:")
 # a function's docstring that begins with one of these is no verb phrase
-NO_VERBS = frozenset(
-    [
-        "A",
-        "All",
-        "An",
-        "As",
-        "Each",
-        "Every",
-        "How",
-        "In",
-        "It",
-        "Many",
-        "No",
-        "Nothing",
-        "Of",
-        "One",
-        "Some",
-        "That",
-        "The",
-        "Those",
-        "To",
-        "Two",
-        "What",
-        "Where",
-        "Whether",
-        "Who",
-    ]
+NO_VERB = re.compile(
+    r"(A|All|An|As|Each|Every|How|In|It|Many|No|Nothing|Of|One|Some|That|The|Those|To|Two|What"
+    r"|Where|Whether|Who)\b"
 )
 SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 
@@ -124,8 +100,7 @@ def _describes_a_thing(node: Function) -> bool:
 
     Properties are things. The sentence of a test's name says what it does.
     """
-    words = (ast.get_docstring(node) or "").split()
-    if not words or words[0] not in NO_VERBS or node.name.startswith("test_"):
+    if node.name.startswith("test_") or not NO_VERB.match(ast.get_docstring(node) or ""):
         return False
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
     return not any("property" in name or name.endswith(".setter") for name in decorators)
