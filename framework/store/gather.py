@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from framework.store.cold_pages import Map, ask_pages
 from framework.system.native import find, num_threads
 from framework.system.page_locked import empty
 
@@ -32,7 +33,7 @@ class Gather:
         self.dtype = dtype
         self.num_bytes = math.prod(shape) * dtype.itemsize
         self._compiled = find("paceline_gather")
-        self._where = (source.data_ptr(), len(source))
+        self._where = Map(source.data_ptr(), len(source))
 
     def __call__(self, places: Tensor) -> Tensor:
         """Return [B, *shape] for int64 [B]. IndexError if a piece is not inside the source."""
@@ -50,6 +51,10 @@ class Gather:
         if self._compiled(*self._where, *piece, out.data_ptr(), threads):
             self._check(places)
         return out
+
+    def ask(self, places: Tensor) -> None:
+        """Ask the disk for the pieces, if the source is a map of a file."""
+        ask_pages(self._where, places, self.num_bytes, self.stride)
 
     def _check(self, places: Tensor) -> None:
         last = (len(self.source) - self.num_bytes) // max(1, self.stride)

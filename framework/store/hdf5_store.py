@@ -30,6 +30,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Manifest, Places, Ragged, Records
 from framework.errors import ConfigError, DataError, words_of
 from framework.store.checksum import content_crcs, mismatches
+from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.file_store import FileStore, FileWriter, check_range
 from framework.store.foreign_hdf5 import (
     H5PY_ERRORS,
@@ -54,6 +55,9 @@ class HDF5Store(FileStore["_OpenStore"]):
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         opened = self._open()
+        if should_ask():
+            for gather in opened.gathers.values():
+                gather.ask(indices)
         records: Records = {}
         for name, gather in opened.gathers.items():
             if name in views and name in opened.arrays:
@@ -280,6 +284,7 @@ class _SliceGather:
         data = _memory_map(path, file, f"{group}/data").numpy()
         if data.dtype != np.uint8 or data.ndim != 1:
             raise ValueError(f"data has shape {data.shape} and type {data.dtype}")
+        self._map = map_of(data)
         self.data = memoryview(data)  # pyright: ignore[reportArgumentType]  # an array is a buffer
         self.offsets = _offsets(path, file, group, num_records, len(data)).numpy()
 
@@ -287,6 +292,12 @@ class _SliceGather:
         starts = self.offsets[indices.numpy()].tolist()
         stops = self.offsets[indices.numpy() + 1].tolist()
         return [self.data[start:stop] for start, stop in zip(starts, stops, strict=True)]
+
+    def ask(self, indices: Tensor) -> None:
+        """Ask the disk for the byte strings."""
+        starts = self.offsets[indices.numpy()]
+        sizes = self.offsets[indices.numpy() + 1] - starts
+        ask_pages(self._map, torch.from_numpy(starts), torch.from_numpy(sizes))
 
 
 @final
@@ -310,6 +321,12 @@ class _RowsGather:
         lengths = self.offsets[indices + 1] - starts
         data = gather_rows(self.flat, starts * self.row_bytes, lengths * self.row_bytes)
         return Ragged(typed(data, self.dtype, self.row_shape), lengths)
+
+    def ask(self, indices: Tensor) -> None:
+        """Ask the disk for the rows."""
+        starts = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - starts
+        ask_pages(map_of(self.flat.numpy()), starts * self.row_bytes, lengths * self.row_bytes)
 
 
 def _offsets(path: str, file: h5py.File, group: str, num_records: int, length: int) -> Tensor:
@@ -347,6 +364,9 @@ class _ChunkGather:
                 raise DataError(102, where, what, "pack it again") from error
             result[places] = rows[wanted[places] - start]
         return torch.from_numpy(result)
+
+    def ask(self, indices: Tensor) -> None:
+        """Do nothing: HDF5 reads chunks by itself."""
 
 
 def _memory_map(path: str, file: h5py.File, name: str) -> Tensor:

@@ -146,6 +146,11 @@ class Blocks:
         """Return the values of a field: [B, *shape]."""
         return self._gathers[name](self.starts(name, rows))
 
+    def ask(self, rows: Rows) -> None:
+        """Ask the disk for the records."""
+        for name, gather in self._gathers.items():
+            gather.ask(self.starts(name, rows))
+
     def starts(self, name: str, rows: Rows) -> Tensor:
         """Return the byte of the file where each value of a field begins: int64 [B]."""
         return self._begins[name][rows.blocks] + rows.places * self._gathers[name].num_bytes

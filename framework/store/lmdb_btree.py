@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from framework.errors import DataError
+from framework.store.cold_pages import ask_pages, map_of
 from framework.store.identity import read_head
 
 META_MAGIC = 0xBEEFC0DE
@@ -23,6 +25,7 @@ LATER_MAGIC_AT = 24  # LMDB 1.0's pages have longer headers
 META_BYTES = 152  # of a page header and the meta data behind it
 HEADER_BYTES = 16  # of a page; the value of an overflow page starts behind it
 KEY_BYTES = 8
+PAGES_AT_A_TIME = 8192  # that the disk is asked for
 BRANCH, LEAF, OVERFLOW, BIG_DATA = 1, 2, 4, 1
 NO_ROOT = (1 << 64) - 1
 
@@ -173,6 +176,8 @@ def _leaves(file: np.ndarray, meta: Meta) -> Iterator[_Leaf]:
         num_seen += len(level)
         if num_seen > meta.num_pages:
             raise ValueError("more pages than the file has")
+        for pages in torch.tensor(level).split(PAGES_AT_A_TIME):
+            ask_pages(map_of(file), pages, meta.page_bytes, meta.page_bytes)
     for number in level:
         yield _leaf(file, number, meta)
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Manifest, Places, Ragged, Records
 from framework.errors import DataError
 from framework.store.checksum import buffers, content_crcs, mismatches
+from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.file_store import FileStore, FileWriter, check_range
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather
@@ -46,6 +47,8 @@ class LMDBStore(FileStore["_OpenFile"]):
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         opened = self._open()
+        if should_ask():
+            opened.ask(indices)
         if opened.blocks is not None:
             return _read_blocks(opened.blocks, indices, views)
         values = opened.values
@@ -205,6 +208,14 @@ class _OpenFile:
 
     def keys(self, indices: Tensor) -> list[memoryview]:
         return self.values.keys(indices)
+
+    def ask(self, indices: Tensor) -> None:
+        """Ask the disk for the records."""
+        if self.blocks is not None:
+            self.blocks.ask(self.blocks.rows(indices))
+        else:
+            values = self.values
+            ask_pages(map_of(self.file), values.offsets[indices], values.sizes[indices])
 
 
 def _own_values(path: str, file: np.ndarray, meta: Meta) -> NumberedValues:

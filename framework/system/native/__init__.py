@@ -25,6 +25,8 @@ COUNT = ctypes.c_int
 SIGNATURES = {
     "paceline_gather": (POINTER, NUMBER, POINTER, NUMBER, NUMBER, NUMBER, POINTER, COUNT),
     "paceline_gather_rows": (POINTER, NUMBER, *(POINTER,) * 3, NUMBER, POINTER, NUMBER),
+    "paceline_should_ask": (),
+    "paceline_ask_pages": (POINTER, NUMBER, POINTER, NUMBER, POINTER, NUMBER, NUMBER),
     "paceline_crc32": (POINTER, NUMBER, NUMBER, POINTER),
     "paceline_lmdb_heads": (
         *(POINTER,) * 3,
@@ -41,7 +43,10 @@ SIGNATURES = {
     "paceline_color_jitter": (POINTER, COUNT, NUMBER, NUMBER, COUNT, POINTER, POINTER, COUNT),
 }
 
-RESULTS = {"paceline_lmdb_heads": NUMBER}  # the others return an int, or nothing
+RESULTS = {
+    "paceline_lmdb_heads": NUMBER,
+    "paceline_ask_pages": NUMBER,
+}  # the others return an int, or nothing
 
 
 @cache

@@ -1,0 +1,149 @@
+"""Compare ways to read records in random order from a store that is not in memory.
+
+    python benchmarks/cold.py [--megabytes 1024] [--records 4000] [--rounds 3] [--folder DIR]
+
+Stores of raw records of 3, 27 and 150 kB are packed as HDF5 and LMDB. Before every measurement the
+store is dropped from the page cache. The ways take turns: our reader, our reader that does not ask
+for pages beforehand, and a hand-written loop that copies rows of ``numpy.memmap``. The script
+prints the median records per second, the ratio to the hand-written loop in the same round, and the
+bytes that the disk read for each byte that was wanted.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from framework.contracts.records import Field, Manifest
+from framework.store import hdf5_store, lmdb_store
+from framework.store.cold_pages import should_ask
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.store.lmdb_store import LMDBStore, LMDBWriter
+from framework.store.page_cache import drop_cached
+
+SIDES = (32, 96, 224)
+BATCH = 64
+STORES = {"h5": (HDF5Writer, HDF5Store), "lmdb": (LMDBWriter, LMDBStore)}
+HAND_WRITTEN = "numpy.memmap"
+
+
+class Reading(NamedTuple):
+    rate: float  # records per second
+    read: float  # bytes of the disk for each byte of a record
+
+
+def write(folder: Path, side: int, megabytes: int) -> int:
+    """Write the stores and the plain array. Return the number of records."""
+    count = megabytes * 10**6 // (3 * side * side)
+    fields = {"image": Field("uint8", (3, side, side))}
+    rng = np.random.default_rng(0)
+    parts = [range(first, min(first + 1000, count)) for first in range(0, count, 1000)]
+    writers = [
+        writer(str(folder / f"{side}.{ending}"), fields=fields, num_records=count)
+        for ending, (writer, _) in STORES.items()
+    ]
+    plain = np.memmap(folder / f"{side}.raw", np.uint8, "w+", shape=(count, 3, side, side))
+    for part in parts:
+        images = rng.integers(0, 256, (len(part), 3, side, side), np.uint8)
+        plain[part.start : part.stop] = images
+        for writer in writers:
+            writer.write({"image": images}, [str(number) for number in part])
+    plain.flush()
+    for writer in writers:
+        writer.close(Manifest(count, fields))
+    return count
+
+
+def disk_bytes() -> int:
+    """Return the bytes that this process has made the disk read."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+
+
+Reads = Callable[[torch.Tensor], object]
+
+
+def measure(path: Path, batches: list[torch.Tensor], opened: Callable[[], Reads]) -> Reading:
+    """Read all batches of a cold file. The time to open it does not count."""
+    drop_cached([str(path)])
+    read = opened()
+    before = disk_bytes()
+    start = time.perf_counter()
+    for batch in batches:
+        read(batch)
+    seconds = time.perf_counter() - start
+    count = sum(map(len, batches))
+    side = int(path.stem)
+    return Reading(count / seconds, (disk_bytes() - before) / (count * 3 * side * side))
+
+
+def ways(folder: Path, side: int) -> dict[str, Callable[[list[torch.Tensor]], Reading]]:
+    """Return a measurement for each way to read."""
+
+    def by_hand(batches: list[torch.Tensor]) -> Reading:
+        path = folder / f"{side}.raw"
+
+        def opened() -> Reads:
+            plain = np.memmap(path, np.uint8, "r").reshape(-1, 3, side, side)
+            return lambda batch: plain[batch.numpy()]
+
+        return measure(path, batches, opened)
+
+    def ours(ending: str, asks: bool, batches: list[torch.Tensor]) -> Reading:
+        for module in (hdf5_store, lmdb_store):
+            module.should_ask = should_ask if asks else lambda: False
+        path = folder / f"{side}.{ending}"
+        store = STORES[ending][1](str(path))
+
+        def opened() -> Reads:
+            store.read(torch.arange(1))  # maps the file
+            return store.read
+
+        reading = measure(path, batches, opened)
+        store.close()
+        return reading
+
+    sides: dict[str, Callable[[list[torch.Tensor]], Reading]] = {HAND_WRITTEN: by_hand}
+    for ending in STORES:
+        sides[f"{ending}, one by one"] = lambda batches, ending=ending: ours(ending, False, batches)
+        sides[ending] = lambda batches, ending=ending: ours(ending, True, batches)
+    return sides
+
+
+def main() -> None:
+    """Print a row per record size and way."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--megabytes", type=int, default=1024)
+    parser.add_argument("--records", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", default=None)
+    options = parser.parse_args()
+    print("| bytes of a record | way | records/s | times by hand | bytes read for a byte |")
+    print("| --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for side in SIDES:
+            count = write(Path(folder), side, options.megabytes)
+            generator = torch.Generator().manual_seed(0)
+            order = torch.randperm(count, generator=generator)[: options.records]
+            sides = ways(Path(folder), side)
+            rounds = [
+                {name: way(list(order.split(BATCH))) for name, way in sides.items()}
+                for _ in range(options.rounds)
+            ]
+            for name in sides:
+                rate = median(readings[name].rate for readings in rounds)
+                times = median(r[name].rate / r[HAND_WRITTEN].rate for r in rounds)
+                read = median(readings[name].read for readings in rounds)
+                print(f"| {3 * side * side:,} | {name} | {rate:,.0f} | {times:.2f} | {read:.1f} |")
+            for path in Path(folder).iterdir():
+                path.unlink()
+
+
+if __name__ == "__main__":
+    main()
