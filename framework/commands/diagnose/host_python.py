@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from time import perf_counter, thread_time
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, final
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
+from framework.commands.diagnose.step_without import step_without_objective
 from framework.commands.probe import Probe
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import move
@@ -27,11 +28,14 @@ from framework.data.reader import Request
 from framework.data.source import StoreSource
 from framework.measure.stack_sampler import LAYERS, SampledLine, StackSampler, charged
 from framework.measure.statistics import median
+from framework.train.parts import Parts
 from framework.train.step import drop_gradients
 
 # A shorter call of torch costs the host more than the operator computes.
 LONG_S = 1e-4
 SHARE = 0.06  # of the given seconds, for a step and for preparing each
+# Python that takes a smaller share of a step, or of preparing a record, is no cause.
+LEAST_SHARE = 0.15
 MOST_WATCHED = 3  # steps that are watched for long operators
 SLICE = 8  # records prepared at a time
 MOST_LINES = 5  # of each part
@@ -60,11 +64,14 @@ class HostPython:
         step: The shares of a step without waiting, in each of model, objective and augment.
         transform: The share of preparing a record; 0 if it was not measured.
         lines: The lines with the largest shares, the largest first.
+        rest_s: Seconds of a step without the Python of a part, for the parts without which a step
+            was timed: the objective on a CPU, if it takes at least ``LEAST_SHARE``.
     """
 
     step: Mapping[str, float]
     transform: float = 0.0
     lines: tuple[PythonLine, ...] = ()
+    rest_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def of(self, part: str) -> list[PythonLine]:
         return [line for line in self.lines if line.part == part]
@@ -73,20 +80,21 @@ class HostPython:
 def measure_python(probe: Probe, seconds: float, say: Callable[[str], None]) -> HostPython:
     """Sample steps and the preparing of records, ``SHARE`` of ``seconds`` each."""
     say("lines of your Python")
-    step, lines = _of_step(probe, SHARE * seconds)
+    of_step = _of_step(probe, SHARE * seconds)
     transform, of_transform = _of_transform(probe, SHARE * seconds)
-    lines = sorted((*lines, *of_transform), key=lambda line: -line.share)
-    return HostPython(step, transform, tuple(lines))
+    lines = sorted((*of_step.lines, *of_transform), key=lambda line: -line.share)
+    return replace(of_step, transform=transform, lines=tuple(lines))
 
 
-def _of_step(probe: Probe, seconds: float) -> tuple[dict[str, float], list[PythonLine]]:
-    """Return the share of a step that is Python in each part, and lines with their shares."""
+def _of_step(probe: Probe, seconds: float) -> HostPython:
+    """Return what is known of a step, and not of preparing records."""
     sampler = StackSampler()
     times = _PartTimes(sampler)
-    with _step_of(probe, times.switch) as step:
+    parts = training_parts(probe.assembly)
+    with _step_of(probe, parts, times.switch) as step:
         step()  # the first step also makes what is made once
         times.take()
-        _repeated(step, seconds / 2)
+        num_plain = _repeated(step, seconds / 2)
         plain_s = times.take()
         sampler.start()
         num_steps = _repeated(step, seconds / 2)
@@ -106,8 +114,15 @@ def _of_step(probe: Probe, seconds: float) -> tuple[dict[str, float], list[Pytho
         python_s = sum(line.python_s for line in lines if line.label == part) - operators_s
         python = python_s / max(sampled_s[part], 1e-9)
         shares[part] = min(max(python, 0.0), 1.0) * plain_s[part] / step_s
-    parts = [part for part in PARTS if shares[part] > LEAST_LINE]
-    return shares, [line for part in parts for line in _largest(lines, part, sampler.total_s)]
+    rest_s: dict[str, float] = {}
+    if on_cpu and shares["objective"] >= LEAST_SHARE:
+        without_s = step_without_objective(probe, parts, seconds / 2)
+        if without_s is not None:  # the objective's operators stay
+            operators_s = (plain_s["objective"] - shares["objective"] * step_s) / num_plain
+            rest_s["objective"] = without_s + operators_s
+    shown = [part for part in PARTS if shares[part] > LEAST_LINE]
+    largest = [line for part in shown for line in _largest(lines, part, sampler.total_s)]
+    return HostPython(shares, lines=tuple(largest), rest_s=rest_s)
 
 
 def _repeated(step: Callable[[], None], seconds: float) -> int:
@@ -165,14 +180,15 @@ def _largest(lines: list[SampledLine], part: str, total_s: float) -> list[Python
 
 
 @contextmanager
-def _step_of(probe: Probe, switch: Callable[[str], None]) -> Generator[Callable[[], None]]:
+def _step_of(
+    probe: Probe, parts: Parts, switch: Callable[[str], None]
+) -> Generator[Callable[[], None]]:
     """Yield a function that runs the user's parts as a training step does.
 
     It calls ``switch`` with the name of each part. Hooks tell the model from the objective that
     calls it.
     """
     assembly = probe.assembly
-    parts = training_parts(assembly)
     host = probe.host_batch()
     augment = assembly.augmenter(training=True)
 

@@ -1,13 +1,13 @@
 """Rules about host time in the user's own Python."""
 
+import math
 import os
 from dataclasses import replace
 
 from framework.commands.diagnose.facts import DiagnosisFacts, gain, load_of
+from framework.commands.diagnose.host_python import LEAST_SHARE
 from framework.commands.diagnose.verdict import Verdict
 
-# Python that takes a smaller share of a step, or of preparing a record, is no cause.
-LEAST_SHARE = 0.15
 # The most that removing Python is said to gain: no measurement resolves what is left.
 MOST_GAIN = 100.0
 
@@ -86,22 +86,23 @@ def _in_step(facts: DiagnosisFacts, part: str, fix: str, spans: tuple[str, ...])
         f"Python code of the {part} takes {100 * share:.0f} % of a step, outside of the operators "
         f"that it calls{_lines(facts, part)}.",
         fix,
-        _gain_without(facts, of_busy),
+        _gain_without(facts, of_busy, facts.python.rest_s.get(part, math.inf)),
         edit=_edit(facts, part),
         parts=spans,
     )
 
 
-def _gain_without(facts: DiagnosisFacts, share: float) -> float:
+def _gain_without(facts: DiagnosisFacts, share: float, rest_s: float) -> float:
     """Return the gain without Python that takes ``share`` of a step that does not wait.
 
     Such Python also keeps its lock from the threads that prepare batches. Without it, a step waits
-    no longer than the loader alone takes.
+    no longer than the loader alone takes. ``rest_s`` is what the rest of the step takes without
+    such Python, infinite if it was not measured: it may be less than beside such Python.
     """
     batch_size = facts.settings.batch_size
     step_s = batch_size / facts.rates.whole
     busy_s = step_s / facts.headroom
-    left_s = busy_s * max(1 - share, 1 / MOST_GAIN)
+    left_s = min(busy_s * max(1 - share, 1 / MOST_GAIN), rest_s)
     after_s = left_s + min(step_s - busy_s, batch_size / facts.rates.loader)
     load = load_of(facts)
     if load is not None:

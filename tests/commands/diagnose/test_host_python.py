@@ -1,85 +1,11 @@
-import sys
-from contextlib import closing
-
 import pytest
 
-from framework.cli.allowed import Grant
-from framework.cli.compose_config import composed
 from framework.commands.diagnose.host_python import measure_python
-from framework.commands.diagnose.measure_parts import Setting
-from tests.conftest import make_records, write_store
-
-SLEEPY = """
-import time
-
-import torch
-from torch import nn
-
-from framework.contracts.training import Outcome
+from tests.commands.diagnose.sleepy import sleepy_probe
 
 
-def rest(images, rng):
-    time.sleep(0.02)
-    return images
-
-
-class Net(nn.Module):
-    def __init__(self, seconds, width=1):
-        super().__init__()
-        self.layer = nn.Linear(48, 10)
-        self.wide = nn.Linear(width, width)
-        self.seconds = seconds
-        self.width = width
-
-    def forward(self, image):
-        time.sleep(self.seconds)  # in the model
-        wide = self.wide(torch.ones(self.width, self.width)).mean()
-        return self.layer(image.flatten(1).float()) + wide
-
-
-class Loss:
-    def __init__(self, seconds, size=1):
-        self.seconds = seconds
-        self.size = size
-
-    def __call__(self, model, batch):
-        loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
-        time.sleep(self.seconds)  # in the objective
-        large = torch.zeros(self.size, self.size)
-        large @ large  # a long operator
-        return Outcome(loss, {}, len(batch["label"]))
-
-    def better(self, new, old):
-        return True
-
-
-class Shade:
-    num_draws = 0
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    def __call__(self, batch, draws):
-        time.sleep(self.seconds)  # in the augment
-        return batch
-"""
-
-
-def measured(tmp_path, monkeypatch, model=0.0, objective=0.0, augment=0.0, words=(), size=1):
-    (tmp_path / "sleepy.py").write_text(SLEEPY)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "sleepy", raising=False)
-    path = write_store(str(tmp_path / "a.h5"), make_records(40))
-    given = [
-        *("data.val=null", f"data.train={path}", "batch_size=4", "allow_targets=[sleepy]"),
-        *("model=null", "+model._target_=sleepy.Net", f"+model.seconds={model}"),
-        *("objective=null", "+objective._target_=sleepy.Loss", f"+objective.seconds={objective}"),
-        f"+objective.size={size}",
-        *("augment=null", "+augment._target_=sleepy.Shade", f"+augment.seconds={augment}"),
-        *words,
-    ]
-    setting = Setting(*composed(given, Grant(typed=True, exported="")))
-    with closing(setting.probe()) as probe:
+def measured(tmp_path, monkeypatch, words=(), **seconds):
+    with sleepy_probe(tmp_path, monkeypatch, words, **seconds) as probe:
         return measure_python(probe, 2.0, lambda _: None)
 
 
@@ -95,7 +21,7 @@ def test_python_is_attributed_to_the_part_and_the_line(tmp_path, monkeypatch, pa
 
 
 def test_a_long_operator_is_no_python(tmp_path, monkeypatch):
-    python = measured(tmp_path, monkeypatch, size=1200)
+    python = measured(tmp_path, monkeypatch, words=["+objective.size=1200"])
     assert python.step["objective"] < 0.5
 
 
@@ -113,3 +39,13 @@ def test_the_transform_is_sampled_while_records_are_prepared(tmp_path, monkeypat
     python = measured(tmp_path, monkeypatch, words=words)
     assert python.transform > 0.5
     assert [line.function for line in python.of("transform")] == ["rest"]
+
+
+def test_the_rest_of_a_step_is_measured_without_the_objective(tmp_path, monkeypatch):
+    python = measured(tmp_path, monkeypatch, objective=0.05)
+    assert python.rest_s["objective"] > 0
+
+
+@pytest.mark.parametrize("part", ["model", "augment"])
+def test_a_step_without_another_part_is_not_measured(tmp_path, monkeypatch, part):
+    assert measured(tmp_path, monkeypatch, **{part: 0.05}).rest_s == {}

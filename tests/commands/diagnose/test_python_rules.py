@@ -84,3 +84,10 @@ def test_without_python_a_step_waits_only_for_what_batches_cost(rates, gain):
     step = HostPython({"objective": 0.8})
     verdict = python_in_objective(facts(python=step, rates=rates))
     assert verdict.gain == pytest.approx(gain, rel=0.05)
+
+
+def test_a_rest_that_was_measured_without_the_python_counts():
+    python = HostPython({"objective": 0.8}, rest_s={"objective": 0.001})
+    verdict = python_in_objective(facts(python=python, rates=READY))
+    beside = python_in_objective(facts(python=HostPython({"objective": 0.8}), rates=READY))
+    assert verdict.gain > beside.gain

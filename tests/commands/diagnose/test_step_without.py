@@ -1,0 +1,36 @@
+import time
+from collections import Counter
+
+from framework.commands.diagnose.step_without import LEAST_STEPS, step_without_objective
+from framework.config.training_parts import training_parts
+from tests.commands.diagnose.sleepy import sleepy_probe
+
+SECONDS = {"model": 0.001, "objective": 0.002, "augment": 0.003}
+TWICE = ["objective._target_=sleepy.Twice"]
+
+
+def sleeps_without(tmp_path, monkeypatch, words=()):
+    """Return the seconds of a step, and how often each part slept to measure them."""
+    calls = Counter()
+    with sleepy_probe(tmp_path, monkeypatch, words, **SECONDS) as probe:
+        parts = training_parts(probe.assembly)
+        monkeypatch.setattr(time, "sleep", lambda seconds: calls.update([seconds]))
+        seconds = step_without_objective(probe, parts, 0.0)
+    return seconds, {name: calls[SECONDS[name]] for name in SECONDS}
+
+
+def test_the_objective_only_shows_how_it_calls_the_model(tmp_path, monkeypatch):
+    seconds, calls = sleeps_without(tmp_path, monkeypatch)
+    assert seconds > 0
+    assert calls == {"model": LEAST_STEPS + 2, "objective": 1, "augment": LEAST_STEPS + 2}
+
+
+def test_an_objective_that_calls_the_model_twice_is_not_left_out(tmp_path, monkeypatch):
+    assert sleeps_without(tmp_path, monkeypatch, TWICE)[0] is None
+
+
+def test_the_objective_of_a_compiled_model_is_not_left_out(tmp_path, monkeypatch):
+    with sleepy_probe(tmp_path, monkeypatch) as probe:
+        parts = training_parts(probe.assembly)
+        probe.config["compile"] = True
+        assert step_without_objective(probe, parts, 0.0) is None
