@@ -96,7 +96,7 @@ def killed(place):
     return newest_path(Path(RUN))
 
 
-def test_t4_a_torn_newest_state_is_said_and_the_one_before_is_taken(place):
+def test_t4_a_torn_newest_state_is_not_read_and_the_one_before_is_taken(place):
     newest = killed(place)
     newest.write_bytes(newest.read_bytes()[:-50])
     done = paceline("train", f"resume={RUN}", "allow_targets=[tests]")
