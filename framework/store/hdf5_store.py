@@ -315,6 +315,7 @@ class _RowsGather:
         self.row_bytes = math.prod(field.row_shape) * data.element_size()
         self.dtype = data.dtype
         self.flat = torch.from_numpy(data.numpy().reshape(-1).view(np.uint8))
+        self._map = map_of(self.flat.numpy())
 
     def __call__(self, indices: Tensor) -> Ragged:
         starts = self.offsets[indices]
@@ -326,7 +327,7 @@ class _RowsGather:
         """Ask the disk for the rows."""
         starts = self.offsets[indices]
         lengths = self.offsets[indices + 1] - starts
-        ask_pages(map_of(self.flat.numpy()), starts * self.row_bytes, lengths * self.row_bytes)
+        ask_pages(self._map, starts * self.row_bytes, lengths * self.row_bytes)
 
 
 def _offsets(path: str, file: h5py.File, group: str, num_records: int, length: int) -> Tensor:

@@ -43,10 +43,8 @@ SIGNATURES = {
     "paceline_color_jitter": (POINTER, COUNT, NUMBER, NUMBER, COUNT, POINTER, POINTER, COUNT),
 }
 
-RESULTS = {
-    "paceline_lmdb_heads": NUMBER,
-    "paceline_ask_pages": NUMBER,
-}  # the others return an int, or nothing
+# The others return an int, or nothing.
+RESULTS = {"paceline_lmdb_heads": NUMBER, "paceline_ask_pages": NUMBER}
 
 
 @cache
