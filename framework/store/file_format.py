@@ -81,10 +81,8 @@ def refuse_other(path: str, choice: str) -> None:
     present = format_of(path)
     if present is None or present.choice == choice:
         return
-    if choice in ("hdf5", "lmdb"):
-        if present not in PACKED:
-            raise _not_packed(path, present)
-        return
+    if choice in ("hdf5", "lmdb") and present not in PACKED:
+        raise _not_packed(path, present)
     what = f"is {present.name}, which data={choice} does not read"
     raise DataError(103, path, what, f"choose data={present.choice}")
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Manifest, NumberKeys, Records
 from framework.errors import DataError
 from framework.store.checksum import as_stored, content_crcs
-from framework.store.file_format import refuse_unpacked
+from framework.store.file_format import refuse_other
 from framework.store.identity import Identity, identify
 from framework.store.manifest import to_json
 from framework.system.durable import abandon, publish
@@ -50,6 +50,8 @@ def check_range(indices: Tensor, count: int) -> None:
 
 class FileStore(ABC, Generic[MappedT]):
     """A RecordStore in one file. Each process maps the file when it first needs it."""
+
+    choice: ClassVar[str]  # of data=, for errors
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -105,7 +107,7 @@ class FileStore(ABC, Generic[MappedT]):
         if mapped is not None and mapped.process == os.getpid():
             return mapped.maps
         identity = identify(self.path, self._identity)
-        refuse_unpacked(self.path)
+        refuse_other(self.path, self.choice)
         file = self._map()
         self._identity = identify(self.path, identity)  # the file may be replaced meanwhile
         # Other threads see the mapped file only now, when it is complete.

@@ -53,6 +53,8 @@ MAX_HEADER_MANIFEST_BYTES = 60_000
 class HDF5Store(FileStore["_OpenStore"]):
     """A RecordStore over one HDF5 file."""
 
+    choice = "hdf5"
+
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         opened = self._open()
         if should_ask():

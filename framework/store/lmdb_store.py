@@ -45,6 +45,8 @@ MAX_VALUE_BYTES = (1 << 31) - 1  # LMDB's own limit is twice that; other readers
 class LMDBStore(FileStore["_OpenFile"]):
     """A RecordStore over one LMDB file."""
 
+    choice = "lmdb"
+
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         opened = self._open()
         if should_ask():

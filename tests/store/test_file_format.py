@@ -59,6 +59,15 @@ def test_a_packed_stores_choice_names_the_right_one_and_the_command_that_packs(
             _ = make(path).manifest
 
 
+@pytest.mark.parametrize(
+    ("store", "own", "other"), [(HDF5Store, "hdf5", "lmdb"), (LMDBStore, "lmdb", "hdf5")]
+)
+def test_a_store_of_the_other_packed_format_is_named(files, store, own, other):
+    words = rf"D103.*data={own} does not read; choose data={other}"
+    with pytest.raises(DataError, match=words):
+        _ = store(files[other][0]).manifest
+
+
 @pytest.mark.parametrize(("store", "own"), [(TarStore, "tar"), (ParquetStore, "parquet")])
 def test_the_choices_of_unpacked_files_name_the_right_one(files, store, own):
     for choice, paths in files.items():
