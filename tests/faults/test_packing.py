@@ -667,11 +667,13 @@ def test_any_name_is_good_for_a_store(path):
     assert len(keys(path)) == 4
 
 
-def test_an_output_that_is_a_link_is_written_to_its_target():
+def test_an_output_that_is_a_link_is_refused_and_nothing_changes():
     put("large/x.h5", b"")
     os.symlink("large/x.h5", "x.h5")
-    paceline("pack", folder(), "output.path=x.h5")
-    assert os.path.islink("x.h5")
+    assert is_one_line(paceline("pack", folder(), "output.path=x.h5"), "D115", 3, "is a link")
+    assert os.readlink("x.h5") == "large/x.h5"
+    assert os.listdir("large") == ["x.h5"]
+    assert not Path("large/x.h5").read_bytes()
 
 
 @needs_root
