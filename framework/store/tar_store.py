@@ -22,6 +22,7 @@ from framework.errors import DataError
 from framework.image.decode import BadImage, shared_channels
 from framework.image.header import ImageHeader, read_header
 from framework.store.array_values import ArrayHeader, native, read_npy_header
+from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.file_format import refuse_other
 from framework.store.gather_rows import ragged_of
 from framework.store.identity import Identity, identify, unreadable
@@ -145,6 +146,8 @@ class TarStore:
         return Field("uint8", (channels, None, None), "image")
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        if should_ask():
+            self._ask(indices)
         records: Records = {}
         for name, field in self.manifest.fields.items():
             if name == LABEL and self.records.labels is not None:
@@ -164,11 +167,7 @@ class TarStore:
         places = indices.numpy()
         members = self.records.members[name][places]
         shards = listed.shard_numbers[places].tolist()
-        opened = self._opened()
-        maps = {
-            number: opened.view(listed.shards[number], listed.identities[number])
-            for number in set(shards)
-        }
+        maps = self._views(shards)
         columns = (listed.starts[members], listed.sizes[members], listed.crcs[members])
         parts: list[Any] = []
         for shard, start, size, crc in zip(shards, *(c.tolist() for c in columns), strict=True):
@@ -177,6 +176,29 @@ class TarStore:
                 raise changed(listed.shards[shard])
             parts.append(view[start : start + size])
         return parts
+
+    def _views(self, shards: Sequence[int]) -> dict[int, memoryview]:
+        """Return the bytes of shards, by number."""
+        listed = self.records.listed
+        opened = self._opened()
+        return {
+            number: opened.view(listed.shards[number], listed.identities[number])
+            for number in set(shards)
+        }
+
+    def _ask(self, indices: Tensor) -> None:
+        """Let the disk read the members of the records and their headers at the same time."""
+        listed = self.records.listed
+        places = indices.numpy()
+        shards = listed.shard_numbers[places]
+        labels_are_known = self.records.labels is not None
+        names = [name for name in self.records.sources if name != LABEL or not labels_are_known]
+        for number, view in self._views(shards.tolist()).items():
+            shard = map_of(np.frombuffer(view, np.uint8))
+            for name in names:
+                members = self.records.members[name][places[shards == number]]
+                starts = torch.from_numpy(listed.starts[members] - HEADER)
+                ask_pages(shard, starts, torch.from_numpy(listed.sizes[members] + HEADER))
 
     def _arrays(
         self, name: str, field: Field, parts: Sequence[Any], indices: list[int]

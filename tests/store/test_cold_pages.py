@@ -1,4 +1,6 @@
+import io
 import mmap
+import os
 import threading
 import time
 
@@ -8,13 +10,16 @@ import torch
 
 from framework.contracts.records import Field
 from framework.errors import ResourceError
-from framework.store import hdf5_store, lmdb_store
+from framework.store import hdf5_store, lmdb_store, tar_store
 from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.page_cache import cached_share, drop_cached
+from framework.store.tar_shard import HEADER
+from framework.store.tar_store import TarStore
 from framework.system import native
 from tests.conftest import write_store
+from tests.contract.cases import write_tar
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 4096
@@ -151,3 +156,50 @@ def test_records_are_the_same_whether_pages_are_asked_for_or_not(
     if "boxes" in names:
         assert torch.equal(with_asking["boxes"].values, without["boxes"].values)
         assert torch.equal(with_asking["boxes"].lengths, without["boxes"].lengths)
+
+
+def write_two_shards(folder, count=20):
+    """Write arrays of several lengths and labels into two shards, and return their folder."""
+    os.makedirs(folder)
+    for shard in range(2):
+        members = []
+        for number in range(shard * count // 2, (shard + 1) * count // 2):
+            values = io.BytesIO()
+            np.save(values, np.full(100 * number + 1, number, np.uint8))
+            members.append((f"{number:04}.npy", values.getvalue()))
+            members.append((f"{number:04}.cls", str(number % 3).encode()))
+        write_tar(f"{folder}/{shard}.tar", members)
+    return str(folder)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    fields = {"values": "npy", "label": "cls"}
+    return TarStore(write_two_shards(tmp_path / "shards"), fields, kinds={"values": "ragged"})
+
+
+def test_members_and_headers_of_the_batch_are_asked_for_in_every_shard(shards, monkeypatch):
+    asked = []
+
+    def ask(source, starts, sizes, stride=1):
+        asked.append(ask_pages(source, starts, sizes, stride))
+        return asked[-1]
+
+    monkeypatch.setattr(tar_store, "should_ask", lambda: True)
+    monkeypatch.setattr(tar_store, "ask_pages", ask)
+    order = torch.tensor([15, 3, 12, 3])
+    shards.read(order)
+    head = HEADER + 128  # of the archive, and of the array
+    in_shards = ([3, 3], [15, 12])  # labels are in the index
+    assert asked == [sum(head + 100 * number + 1 for number in numbers) for numbers in in_shards]
+
+
+def test_members_are_the_same_whether_pages_are_asked_for_or_not(shards, monkeypatch):
+    results = []
+    for asks in (True, False):
+        monkeypatch.setattr(tar_store, "should_ask", lambda asks=asks: asks)
+        results.append(shards.read(torch.randperm(20, generator=torch.Generator().manual_seed(0))))
+        shards.close()
+    with_asking, without = results
+    assert torch.equal(with_asking["values"].values, without["values"].values)
+    assert torch.equal(with_asking["label"], without["label"])
