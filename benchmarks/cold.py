@@ -2,19 +2,22 @@
 
     python benchmarks/cold.py [--megabytes 1024] [--records 4000] [--rounds 3] [--folder DIR]
 
-Raw records of 3, 27 and 150 kB are written as HDF5, as LMDB and as arrays in a .tar shard. Before
-every measurement the file is dropped from the page cache. The ways take turns: our reader, our
-reader that does not ask for pages beforehand, and a hand-written loop that copies rows of
-``numpy.memmap``. The script prints the median records per second, the ratio to the hand-written
-loop in the same round, and the bytes that the disk read for each byte that was wanted.
+Raw records of 3, 27 and 150 kB are written as HDF5, as LMDB, as arrays in a .tar shard, and as one
+file each. Before every measurement the files are dropped from the page cache. The ways take turns:
+our reader, our reader that does not ask for pages beforehand, ``pathlib`` for the single files, and
+a hand-written loop that copies rows of ``numpy.memmap``. The script prints the median records per
+second, the ratio to the hand-written loop in the same round, and the bytes that the disk read for
+each byte that was wanted.
 """
 
 import argparse
 import io
+import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -28,6 +31,7 @@ from framework.store.cold_pages import should_ask
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from framework.store.page_cache import drop_cached
+from framework.store.read_files import read_files
 from framework.store.tar_store import TarStore
 
 SIDES = (32, 96, 224)
@@ -46,8 +50,8 @@ class Reading(NamedTuple):
     read: float  # bytes of the disk for each byte of a record
 
 
-def write(folder: Path, side: int, megabytes: int) -> int:
-    """Write the stores and the plain array. Return the number of records."""
+def write(folder: Path, side: int, megabytes: int, num_files: int) -> int:
+    """Write the stores, the plain array and the single files. Return the number of records."""
     count = megabytes * 10**6 // (3 * side * side)
     fields = {"image": Field("uint8", (3, side, side))}
     rng = np.random.default_rng(0)
@@ -66,6 +70,9 @@ def write(folder: Path, side: int, megabytes: int) -> int:
             for number, image in zip(part, images, strict=True):
                 add_array(shard, f"{number:08}.npy", image)
     plain.flush()
+    (folder / f"{side}.files").mkdir()
+    for number in range(num_files):
+        plain[number].tofile(folder / f"{side}.files" / str(number))
     for writer in writers:
         writer.close(Manifest(count, fields))
     return count
@@ -88,11 +95,14 @@ def disk_bytes() -> int:
 
 
 Reads = Callable[[torch.Tensor], object]
+Opens = Callable[[], Reads]
 
 
-def measure(path: Path, batches: list[torch.Tensor], opened: Callable[[], Reads]) -> Reading:
-    """Read all batches of a cold file. The time to open it does not count."""
-    drop_cached([str(path)])
+def measure(
+    paths: Sequence[Path], record_bytes: int, batches: list[torch.Tensor], opened: Opens
+) -> Reading:
+    """Read all batches of cold files. The time to open a store does not count."""
+    drop_cached([str(path) for path in paths])
     read = opened()
     before = disk_bytes()
     start = time.perf_counter()
@@ -100,12 +110,16 @@ def measure(path: Path, batches: list[torch.Tensor], opened: Callable[[], Reads]
         read(batch)
     seconds = time.perf_counter() - start
     count = sum(map(len, batches))
-    side = int(path.stem)
-    return Reading(count / seconds, (disk_bytes() - before) / (count * 3 * side * side))
+    return Reading(count / seconds, (disk_bytes() - before) / (count * record_bytes))
+
+
+def read_by_pathlib(paths: Sequence[str]) -> list[bytes]:
+    return [Path(path).read_bytes() for path in paths]
 
 
 def ways(folder: Path, side: int) -> dict[str, Callable[[list[torch.Tensor]], Reading]]:
     """Return a measurement for each way to read."""
+    record_bytes = 3 * side * side
 
     def by_hand(batches: list[torch.Tensor]) -> Reading:
         path = folder / f"{side}.raw"
@@ -114,7 +128,19 @@ def ways(folder: Path, side: int) -> dict[str, Callable[[list[torch.Tensor]], Re
             plain = np.memmap(path, np.uint8, "r").reshape(-1, 3, side, side)
             return lambda batch: plain[batch.numpy()]
 
-        return measure(path, batches, opened)
+        return measure([path], record_bytes, batches, opened)
+
+    def of_files(
+        read: Callable[[Sequence[str]], list[bytes]], batches: list[torch.Tensor]
+    ) -> Reading:
+        paths = sorted((folder / f"{side}.files").iterdir())
+        names = list(map(str, paths))
+        order = torch.cat(batches).argsort().split(BATCH)  # as many files, in random order
+
+        def opened() -> Reads:
+            return lambda batch: read([names[number] for number in batch.tolist()])
+
+        return measure(paths, record_bytes, list(order), opened)
 
     def ours(ending: str, asks: bool, batches: list[torch.Tensor]) -> Reading:
         for module in (hdf5_store, lmdb_store, tar_store):
@@ -126,7 +152,7 @@ def ways(folder: Path, side: int) -> dict[str, Callable[[list[torch.Tensor]], Re
             store.read(torch.arange(1))  # maps the file
             return store.read
 
-        reading = measure(path, batches, opened)
+        reading = measure([path], record_bytes, batches, opened)
         store.close()
         return reading
 
@@ -134,6 +160,8 @@ def ways(folder: Path, side: int) -> dict[str, Callable[[list[torch.Tensor]], Re
     for ending in STORES:
         sides[f"{ending}, one by one"] = lambda batches, ending=ending: ours(ending, False, batches)
         sides[ending] = lambda batches, ending=ending: ours(ending, True, batches)
+    sides["files, pathlib"] = partial(of_files, read_by_pathlib)
+    sides["files"] = partial(of_files, read_files)
     return sides
 
 
@@ -149,7 +177,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for side in SIDES:
-            count = write(Path(folder), side, options.megabytes)
+            count = write(Path(folder), side, options.megabytes, options.records)
             generator = torch.Generator().manual_seed(0)
             order = torch.randperm(count, generator=generator)[: options.records]
             sides = ways(Path(folder), side)
@@ -162,8 +190,8 @@ def main() -> None:
                 times = median(r[name].rate / r[HAND_WRITTEN].rate for r in rounds)
                 read = median(readings[name].read for readings in rounds)
                 print(f"| {3 * side * side:,} | {name} | {rate:,.0f} | {times:.2f} | {read:.1f} |")
-            for path in Path(folder).iterdir():
-                path.unlink()
+            shutil.rmtree(folder)
+            Path(folder).mkdir()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any, final
 
 import numpy as np
@@ -16,6 +15,7 @@ from framework.errors import DataError
 from framework.image.decode import BadImage, encode_png, image_suffix, shared_channels
 from framework.store.file_format import refuse_other
 from framework.store.identity import unreadable
+from framework.store.read_files import read_files
 from framework.store.walk_tree import Walked, walk
 from framework.system.durable import sync, temporary_name
 
@@ -59,17 +59,13 @@ class FolderStore:
         self.manifest = Manifest(len(images), fields, classes, counts, source=path)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        images = [self.read_bytes(index) for index in indices.tolist()]
-        return {"image": images, "label": self.labels[indices]}
+        return self._read(indices, None)
 
     def read_timed(self, indices: Tensor, seconds: "memoryview[float]") -> Records:
-        images: list[bytes] = []
-        last = perf_counter()
-        for place, index in enumerate(indices.tolist()):
-            images.append(self.read_bytes(index))
-            now = perf_counter()
-            seconds[place] += now - last
-            last = now
+        return self._read(indices, seconds)
+
+    def _read(self, indices: Tensor, seconds: "memoryview[float] | None") -> Records:
+        images = read_files([self.name(index) for index in indices.tolist()], seconds)
         return {"image": images, "label": self.labels[indices]}
 
     def column(self, name: str) -> Any:
@@ -81,10 +77,7 @@ class FolderStore:
 
     def read_bytes(self, index: int) -> bytes:
         """Return the content of a file. DataError D101 if it cannot be read."""
-        try:
-            return Path(self.name(index)).read_bytes()
-        except OSError as error:
-            raise unreadable(self.name(index), error) from error
+        return read_files([self.name(index)])[0]
 
     def read_start(self, index: int, num_bytes: int) -> bytes:
         """Return the first bytes of a file. DataError D101 if it cannot be read."""

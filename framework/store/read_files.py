@@ -1,0 +1,80 @@
+"""Reads whole files, some at a time, so that the disk always has more than one request."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from time import perf_counter
+
+from framework.store.identity import unreadable
+
+# Files of a thread that are open at once. More are hardly faster, and a process may usually open
+# 1,024.
+AT_ONCE = 32
+ASKED_BYTES = 1 << 20  # of each file; the system reads ahead in longer ones
+
+
+def read_files(paths: Sequence[str], seconds: "memoryview[float] | None" = None) -> list[bytes]:
+    """Return the content of each file.
+
+    Files that are not in memory are asked for before the first of them is read: with one request at
+    a time, a disk reads small files a third as fast (benchmarks/README.md).
+
+    Args:
+        paths: The files.
+        seconds: What opening and reading each file took is added here: float64 [files].
+
+    Raises:
+        DataError: D101 if a file cannot be read.
+    """
+    contents: list[bytes] = []
+    for first in range(0, len(paths), AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        contents += _read_part(paths[part], None if seconds is None else seconds[part])
+    return contents
+
+
+def _read_part(paths: Sequence[str], seconds: "memoryview[float] | None") -> list[bytes]:
+    descriptors: list[int] = []
+    contents: list[bytes] = []
+    path = ""
+    last = perf_counter()
+    try:
+        for place, path in enumerate(paths):
+            descriptors.append(os.open(path, os.O_RDONLY))
+            _ask(descriptors[place])
+            last = _add(seconds, place, last)
+        for place, path in enumerate(paths):  # noqa: B007  # the error names it
+            contents.append(_content(descriptors[place]))
+            last = _add(seconds, place, last)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    return contents
+
+
+def _ask(descriptor: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):  # a pipe, say, from which nothing can be read ahead
+            os.posix_fadvise(descriptor, 0, ASKED_BYTES, os.POSIX_FADV_WILLNEED)
+
+
+def _add(seconds: "memoryview[float] | None", place: int, since: float) -> float:
+    """Add the time since a moment, and return the present moment."""
+    if seconds is None:
+        return since
+    now = perf_counter()
+    seconds[place] += now - since
+    return now
+
+
+def _content(descriptor: int) -> bytes:
+    size = os.fstat(descriptor).st_size
+    data = os.read(descriptor, size + 1)  # one byte more than there is, to see the end
+    if len(data) == size:
+        return data
+    parts = [data]
+    while parts[-1]:  # it grows, has no size, or is longer than a call reads
+        parts.append(os.read(descriptor, 1 << 20))
+    return b"".join(parts)

@@ -1,0 +1,86 @@
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from framework.errors import DataError, ResourceError
+from framework.store.page_cache import cached_share, drop_cached
+from framework.store.read_files import ASKED_BYTES, AT_ONCE, read_files
+
+
+def write_files(count, num_bytes=10_000):
+    """Write files that differ from each other, and return their paths and contents."""
+    rng = np.random.default_rng(0)
+    contents = [rng.bytes(num_bytes + number) for number in range(count)]
+    for number, content in enumerate(contents):
+        Path(f"{number}.bin").write_bytes(content)
+    return [f"{number}.bin" for number in range(count)], contents
+
+
+def open_files():
+    return set(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("count", [0, 1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
+def test_contents_come_in_the_order_of_the_paths(count):
+    paths, contents = write_files(count)
+    assert read_files(paths) == contents
+    assert read_files(paths[::-1]) == contents[::-1]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 4096, ASKED_BYTES, 3 * ASKED_BYTES + 1])
+def test_a_file_may_have_any_length(num_bytes):
+    paths, contents = write_files(1, num_bytes)
+    assert read_files(paths) == contents
+
+
+def test_a_file_without_a_known_length_is_read_to_its_end():
+    assert os.stat("/proc/cpuinfo").st_size == 0
+    assert read_files(["/proc/version"]) == [Path("/proc/version").read_bytes()]
+
+
+@pytest.mark.parametrize("bad", ["gone.bin", "folder"])
+@pytest.mark.parametrize("place", [0, 20, 50])
+def test_a_file_that_cannot_be_read_is_named_and_none_stays_open(bad, place):
+    os.mkdir("folder")
+    paths, _ = write_files(50)
+    paths.insert(place, bad)
+    before = open_files()
+    with pytest.raises(DataError, match=rf"D101\]: {bad}: cannot be read"):
+        read_files(paths)
+    assert open_files() == before
+
+
+def test_all_are_asked_for_before_the_first_is_read():
+    paths, _ = write_files(20)
+    try:
+        drop_cached(paths)
+    except ResourceError as error:
+        pytest.skip(f"this file system keeps files in memory: {error}")
+    with pytest.raises(DataError):
+        read_files([*paths, "gone.bin"])  # no file is read, since this one cannot be opened
+    end = time.monotonic() + 20
+    while cached_share(paths) < 1 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert cached_share(paths) == 1
+
+
+def test_what_a_file_took_is_added_to_its_own_time():
+    paths, contents = write_files(AT_ONCE)
+    os.mkfifo("slow.bin")
+
+    def write_late():
+        with open("slow.bin", "wb") as file:  # waits until the reader opens it, too
+            time.sleep(0.1)
+            file.write(b"late")
+
+    writer = threading.Thread(target=write_late)
+    writer.start()
+    seconds = np.ones(AT_ONCE + 1)
+    assert read_files([*paths, "slow.bin"], memoryview(seconds)) == [*contents, b"late"]
+    writer.join()
+    assert (seconds > 1).all()
+    assert seconds[-1] >= 1.1
