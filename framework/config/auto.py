@@ -170,7 +170,7 @@ class _Data:
         if place.key == PREDICTS:
             return self._predicts()
         if place.key in CLASSES:
-            value, example = self.num_classes, "10"
+            value, example = self._num_values() or self.num_classes, "10"
             what = f"{self.path} names no classes"
         elif place.key in CHANNELS:
             value, example = self.channels(self.input), "3"
@@ -195,6 +195,15 @@ class _Data:
             return None
         what = f"{self.path} has no field {asked!r}, its images are {images[0]!r}"
         return what, f"set objective.input={images[0]} augment.field={images[0]}"
+
+    def _num_values(self) -> int | None:
+        """Return how many numbers a record's target has, if they are floats; else None."""
+        field = self.fields.get(self.target) if isinstance(self.target, str) else None
+        if field is None or field.encoding != "raw" or len(field.shape) > 1:
+            return None
+        if not np.issubdtype(field.dtype, np.floating):
+            return None
+        return field.shape[0] if field.shape else 1
 
     def _predicts(self) -> str:
         field = self.fields.get(str(self.target))
@@ -247,6 +256,8 @@ class _Data:
                 raise ConfigError(316, where, what, "give a weight for each, or balanced")
 
     def _check_classes(self, place: _Place, value: int) -> None:
+        if self._num_values() is not None:
+            return  # the classes are those of another field
         # a block inside a model may classify something else
         is_compared = place.name.startswith(("augment.", "metrics.")) or place.name.count(".") == 1
         if is_compared and self.num_classes is not None and value < self.num_classes:

@@ -2,6 +2,7 @@
 agree.
 """
 
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -24,7 +25,9 @@ from framework.system.user_code import raise_if_user_error
 from framework.train.metrics import Tally, check_outcome
 
 # what torch and Python raise when shapes, types or names do not fit
-MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, UserWarning)
+# torch's warning if a loss compares each record with others, which learns nonsense
+BROADCAST = "Using a target size"
 
 
 def check_num_steps(order: Order, num_steps: int) -> None:
@@ -90,7 +93,8 @@ def check_fit(
         UserCodeError: U100 for an exception in the user's own code.
     """
     model.eval()
-    with fits("model", config, batch, packages):
+    with fits("model", config, batch, packages), warnings.catch_warnings():
+        warnings.filterwarnings("error", BROADCAST)
         outcome = objective(model, batch)
     tally = Tally(objective)
     with fits("objective", config, batch, packages):

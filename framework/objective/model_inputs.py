@@ -1,4 +1,4 @@
-"""Which fields of a batch a model takes, and which part of its output is the prediction."""
+"""Which fields of a batch a model takes, and what of its output is compared with the target."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -20,6 +20,18 @@ def model_inputs(batch: Batch, names: str | Sequence[str]) -> list[Any]:
     if isinstance(names, str):
         return [batch[names]]
     return [batch[name] for name in names]
+
+
+def for_target(output: Any, target: Any) -> Any:
+    """Return an output [B, 1] as [B] if the target is one number per record, else as it is.
+
+    Losses of torch would compare each record of [B, 1] with every target of [B].
+    """
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
+        return output
+    if target.dim() == 1 and output.shape == (len(target), 1):
+        return output.squeeze(1)
+    return output
 
 
 @runtime_checkable

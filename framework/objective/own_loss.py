@@ -12,7 +12,7 @@ from framework.contracts.prediction import PredictedNumbers, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.class_scores import predicted_classes
-from framework.objective.model_inputs import input_names, model_inputs, prediction
+from framework.objective.model_inputs import for_target, input_names, model_inputs, prediction
 
 CLASSES, NUMBERS = "classes", "numbers"
 
@@ -21,9 +21,10 @@ CLASSES, NUMBERS = "classes", "numbers"
 class OwnLoss:
     """A loss such as ``torch.nn.HuberLoss`` or a class of the user's, as it is. Better: lower.
 
-    Each loss is called with the model's output and the fields of ``target``. It returns the mean
-    over the records (0-d), or a value for each record ([B]). A loss over a whole batch, such as
-    Dice, depends on which records share a batch.
+    Each loss is called with the model's output and the fields of ``target``. An output [B, 1] is
+    given as [B] if the first target is one number per record. A loss returns the mean over the
+    records (0-d), or a value for each record ([B]). A loss over a whole batch, such as Dice,
+    depends on which records share a batch.
 
     Args:
         input: The field that the model takes, or several.
@@ -60,7 +61,7 @@ class OwnLoss:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         inputs = model_inputs(batch, self.input)
         targets = model_inputs(batch, self.targets)
-        output = prediction(model(*inputs))
+        output = for_target(prediction(model(*inputs)), targets[0])
         device = targets[0].device
         if device != self._device:
             self._device = device

@@ -10,7 +10,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedNumbers, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.model_inputs import prediction
+from framework.objective.model_inputs import for_target, prediction
 
 LOSSES = {"mse": nn.functional.mse_loss, "l1": nn.functional.l1_loss}
 
@@ -34,8 +34,8 @@ def check_shapes(guess: Tensor, target: Tensor, name: str) -> None:
 class Regress:
     """The error between the model's result and a float target of its shape. Better: lower loss.
 
-    Also counts the mean absolute error. ``input`` is the field that the model takes; ``loss`` is
-    mse or l1.
+    If the target is one number per record, the result may be [B] or [B, 1]. Also counts the mean
+    absolute error. ``input`` is the field that the model takes; ``loss`` is mse or l1.
     """
 
     def __init__(self, input: str, target: str, loss: str) -> None:  # noqa: A002
@@ -44,8 +44,8 @@ class Regress:
         self.loss = loss_of(loss)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        guess = prediction(model(batch[self.input])).float()
         target = batch[self.target].float()
+        guess = for_target(prediction(model(batch[self.input])).float(), target)
         check_shapes(guess, target, self.target)
         loss = self.loss(guess, target)
         with torch.no_grad():

@@ -118,15 +118,25 @@ def test_a_typed_value_that_contradicts_the_data_ends_the_command_before_the_fir
 
 
 def test_what_the_data_does_not_tell_is_to_be_typed():
-    np.savez("a.npz", image=np.zeros((20, 3, 8, 8), np.uint8), target=np.zeros((20, 2), np.float32))
+    np.savez("a.npz", image=np.zeros((20, 3, 8, 8), np.uint8), count=np.zeros((20, 2), np.int16))
     pack(Packing(ArraysInput("a.npz", None), HDF5Writer, "a.h5"))
-    done = paceline(
-        "train", *SHORT, "data.train=a.h5", "objective=regress", "objective.target=target"
-    )
+    words = ("data.train=a.h5", "objective=regress", "objective.target=count")
+    done = paceline("train", *SHORT, *words)
     assert is_one_line(done, "C157", 2, "model.num_classes = auto", "type it: model.num_classes=")
-    trained(
-        "data.train=a.h5", "objective=regress", "objective.target=target", "model.num_classes=2"
-    )
+    trained(*words, "model.num_classes=2")
+
+
+@pytest.mark.parametrize("shape", [(20,), (20, 2)])
+@pytest.mark.parametrize("loss", ["regress", "loss"])
+def test_a_target_of_floats_tells_how_many_numbers_a_model_gives(shape, loss):
+    target = np.zeros(shape, np.float32)
+    np.savez("a.npz", image=np.zeros((20, 3, 8, 8), np.uint8), target=target)
+    pack(Packing(ArraysInput("a.npz", None), HDF5Writer, "a.h5"))
+    words = ["data.train=a.h5", f"objective={loss}", "objective.target=target"]
+    if loss == "loss":
+        words.append("objective.losses={huber: {_target_: torch.nn.HuberLoss}}")
+    trained(*words, "hydra.run.dir=run")
+    assert facts_of()["model.num_classes"] == (1 if len(shape) == 1 else 2)
 
 
 def test_a_resumed_run_has_the_same_facts_and_refuses_others():

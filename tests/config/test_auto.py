@@ -166,6 +166,28 @@ def test_a_typed_value_that_contradicts_the_data_is_an_error(given, line):
         resolve(given, Told())
 
 
+@pytest.mark.parametrize(
+    ("field", "count"),
+    [
+        (Field("float32", ()), 1),
+        (Field("float64", (5,)), 5),
+        (Field("float32", (5, 2)), 7),  # no vector: the named classes
+        (Field("float32", (None, 4), "ragged"), 7),
+        (Field("int64", (5,)), 7),
+    ],
+)
+def test_a_model_gives_as_many_numbers_as_a_target_of_floats_has(field, count):
+    source = Told({**IMAGE, "age": field})
+    given = config({"num_classes": "auto"}, objective={"input": "image", "target": "age"})
+    assert numbers(given, source) == {"model.num_classes": count}
+
+
+def test_the_classes_of_another_field_do_not_contradict_one_number():
+    source = Told({**IMAGE, "age": Field("float32", ())})
+    objective = {"input": "image", "target": "age"}
+    assert numbers(config({"num_classes": 1}, objective=objective), source) == {}
+
+
 def test_more_classes_than_the_data_has_are_no_contradiction():
     assert numbers(config({"num_classes": 1000})) == {}
 

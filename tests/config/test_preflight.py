@@ -3,10 +3,13 @@
 import pytest
 import torch
 from paceline_examples.digits_net import DigitsCNN
+from torch import nn
 
 from framework.config.preflight import check_fit, check_num_steps, try_augment
-from framework.errors import ConfigError
+from framework.contracts.training import Outcome
+from framework.errors import ConfigError, UserCodeError
 from framework.objective.classify import Classify
+from framework.objective.own_loss import OwnLoss
 from framework.order.batches import Order
 
 CONFIG = {"model": {"_target_": "paceline_examples.digits_net.DigitsCNN"}}
@@ -44,6 +47,19 @@ def test_a_model_that_does_not_fit_the_data_is_reported_with_the_data_s_shapes(m
         check_fit(model, objective, batch(), CONFIG)
     assert "image (1, 8, 8), label ()" in str(caught.value)
     assert "set the model's keys" in str(caught.value)
+
+
+def test_a_loss_that_compares_records_with_each_other_is_refused():
+    class Broadcast:
+        def __call__(self, model, batch):
+            loss = nn.functional.mse_loss(model(batch["image"]), batch["label"].float())
+            return Outcome(loss, {}, len(batch["label"]))
+
+    with pytest.raises(UserCodeError, match=r"Broadcast.*UserWarning: Using a target size"):
+        check_fit(DigitsCNN(1, 1, 2), Broadcast(), batch(), CONFIG)
+    loss = OwnLoss("image", "other", {"mse": nn.MSELoss()})
+    with pytest.raises(ConfigError, match=r"C118.*UserWarning: Using a target size"):
+        check_fit(DigitsCNN(1, 10, 2), loss, {**batch(), "other": torch.zeros(2, 1)}, CONFIG)
 
 
 def test_an_epoch_without_a_step_is_refused():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from framework.objective.model_inputs import model_inputs, prediction
+from framework.objective.model_inputs import for_target, model_inputs, prediction
 
 BATCH = {"sound": 1, "sound_length": 2, "label": 3}
 
@@ -34,3 +34,24 @@ def test_the_prediction_of_other_libraries_models_is_found_in_their_output():
 def test_any_other_output_is_the_prediction_itself():
     boxes = [torch.ones(1, 4)]
     assert prediction(boxes) is boxes
+
+
+@pytest.mark.parametrize(
+    ("output", "target", "expected"),
+    [
+        ((3, 1), (3,), (3,)),
+        ((1, 1), (1,), (1,)),
+        ((3,), (3,), (3,)),
+        ((3, 1), (3, 1), (3, 1)),
+        ((3, 2), (3,), (3, 2)),
+        ((3, 1, 1), (3,), (3, 1, 1)),
+        ((2, 1), (3,), (2, 1)),  # a target of another number of records
+    ],
+)
+def test_only_one_number_per_record_loses_its_dimension(output, target, expected):
+    assert for_target(torch.zeros(output), torch.zeros(target)).shape == expected
+
+
+def test_what_is_no_tensor_stays_as_it_is():
+    boxes = [torch.zeros(2, 4)]
+    assert for_target(boxes, torch.zeros(1)) is boxes

@@ -38,6 +38,14 @@ def test_a_value_for_each_record_is_averaged():
     torch.testing.assert_close(outcome.loss, nn.L1Loss()(MODEL(BATCH["x"]), BATCH["y"]))
 
 
+def test_one_number_of_a_model_is_compared_record_by_record():
+    batch = {"x": BATCH["x"], "age": torch.arange(6.0)}
+    model = nn.Linear(4, 1)
+    outcome = OwnLoss("x", "age", {"l1": nn.L1Loss()})(model, batch)
+    expected = (model(batch["x"])[:, 0] - batch["age"]).abs().mean()
+    torch.testing.assert_close(outcome.loss, expected)
+
+
 def test_a_loss_may_take_several_fields():
     objective = OwnLoss("x", ["y", "z"], {"own": lambda out, y, z: ((out - y) * z).abs().mean()})
     torch.testing.assert_close(

@@ -1,3 +1,4 @@
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -51,9 +52,21 @@ def test_half_precision_errors_of_plain_numbers_are_summed_in_single():
     assert float(outcome.sums["mae"]) == 3001.0
 
 
-def test_shapes_that_differ_are_refused_where_torch_would_broadcast():
-    with pytest.raises(ValueError, match=r"the model gives \(2, 1\), target is \(2,\)"):
-        regress()(nn.Identity(), {"image": torch.zeros(2, 1), "target": torch.zeros(2)})
+@pytest.mark.parametrize(
+    ("guess", "target"), [((2, 2), (2,)), ((2,), (2, 1)), ((2, 1, 1), (2,)), ((2, 1), (2, 2))]
+)
+def test_shapes_that_differ_are_refused_where_torch_would_broadcast(guess, target):
+    batch = {"image": torch.zeros(guess), "target": torch.zeros(target)}
+    with pytest.raises(ValueError, match=rf"the model gives {re.escape(str(guess))}, target is "):
+        regress()(nn.Identity(), batch)
+
+
+def test_a_model_that_gives_one_number_in_a_dimension_of_its_own_is_compared_record_by_record():
+    batch = {"image": torch.tensor([[1.0], [5.0]]), "target": torch.tensor([2.0, 2.0])}
+    outcome = regress("l1")(nn.Identity(), batch)
+    assert (float(outcome.loss), float(outcome.sums["mae"]), outcome.count) == (2.0, 4.0, 2)
+    guess, target = outcome.predictions
+    assert guess.shape == target.shape == (2,)
 
 
 def test_the_loss_has_a_gradient_and_the_counts_have_none():
