@@ -35,7 +35,13 @@ class Regress:
     """The error between the model's result and a float target of its shape. Better: lower loss.
 
     If the target is one number per record, the result may be [B] or [B, 1]. Also counts the mean
-    absolute error. ``input`` is the field that the model takes; ``loss`` is mse or l1.
+    absolute error. If the target is a number or a vector, a validation has ``r2``, too: the share
+    of the target's variance that is explained, as the mean over the numbers of a vector.
+
+    Args:
+        input: The field that the model takes.
+        target: The field that is right.
+        loss: mse or l1.
     """
 
     def __init__(self, input: str, target: str, loss: str) -> None:  # noqa: A002
@@ -50,7 +56,11 @@ class Regress:
         loss = self.loss(guess, target)
         with torch.no_grad():
             absolute = (guess - target).abs().reshape(len(target), -1).mean(1).sum()
-        return Outcome(loss, {"mae": absolute}, len(target), predictions=(guess, target))
+            totals: dict[str, Tensor] = {}
+            if not model.training and target.dim() <= 2:
+                totals = moments(guess.double(), target.double())
+        sums = {"mae": absolute}
+        return Outcome(loss, sums, len(target), totals, predictions=(guess, target))
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -59,5 +69,30 @@ class Regress:
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         return PredictedNumbers(prediction(model(batch[self.input])).float())
 
+    def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
+        return {"r2": explained(totals)}
+
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return new["loss"] < old["loss"]
+        return (-new["loss"], new.get("r2", 0.0)) > (-old["loss"], old.get("r2", 0.0))
+
+
+def moments(guess: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """Return sums over the records, from which ``explained`` follows: [] or [numbers] each."""
+    return {
+        "records": torch.full_like(target[:1].sum(0), len(target)),
+        "targets": target.sum(0),
+        "squares": target.square().sum(0),
+        "errors": (guess - target).square().sum(0),
+    }
+
+
+def explained(totals: Mapping[str, Tensor]) -> float:
+    """Return the coefficient of determination, as scikit-learn's ``r2_score`` does.
+
+    A target that does not vary is explained (1) if no guess is wrong, else not (0).
+    """
+    variation = totals["squares"] - totals["targets"].square() / totals["records"].clamp(min=1)
+    errors = totals["errors"]
+    varies = variation > 0
+    share = 1 - errors / torch.where(varies, variation, 1.0)
+    return torch.where(varies, share, (errors == 0).double()).mean().item()

@@ -3,10 +3,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sklearn.metrics import r2_score
 from torch import nn
 
 from framework.errors import ConfigError
 from framework.objective.regress import Regress
+from framework.train.metrics import Tally
 
 GUESS = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 BATCH = {"image": GUESS, "target": torch.tensor([[1.0, 4.0], [0.0, 4.0]])}  # off by 0, 2, 3, 0
@@ -69,6 +71,35 @@ def test_a_model_that_gives_one_number_in_a_dimension_of_its_own_is_compared_rec
     assert guess.shape == target.shape == (2,)
 
 
+@pytest.mark.parametrize("shape", [(40,), (40, 1), (40, 3)])
+@pytest.mark.parametrize("mean", [0.0, 2000.0])
+def test_the_share_of_explained_variance_is_that_of_scikit_learn_over_uneven_batches(shape, mean):
+    generator = torch.Generator().manual_seed(0)
+    target = torch.randn(shape, generator=generator) * 10 + mean
+    guess = target + torch.randn(shape, generator=generator) * 4
+    objective = regress()
+    tally = Tally(objective)
+    model = nn.Identity().eval()
+    for part in (slice(0, 16), slice(16, 32), slice(32, 40)):
+        outcome = objective(model, {"image": guess[part], "target": target[part]})
+        tally.add(outcome, True, 0, None)
+    means, _ = tally.means(lambda sums: sums)
+    assert means["r2"] == pytest.approx(r2_score(target.double(), guess.double()), abs=1e-6)
+
+
+@pytest.mark.parametrize(("guess", "share"), [([3.0, 3.0], 1.0), ([3.0, 4.0], 0.0)])
+def test_a_constant_target_is_explained_by_right_guesses_alone(guess, share):
+    batch = {"image": torch.tensor(guess), "target": torch.tensor([3.0, 3.0])}
+    outcome = regress()(nn.Identity().eval(), batch)
+    assert regress().metrics(outcome.totals) == {"r2": share}
+
+
+@pytest.mark.parametrize(("training", "shape"), [(True, (2,)), (False, (2, 3, 4))])
+def test_steps_and_images_have_no_share_of_explained_variance(training, shape):
+    batch = {"image": torch.ones(shape), "target": torch.ones(shape)}
+    assert not regress()(nn.Identity().train(training), batch).totals
+
+
 def test_the_loss_has_a_gradient_and_the_counts_have_none():
     outcome = regress()(nn.Linear(2, 2), BATCH)
     assert outcome.loss.requires_grad
@@ -83,6 +114,7 @@ def test_an_output_with_logits_is_predicted_too():
 def test_better_is_a_lower_loss():
     assert regress().better({"loss": 1.0}, {"loss": 2.0})
     assert not regress().better({"loss": 2.0}, {"loss": 2.0})
+    assert not regress().better({"loss": 2.0, "r2": 0.5}, {"loss": 1.0, "r2": 0.1})
 
 
 def test_an_unknown_loss_is_named():
