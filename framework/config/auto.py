@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from framework.config.declared_inputs import NOTHING, DeclaredInputs
-from framework.config.targets import data_name, walk
+from framework.config.targets import data_name, did_you_mean, walk
 from framework.contracts.data import Source
 from framework.contracts.records import ChannelStatistics
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
-from framework.errors import ConfigError
+from framework.errors import ConfigError, listed
 from framework.store.channel_statistics import num_channels, of_batch, statistics_of
 from framework.store.columns import StoreFacts
 
@@ -182,11 +182,21 @@ class _Data:
             if isinstance(self.source, StoreSource | DALISource):
                 self.source.sample(1)  # a record that cannot be read is the reason
             fix = f"type it: {place.name}={example}, say"
+            if place.key in CLASSES:
+                what, fix = self._other_target() or (what, fix)
             if place.key in CHANNELS or place.key in STATISTICS:
                 asked = self.asked if place.key in CHANNELS else _field_of(place.block)
                 what, fix = self._other_image(asked) or (what, fix)
             raise ConfigError(157, where, f"cannot be known: {what}", fix)
         return value
+
+    def _other_target(self) -> tuple[str, str] | None:
+        """Return what is wrong, and what to do, if no field has the target's name."""
+        if not isinstance(self.target, str) or self.target in self.fields:
+            return None
+        hint = did_you_mean(self.target, list(self.fields))
+        what = f"{self.path} has no field {self.target!r}{hint}"
+        return what, f"set objective.target to one of {listed(list(self.fields))}"
 
     def _other_image(self, asked: Any) -> tuple[str, str] | None:
         """Return what is wrong, and what to do, if the only image has another name."""

@@ -118,6 +118,8 @@ def _misfit(name: str, block: Config, batch: Batch, error: Exception) -> ConfigE
         )
         if "Half" in why or "BFloat16" in why:
             fix = "choose precision=amp, or leave out augment.dtype"
+        if "expected target dtype" in why or "expected scalar type Long" in why:
+            fix = "for a target of numbers choose objective=regress; classes are whole numbers"
         if "Byte" in why and any(value.dtype == torch.uint8 for value in tensors(batch).values()):
             fix = "pixels are still bytes: augment=normalize, or such a part, makes floats of them"
     what = f"does not fit the data's {described(batch)} ({why})"

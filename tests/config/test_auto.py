@@ -106,6 +106,14 @@ def test_an_objective_without_an_input_means_the_first_image():
             r"model\.num_classes = auto: .*names no classes.*num_classes=10",
         ),
         (
+            config({"num_classes": "auto"}, objective={"input": "image", "target": "agee"}),
+            Told({"image": IMAGE["image"], "age": Field("float32", ())}, classes=[]),
+            (
+                r"model\.num_classes = auto: .* has no field 'agee' \(did you mean 'age'\?\); "
+                r"set objective\.target to one of image, age"
+            ),
+        ),
+        (
             config({"in_channels": "auto"}, objective={"input": "nothing"}),
             Told(),
             (

@@ -49,6 +49,12 @@ def test_a_model_that_does_not_fit_the_data_is_reported_with_the_data_s_shapes(m
     assert "set the model's keys" in str(caught.value)
 
 
+def test_numbers_as_the_target_of_classes_are_answered_with_regression():
+    numbers = {**batch(), "label": torch.tensor([0.5, 1.5])}
+    with pytest.raises(ConfigError, match=r"C118.*; for a target of numbers choose objective=reg"):
+        check_fit(DigitsCNN(1, 10, 2), Classify("image", "label", 0.0), numbers, CONFIG)
+
+
 def test_a_loss_that_compares_records_with_each_other_is_refused():
     class Broadcast:
         def __call__(self, model, batch):
