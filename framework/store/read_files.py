@@ -7,9 +7,9 @@ from time import perf_counter
 
 from framework.store.identity import unreadable
 
-# Files of a thread that are open at once. More are hardly faster, and a process may usually open
-# 1,024.
-AT_ONCE = 32
+# Files of a thread that are open at once. 32 would be a little faster, but a process may usually
+# open 1,024, and may have a hundred threads.
+AT_ONCE = 8
 ASKED_BYTES = 1 << 20  # of each file; the system reads ahead in longer ones
 
 
