@@ -17,7 +17,7 @@ def read_files(paths: Sequence[str], seconds: "memoryview[float] | None" = None)
     """Return the content of each file.
 
     Files that are not in memory are asked for before the first of them is read: with one request at
-    a time, a disk reads small files a third as fast (benchmarks/README.md).
+    a time, a disk reads small files a quarter as fast (benchmarks/README.md).
 
     Args:
         paths: The files.
