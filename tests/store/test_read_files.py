@@ -39,7 +39,7 @@ def test_a_file_may_have_any_length(num_bytes):
 
 def test_a_file_without_a_known_length_is_read_to_its_end():
     assert os.stat("/proc/cpuinfo").st_size == 0
-    assert read_files(["/proc/version"]) == [Path("/proc/version").read_bytes()]
+    assert read_files(["/proc/cpuinfo"])[0].startswith(b"processor")
 
 
 @pytest.mark.parametrize("bad", ["gone.bin", "folder"])
@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_read_is_named_and_none_stays_open(bad, place):
 
 
 def test_all_are_asked_for_before_the_first_is_read():
-    paths, _ = write_files(20)
+    paths, _ = write_files(AT_ONCE - 1)
     try:
         drop_cached(paths)
     except ResourceError as error:
