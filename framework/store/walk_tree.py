@@ -95,7 +95,7 @@ def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
 
 def _check_folders(root: str, follow_links: str | None) -> None:
     if not os.path.isdir(root):
-        fix = "give the folder of the files: source=FOLDER, or input.path=FOLDER to pack"
+        fix = "correct the path (source, data.train or input.path)"
         raise DataError(101, root or "path = ", "no such folder", fix)
     if follow_links is not None and not os.path.isdir(follow_links):
         fix = "give the folder that the links' targets lie under"
