@@ -5,6 +5,7 @@ import stat
 
 from framework.errors import DataError
 from framework.store.identity import unreadable
+from framework.store.read_files import read_all
 
 
 def read_file(path: str) -> bytes:
@@ -16,8 +17,11 @@ def read_file(path: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(101, path, "not a regular file", "correct or remove it")
-        with open(path, "rb") as file:
-            return file.read()
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return read_all(descriptor)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise unreadable(path, error) from error
 

@@ -105,7 +105,11 @@ class FolderInput(RowInput):
         return self.items.names[index]
 
     def name(self, index: int) -> str:
-        return os.path.join(self.path, self.items.names[index])
+        return self._root + self.items.names[index]
+
+    @cached_property
+    def _root(self) -> str:
+        return os.path.join(self.path, "")
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self.name(index),)

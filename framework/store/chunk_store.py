@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import Chunk, Manifest, Ragged, RecordInput, Records
+from framework.store.read_files import ask_item_files
 
 
 @final
@@ -69,6 +70,7 @@ class ItemStore:
         numbers = [self._start + index for index in indices.tolist()]
         first = numbers[0]
         if numbers == list(range(first, first + len(numbers))):
+            ask_item_files(self._source, range(first, first + len(numbers)))
             chunk = self._source.read(first, first + len(numbers))
             return self._fields(chunk, torch.arange(len(numbers)))
         parts = [self._source.read(number, number + 1) for number in numbers]

@@ -40,6 +40,7 @@ class FolderStore:
 
     def __init__(self, path: str, follow_links: str | None = None) -> None:
         self.path = path
+        self._root = os.path.join(path, "")
         if os.path.isfile(path):
             refuse_other(path, "folder")
         walked = walk(path, SUFFIXES, follow_links)
@@ -94,7 +95,7 @@ class FolderStore:
         return self.files[index]
 
     def name(self, index: int) -> str:
-        return os.path.join(self.path, self.files[index])
+        return self._root + self.files[index]
 
     def check(self) -> None:
         pass  # every read opens its file anew

@@ -1,16 +1,22 @@
 """Reads whole files, some at a time, so that the disk always has more than one request."""
 
 import os
-from collections.abc import Sequence
+import resource
+import stat
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter
+from typing import final
 
+from framework.contracts.records import RecordInput, item_files_of
+from framework.errors import DataError
 from framework.store.identity import unreadable
 
 # Files of a thread that are open at once. 32 would be a little faster, but a process may usually
 # open 1,024, and may have a hundred threads.
 AT_ONCE = 8
 ASKED_BYTES = 1 << 20  # of each file; the system reads ahead in longer ones
+MOST_BYTES = 64 << 20  # of a call: pages that come too early may be dropped before use
 
 
 def read_files(paths: Sequence[str], seconds: "memoryview[float] | None" = None) -> list[bytes]:
@@ -33,6 +39,61 @@ def read_files(paths: Sequence[str], seconds: "memoryview[float] | None" = None)
     return contents
 
 
+def read_all(descriptor: int) -> bytes:
+    """Return the content of an open file."""
+    size = os.fstat(descriptor).st_size
+    data = os.read(descriptor, size + 1)  # one byte more than there is, to see the end
+    if len(data) == size:
+        return data
+    parts = [data]
+    while parts[-1]:  # it grows, has no size, or is longer than a call reads
+        parts.append(os.read(descriptor, 1 << 20))
+    return b"".join(parts)
+
+
+def ask_item_files(source: RecordInput, items: range) -> None:
+    """Have the system read the files of items into memory, and return before it has.
+
+    Nothing is done unless each item has files of its own. Errors are left to whoever reads them.
+    """
+    with suppress(DataError):  # a path that the input does not allow
+        paths = dict.fromkeys(path for item in items for path in item_files_of(source, item))
+        if len(paths) >= len(items) > 1:
+            _ask_files(paths)
+
+
+def _ask_files(paths: Iterable[str]) -> None:
+    asked = 0
+    for path in paths:
+        with suppress(OSError, ValueError):  # ValueError: a zero byte in the name
+            status = os.stat(path)
+            if asked > MOST_BYTES:
+                return
+            if stat.S_ISREG(status.st_mode):  # a pipe or a device is not opened
+                descriptor = os.open(path, os.O_RDONLY)
+                _ask(descriptor)
+                os.close(descriptor)
+                asked += min(status.st_size, ASKED_BYTES)
+
+
+@final
+class DiskReads:
+    """Knows whether this process has read files from a disk lately."""
+
+    def __init__(self) -> None:
+        self._blocks = 0
+
+    def were_made(self, num_files: int) -> bool:
+        """Return whether files come from a disk, of which ``num_files`` were read since last time.
+
+        They do if the system has read at least 512 bytes for each. A file that is not in memory
+        takes at least 4 kB, and a process also reads a few pages for other reasons.
+        """
+        blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        before, self._blocks = self._blocks, blocks
+        return blocks - before >= num_files
+
+
 def _read_part(paths: Sequence[str], seconds: "memoryview[float] | None") -> list[bytes]:
     descriptors: list[int] = []
     contents: list[bytes] = []
@@ -44,7 +105,7 @@ def _read_part(paths: Sequence[str], seconds: "memoryview[float] | None") -> lis
             _ask(descriptors[place])
             last = _add(seconds, place, last)
         for place, path in enumerate(paths):  # noqa: B007  # the error names it
-            contents.append(_content(descriptors[place]))
+            contents.append(read_all(descriptors[place]))
             last = _add(seconds, place, last)
     except OSError as error:
         raise unreadable(path, error) from error
@@ -67,14 +128,3 @@ def _add(seconds: "memoryview[float] | None", place: int, since: float) -> float
     now = perf_counter()
     seconds[place] += now - since
     return now
-
-
-def _content(descriptor: int) -> bytes:
-    size = os.fstat(descriptor).st_size
-    data = os.read(descriptor, size + 1)  # one byte more than there is, to see the end
-    if len(data) == size:
-        return data
-    parts = [data]
-    while parts[-1]:  # it grows, has no size, or is longer than a call reads
-        parts.append(os.read(descriptor, 1 << 20))
-    return b"".join(parts)

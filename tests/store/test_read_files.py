@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 from framework.errors import DataError, ResourceError
+from framework.store import read_files as module
 from framework.store.page_cache import cached_share, drop_cached
-from framework.store.read_files import ASKED_BYTES, AT_ONCE, read_files
+from framework.store.read_files import (
+    ASKED_BYTES,
+    AT_ONCE,
+    DiskReads,
+    ask_item_files,
+    read_files,
+)
 
 
 def write_files(count, num_bytes=10_000):
@@ -54,18 +61,96 @@ def test_a_file_that_cannot_be_read_is_named_and_none_stays_open(bad, place):
     assert open_files() == before
 
 
-def test_all_are_asked_for_before_the_first_is_read():
-    paths, _ = write_files(AT_ONCE - 1)
+def make_cold(paths):
     try:
         drop_cached(paths)
     except ResourceError as error:
         pytest.skip(f"this file system keeps files in memory: {error}")
-    with pytest.raises(DataError):
-        read_files([*paths, "gone.bin"])  # no file is read, since this one cannot be opened
+
+
+def wait_until_read(paths):
     end = time.monotonic() + 20
     while cached_share(paths) < 1 and time.monotonic() < end:
         time.sleep(0.01)
     assert cached_share(paths) == 1
+
+
+def test_all_are_asked_for_before_the_first_is_read():
+    paths, _ = write_files(AT_ONCE - 1)
+    make_cold(paths)
+    with pytest.raises(DataError):
+        read_files([*paths, "gone.bin"])  # no file is read, since this one cannot be opened
+    wait_until_read(paths)
+
+
+class OfFiles:
+    """An input of which only the files are asked for: some for each item."""
+
+    def __init__(self, *paths):
+        self.paths = paths
+
+    def item_files(self, index):
+        return self.paths[index]
+
+
+def test_files_of_items_are_read_ahead():
+    paths, _ = write_files(60)
+    make_cold(paths)
+    pairs = list(zip(paths[::2], paths[1::2], strict=True))
+    before = open_files()
+    ask_item_files(OfFiles(*pairs), range(30))
+    assert open_files() == before
+    wait_until_read(paths)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Return a list that gets the size of each file that is asked for."""
+    sizes = []
+    monkeypatch.setattr(module, "_ask", lambda file: sizes.append(os.fstat(file).st_size))
+    return sizes
+
+
+def test_what_cannot_be_read_ahead_is_left_to_its_reader(asked):
+    os.mkfifo("pipe.bin")
+    os.mkdir("folder")
+    Path("good.bin").write_bytes(b"good")
+    names = ("pipe.bin", "folder", "gone.bin", "a\0b", "good.bin")
+    ask_item_files(OfFiles(*((name,) for name in names)), range(5))
+    assert asked == [4]
+
+
+class Refused(OfFiles):
+    def item_files(self, index):
+        raise DataError(165, "x.csv", "is not under its root", "set input.root")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [OfFiles(["0.bin"], ["0.bin"], ["1.bin"]), OfFiles([], [], []), Refused(), object()],
+    ids=["one file for two items", "no file", "a path that is not allowed", "no item_files"],
+)
+def test_files_that_items_share_or_that_nobody_knows_are_not_asked_for(source, asked):
+    write_files(2)
+    ask_item_files(source, range(3))
+    assert asked == []
+
+
+def test_no_more_is_asked_for_than_memory_keeps(asked, monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 35_000)
+    paths, _ = write_files(20)
+    ask_item_files(OfFiles(*((path,) for path in paths)), range(20))
+    assert len(asked) == 4
+
+
+def test_reads_of_a_disk_are_noticed():
+    paths, _ = write_files(4)
+    make_cold(paths)
+    disk = DiskReads()
+    disk.were_made(1)
+    assert not disk.were_made(1000)
+    read_files(paths)
+    assert disk.were_made(len(paths))
 
 
 def test_what_a_file_took_is_added_to_its_own_time():

@@ -35,6 +35,7 @@ from framework.pack.item_error import item_error
 from framework.pack.split import SplitRule
 from framework.store.channel_statistics import StatisticsSampler
 from framework.store.checksum import content_crcs, digest
+from framework.store.read_files import DiskReads, ask_item_files
 from framework.system.durable import FULL, uninterrupted
 
 # A job of 64 MiB of records takes some seconds and fits into memory.
@@ -55,6 +56,8 @@ ARRAY_BLOCK_ITEMS = 1 << 17
 # of a larger job are read twice: to count the records, and to write them.
 HELD_BYTES = 2 * MAX_JOB_BYTES
 NUM_SIZE_SAMPLES = 8  # items that are read to estimate the size of all
+
+_disk = DiskReads()
 
 
 class FileStamp(NamedTuple):
@@ -472,8 +475,13 @@ def _read(work: PackWork, job: Job, bad: list[BadItem]) -> Iterator[tuple[int, C
     """Yield the number of items of each block, and their records. Add bad items to ``bad``."""
     first, last = work.plan.item_range(job.number)
     excluded = {item.item: item for item in job.excluded}
-    for start in range(first, last, work.plan.items_per_block):
-        stop = min(start + work.plan.items_per_block, last)
+    size = work.plan.items_per_block
+    for start in range(first, last, size):
+        stop = min(start + size, last)
+        # The disk reads the next block while this one is prepared. Nobody asked for the first.
+        ahead = range(start if start == first else stop, min(stop + size, last))
+        if ahead and _disk.were_made(size):
+            ask_item_files(work.source, ahead)
         yield stop - start, _read_block(work, start, stop, excluded, bad)
 
 

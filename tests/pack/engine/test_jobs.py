@@ -1,5 +1,6 @@
 import os
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -51,6 +52,20 @@ def test_jobs_hold_every_item_once(num_items, per_job):
     assert spans[0][0] == 0
     assert spans[-1][1] == num_items
     assert all(first[1] == second[0] for first, second in pairwise(spans))
+
+
+@pytest.mark.parametrize("is_cold", [True, False])
+def test_the_files_of_the_next_block_are_read_ahead_while_files_are_cold(is_cold, monkeypatch):
+    Path("photos/ant").mkdir(parents=True)
+    for number in range(30):
+        Path(f"photos/ant/{number:02}.jpg").write_bytes(jpeg(number))
+    asked = []
+    monkeypatch.setattr(jobs, "ask_item_files", lambda _, items: asked.append(items))
+    monkeypatch.setattr(jobs.DiskReads, "were_made", lambda *_: is_cold)
+    work = make_work(FolderInput("photos", None, None))
+    done(replace(work, plan=replace(work.plan, items_per_job=30, items_per_block=8)))
+    blocks = [range(16), range(16, 24), range(24, 30)]
+    assert asked == (blocks if is_cold else [])
 
 
 def test_a_plan_depends_on_the_input_alone():
