@@ -156,6 +156,7 @@ def test_a_missing_field_is_said_before_the_first_step():
     )
 
 
+@pytest.mark.slow
 def test_dali_that_is_not_installed_is_said(tmp_path):
     (tmp_path / "hidden" / "nvidia" / "dali").mkdir(parents=True)
     (tmp_path / "hidden" / "nvidia" / "__init__.py").touch()
@@ -189,6 +190,7 @@ def test_images_of_different_sizes_are_said():
     check(done, 3, "D107", "transform=resize")
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_old_store_and_says_so():
     path = digits(".h5")
     before = Path(path).read_bytes()

@@ -196,6 +196,7 @@ def test_every_page_is_in_the_navigation():
     assert isinstance(yaml.safe_load(text), dict)
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_broken_link(tmp_path):
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     words = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", str(tmp_path / "s")]

@@ -206,6 +206,7 @@ def test_what_the_package_needs_is_carried_or_on_the_machine(scripts):
 # --- a go
 
 
+@pytest.mark.slow
 def test_the_tests_with_the_mark_run_and_each_outcome_is_kept(bundle, tmp_path):
     code, out, _ = go(bundle, "tests", OUT=str(tmp_path / "out"))
     assert code == 1

@@ -3,7 +3,9 @@
 import gzip
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -46,7 +48,15 @@ SMALLER = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("sweep_")])
+def trained() -> Iterator[Any]:
+    """Yield the recipes that train once. Those that take long are marked."""
+    for name in RECIPES:
+        if not name.startswith("sweep_"):
+            is_slow = name in ("segment", "detect")
+            yield pytest.param(name, marks=[pytest.mark.slow] if is_slow else [])
+
+
+@pytest.mark.parametrize("name", list(trained()))
 def test_a_recipe_trains_two_steps(name):
     tiny_cifar()
     tiny_photographs()

@@ -164,6 +164,7 @@ def check_both_ways(seed, shape, widths, kind):
         assert result.max() <= 1
 
 
+@pytest.mark.parametrize("way", ["compiled"], indirect=True)
 def test_threads_that_share_a_batch_round_alike():
     # A process that has used OpenMP's threads can no longer be forked, but other tests fork this
     # one. So the check runs in a process of its own.

@@ -215,10 +215,12 @@ def test_draws_of_another_number_of_records_are_refused():
         CropFlip("image", 2, 0.5, MEAN, STD)({"image": IMAGE}, draws(torch.arange(5), 0, 0, 3))
 
 
+@pytest.mark.parametrize("way", ["compiled"], indirect=True)
 def test_both_ways_round_alike():
     check_both_ways(1)
 
 
+@pytest.mark.parametrize("way", ["compiled"], indirect=True)
 def test_threads_that_share_a_batch_round_alike():
     # A process that has used OpenMP's threads can no longer be forked, but other tests fork this
     # one. So the check runs in a process of its own.

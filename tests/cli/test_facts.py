@@ -96,6 +96,7 @@ def test_a_model_of_the_user_s_own_takes_what_it_names_auto():
     assert {key: facts_of()[key] for key in FACTS} == FACTS
 
 
+@pytest.mark.slow
 def test_ranks_take_the_same_facts():
     trained(f"data.train={make_store('a.h5')}", "parallel=ddp", "hydra.run.dir=run")
     assert {key: facts_of()[key] for key in FACTS} == FACTS

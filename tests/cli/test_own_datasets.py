@@ -86,6 +86,7 @@ WAYS = (
 )
 
 
+@pytest.mark.slow
 def test_losses_do_not_depend_on_who_reads_random_items():
     every = [losses_of(f"run{n}", "data=dataset", CLIPS, *way) for n, way in enumerate(WAYS)]
     assert every == every[:1] * len(WAYS)
@@ -107,6 +108,7 @@ def test_threads_are_refused_for_random_items():
     assert is_one_error_line(done, "C230")
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_what_one_learns():
     words = ("data=dataset", CLIPS, "model._target_=torch.nn.Linear")
     words += ("+model.in_features=8", "+model.out_features=2", "workers.num=1")

@@ -38,7 +38,7 @@ def leaks(*folders):
     return [str(path) for path in paths if SECRET.encode() in path.read_bytes()]
 
 
-@pytest.mark.parametrize("parallel", ["none", "ddp"])
+@pytest.mark.parametrize("parallel", ["none", pytest.param("ddp", marks=pytest.mark.slow)])
 def test_no_file_of_a_run_has_it(mine, parallel):
     words = ["parallel=ddp", "parallel.num_processes=2"] if parallel == "ddp" else []
     assert paceline(*mine, "recipes=secret", *words, limit_s=120).code == 0

@@ -87,7 +87,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+SLOW = {"virtual": [pytest.mark.slow]}
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=SLOW.get(way, [])) for way in WAYS])
 def test_strings_and_lists_of_a_batch_reach_the_objective_unchanged(way):
     done = train(*NAMED, *WAYS[way])
     assert done.code == 0, done.err
@@ -106,6 +109,7 @@ def test_what_is_carried_along_does_not_change_what_is_learned():
     assert losses() == with_names
 
 
+@pytest.mark.slow
 def test_steps_on_named_records_can_be_measured():
     done = paceline(
         "bench", *SMALL, *NAMED, "what=compute", "seconds=0.2", "burn_in=0", "repeats=1"

@@ -194,6 +194,7 @@ def test_items_for_which_the_function_fails_may_be_skipped():
     assert '"U100"' in Path("x.h5.bad.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_is_named_with_its_line():
     done = train(
         "model._target_=mine.Net", "+model.fails=rank", "parallel=ddp", "parallel.num_processes=2"

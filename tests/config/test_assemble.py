@@ -83,6 +83,7 @@ def test_a_compiled_model_learns_the_same_and_is_saved_under_the_same_names():
     assert any(Path("cache").rglob("*.cpp"))  # it was compiled
 
 
+@pytest.mark.slow
 def test_without_a_compiler_one_line_says_so():
     done = paceline("train", *SYNTHETIC, "compile=true", CXX="", PATH=str(Path("empty").absolute()))
     assert done.code == 5

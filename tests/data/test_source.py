@@ -174,7 +174,7 @@ print((sizes[-1] - sizes[1]) / (len(sizes) - 2))
 """
 
 
-@pytest.mark.parametrize("num", [0, 2])
+@pytest.mark.parametrize("num", [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("kind", ["hdf5", pytest.param("lmdb", marks=pytest.mark.slow), "folder"])
 def test_memory_stays_as_it_is_from_epoch_to_epoch(kind, num):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

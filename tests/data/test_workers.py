@@ -491,7 +491,12 @@ def multiplied(key):
 
 
 @pytest.mark.parametrize(
-    ("loader", "num"), [("prefetch", 0), ("prefetch", 2), ("plain", 2)], ids=str
+    ("loader", "num"),
+    [
+        ("prefetch", 2),
+        pytest.param("prefetch", 0, marks=pytest.mark.slow),
+        pytest.param("plain", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_no_thread_is_inside_a_library_when_python_ends(loader, num):
     script = f"""
@@ -587,7 +592,9 @@ def _nothing():
 
 
 @pytest.mark.parametrize("suffix", ["h5", pytest.param("lmdb", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+)
 def test_processes_started_in_any_way_give_the_same_batches(method, suffix):
     alone = _source(_nothing, suffix)
     expected = [micros(alone, epoch) for epoch in range(2)]  # its file stays open
@@ -604,7 +611,7 @@ def test_processes_started_in_any_way_give_the_same_batches(method, suffix):
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_outlive_the_thread_that_started_them(method, loader):
     loader = _loader(
         loader, _source(_nothing, num_workers=2, worker_kind="process", start_method=method)
@@ -629,6 +636,7 @@ def test_sigterm_to_the_workers_leaves_them_at_work():
     source.close()
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed():
     script = (
         "import os, signal\n"
@@ -644,6 +652,7 @@ def test_workers_end_when_their_parent_is_killed():
     assert not settled(set(), lambda: {pid for pid in pids if is_running(pid)}, wait_s=15)
 
 
+@pytest.mark.slow
 def test_workers_that_are_still_starting_end_when_their_parent_is_killed():
     script = """
 import os, signal, sys, threading

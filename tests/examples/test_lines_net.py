@@ -84,6 +84,7 @@ def test_the_recipe_learns():
     assert last["cer"] < 0.8
 
 
+@pytest.mark.slow
 def test_two_ranks_measure_what_one_does():
     few = ["prepare.train.input.items=64", "max_steps=2"]
     (alone,) = validations(*few)

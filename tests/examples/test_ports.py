@@ -143,6 +143,7 @@ def write_words() -> None:
             csv.writer(file).writerows(rows)
 
 
+@pytest.mark.slow
 def test_an_audio_dataset_trains_as_it_is_and_then_packed():
     write_words()
     allowed = "allow_targets=[keywords]"

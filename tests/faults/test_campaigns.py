@@ -43,10 +43,12 @@ def test_a_mutated_input_gives_the_right_result_or_one_line(name):
     assert not failed(getattr(mutated, name), MUTATED[name])
 
 
+@pytest.mark.slow
 def test_a_mutated_recipe_trains_or_is_refused_in_one_line(dataset):
     assert not failed(partial(mutated.recipe, dataset), 4)
 
 
+@pytest.mark.slow
 def test_a_mutated_checkpoint_whose_checksum_fits_is_resumed_or_refused_in_one_line(tmp_path):
     place = training.make_place(tmp_path, ("fp32",))
     assert not failed(partial(mutated.resumed, place, str(tmp_path)), 4, seed=0)
@@ -56,16 +58,19 @@ def test_any_cut_of_an_epoch_has_every_record_once():
     assert not failed(topologies.is_whole, 300)
 
 
+@pytest.mark.slow
 def test_a_letter_wrong_is_answered_with_the_right_word():
     wrong = failed(spelling.is_named, 20)
     assert all(spelling.MISSED in line for line in wrong)
     assert len(wrong) <= 1
 
 
+@pytest.mark.slow
 def test_a_loader_left_in_any_way_leaves_nothing():
     assert not failed(cycles.leaves_nothing, 30)
 
 
+@pytest.mark.slow
 def test_memory_stays_over_many_loaders():
     assert not failed(cycles.memory_stays, 1)
 

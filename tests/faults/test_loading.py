@@ -71,7 +71,12 @@ def stopped_ranks(dataset, victim, number):
 
 
 @pytest.mark.parametrize(
-    ("victim", "number"), [(0, signal.SIGUSR1), (2, signal.SIGTERM), (1, signal.SIGUSR1)]
+    ("victim", "number"),
+    [
+        (1, signal.SIGUSR1),
+        pytest.param(0, signal.SIGUSR1, marks=pytest.mark.slow),
+        pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow),
+    ],
 )
 def test_t13_if_any_rank_gets_a_signal_all_ranks_save_at_one_step(dataset, victim, number):
     code, said = stopped_ranks(dataset, victim, number)

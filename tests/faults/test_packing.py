@@ -113,7 +113,9 @@ def same(first, second):
 # -------------------------------------------------------------------------- P3, P4: killed, stopped
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_p4_stopped_at_any_moment_it_ends_at_once_and_the_same_command_goes_on(number):
     words = ["pack", *arrays(), "workers=2", "output.path=x.h5"]
     draw, before = random.Random(number), children_of_this_process()

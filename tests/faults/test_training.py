@@ -68,6 +68,7 @@ def test_t2_t18_a_rank_that_is_killed_takes_all_down_and_the_run_goes_on(place_o
     assert ranks.one_killed(place_of_two, random.Random(0)) == ""
 
 
+@pytest.mark.slow
 def test_t18_a_rank_that_is_killed_while_they_meet_takes_all_down(place_of_two):
     assert ranks.one_killed_while_they_meet(place_of_two, random.Random(0)) == ""
 

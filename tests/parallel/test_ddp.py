@@ -129,6 +129,7 @@ def test_another_way_of_sending_is_refused(monkeypatch):
         )
 
 
+@pytest.mark.slow
 def test_ranks_exchange_no_gradient_of_a_frozen_layer_and_all_after_it_thaws(tmp_path):
     for facts in launched("thaw", tmp_path):
         frozen, thawed = facts["seen"]

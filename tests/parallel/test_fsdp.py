@@ -27,6 +27,7 @@ def ranks(tmp_path_factory):
     return launched("sharded", tmp_path_factory.mktemp("sharded"))
 
 
+@pytest.mark.slow
 def test_every_rank_starts_with_rank_0_s_weights(ranks):
     assert [facts["start"] for facts in ranks] == [ranks[0]["expected_start"]] * 2
 

@@ -109,6 +109,7 @@ def test_a_replica_that_goes_after_its_group_does_not_wait_for_ever():
     assert "ended" in facts.stdout, facts.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_while_another_saves_is_given_up_in_the_usual_time(tmp_path):
     first, _ = launched("hang_in_a_save", tmp_path)
     assert "timed out" in first["fault"]

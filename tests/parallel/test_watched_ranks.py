@@ -18,6 +18,7 @@ def ranks(request, tmp_path_factory):
     return launched("watch", tmp_path_factory.mktemp("ranks"), request.param)
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_scikit_learn_on_every_rank(ranks):
     data = logits_and_classes()
     target, guess = data["y"], data["x"].argmax(1)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 WORDS = """
 import os, threading, time
 from framework.system.at_end import close_at_end, forgotten, stop_at_end
@@ -65,6 +67,7 @@ forgotten(processes)
     assert ended(script) == ""
 
 
+@pytest.mark.slow
 def test_a_thread_that_does_not_end_is_not_awaited_for_ever():
     script = """
 slow, quick = Threads("slow", 1000.0), Threads("quick", 0.0)

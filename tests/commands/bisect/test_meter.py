@@ -39,6 +39,7 @@ def test_a_setting_is_measured_and_another_in_the_same_process(config, tmp_path)
             meter.rate(MeasuredSetting(lost, Environment()))
 
 
+@pytest.mark.slow
 def test_a_tree_comes_before_the_present_directory(config, tmp_path):
     write_model(tmp_path)
     tree = tmp_path / "tree"

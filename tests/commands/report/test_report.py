@@ -107,6 +107,7 @@ def test_torch_is_never_imported(tmp_path):
     assert done.stdout.splitlines()[-1] == "0 False"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_while_it_trained_is_reported(tmp_path):
     words = [
         sys.executable,

@@ -31,6 +31,7 @@ def test_a_rank_does_not_start_again_after_an_error_that_lasts(code):
     assert said["reason"] == "the reason"
 
 
+@pytest.mark.slow
 def test_the_files_of_the_ranks_are_gone_after_the_run():
     words = ["data=synthetic", "parallel=ddp", "debug=tiny", "hydra.run.dir=run"]
     done = forked.paceline("train", *words)

@@ -359,6 +359,7 @@ def test_debug_shows_the_traceback():
     assert "Traceback" in paceline("train", "optim.weight_decay=-1", "debug=trace").err
 
 
+@pytest.mark.slow
 def test_nothing_listens_or_lives_on_after_ddp():
     assert paceline("train", "parallel=ddp", "debug=tiny").code == 0
     ranks = [

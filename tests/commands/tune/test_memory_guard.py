@@ -23,6 +23,7 @@ def guarded():
     made.close()
 
 
+@pytest.mark.slow
 def test_after_a_lack_of_memory_smaller_sizes_still_run(guarded):
     assert (guarded.num_records, guarded.cuda) == (400_000, False)
     lost = guarded.attempt(400_000, 0.02, 100.0)
@@ -43,6 +44,7 @@ def test_a_killed_process_and_late_steps_are_results(guarded):
     assert (late.late, late.memory, late.fits) == (True, False, False)
 
 
+@pytest.mark.slow
 def test_low_memory_of_the_machine_ends_a_trial(guarded, monkeypatch):
     start = time.monotonic()
     monkeypatch.setattr(module, "available_memory_bytes", lambda: 0)

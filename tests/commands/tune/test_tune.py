@@ -217,6 +217,7 @@ def test_batch_sizes_are_tried_in_memory_that_is_limited():
     ]
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_what_was_best_and_writes_nothing():
     command = [sys.executable, "-m", "framework", "tune", *TINY, "budget=100"]
     with subprocess.Popen(

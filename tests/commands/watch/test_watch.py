@@ -60,6 +60,7 @@ def test_a_plain_loop_is_watched_and_its_output_is_the_same(photos):
     assert any("loss.item()" in sync["text"] for sync in result["facts"]["syncs"])
 
 
+@pytest.mark.slow
 def test_stored_items_give_the_same_losses_and_are_used_again(photos):
     words = (photos, "--epochs", "3", "--workers", "1")
     wanted = watched("plain_loop.py", *words)[0].out
@@ -166,6 +167,7 @@ def test_the_report_comes_after_so_many_steps_and_the_script_goes_on():
     assert "where the time of 5 training steps went" in done.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_reports_and_ends_as_python_does():
     words = [sys.executable, "-m", "framework", "watch", write_loop(epochs=10**9)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:

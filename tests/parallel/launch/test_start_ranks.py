@@ -17,6 +17,7 @@ def _is_alive(pid):
     return stat.exists() and ") Z" not in stat.read_text()
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_the_launch_and_leaves_no_process_and_no_variable(tmp_path):
     before = dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with pytest.raises(DistributedError, match=r"^error\[P102\]: rank 1: ended with exit code 7"):
@@ -53,7 +54,10 @@ def test_ranks_that_fail_once_too_often_are_given_up(tmp_path):
         )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_a_signal_before_the_first_step_ends_the_ranks_and_who_started_them(tmp_path, number, code):
     program = (
         "import sys; from framework.system.stopping import install; "
