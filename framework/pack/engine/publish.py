@@ -95,7 +95,7 @@ def join(task: Joining, journal: Journal, make_writer: MakeWriter, report: Repor
     """
     if task.target.is_dir():
         shutil.rmtree(task.target)
-    chosen = task.chosen or [np.ones(job.num_records, bool) for job in task.results]
+    chosen = task.chosen or [None] * len(task.results)
     pairs = zip(task.results, chosen, strict=True)
     parts = (chunk for pair in pairs for chunk in _read_back(*pair, journal, report))
     chunks = parts if task.manifest.first_key is not None else map(with_listed_keys, parts)
@@ -103,14 +103,16 @@ def join(task: Joining, journal: Journal, make_writer: MakeWriter, report: Repor
 
 
 def _read_back(
-    job: JobResult, chosen: np.ndarray, journal: Journal, report: ReportIncrement
+    job: JobResult, chosen: np.ndarray | None, journal: Journal, report: ReportIncrement
 ) -> Iterator[Chunk]:
     """Yield the chosen records of a job's file, and report each chunk once it is written."""
-    if not chosen.any():
+    if not (job.num_records if chosen is None else chosen.any()):
         return
     with closing(open_store(str(journal.file(job.number)))) as store:
         for span in spans(job.num_records, job.size_bytes, job.first_key is not None):
-            indices = span[torch.from_numpy(chosen[span.numpy()])]
+            indices = span
+            if chosen is not None:
+                indices = span[torch.from_numpy(chosen[span.numpy()])]
             if not len(indices):
                 continue
             records = store.read(indices)

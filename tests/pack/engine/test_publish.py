@@ -1,8 +1,10 @@
 import json
+import tracemalloc
 from pathlib import Path
 
 import h5py
 import lmdb
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Manifest
 from framework.errors import DataError
+from framework.input.arrays import ArraysInput
+from framework.pack.engine import jobs
 from framework.pack.engine.journal import BadItem, JobResult
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.publish import check_place, list_bad, size_of, spans, whole
@@ -123,3 +127,18 @@ def test_nothing_is_packed_beside_layers(is_there):
         path.unlink()
     with pytest.raises(DataError, match="D252"):
         check_place(path)
+
+
+def peak_bytes(count):
+    """Return the memory that packing an array of so many numbers takes at most."""
+    np.save("x.npy", np.zeros(count, np.float32))
+    tracemalloc.start()
+    pack(packing(source=ArraysInput("x.npy", None)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_does_not_grow_with_the_number_of_records(monkeypatch):
+    monkeypatch.setattr(jobs, "ARRAY_JOB_BYTES", 1 << 20)
+    assert peak_bytes(8 << 20) < peak_bytes(1 << 20) + (1 << 20)
