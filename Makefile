@@ -27,7 +27,7 @@ train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them
 test: $(READY)  ## the tests, side by side: ARGS=tests/loader for a part
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --durations=30 --durations-min=3 -m 'not cluster and not slow' $(ARGS)
 
-test-long: $(READY)  ## the tests that take more than five seconds each
+test-long: $(READY)  ## the tests that take long, and those that repeat another
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'slow and not cluster' $(ARGS)
 
 check: $(READY)  ## lint, format, types and style

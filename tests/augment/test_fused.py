@@ -157,6 +157,7 @@ def one_off(batch, key):
     return {"image": image, "label": batch["label"]}
 
 
+@pytest.mark.slow
 def test_other_numbers_for_one_size_are_reported_once_and_not_used():
     told = []
     fused = Fused(one_off, told.append)

@@ -53,7 +53,9 @@ def test_the_configuration_of_a_run_is_composed_once(compositions):
     assert compositions == ["RUN"]
 
 
-@pytest.mark.parametrize(("typed", "num_jobs"), [([], 6), (["seed=1,2"], 12)])
+@pytest.mark.parametrize(
+    ("typed", "num_jobs"), [([], 6), pytest.param(["seed=1,2"], 12, marks=pytest.mark.slow)]
+)
 def test_a_recipe_that_asks_for_a_sweep_gets_it_without_an_option(typed, num_jobs):
     seeds = []
     words = ["recipes=sweep_loader", "hydra.sweep.dir=sweep", *typed]

@@ -93,6 +93,7 @@ def test_losses_do_not_depend_on_who_reads_random_items():
     assert len(every[0]) == 10
 
 
+@pytest.mark.slow
 def test_threads_learn_the_same_as_processes():
     steady = "data.train={_target_: mine.Clips, draws: false}"
     kinds = ("thread", "process")

@@ -118,7 +118,8 @@ def test_another_batch_size_inside_an_epoch_is_refused():
     assert is_one_error_line(done, "K104")
 
 
-@pytest.mark.parametrize("data", ["hdf5", pytest.param("dali", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["hdf5", "dali"])
 def test_a_signal_stops_a_whole_sweep(data):
     words = [
         sys.executable,

@@ -87,7 +87,7 @@ WAYS = {
 }
 
 
-SLOW = {"virtual": [pytest.mark.slow]}
+SLOW = {way: [pytest.mark.slow] for way in ("ranks", "virtual")}
 
 
 @pytest.mark.parametrize("way", [pytest.param(way, marks=SLOW.get(way, [])) for way in WAYS])

@@ -145,7 +145,7 @@ def test_a_forked_child_reads_the_parents_store(kind, opened):
     _check_child("fork", [(kind, *make_store(kind))], opened)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_child_started_afresh_reads_the_parents_stores(method):
     _check_child(method, [(kind, *make_store(kind)) for kind in STORES], opened=True)
 

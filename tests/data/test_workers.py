@@ -371,6 +371,7 @@ LOADERS = {
     "plain": lambda c: PlainLoader(False, context=c),
     "prefetch": lambda c: PrefetchLoader(2, False, context=c),
 }
+ONE_LOADER = ["prefetch", pytest.param("plain", marks=pytest.mark.slow)]  # in make test
 
 
 def _loader(name, source):
@@ -442,7 +443,7 @@ class SlowToSend:
         _sleep()
 
 
-@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("loader", ONE_LOADER)
 def test_a_killed_process_is_an_error(loader):
     script = SCRIPT.format(
         fault="_kill",
@@ -468,7 +469,7 @@ loader.close()
 """
 
 
-@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("loader", ONE_LOADER)
 def test_a_program_that_ends_without_closing_waits_for_no_process(loader):
     script = f"""
 from tests.data import test_workers as t
@@ -555,7 +556,7 @@ def run_script(script, limit_s=60):
     )
 
 
-@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("loader", ONE_LOADER)
 def test_a_program_with_a_hung_thread_says_so_and_ends(loader):
     script = SCRIPT.format(
         fault="_sleep", loader=loader, options="num_workers=2, worker_timeout_s=1.0"

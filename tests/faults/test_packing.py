@@ -393,7 +393,7 @@ BOTH = ["fsync 4", "rename 3"]
 
 
 @needs_strace
-@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
+@pytest.mark.parametrize("error", ["ENOSPC", pytest.param("EIO", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("output", "path"), FORMATS)
 def test_p16_a_disk_that_says_no_at_any_call_leaves_the_old_store(output, path, error):
     words = ["pack", folder(), f"output={output}", f"output.path={path}"]

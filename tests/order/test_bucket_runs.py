@@ -82,6 +82,7 @@ def test_a_budget_is_kept_and_validation_counts_every_record(waves):
     assert by_budget["val"]["loss"] == pytest.approx(by_count["val"]["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_inside_an_epoch_continues_in_its_buckets(waves):
     words = ["order=buckets", "order.max_values=900", "schedule=constant"]
     train("whole", *words)

@@ -71,6 +71,7 @@ def ranks(tmp_path_factory):
     return launched("virtual", tmp_path_factory.mktemp("virtual"))
 
 
+@pytest.mark.slow
 def test_every_rank_starts_with_rank_0_s_weights(ranks):
     assert [facts["start"] for facts in ranks] == [ranks[0]["start"]] * 2
     assert ranks[0]["own_start"] != ranks[1]["own_start"]

@@ -16,8 +16,8 @@ from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
 
 SCHEDULES = range(12)
-FIRST_SCHEDULES = range(8)  # where a slow test has the others
-MORE_SCHEDULES = range(8, 60)
+FIRST_SCHEDULES = range(4)  # where a slow test has the others
+MORE_SCHEDULES = range(4, 60)
 STAGES = ["none", "ram", "device", "dali"]
 MUTANT_SCHEDULES = range(100)  # stops at the first that fails
 
@@ -66,7 +66,7 @@ def test_captured_steps_learn_what_the_cpu_learns(path, kind):
 
 
 @pytest.mark.parametrize("kind", ["plain", "stream"])
-@pytest.mark.parametrize("step", [1, 3, 7])
+@pytest.mark.parametrize("step", [1, pytest.param(3, marks=pytest.mark.slow), 7])
 def test_steps_that_are_captured_anew_learn_what_the_cpu_learns(path, kind, step):
     work = lambda path, _: works.trains(path, kind, step)  # noqa: E731
     assert not list(failing(work, path, SCHEDULES))
@@ -171,6 +171,7 @@ def test_without_a_pace_the_host_fills_the_memory(long_path, kind, monkeypatch):
     assert sum(blocks_of(long_path, kind, "none", 1)) > 200
 
 
+@pytest.mark.slow
 def test_with_a_stream_for_each_epoch_memory_grows(path, monkeypatch):
     def blocks(epochs):
         with simulated(1) as device:

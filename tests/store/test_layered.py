@@ -166,7 +166,9 @@ def test_numbers_that_are_no_ascending_records_are_refused(dropped):
         open_store("d.h5").read(torch.tensor([0]))
 
 
-@pytest.mark.parametrize("kind", ["hdf5_layered", "lmdb_layered"])
+@pytest.mark.parametrize(
+    "kind", ["hdf5_layered", pytest.param("lmdb_layered", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("layer", [2, 3, 4, 5])
 def test_no_damage_to_a_layer_crashes_or_passes(kind, layer):
     path, records = write_case(kind, 7)

@@ -74,6 +74,7 @@ def test_a_copy_is_ours_to_write_even_of_files_that_are_not(memory):
     staged.close()
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_copy_and_the_last_removes_it(memory):
     path = os.path.abspath(write_store("x.h5", make_records(20)))
     (first, where), (second, same) = _user(memory, path), _user(memory, path)

@@ -77,6 +77,7 @@ stop_at_end(quick)
     assert ended(script) == "quick ended\n"
 
 
+@pytest.mark.slow
 def test_a_forked_process_leaves_them_to_its_parent():
     script = """
 processes = Processes()

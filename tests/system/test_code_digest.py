@@ -88,6 +88,7 @@ def test_a_file_in_memory_counts_by_its_time_and_size(mine):
     assert digest_of(mine.Maker(np.memmap("x.bin", np.uint8, "r", shape=9))).state != before
 
 
+@pytest.mark.slow
 def test_sets_and_tensors_are_the_same_in_every_process(mine):
     program = (
         "import mine, torch\nfrom framework.system.code_digest import digest_of\n"

@@ -130,6 +130,7 @@ def test_without_its_package_the_line_says_how_to_get_it(monkeypatch):
         change(FLIPS)
 
 
+@pytest.mark.slow
 def test_importing_it_asks_nobody_for_a_newer_version():
     code = """
 import socket

@@ -133,7 +133,9 @@ def stop_after_first_job(number: int) -> None:
     durable._reached = reached
 
 
-@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "name", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_signal_keeps_what_is_finished_and_the_same_command_goes_on(name, workers):
     words = [*many_images(1500), f"workers={workers}"]

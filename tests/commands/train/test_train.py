@@ -103,6 +103,7 @@ def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
     assert "run directory:" in done.out
 
 
+@pytest.mark.slow
 def test_checkpoints_load_into_the_plain_model():
     assert paceline("train", "parallel=ddp", "debug=tiny", "hydra.run.dir=run").code == 0
     model = DigitsCNN(in_channels=1, num_classes=10, width=32)

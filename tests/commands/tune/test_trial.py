@@ -88,6 +88,7 @@ def test_a_limited_process_is_refused_what_is_too_much_and_is_the_first_to_be_en
     assert printed(LIMITED) == ["refused", "1000"]
 
 
+@pytest.mark.slow
 def test_torch_says_so_too_and_is_understood():
     assert printed(TORCH) == ["True", "RuntimeError"]
 

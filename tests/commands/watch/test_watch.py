@@ -85,7 +85,8 @@ def test_accumulation_counts_whole_steps_and_random_items_are_refused():
     assert done.out == watched("accumulation.py")[0].out
 
 
-@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_two_loaders_with_workers_are_distinguished(start):
     words = ("--delay", "0.01", "--rows", "40", "--start", start)
     done, result = watched("two_loaders.py", *words, own=["materialize=true"])

@@ -37,6 +37,7 @@ from tests.input.inputs import COUNT, FORMATS, Input, content, packing
 
 PATHS = ("x.h5", "x.lmdb")
 WAYS = [(path, one_file) for path in PATHS for one_file in (True, False)]
+SLOW_WAYS = [pytest.param(*way, marks=pytest.mark.slow) for way in WAYS[2:]]
 
 
 def labels(path):
@@ -102,6 +103,7 @@ def test_all_ways_hold_the_same_records():
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_processes_that_are_not_forked_make_the_same_file():
     pack(packing(), 2, start_method="spawn")
     assert content("x.h5") == straight("x.h5")
@@ -183,7 +185,7 @@ POINTS = {
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize(("path", "one_file"), WAYS)
+@pytest.mark.parametrize(("path", "one_file"), [*WAYS[:2], *SLOW_WAYS])
 def test_after_a_kill_the_same_call_makes_the_same_bytes(path, one_file, point):
     in_child(packed_until, path, one_file, *POINTS[point])
     pack(packing(path, one_file=one_file))
@@ -254,7 +256,7 @@ def wait_for(path, count=1):
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize(("path", "one_file"), WAYS)
+@pytest.mark.parametrize(("path", "one_file"), [*WAYS[:2], *SLOW_WAYS])
 def test_a_packer_killed_with_its_workers_at_work_leaves_what_the_same_call_goes_on_from(
     path, one_file
 ):
@@ -334,6 +336,7 @@ def test_an_item_that_kills_its_process_is_found(on_error):
     assert content("x.h5") == content("y.h5")
 
 
+@pytest.mark.slow
 def test_one_killed_worker_costs_nothing_but_time():
     packer = start_packing()
     wait_for("x.h5.parts/files/*")

@@ -167,7 +167,7 @@ POINTS = {
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", ["x.h5", pytest.param("x.lmdb", marks=pytest.mark.slow)])
 def test_after_a_kill_the_same_call_makes_the_same_bytes(path, point):
     for name in RULE.shares:
         write_store(RULE.path(path, name), make_records(3))

@@ -2,6 +2,7 @@ import subprocess
 import sys
 import threading
 
+import pytest
 import torch
 
 from framework.system import native
@@ -30,6 +31,7 @@ def test_the_main_thread_shares_its_calls_and_others_do_not():
     assert num_threads() == torch.get_num_threads()
 
 
+@pytest.mark.slow
 def test_the_threads_are_torch_s_where_others_have_openmp_too():
     code = """
 import torch
