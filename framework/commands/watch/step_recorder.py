@@ -86,6 +86,7 @@ class StepRecorder:
         sample: The input of ``root`` in one step, on the host, if it is a single tensor.
         device: Where the parameters of ``root`` are.
         reached: All seconds in steps, and all records.
+        thread: The thread that trains.
     """
 
     def __init__(self, discards_epoch: bool = False) -> None:
@@ -96,7 +97,7 @@ class StepRecorder:
         self.sample: Tensor | None = None
         self.device = torch.device("cpu")
         self.reached = (0.0, 0)  # all seconds in steps, and all records
-        self._thread = get_ident()
+        self.thread = get_ident()
         self._clock = make_clock(self.device)
         self._phase = Phase.OUTSIDE
         self._depth = 0  # of calls of backward
@@ -107,10 +108,6 @@ class StepRecorder:
         self._open_records = 0  # of the batches since the last step ended
         self._asked_s = self._got_s = self._began_s = time.perf_counter()
         self._got_cpu_s = 0.0
-
-    def is_here(self) -> bool:
-        """Return whether this thread trains."""
-        return get_ident() == self._thread
 
     @property
     def is_training(self) -> bool:

@@ -7,6 +7,7 @@ the modules inside the model stay as fast as they are.
 import os
 import warnings
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, final
 from weakref import WeakMethod
 
@@ -20,7 +21,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.hooks import RemovableHandle
 
-from framework.commands.watch.python_lines import SampledSteps
+from framework.commands.watch.python_lines import END_STEP, SampledSteps
 from framework.commands.watch.step_recorder import SAMPLED_STEP, StepRecorder
 from framework.commands.watch.waiting_calls import WaitingCalls
 
@@ -53,7 +54,10 @@ class TorchHooks:
         self._finish = finish
         self._served = served
         self._handles: list[RemovableHandle] = []
-        self._armed: RemovableHandle | None = None
+        # The hook of modules comes and goes at each step. A new handle would take 4 us each time.
+        self._module_hook = self._before_module
+        self._module_hooks: dict[int, Any] = {}
+        self._module_key = 0
         self._undo: list[Callable[[], object]] = []
         self.is_on = False
 
@@ -67,6 +71,11 @@ class TorchHooks:
         self._replace(Iterator, "__init__", self._making)
         self._replace(Iterator, "__next__", self._next)
         self._replace(torch.autograd, "backward", self._backward)
+        handle = register_module_forward_pre_hook(self._module_hook)
+        hooks: Any = handle.hooks_dict_ref()
+        self._module_hooks = hooks
+        self._module_key = handle.id
+        self._disarm()
         # Only the model itself is hooked, and only when it is called.
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
         self._forget_at_forks()
@@ -95,7 +104,7 @@ class TorchHooks:
         self.is_on = False
 
     def _is_watched(self) -> bool:
-        return self.is_on and self.recorder.is_here()
+        return self.is_on and get_ident() == self.recorder.thread
 
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         before = getattr(owner, name)
@@ -106,8 +115,8 @@ class TorchHooks:
         def iterating(loader: DataLoader[Any]) -> Any:
             if self._is_watched():
                 self._asks(loader)
-            if self._is_watched():
-                self.recorder.iterates()
+                if self.is_on:
+                    self.recorder.iterates()
             return iterate(loader)
 
         return iterating
@@ -124,10 +133,11 @@ class TorchHooks:
         recorder = self.recorder
 
         def following(iterator: Any) -> Any:
-            reads_ahead = self._armed is not None  # the last batch has not been used yet
-            if self._is_watched():
-                self._asks(None)
             if not self._is_watched():
+                return get(iterator)
+            reads_ahead = self._module_key in self._module_hooks  # the last batch was not used yet
+            self._asks(None)
+            if not self.is_on:
                 return get(iterator)
             try:
                 batch = get(iterator)
@@ -162,7 +172,8 @@ class TorchHooks:
         if not self.recorder.is_training:
             return
         steps = self.recorder.counts.steps
-        self.sampled.after_batch(steps)
+        if steps <= END_STEP:
+            self.sampled.after_batch(steps)
         if steps == SAMPLED_STEP:
             self.calls.start()
 
@@ -183,12 +194,10 @@ class TorchHooks:
         return watched
 
     def _arm(self) -> None:
-        self._armed = self._armed or register_module_forward_pre_hook(self._before_module)
+        self._module_hooks[self._module_key] = self._module_hook
 
     def _disarm(self) -> None:
-        if self._armed is not None:
-            self._armed.remove()
-            self._armed = None
+        self._module_hooks.pop(self._module_key, None)
 
     def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling() or not self._is_watched():
