@@ -58,7 +58,8 @@ def seconds(way: str, folder: Path, num_workers: int, is_cold: bool) -> float:
     if is_cold:
         drop_cached(files)
     else:
-        list(map(content, files))
+        for path in files:
+            content(path)
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         output = f"{place}/packed.lmdb"
         words = ["pack", "input=folder", f"input.path={folder}", f"output.path={output}"]

@@ -3,9 +3,7 @@
 import gzip
 import re
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -48,15 +46,13 @@ SMALLER = {
 }
 
 
-def trained() -> Iterator[Any]:
-    """Yield the recipes that train once. Those that take long are marked."""
-    for name in RECIPES:
-        if not name.startswith("sweep_"):
-            is_slow = name in ("segment", "detect")
-            yield pytest.param(name, marks=[pytest.mark.slow] if is_slow else [])
+LONG = ["detect", "segment"]
+SHORT = [name for name in RECIPES if not name.startswith("sweep_") and name not in LONG]
 
 
-@pytest.mark.parametrize("name", list(trained()))
+@pytest.mark.parametrize(
+    "name", [*SHORT, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
+)
 def test_a_recipe_trains_two_steps(name):
     tiny_cifar()
     tiny_photographs()

@@ -57,8 +57,11 @@ def ask_item_files(source: RecordInput, items: range) -> None:
     Nothing is done unless each item has files of its own. Errors are left to whoever reads them.
     """
     with suppress(DataError):  # a path that the input does not allow
+        ends = [set(item_files_of(source, item)) for item in (items[0], items[-1])]
+        if ends[0] == ends[1]:  # one file holds many items, which are not worth listing
+            return
         paths = dict.fromkeys(path for item in items for path in item_files_of(source, item))
-        if len(paths) >= len(items) > 1:
+        if len(paths) >= len(items):
             _ask_files(paths)
 
 

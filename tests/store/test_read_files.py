@@ -136,6 +136,19 @@ def test_files_that_items_share_or_that_nobody_knows_are_not_asked_for(source, a
     assert asked == []
 
 
+def test_items_of_one_file_are_not_listed(asked):
+    listed = []
+
+    class OneFile(OfFiles):
+        def item_files(self, index):
+            listed.append(index)
+            return ["0.bin"]
+
+    write_files(1)
+    ask_item_files(OneFile(), range(100_000))
+    assert (listed, asked) == ([0, 99_999], [])
+
+
 def test_no_more_is_asked_for_than_memory_keeps(asked, monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 35_000)
     paths, _ = write_files(20)

@@ -11,7 +11,6 @@ from framework.measure.stack_sampler import StackSampler
 
 FIRST_STEP = 4  # that is sampled
 NUM_SAMPLED = 10  # steps: a sample takes 50 us, so that sampling all would slow the script down
-END_STEP = FIRST_STEP + NUM_SAMPLED
 MOST_LINES = 3
 LEAST_SHARE = 0.1
 ALONE_S = 0.1  # for counting without anything beside it
@@ -28,7 +27,7 @@ class SampledSteps:
 
     def after_batch(self, num_steps: int) -> None:
         """Start, continue or stop. ``num_steps`` are measured so far, without discarded ones."""
-        is_sampled = FIRST_STEP <= num_steps < END_STEP
+        is_sampled = FIRST_STEP <= num_steps < FIRST_STEP + NUM_SAMPLED
         if not is_sampled or num_steps < self._num_steps:
             self.stop()
         if num_steps < self._num_steps:  # the steps before were discarded

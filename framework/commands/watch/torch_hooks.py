@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.hooks import RemovableHandle
 
-from framework.commands.watch.python_lines import END_STEP, SampledSteps
+from framework.commands.watch.python_lines import SampledSteps
 from framework.commands.watch.step_recorder import SAMPLED_STEP, StepRecorder
 from framework.commands.watch.waiting_calls import WaitingCalls
 
@@ -172,8 +172,7 @@ class TorchHooks:
         if not self.recorder.is_training:
             return
         steps = self.recorder.counts.steps
-        if steps <= END_STEP:
-            self.sampled.after_batch(steps)
+        self.sampled.after_batch(steps)
         if steps == SAMPLED_STEP:
             self.calls.start()
 

@@ -106,7 +106,7 @@ def _read_back(
     job: JobResult, chosen: np.ndarray | None, journal: Journal, report: ReportIncrement
 ) -> Iterator[Chunk]:
     """Yield the chosen records of a job's file, and report each chunk once it is written."""
-    if not (job.num_records if chosen is None else chosen.any()):
+    if not job.num_records or (chosen is not None and not chosen.any()):
         return
     with closing(open_store(str(journal.file(job.number)))) as store:
         for span in spans(job.num_records, job.size_bytes, job.first_key is not None):
