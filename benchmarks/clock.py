@@ -23,7 +23,7 @@ from overhead import make_trainer
 from torch import nn
 
 from framework.contracts.loader import Clock
-from framework.contracts.span import IDLE, Span
+from framework.contracts.span import IDLE, Span, SpanSum
 from framework.measure.clock import HostClock, NoClock, make_clock
 from framework.measure.statistics import median, quartiles
 from framework.train.trainer import Trainer
@@ -97,7 +97,7 @@ def rounds(trainer: Trainer, device: torch.device) -> Iterator[dict[str, Span]]:
     for _ in trainer.epochs():
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        spans, trainer.spans = trainer.spans, {}
+        spans, trainer.spans = trainer.spans.whole, SpanSum()
         yield spans
 
 

@@ -226,7 +226,7 @@ def _summary(
         "records_per_s": pace.num_records / pace.train_s if pace.train_s else 0.0,
         "val": trainer.val_means,
         "best": trainer.best,
-        "spans": span_figures(trainer.spans),
+        "spans": span_figures(trainer.spans.whole),
         "ranks": ranks and ranks.as_dict(),
         "train_s": pace.train_s,
         "validate_s": trainer.validate_s,

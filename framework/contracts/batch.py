@@ -133,10 +133,12 @@ def move(batch: Batch, device: torch.device) -> Batch:
     Tensors that are already on ``device`` are not copied. Fields of one block become views of its
     copy. A batch with ``Pieces`` is copied on another stream if the current one is the default.
     """
-    if any(isinstance(value, Pieces) for value in batch.values()):
-        current = torch.cuda.current_stream(device)
-        if not current.cuda_stream:
-            return _moved_aside(batch, device, current)
+    for value in batch.values():
+        if isinstance(value, Pieces):
+            current = torch.cuda.current_stream(device)
+            if not current.cuda_stream:
+                return _moved_aside(batch, device, current)
+            break
     return _moved(batch, device)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from framework.contracts.parallel import Parallel, on_any_rank
 from framework.errors import DistributedError, NumericError, PacelineError
 from framework.train.ema import is_sharded
-from framework.train.metrics import Pass, Progress
+from framework.train.metrics import PassPlace, Progress
 
 FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or look at the data"
 
@@ -65,7 +65,7 @@ def are_finite(tensors: Sequence[Tensor]) -> bool:
     return all(math.isfinite(norm) for norm in norms)
 
 
-def gone_wrong(what: str, step: int, bad: Pass | None, parallel: Parallel) -> PacelineError:
+def gone_wrong(what: str, step: int, bad: PassPlace | None, parallel: Parallel) -> PacelineError:
     """Return the error to raise at ``step``. All ranks call it together.
 
     The rank that met the first ``bad`` loss names its records (N101). Others point to it (P104).

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, final
 
 from framework.contracts.parallel import on_any_rank
-from framework.contracts.span import Span, merged
+from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, set_generator_state
@@ -47,7 +47,7 @@ class Trainer:
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
         self._best_before = self.best  # stays the best if the new one cannot be saved
         self.val_means: dict[str, float] = {}  # of the latest validation, as ``means_of_sets``
-        self.spans: dict[str, Span] = {}  # over all steps of this run
+        self.spans = SpanSum()  # over all steps of this run
         self.pace = TrainPace()
         self.validate_s = 0.0
         self.stopped = False  # whether ``parts.stop`` ended the run before its last step
@@ -67,7 +67,7 @@ class Trainer:
 
     @property
     def spans_s(self) -> dict[str, float]:
-        return {name: span.total_s for name, span in self.spans.items()}
+        return {name: span.total_s for name, span in self.spans.whole.items()}
 
     def fit(self, sinks: Sequence[Sink] = ()) -> None:
         """Train to the last step, or until ``parts.stop`` returns True. Report to ``sinks``."""
@@ -207,7 +207,7 @@ class Trainer:
 
     def _lap(self) -> dict[str, Span]:
         spans = self.parts.clock.spans()
-        self.spans = merged(self.spans, spans)
+        self.spans.add(spans)
         return spans
 
     def _write(self, results: SplitResults) -> Report | None:

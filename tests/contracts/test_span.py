@@ -11,6 +11,7 @@ from framework.contracts.span import (
     MOST_RECENT,
     SPANS,
     Span,
+    SpanSum,
     buckets,
     merged,
     shares,
@@ -71,6 +72,20 @@ def test_spans_that_are_added_are_those_of_all_steps(some, others):
     added, whole = counted(*some) + counted(*others), counted(*some, *others)
     assert (added.counts, added.num_steps) == (whole.counts, whole.num_steps)
     assert added.total_s == pytest.approx(whole.total_s)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["wait", "copy"]), seconds), max_size=100))
+def test_laps_come_to_what_all_their_steps_are_at_any_time(laps):
+    whole = SpanSum()
+    for number, lap in enumerate(laps, 1):
+        whole.add({name: span(value) for name, value in lap.items()})
+        if number % 7 == 0:
+            assert whole.whole.keys() == {name for lap in laps[:number] for name in lap}
+    for name in ("wait", "copy"):
+        values = [lap[name] for lap in laps if name in lap]
+        result = whole.whole.get(name, Span())
+        assert result.num_steps == len(values)
+        assert result.total_s == pytest.approx(sum(values))
 
 
 def test_adding_changes_neither():

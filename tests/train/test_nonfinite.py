@@ -6,7 +6,7 @@ from torch import nn
 
 from framework.errors import DistributedError, NumericError
 from framework.parallel.none import NoParallel
-from framework.train.metrics import Pass, Progress
+from framework.train.metrics import PassPlace, Progress
 from framework.train.nonfinite import (
     all_finite,
     are_finite,
@@ -67,7 +67,7 @@ def test_one_rank_says_it_and_the_others_that_it_does(steps, speaker):
 
 
 def test_the_step_and_the_records_are_named():
-    bad = Pass(None, 7, torch.tensor([3, 1]))
+    bad = PassPlace(7, torch.tensor([3, 1]))
     said = str(gone_wrong("the loss is nan", 10, bad, NoParallel(device=CPU)))
     assert said.startswith("error[N101]: step 7, records 3, 1: the loss is nan; ")
     assert str(gone_wrong("odd", 10, None, NoParallel(device=CPU))).startswith(

@@ -560,7 +560,7 @@ def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
         "optimizer": 5.0,
         "report": 5.0,
     }
-    assert trainer.spans["report"].num_steps == 5
+    assert trainer.spans.whole["report"].num_steps == 5
 
 
 def test_the_spans_of_a_window_fit_into_the_time_its_records_took():
@@ -629,7 +629,7 @@ def test_with_the_clock_off_a_run_still_knows_its_speed():
     sink = FakeSink()
     trainer = make_trainer(make_data(18), 4, clock=NoClock(), sinks=[sink])
     trainer.fit()
-    assert (trainer.spans, sink.reports[0].spans, trainer.pace.num_records) == ({}, {}, 18)
+    assert (trainer.spans.whole, sink.reports[0].spans, trainer.pace.num_records) == ({}, {}, 18)
     assert trainer.pace.train_s > 0
 
 
