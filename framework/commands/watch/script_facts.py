@@ -44,7 +44,7 @@ class LoaderFacts:
     """The DataLoader of training."""
 
     workers: int
-    batch_size: int
+    batch_size: int | None  # None: the Dataset makes whole batches
     pins: bool = False
     persists: bool = False  # whether workers outlive an epoch
     dataset: str = ""  # the path of its class
@@ -246,7 +246,7 @@ def _loader_facts(loader: DataLoader[Any] | None) -> LoaderFacts | None:
         return None
     return LoaderFacts(
         workers=loader.num_workers,
-        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1,
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
         pins=loader.pin_memory,
         persists=loader.persistent_workers,
         dataset=_path_of(title_of(_innermost(loader.dataset))),

@@ -27,6 +27,7 @@ BUSY = 0.25
 LOCKED = 0.5
 # A line of Python with a smaller share of a step is not worth advice.
 LINE = 0.2
+ROUGH = ("fewer_threads", "other_programs")  # causes beside which other figures are rough
 
 
 def limit_of(facts: ScriptFacts) -> str:
@@ -186,7 +187,9 @@ def larger_batch(facts: ScriptFacts) -> Verdict | None:
     share = 1 - facts.waiting
     if fixed is None or fixed < FIXED_SHARE or share < MOSTLY:
         return None
-    batch = facts.loader.batch_size if facts.loader else round(facts.step_records)
+    batch = facts.loader.batch_size if facts.loader else None
+    edit = f"batch_size={2 * batch}" if batch else "batches of twice the size in the Dataset"
+    batch = batch or round(facts.step_records)
     factor = 2 / (2 - fixed)
     return Verdict(
         "larger_batch",
@@ -194,7 +197,7 @@ def larger_batch(facts: ScriptFacts) -> Verdict | None:
         "Double the batch, so that twice the records share this cost, and try to double the "
         "learning rate.",
         1 / (share / factor + 1 - share),
-        edit=f"batch_size={2 * batch}",
+        edit=edit,
         learns=True,
     )
 
@@ -285,9 +288,12 @@ RULES = (
 
 
 def script_verdicts(facts: ScriptFacts) -> list[Verdict]:
-    """Return advice that is worth following, the most promising first."""
+    """Return advice that is worth following, the most promising first.
+
+    What makes the other figures rough comes before all others.
+    """
     if not facts.steps:
         return []
     verdicts = [verdict for rule in RULES if (verdict := rule(facts)) is not None]
     worth = [verdict for verdict in verdicts if verdict.gain >= WORTH or verdict.gain == UNKNOWN]
-    return sorted(worth, key=lambda verdict: -verdict.gain)
+    return sorted(worth, key=lambda verdict: (verdict.rule not in ROUGH, -verdict.gain))

@@ -24,6 +24,7 @@ VALIDATION = "validation"
 OTHER = "other"  # after the optimizer has stepped, and what no other span covers
 # One step in so many asks for the CPU time of this process, which takes 80 us beside busy threads.
 CPU_EVERY = 16
+NESTS = (dict, list, tuple)  # a tuple, since a union would be made at each step
 SAMPLED_STEP = 3  # the step whose input and waiting calls are noted
 
 
@@ -132,12 +133,14 @@ class StepRecorder:
         """Record that the script asks for an iterator of ``loader``, or (None) for a batch."""
         if self._phase == Phase.ASKED:  # for the iterator
             return
-        self._end_part()
+        now = time.perf_counter()
+        self._end_part(now)
         self._phase = Phase.VALIDATION
         if not self._is_validating():
             self._phase = Phase.ASKED
-            self._asked_s = time.perf_counter()
-            self.loader = loader or self.loader
+            self._asked_s = now
+            if loader is not None:  # ``or`` would ask for its length, which it may not know
+                self.loader = loader
 
     def gets(self, batch: Any) -> None:
         """Record that ``batch`` has come."""
@@ -146,14 +149,16 @@ class StepRecorder:
             return
         self._clock.mark("wait")
         self._phase = Phase.BATCH
-        self._got_s = time.perf_counter()
+        self._got_s = now = time.perf_counter()
+        wait_s = now - self._asked_s
         if self.counts.steps % CPU_EVERY == 0:
             self._got_cpu_s = time.process_time()
         if self._is_epoch_start:
             self._is_epoch_start = False
-            self.counts.start_s.append(self._got_s - self._asked_s)
+            self.counts.start_s.append(wait_s)
         self._open_records += num_records(batch)
-        self.reached = (self.reached[0] + self._got_s - self._asked_s, self.reached[1])
+        seconds, records = self.reached
+        self.reached = (seconds + wait_s, records)
 
     def has_no_more(self) -> None:
         """Record that the DataLoader has no more batches."""
@@ -192,12 +197,8 @@ class StepRecorder:
             self._clock.mark("backward")
             self._phase = Phase.BACKWARD
 
-    def begins_optimizer(self) -> None:
-        # In other phases the optimizer has a closure, which runs forward and backward.
-        if self._phase == Phase.BACKWARD:
-            self._clock.mark("optimizer")
-
     def ends_optimizer(self) -> None:
+        """Record that an optimizer has stepped. Its span begins where backward has ended."""
         if not self._has_stepped:  # batches were counted as steps
             self._has_stepped = self._is_first = True
         self._clock.mark("optimizer")
@@ -214,14 +215,14 @@ class StepRecorder:
     def end(self) -> None:
         """Record that the script has ended, or is no longer watched."""
         if self._phase != Phase.ASKED:
-            self._end_part()
+            self._end_part(time.perf_counter())
 
     def _is_validating(self) -> bool:
         if not torch.is_grad_enabled():
             return True
         return self.root is not None and not self.root.training and not self._trains_in_eval
 
-    def _end_part(self) -> None:
+    def _end_part(self, now: float) -> None:
         """Name the time since the last mark by what the script did last."""
         if not self.counts.before_s:
             self._forget_start()
@@ -235,7 +236,7 @@ class StepRecorder:
         else:
             self._clock.mark(OTHER)
         if self._phase in (Phase.BACKWARD, Phase.STEPPED):
-            self._count_computing()
+            self._count_computing(now)
 
     def _forget_start(self) -> None:
         """Forget what the script did before the first batch, except for its seconds."""
@@ -244,8 +245,8 @@ class StepRecorder:
         self._clock.spans()
         self._phase = Phase.OUTSIDE
 
-    def _count_computing(self) -> None:
-        compute_s = time.perf_counter() - self._got_s
+    def _count_computing(self, now: float) -> None:
+        compute_s = now - self._got_s
         self.reached = (self.reached[0] + compute_s, self.reached[1])
         if self._got_cpu_s and self.counts.steps:
             self.counts.compute_s += compute_s
@@ -280,7 +281,7 @@ class StepRecorder:
 
 def num_records(batch: Any) -> int:
     """Return the length of the first tensor of a batch, and 1 if it has none."""
-    while isinstance(batch, dict | list | tuple) and batch:
+    while isinstance(batch, NESTS) and batch:
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
     return next(iter(_size(batch)), 1)
 

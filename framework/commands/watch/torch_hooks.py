@@ -14,17 +14,15 @@ from weakref import WeakMethod
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.hooks import RemovableHandle
 
-from framework.commands.watch.python_lines import SampledSteps
+from framework.commands.watch.python_lines import FIRST_STEP, NUM_SAMPLED, SampledSteps
 from framework.commands.watch.step_recorder import SAMPLED_STEP, StepRecorder
 from framework.commands.watch.waiting_calls import WaitingCalls
 
+LAST_SAMPLED = max(FIRST_STEP + NUM_SAMPLED, SAMPLED_STEP)  # steps; later ones cost less
 # Torch has no hook for it.
 Iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
@@ -63,19 +61,16 @@ class TorchHooks:
 
     def install(self) -> None:
         self.is_on = True
-        self._handles = [
-            register_optimizer_step_pre_hook(self._before_optimizer),
-            register_optimizer_step_post_hook(self._after_optimizer),
-        ]
-        self._replace(DataLoader, "__iter__", self._iterating)
-        self._replace(Iterator, "__init__", self._making)
-        self._replace(Iterator, "__next__", self._next)
-        self._replace(torch.autograd, "backward", self._backward)
+        self._handles = [register_optimizer_step_post_hook(self._after_optimizer)]
         handle = register_module_forward_pre_hook(self._module_hook)
         hooks: Any = handle.hooks_dict_ref()
         self._module_hooks = hooks
         self._module_key = handle.id
         self._disarm()
+        self._replace(DataLoader, "__iter__", self._iterating)
+        self._replace(Iterator, "__init__", self._making)
+        self._replace(Iterator, "__next__", self._next)
+        self._replace(torch.autograd, "backward", self._backward)
         # Only the model itself is hooked, and only when it is called.
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
         self._forget_at_forks()
@@ -114,6 +109,7 @@ class TorchHooks:
     def _iterating(self, iterate: Any) -> Any:
         def iterating(loader: DataLoader[Any]) -> Any:
             if self._is_watched():
+                self._disarm()
                 self._asks(loader)
                 if self.is_on:
                     self.recorder.iterates()
@@ -131,14 +127,19 @@ class TorchHooks:
 
     def _next(self, get: Any) -> Any:
         recorder = self.recorder
+        hooks = self._module_hooks
+        key = self._module_key
 
         def following(iterator: Any) -> Any:
-            if not self._is_watched():
+            if not self.is_on or get_ident() != recorder.thread:
                 return get(iterator)
-            reads_ahead = self._module_key in self._module_hooks  # the last batch was not used yet
-            self._asks(None)
-            if not self.is_on:
-                return get(iterator)
+            reads_ahead = hooks.pop(key, None) is not None  # the last batch was not used yet
+            if self._num_steps or recorder.counts.steps <= LAST_SAMPLED:
+                self._asks(None)
+                if not self.is_on:
+                    return get(iterator)
+            else:
+                recorder.asks(None)
             try:
                 batch = get(iterator)
             except StopIteration:
@@ -148,8 +149,9 @@ class TorchHooks:
                     self._arm()
                 raise
             recorder.gets(batch)
-            self._arm()
-            self._after_batch()
+            hooks[key] = self._module_hook
+            if recorder.counts.steps <= LAST_SAMPLED:
+                self._after_batch()
             return batch
 
         return following
@@ -159,12 +161,15 @@ class TorchHooks:
 
         This may end the last wanted step. The hooks are then removed, and ``finish`` is called.
         """
-        self._disarm()
-        self.calls.stop()
-        self.recorder.asks(loader)
-        if not self.recorder.is_training:
+        recorder = self.recorder
+        is_early = recorder.counts.steps <= LAST_SAMPLED
+        if is_early:
+            self.calls.stop()
+        recorder.asks(loader)
+        if is_early and not recorder.is_training:
             self.sampled.stop()
-        if 0 < self._num_steps <= self.recorder.counts.steps:
+        steps = recorder.counts.steps
+        if 0 < self._num_steps <= steps:
             self.remove()
             self._finish()
 
@@ -180,7 +185,7 @@ class TorchHooks:
         recorder = self.recorder
 
         def watched(*args: Any, **kwargs: Any) -> None:
-            if not self._is_watched():
+            if not self.is_on or get_ident() != recorder.thread:
                 backward(*args, **kwargs)
                 return
             self._disarm()
@@ -203,10 +208,6 @@ class TorchHooks:
             return
         if self.recorder.calls(module, inputs):
             self._disarm()
-
-    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._is_watched():
-            self.recorder.begins_optimizer()
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_watched():

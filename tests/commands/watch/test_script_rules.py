@@ -104,9 +104,26 @@ def test_each_cause_has_its_rule(facts, rule):
 
 
 def test_an_unknown_gain_comes_last():
-    facts = replace(FACTS, num_threads=16)
-    assert rules(facts)[-1] == "fewer_threads"
+    facts = replace(FACTS, loader=LoaderFacts(16, 10))
+    assert rules(facts)[-1] == "fewer_workers"
     assert script_verdicts(facts)[-1].gain == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("rough", "rule"),
+    [({"num_threads": 16}, "fewer_threads"), ({"others_cores": 3.0}, "other_programs")],
+)
+def test_what_makes_figures_rough_comes_first(rough, rule):
+    assert rules(replace(FACTS, fixed_share=0.9, **rough))[0] == rule
+
+
+def test_a_larger_batch_is_named_by_who_makes_it():
+    facts = replace(FINE, fixed_share=0.9)
+    (verdict,) = script_verdicts(facts)
+    assert (verdict.edit, "batch of 10." in verdict.says) == ("batch_size=20", True)
+    (verdict,) = script_verdicts(replace(facts, loader=LoaderFacts(0, None), records=160))
+    assert verdict.edit == "batches of twice the size in the Dataset"
+    assert "batch of 16." in verdict.says
 
 
 def test_factors_are_said_in_words():

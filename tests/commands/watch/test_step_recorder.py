@@ -15,7 +15,6 @@ def step(recorder, module):
     recorder.calls(module, (BATCH[0],))
     recorder.begins_backward()
     recorder.ends_backward()
-    recorder.begins_optimizer()
     recorder.ends_optimizer()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
-from torch.utils.data import DataLoader, dataloader
+from torch.utils.data import DataLoader, IterableDataset, dataloader
 
 from framework.contracts.span import shares
 from tests.commands.watch.loops import PAUSE_S, Pausing, hooked, loader, train, validate
@@ -34,6 +34,22 @@ def test_slow_items_are_waiting(workers):
     with hooked() as hooks:
         train(loader(delay_s=PAUSE_S, num_workers=workers), Pausing())
     assert largest(hooks) == "wait"
+
+
+class Unsized(IterableDataset):
+    """Items in their order, whose number nobody knows before the end."""
+
+    def __iter__(self):
+        for index in range(8):
+            yield torch.full((3,), float(index)), index % 2
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_without_a_length_is_watched(workers):
+    with hooked() as hooks:
+        train(DataLoader(Unsized(), batch_size=2, num_workers=workers), Pausing(), epochs=2)
+    assert hooks.recorder.counts.epochs == 2
+    assert hooks.recorder.counts.steps == 7  # of eight: the first one is not measured
 
 
 def test_a_slow_model_is_forward():
