@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from typing import Any, TypeVar
 
 import yaml
@@ -170,9 +171,12 @@ def _target_of(config: Any, block: str) -> str:
 def _asked(
     command: str, ask: Callable[[ConfigLoader], T], config_dir: str | None, otherwise: T
 ) -> T:
-    """Ask Hydra about the configuration. The answer is only a hint, so it may be ``otherwise``."""
+    """Ask Hydra about the configuration. The answer is only a hint, so it may be ``otherwise``.
+
+    Nothing is printed: notes about what is composed here are not about what the user typed.
+    """
     try:
-        with hydra_session(command, config_dir) as hydra:
+        with redirect_stderr(StringIO()), hydra_session(command, config_dir) as hydra:
             return ask(hydra.config_loader)
     except Exception:  # noqa: BLE001
         return otherwise

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 
+from framework.cli import precedence
 from framework.cli.explain import explain, unknown_key
 
 
@@ -28,6 +29,13 @@ def test_an_error_that_is_not_hydras_names_its_class():
 def test_the_nearest_key_or_group_is_named():
     assert "did you mean 'optim.lr'" in str(unknown_key("train", [], "optim.lrr", None))
     assert "did you mean 'loader'" in str(unknown_key("train", [], "laoder", None))
+
+
+def test_looking_for_the_nearest_key_says_nothing_about_recipes(monkeypatch, capsys):
+    monkeypatch.setattr(precedence, "_told", set())
+    words = ["data.train=a.h5", "optim=adamw"]
+    assert "no such key" in str(unknown_key("train", words, "nonsense", None))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_key_of_another_choice_names_the_choice():
