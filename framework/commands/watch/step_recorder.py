@@ -135,8 +135,10 @@ class StepRecorder:
             return
         now = time.perf_counter()
         self._end_part(now)
+        root = self.root
+        in_eval = root is not None and not root.training and not self._trains_in_eval
         self._phase = Phase.VALIDATION
-        if not self._is_validating():
+        if not in_eval and torch.is_grad_enabled():
             self._phase = Phase.ASKED
             self._asked_s = now
             if loader is not None:  # ``or`` would ask for its length, which it may not know
@@ -180,9 +182,13 @@ class StepRecorder:
         if self._phase != Phase.VALIDATION:
             self._clock.mark("copy")
             self._phase = Phase.FORWARD
-            if self.counts.steps == SAMPLED_STEP and len(inputs) == 1 and len(_size(inputs[0])):
-                self.sample = inputs[0].detach().cpu()
+            if self.counts.steps == SAMPLED_STEP and len(inputs) == 1:
+                self._keep_sample(inputs[0])
         return True
+
+    def _keep_sample(self, value: Any) -> None:
+        if isinstance(value, Tensor) and value.dim():
+            self.sample = value.detach().cpu()
 
     def begins_backward(self) -> None:
         self._depth += 1
@@ -216,11 +222,6 @@ class StepRecorder:
         """Record that the script has ended, or is no longer watched."""
         if self._phase != Phase.ASKED:
             self._end_part(time.perf_counter())
-
-    def _is_validating(self) -> bool:
-        if not torch.is_grad_enabled():
-            return True
-        return self.root is not None and not self.root.training and not self._trains_in_eval
 
     def _end_part(self, now: float) -> None:
         """Name the time since the last mark by what the script did last."""
@@ -283,8 +284,4 @@ def num_records(batch: Any) -> int:
     """Return the length of the first tensor of a batch, and 1 if it has none."""
     while isinstance(batch, NESTS) and batch:
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
-    return next(iter(_size(batch)), 1)
-
-
-def _size(value: Any) -> tuple[int, ...]:
-    return tuple(value.shape) if isinstance(value, Tensor) else ()
+    return batch.shape[0] if isinstance(batch, Tensor) and batch.dim() else 1
