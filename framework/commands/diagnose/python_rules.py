@@ -86,18 +86,35 @@ def _in_step(facts: DiagnosisFacts, part: str, fix: str, spans: tuple[str, ...])
         f"Python code of the {part} takes {100 * share:.0f} % of a step, outside of the operators "
         f"that it calls{_lines(facts, part)}.",
         fix,
-        _gain_without(facts, of_busy, facts.python.rest_s.get(part, math.inf)),
+        _gain_without(facts, of_busy, _rest_s(facts, part, of_busy)),
         edit=_edit(facts, part),
         parts=spans,
     )
+
+
+def _rest_s(facts: DiagnosisFacts, part: str, share: float) -> float:
+    """Return what a step takes without waiting and without Python of a part, if that was measured.
+
+    It is infinite if it was not. Beside such Python, which takes ``share`` of a step without
+    waiting, other parts may take longer: threads that compute fall asleep meanwhile.
+    """
+    rates = facts.rates
+    if facts.python is None or facts.cuda or "copy" not in rates.spans_s:
+        return math.inf
+    # Computing alone repeats one batch, which it neither copies nor augments.
+    copy_s = rates.spans_s["copy"] - rates.compute_spans_s.get("copy", 0.0)
+    if part == "augment":
+        batch_size = facts.settings.batch_size
+        python_s = share * batch_size / rates.whole / facts.headroom
+        return batch_size / rates.compute + max(0.0, copy_s - python_s)
+    return facts.python.rest_s.get(part, math.inf) + max(0.0, copy_s)
 
 
 def _gain_without(facts: DiagnosisFacts, share: float, rest_s: float) -> float:
     """Return the gain without Python that takes ``share`` of a step that does not wait.
 
     Such Python also keeps its lock from the threads that prepare batches. Without it, a step waits
-    no longer than the loader alone takes. ``rest_s`` is what the rest of the step takes without
-    such Python, infinite if it was not measured: it may be less than beside such Python.
+    no longer than the loader alone takes. ``rest_s`` is the result of ``_rest_s``.
     """
     batch_size = facts.settings.batch_size
     step_s = batch_size / facts.rates.whole

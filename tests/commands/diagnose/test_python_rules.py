@@ -7,7 +7,7 @@ from framework.commands.diagnose.python_rules import (
     python_in_objective,
     python_in_transform,
 )
-from tests.commands.diagnose.cases import FINE, facts
+from tests.commands.diagnose.cases import CUDA, FINE, facts
 
 LINE = PythonLine("objective", "/code/loss.py", 7, "__call__", "total += x.item()", 0.6)
 PARTS_OF = {
@@ -88,6 +88,23 @@ def test_without_python_a_step_waits_only_for_what_batches_cost(rates, gain):
 
 def test_a_rest_that_was_measured_without_the_python_counts():
     python = HostPython({"objective": 0.8}, rest_s={"objective": 0.001})
-    verdict = python_in_objective(facts(python=python, rates=READY))
-    beside = python_in_objective(facts(python=HostPython({"objective": 0.8}), rates=READY))
+    rates = {**READY, "spans_s": {"copy": 0.0}}
+    verdict = python_in_objective(facts(python=python, rates=rates))
+    beside = python_in_objective(facts(python=HostPython({"objective": 0.8}), rates=rates))
     assert verdict.gain > beside.gain
+    # computing alone does not copy
+    rates = {**READY, "spans_s": {"copy": 0.003}, "compute_spans_s": {"copy": 0.001}}
+    copies = python_in_objective(facts(python=python, rates=rates))
+    assert beside.gain < copies.gain < verdict.gain
+
+
+def test_without_an_augment_a_step_takes_what_computing_takes_alone():
+    python = HostPython({"augment": 0.7})
+    rates = {"whole": 1000.0, "wait": 0.0, "compute": 10_000.0, "loader": 1e6, "prepare": 1e6}
+    # Steps of 64 ms: 19.2 ms beside the Python, where computing alone takes 6.4 and copying 3.2.
+    without = python_in_augment(facts(python=python, rates=rates))
+    rates["spans_s"] = {"copy": 0.048, "forward": 0.016}
+    verdict = python_in_augment(facts(python=python, rates=rates))
+    assert without.gain == pytest.approx(64 / 19.2, rel=0.01)
+    assert verdict.gain == pytest.approx(64 / (6.4 + 3.2), rel=0.02)
+    assert python_in_augment(facts(python=python, rates=rates, machine=CUDA)).gain < verdict.gain
