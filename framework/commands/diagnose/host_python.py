@@ -64,8 +64,9 @@ class HostPython:
         step: The shares of a step without waiting, in each of model, objective and augment.
         transform: The share of preparing a record; 0 if it was not measured.
         lines: The lines with the largest shares, the largest first.
-        rest_s: Seconds of a step without the Python of a part, for the parts without which a step
-            was timed: the objective on a CPU, if it takes at least ``LEAST_SHARE``.
+        rest_s: Seconds of a step without copying, augmenting and the Python of a part, for the
+            parts without which a step was timed: the objective on a CPU, if it takes at least
+            ``LEAST_SHARE``.
     """
 
     step: Mapping[str, float]
@@ -119,7 +120,8 @@ def _of_step(probe: Probe, seconds: float) -> HostPython:
         without_s = step_without_objective(probe, parts, seconds / 2)
         if without_s is not None:  # the objective's operators stay
             operators_s = (plain_s["objective"] - shares["objective"] * step_s) / num_plain
-            rest_s["objective"] = without_s + operators_s
+            copy_s = (plain_s["copy"] + plain_s["augment"]) / num_plain
+            rest_s["objective"] = max(0.0, without_s - copy_s) + operators_s
     shown = [part for part in PARTS if shares[part] > LEAST_LINE]
     largest = [line for part in shown for line in _largest(lines, part, sampler.total_s)]
     return HostPython(shares, lines=tuple(largest), rest_s=rest_s)

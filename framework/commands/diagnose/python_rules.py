@@ -101,7 +101,7 @@ def _rest_s(facts: DiagnosisFacts, part: str, share: float) -> float:
     rates = facts.rates
     if facts.python is None or facts.cuda or "copy" not in rates.spans_s:
         return math.inf
-    # Computing alone repeats one batch, which it neither copies nor augments.
+    # What was measured alone neither copies nor augments. Beside a loader, both take longer.
     copy_s = rates.spans_s["copy"] - rates.compute_spans_s.get("copy", 0.0)
     if part == "augment":
         batch_size = facts.settings.batch_size
