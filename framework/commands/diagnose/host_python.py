@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from framework.commands.diagnose.step_without import step_without_objective
+from framework.commands.diagnose.step_without import step_without_objective, update_alone_s
 from framework.commands.probe import Probe
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import move
@@ -67,12 +67,15 @@ class HostPython:
         rest_s: Seconds of a step without copying, augmenting and the Python of a part, for the
             parts without which a step was timed: the objective on a CPU, if it takes at least
             ``LEAST_SHARE``.
+        update_s: Seconds of a backward pass and an update of the weights, each repeated alone, if
+            the model's Python takes at least ``LEAST_SHARE`` on a CPU, and both can be repeated.
     """
 
     step: Mapping[str, float]
     transform: float = 0.0
     lines: tuple[PythonLine, ...] = ()
     rest_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    update_s: float | None = None
 
     def of(self, part: str) -> list[PythonLine]:
         return [line for line in self.lines if line.part == part]
@@ -122,9 +125,12 @@ def _of_step(probe: Probe, seconds: float) -> HostPython:
             operators_s = (plain_s["objective"] - shares["objective"] * step_s) / num_plain
             copy_s = (plain_s["copy"] + plain_s["augment"]) / num_plain
             rest_s["objective"] = max(0.0, without_s - copy_s) + operators_s
+    update_s: float | None = None
+    if on_cpu and shares["model"] >= LEAST_SHARE:
+        update_s = update_alone_s(probe, parts, seconds / 2)
     shown = [part for part in PARTS if shares[part] > LEAST_LINE]
     largest = [line for part in shown for line in _largest(lines, part, sampler.total_s)]
-    return HostPython(shares, lines=tuple(largest), rest_s=rest_s)
+    return HostPython(shares, lines=tuple(largest), rest_s=rest_s, update_s=update_s)
 
 
 def _repeated(step: Callable[[], None], seconds: float) -> int:

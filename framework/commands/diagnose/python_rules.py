@@ -101,12 +101,17 @@ def _rest_s(facts: DiagnosisFacts, part: str, share: float) -> float:
     rates = facts.rates
     if facts.python is None or facts.cuda or "copy" not in rates.spans_s:
         return math.inf
+    batch_size = facts.settings.batch_size
+    busy_s = batch_size / rates.whole / facts.headroom
+    if part == "model":
+        if facts.python.update_s is None:
+            return math.inf
+        beside_s = rates.spans_s.get("backward", 0.0) + rates.spans_s.get("optimizer", 0.0)
+        return busy_s * (1 - share) - max(0.0, beside_s - facts.python.update_s)
     # What was measured alone neither copies nor augments. Beside a loader, both take longer.
     copy_s = rates.spans_s["copy"] - rates.compute_spans_s.get("copy", 0.0)
     if part == "augment":
-        batch_size = facts.settings.batch_size
-        python_s = share * batch_size / rates.whole / facts.headroom
-        return batch_size / rates.compute + max(0.0, copy_s - python_s)
+        return batch_size / rates.compute + max(0.0, copy_s - share * busy_s)
     return facts.python.rest_s.get(part, math.inf) + max(0.0, copy_s)
 
 
@@ -119,7 +124,7 @@ def _gain_without(facts: DiagnosisFacts, share: float, rest_s: float) -> float:
     batch_size = facts.settings.batch_size
     step_s = batch_size / facts.rates.whole
     busy_s = step_s / facts.headroom
-    left_s = min(busy_s * max(1 - share, 1 / MOST_GAIN), rest_s)
+    left_s = max(min(busy_s * (1 - share), rest_s), busy_s / MOST_GAIN)
     after_s = left_s + min(step_s - busy_s, batch_size / facts.rates.loader)
     load = load_of(facts)
     if load is not None:

@@ -1,4 +1,4 @@
-"""Time a training step without the user's objective.
+"""Time a training step without the user's objective, or its end without the model.
 
 Beside long Python, OpenMP's threads fall asleep in every step, and each of the parts that follow
 waits until they are awake. So the rest of a step is faster without such Python than beside it, by
@@ -59,6 +59,39 @@ def step_without_objective(probe: Probe, parts: Parts, seconds: float) -> float 
     if not step():
         return None
     return _median_s(step, seconds)
+
+
+def update_alone_s(probe: Probe, parts: Parts, seconds: float) -> float | None:
+    """Return the seconds of a backward pass and an update of the weights, each repeated.
+
+    No forward pass is between them. Medians, for half of ``seconds`` each.
+
+    Args:
+        probe: Its device must be a CPU, since OpenMP's threads are what is measured.
+        parts: The model, objective, optimizer and precision. The model is trained.
+        seconds: How long to repeat both. There are at least ``LEAST_STEPS`` of each.
+
+    Returns:
+        None if the backward pass cannot be repeated.
+    """
+    augment = probe.assembly.augmenter(training=True)
+    batch = augment(move(probe.host_batch(), probe.assembly.device), 0)
+    with parts.precision.autocast():
+        loss = parts.objective(parts.model, batch).loss
+
+    def backward() -> None:
+        drop_gradients(parts.optimizer)
+        loss.backward(retain_graph=True)
+
+    try:
+        backward()
+        backward()
+    except RuntimeError:  # it changes or frees what it needs
+        return None
+    backward_s = _median_s(backward, seconds / 2)
+    update_s = _median_s(lambda: parts.precision.step(parts.optimizer, None), seconds / 2)
+    drop_gradients(parts.optimizer)
+    return backward_s + update_s
 
 
 class _Call(NamedTuple):

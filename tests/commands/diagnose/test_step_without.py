@@ -1,7 +1,13 @@
 import time
 from collections import Counter
 
-from framework.commands.diagnose.step_without import LEAST_STEPS, step_without_objective
+import torch
+
+from framework.commands.diagnose.step_without import (
+    LEAST_STEPS,
+    step_without_objective,
+    update_alone_s,
+)
 from framework.config.training_parts import training_parts
 from tests.commands.diagnose.sleepy import sleepy_probe
 
@@ -34,3 +40,23 @@ def test_the_objective_of_a_compiled_model_is_not_left_out(tmp_path, monkeypatch
         parts = training_parts(probe.assembly)
         probe.config["compile"] = True
         assert step_without_objective(probe, parts, 0.0) is None
+
+
+def test_the_update_is_repeated_without_the_model(tmp_path, monkeypatch):
+    calls = Counter()
+    with sleepy_probe(tmp_path, monkeypatch, **SECONDS) as probe:
+        parts = training_parts(probe.assembly)
+        before = [weight.detach().clone() for weight in parts.model.parameters()]
+        monkeypatch.setattr(time, "sleep", lambda seconds: calls.update([seconds]))
+        assert update_alone_s(probe, parts, 0.0) > 0
+        changed = zip(before, parts.model.parameters(), strict=True)
+        assert any(not old.equal(new) for old, new in changed)
+    assert calls[SECONDS["model"]] == 1
+
+
+def test_a_backward_pass_that_cannot_be_repeated_is_not_measured(tmp_path, monkeypatch):
+    with sleepy_probe(tmp_path, monkeypatch) as probe:
+        parts = training_parts(probe.assembly)
+        backward = torch.Tensor.backward
+        monkeypatch.setattr(torch.Tensor, "backward", lambda loss, **_: backward(loss))
+        assert update_alone_s(probe, parts, 0.0) is None
