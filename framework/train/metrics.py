@@ -307,15 +307,13 @@ class Tally:
         """
         counts, losses, sums = self.columns()
         names = sorted(sums)
-        mine = [(losses * counts).sum(), *(sums[name].sum() for name in names), counts.sum()]
+        own = [(losses * counts).sum(), *(sums[name].sum() for name in names), counts.sum()]
+        mine = torch.stack(own)
         totals = self._all_totals()
         flat = [value.flatten() for value in totals.values()]
-        first, rest = torch.stack(mine), ()
-        if flat:
-            first, *rest = total(torch.cat([first, *flat])).split([len(mine), *map(len, flat)])
-        else:
-            first = total(first)
-        *values, count = first.tolist()
+        shared = total(torch.cat([mine, *flat]) if flat else mine)
+        *values, count = shared[: len(own)].tolist()
+        rest = shared[len(own) :].split(list(map(len, flat)))
         per_record = [value / max(count, 1) for value in values]
         of_all_ranks = {
             name: value.view(totals[name].shape) for name, value in zip(totals, rest, strict=True)

@@ -123,8 +123,7 @@ def _of_step(probe: Probe, seconds: float) -> HostPython:
         without_s = step_without_objective(probe, parts, seconds / 2)
         if without_s is not None:  # the objective's operators stay
             operators_s = (plain_s["objective"] - shares["objective"] * step_s) / num_plain
-            copy_s = (plain_s["copy"] + plain_s["augment"]) / num_plain
-            rest_s["objective"] = max(0.0, without_s - copy_s) + operators_s
+            rest_s["objective"] = without_s + operators_s
     update_s: float | None = None
     if on_cpu and shares["model"] >= LEAST_SHARE:
         update_s = update_alone_s(probe, parts, seconds / 2)

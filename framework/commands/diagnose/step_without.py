@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from framework.commands.probe import Probe
-from framework.contracts.batch import Batch, move
+from framework.contracts.batch import Batch
 from framework.contracts.training import Objective
 from framework.measure.statistics import median
 from framework.train.parts import Parts
@@ -25,7 +25,7 @@ LEAST_STEPS = 3
 def step_without_objective(probe: Probe, parts: Parts, seconds: float) -> float | None:
     """Return the median seconds of a step in which the model is called as the objective calls it.
 
-    The loss is the mean of all that the model returns.
+    The loss is the mean of all that the model returns. Nothing is copied or augmented.
 
     Args:
         probe: Its device must be a CPU, since OpenMP's threads are what is measured.
@@ -36,17 +36,13 @@ def step_without_objective(probe: Probe, parts: Parts, seconds: float) -> float 
         None if the objective does not call the model just once, or if the model is compiled or
         returns nothing that has a gradient.
     """
-    device = probe.assembly.device
-    host = probe.host_batch()
-    augment = probe.assembly.augmenter(training=True)
     if probe.config["compile"]:  # a hook would be compiled
         return None
-    call = _only_call(parts.model, parts.objective, augment(move(host, device), 0))
+    call = _only_call(parts.model, parts.objective, probe.batch())
     if call is None:
         return None
 
     def step() -> bool:
-        augment(move(host, device), 0)
         with parts.precision.autocast():
             loss = _mean(parts.model(*call.arguments, **call.keywords))
         if loss is None:
@@ -74,10 +70,8 @@ def update_alone_s(probe: Probe, parts: Parts, seconds: float) -> float | None:
     Returns:
         None if the backward pass cannot be repeated.
     """
-    augment = probe.assembly.augmenter(training=True)
-    batch = augment(move(probe.host_batch(), probe.assembly.device), 0)
     with parts.precision.autocast():
-        loss = parts.objective(parts.model, batch).loss
+        loss = parts.objective(parts.model, probe.batch()).loss
 
     def backward() -> None:
         drop_gradients(parts.optimizer)
