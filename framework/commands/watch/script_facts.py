@@ -162,6 +162,11 @@ class ScriptFacts:
         return self.records / max(1, self.steps)
 
     @property
+    def data_limits(self) -> bool:
+        """Whether waiting for data is the largest part of a step."""
+        return self.largest in ("wait", "idle")
+
+    @property
     def largest(self) -> str:
         """The span with the largest share of a step."""
         known = shares(self.spans)

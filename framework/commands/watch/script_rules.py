@@ -27,7 +27,7 @@ BUSY = 0.25
 LOCKED = 0.5
 # A line of Python with a smaller share of a step is not worth advice.
 LINE = 0.2
-ROUGH = ("fewer_threads", "other_programs")  # causes beside which other figures are rough
+ROUGH = ("fewer_threads", "other_programs")  # causes beside which figures of computing are rough
 
 
 def limit_of(facts: ScriptFacts) -> str:
@@ -37,7 +37,7 @@ def limit_of(facts: ScriptFacts) -> str:
     known = shares(facts.spans)
     largest = f"{facts.largest} takes {100 * known[facts.largest]:.0f} % of a step"
     most = f"up to {times(facts.headroom)} as fast if no step waited"
-    if facts.largest in ("wait", "idle"):
+    if facts.data_limits:
         return f"Data limits training: {largest} ({most})."
     if facts.waiting > 1 - 1 / WORTH:
         waits = f"{100 * facts.waiting:.0f} % waits for data ({most})"
@@ -204,7 +204,7 @@ def larger_batch(facts: ScriptFacts) -> Verdict | None:
 
 def python_lines(facts: ScriptFacts) -> Verdict | None:
     """Detect a line of the script's own Python that takes much of a step."""
-    if not facts.lines or facts.lines[0].share < LINE or facts.largest in ("wait", "idle"):
+    if not facts.lines or facts.lines[0].share < LINE or facts.data_limits:
         return None
     line = facts.lines[0]
     place = f"{os.path.relpath(line.file)}:{line.line} in {line.function}"
@@ -290,10 +290,11 @@ RULES = (
 def script_verdicts(facts: ScriptFacts) -> list[Verdict]:
     """Return advice that is worth following, the most promising first.
 
-    What makes the other figures rough comes before all others.
+    If computing limits, what makes its figures rough comes before all others.
     """
     if not facts.steps:
         return []
     verdicts = [verdict for rule in RULES if (verdict := rule(facts)) is not None]
     worth = [verdict for verdict in verdicts if verdict.gain >= WORTH or verdict.gain == UNKNOWN]
-    return sorted(worth, key=lambda verdict: (verdict.rule not in ROUGH, -verdict.gain))
+    first = () if facts.data_limits else ROUGH
+    return sorted(worth, key=lambda verdict: (verdict.rule not in first, -verdict.gain))

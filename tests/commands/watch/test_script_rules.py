@@ -113,8 +113,9 @@ def test_an_unknown_gain_comes_last():
     ("rough", "rule"),
     [({"num_threads": 16}, "fewer_threads"), ({"others_cores": 3.0}, "other_programs")],
 )
-def test_what_makes_figures_rough_comes_first(rough, rule):
-    assert rules(replace(FACTS, fixed_share=0.9, **rough))[0] == rule
+def test_what_makes_figures_of_computing_rough_comes_first_unless_data_limits(rough, rule):
+    assert rules(replace(FINE, fixed_share=0.9, **rough))[0] == rule
+    assert rules(replace(FACTS, **rough))[-1] == rule  # data limits
 
 
 def test_a_larger_batch_is_named_by_who_makes_it():
