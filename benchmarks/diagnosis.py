@@ -27,7 +27,7 @@ from planted.every import every_planted
 from framework.commands.paired_test import Pairs
 
 HERE = str(Path(__file__).parent)
-PAIRS = 3
+PAIRS = 5
 RATE_SECONDS = 3.0
 LONGEST_S = 600.0
 NOTHING = Pairs((math.nan,), (math.nan,))

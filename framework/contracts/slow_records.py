@@ -32,6 +32,7 @@ class SlowRecords:
     num_records: int  # records that were read
     slow_s: float  # seconds of the slow ones, over all workers
     read_s: float  # seconds of all, over all workers
+    numbers: Sequence[int]  # of all records that were slow, as far as they are remembered
 
 
 @runtime_checkable
@@ -89,12 +90,13 @@ def joined_blocks(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     sums = {
         name: sum(block[name] for _, block in known)
         for name in known[0][1]
-        if name not in ("records", "usual_s")
+        if name not in ("records", "usual_s", "numbers")
     }
     num_usual = max(1, sums["num_records"] - sums["num_slow"])
     return {
         **sums,
         "records": sorted(records, key=_minus_total_s)[:MOST_LISTED],
+        "numbers": sorted({number for _, block in known for number in block["numbers"]}),
         "usual_s": (sums["read_s"] - sums["slow_s"]) / num_usual,
     }
 

@@ -150,6 +150,7 @@ class Ledger:
             num_records=self.num_records,
             slow_s=self.slow_s,
             read_s=read_s,
+            numbers=sorted(self._kept.copy()),
         )
 
     def _place(self, read: SlowRead) -> _Kept | None:

@@ -91,7 +91,8 @@ class RecordFacts(Protocol):
     def answer(self, name: str) -> np.ndarray | None:
         """Return a number or a text of each record, [num_records], or None for an unknown name.
 
-        The names are those of fields, and ``width`` and ``height`` of its image in pixels.
+        The names are those of fields, ``width`` and ``height`` of its image in pixels, and
+        ``record``, its number in the data set.
         """
         ...
 

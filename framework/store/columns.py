@@ -19,6 +19,7 @@ from framework.errors import ConfigError, DataError
 from framework.image.header import BadImage, read_header
 
 SIZES = ("height", "width")
+RECORD = "record"  # its number in the data set
 START_BYTES = 64 << 10  # of a JPEG; they hold its size, unless a large preview comes before it
 BLOCK_RECORDS = 1024  # read at a time from a store that has no columns
 
@@ -84,14 +85,16 @@ class StoreFacts:
     def names(self) -> Sequence[str]:
         fields = self.store.manifest.fields
         names = [own for own, field in fields.items() if is_number(field) or field.kind == "text"]
-        sizes = [name for name in SIZES if name not in fields and self._picture is not None]
-        return [*names, *sizes]
+        sizes = SIZES if self._picture is not None else ()
+        return [*names, *(name for name in (*sizes, RECORD) if name not in fields)]
 
     def answer(self, name: str) -> np.ndarray | None:
         if name not in self.names:
             return None
         fields = self.store.manifest.fields
         if name not in fields:
+            if name == RECORD:
+                return np.arange(self.store.manifest.num_records)
             return self._sizes[:, SIZES.index(name)]
         column = column_of(self.store, name)
         if is_number(fields[name]):

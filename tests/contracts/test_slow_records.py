@@ -34,7 +34,7 @@ def waited(num_batches=10, num_slow=2, wait_s=1.0, slow_wait_s=0.8):
 
 
 def block(**changes):
-    slow = SlowRecords([HUGE], num_slow=2, num_records=1000, slow_s=1.0, read_s=1.998)
+    slow = SlowRecords([HUGE], num_slow=2, num_records=1000, slow_s=1.0, read_s=1.998, numbers=[7])
     return {**slow_block(Finder(slow), waited()), **changes}
 
 
@@ -56,7 +56,7 @@ def test_what_is_saved_is_the_waiting_beyond_that_of_other_batches():
 
 
 def test_no_more_is_saved_than_the_records_took():
-    slow = SlowRecords([HUGE], num_slow=1, num_records=100, slow_s=0.1, read_s=0.199)
+    slow = SlowRecords([HUGE], num_slow=1, num_records=100, slow_s=0.1, read_s=0.199, numbers=[7])
     assert slow_block(Finder(slow), waited())["saved_s"] == pytest.approx(0.1 - 0.001)
 
 
@@ -88,11 +88,12 @@ def test_many_records_are_counted_after_the_first_three():
 
 def test_the_blocks_of_ranks_become_one():
     slower = HUGE._replace(name="b.jpg", mean_s=2.0)._asdict()
-    joined = joined_blocks([block(), {}, block(records=[slower])])
+    joined = joined_blocks([block(), {}, block(records=[slower], numbers=[3, 7])])
     assert [(record["name"], record["rank"]) for record in joined["records"]] == [
         ("b.jpg", 2),
         ("huge.jpg", 0),
     ]
     assert joined["num_slow"] == 4
+    assert joined["numbers"] == [3, 7]
     assert joined["usual_s"] == pytest.approx(0.001)
     assert joined_blocks([{}, {}]) == {}

@@ -177,6 +177,7 @@ def test_the_ledger_keeps_the_slowest_in_fixed_memory():
     report = ledger.report(500.0, str)
     assert len(ledger._kept) == MOST_KEPT
     assert [record.number for record in report.records] == list(range(999, 999 - MOST_SHOWN, -1))
+    assert report.numbers == list(range(1000 - MOST_KEPT, 1000))
     assert report.num_slow == 1000
 
 

@@ -65,6 +65,15 @@ def test_a_question_without_an_answer_names_the_choices():
         NoFacts().lengths(None)
 
 
+def test_records_are_known_by_their_number_unless_a_field_has_that_name():
+    assert facts("label").names == ["label", "record"]
+    assert facts("label").answer("record").tolist() == [0, 1, 2, 3, 4]
+    fields = {"record": Field("int64", ())}
+    store = open_case("hdf5", write_store("own.h5", {"record": torch.tensor([8, 9])}, fields))
+    assert StoreFacts(store).names == ["record"]
+    assert StoreFacts(store).answer("record").tolist() == [8, 9]
+
+
 def test_values_of_every_form_are_joined():
     numbers = torch.arange(3)
     assert joined([numbers, numbers]).tolist() == [0, 1, 2, 0, 1, 2]

@@ -39,13 +39,13 @@ SAMPLE_PACKING_S = 20.0
 # What waits for them does so whatever else would help.
 REASONS = {"cold_disk", "network_disk", "swap", "opencv_threads"}
 # Without a few slow records, training would be so many times as fast: they are its reason.
-MOSTLY = 2.0
+MOSTLY = 1.5
 # They make every step faster, and no step is slow because of them.
 TIPS = {"data_is_fine", "amp", "channels_last"}
 # Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
-UNTRIED = {"cold_disk", "network_disk", "compile_model"} | {
-    rule.__name__ for rule in run_rules.RULES
-}
+UNTRIED = {"cold_disk", "network_disk", "compile_model"}
+# What happens only every so often is tried if it happens so many times in a trial.
+LEAST_TIMES = 10
 PAIRS = 4
 MOST_RUNS = 100  # in the trials
 NUM_WINDOWS = 4  # of a trial
@@ -54,6 +54,9 @@ NUM_WINDOWS = 4  # of a trial
 FIRST_EPOCH = 1000
 
 Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
+# Returns the records per second of a setting, from the seconds, the burn-in, and how many were
+# measured before.
+RateOf = Callable[[Setting, float, float, int], float]
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,8 @@ def _is_worth(verdict: Verdict) -> bool:
     """Return whether to show the advice. Advice that could be tried but was not is left out."""
     if verdict.rule == "data_is_fine":
         return True
-    is_certain = verdict.tried or verdict.rule in UNTRIED or not verdict.can_try
+    is_untried = verdict.rule in UNTRIED or verdict.period_s > 0  # or it was too rare for a trial
+    is_certain = verdict.tried or is_untried or not verdict.can_try
     return is_certain and not verdict.failed and verdict.gain - verdict.spread >= WORTH
 
 
@@ -183,16 +187,17 @@ class _Trials:
     def tried(self, verdicts: list[Verdict]) -> list[Verdict]:
         """Try the most promising advice, and the best of it for longer. Return all verdicts."""
         by_rule = {verdict.rule: verdict for verdict in verdicts}
-        candidates = [v for v in verdicts if v.can_try and v.rule not in UNTRIED][:NUM_TRIALS]
+        candidates = list(filter(self._can_try, verdicts))[:NUM_TRIALS]
         if not candidates or self._left_s <= 0:
             return verdicts
         before = self.compose(())
-        last = self._rate(before)
+        last: dict[RateOf, float] = {}
         settings: dict[str, Setting] = {}
+        pairs: dict[str, Pairs] = {}
         with scratch_folder("paceline-diagnose-") as folder:
             for verdict in candidates:
                 # The best advice is tried again, which takes two runs at least.
-                if settings and self._left_s < 4 * self.run_s:
+                if settings and (self._left_s < 4 * self.run_s or verdict.gain < WORTH):
                     break
                 setting, prepared = self._prepared(verdict, folder)
                 by_rule[verdict.rule] = prepared
@@ -200,24 +205,32 @@ class _Trials:
                     continue
                 self.say(f"trying {verdict.rule}")
                 settings[verdict.rule] = setting
-                rate = self._rate(setting)
-                now = self._rate(before)
-                pairs = Pairs((last, now), (rate, rate))
-                by_rule[verdict.rule] = _measured(prepared, pairs)
-                last = now
+                rate_of = _rate_of(verdict)
+                if rate_of not in last:
+                    last[rate_of] = self._rate(before, rate_of)
+                rate = self._rate(setting, rate_of)
+                now = self._rate(before, rate_of)
+                pairs[verdict.rule] = Pairs((last[rate_of], now), (rate, rate))
+                by_rule[verdict.rule] = _measured(prepared, pairs[verdict.rule])
+                last[rate_of] = now
             if settings:
                 best = min((by_rule[rule] for rule in settings), key=_rank)
-                by_rule[best.rule] = self._longer(best, before, settings[best.rule])
+                both = (before, settings[best.rule])
+                by_rule[best.rule] = self._longer(best, both, pairs[best.rule])
         return list(by_rule.values())
+
+    def _can_try(self, verdict: Verdict) -> bool:
+        is_rare = LEAST_TIMES * verdict.period_s > self.trial_s
+        return verdict.has_trial and verdict.rule not in UNTRIED and not is_rare
 
     @property
     def _left_s(self) -> float:
         return self.end - time.perf_counter()
 
-    def _rate(self, setting: Setting) -> float:
+    def _rate(self, setting: Setting, rate_of: RateOf) -> float:
         start = time.perf_counter()
         self.num_runs += 1
-        rate = _training_rate(setting, self.trial_s, self.burn_in_s, self.num_runs)
+        rate = rate_of(setting, self.trial_s, self.burn_in_s, self.num_runs)
         self.run_s = max(self.run_s, time.perf_counter() - start)
         return rate
 
@@ -232,15 +245,17 @@ class _Trials:
         except PacelineError as error:
             return None, replace(verdict, failed=str(error))
 
-    def _longer(self, best: Verdict, before: Setting, after: Setting) -> Verdict:
-        """Try the best advice again, as often as there is time."""
+    def _longer(self, best: Verdict, both: tuple[Setting, Setting], first: Pairs) -> Verdict:
+        """Try the best advice again, as often as there is time. ``first`` counts, too."""
         num_pairs = min(MOST_LONGER, int(self._left_s / (2 * self.run_s)))
         if num_pairs < 1:
             return best
         self.say(f"trying {best.rule} for longer")
         seconds = LONGER * self.trial_s
-        pairs = alternate(before, after, num_pairs, seconds, self.burn_in_s, self.num_runs)
-        return _measured(best, pairs)
+        burn_in_s = self.burn_in_s
+        rate_of = _rate_of(best)
+        more = alternate(*both, num_pairs, seconds, burn_in_s, self.num_runs, rate_of)
+        return _measured(best, Pairs(first.before + more.before, first.after + more.after))
 
 
 def _measured(verdict: Verdict, pairs: Pairs) -> Verdict:
@@ -256,7 +271,8 @@ def _trial_of(
     """
     repack = verdict.repack
     if repack is None:
-        return compose(verdict.overrides)._replace(threads=verdict.threads), verdict
+        words = (*verdict.overrides, *verdict.trial)
+        return compose(words)._replace(threads=verdict.threads), verdict
     assert facts.storage is not None
     num_records = facts.storage.num_records
     # Not more than the store has: epochs of few steps are slower, before and after packing.
@@ -295,11 +311,15 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
             after = compose(verdict.words)._replace(threads=verdict.threads)
         say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
         each_s = APPLY_SHARE * seconds
-        of_run = verdict.parts == run_rules.PARTS
-        rate = _run_rate if of_run else _training_rate
         burn_in_s = BURN_SHARE * seconds
-        pairs = alternate(compose(()), after, PAIRS, each_s, burn_in_s, MOST_RUNS, rate)
+        rate_of = _rate_of(verdict)
+        pairs = alternate(compose(()), after, PAIRS, each_s, burn_in_s, MOST_RUNS, rate_of)
     return replace(diagnosis, applied=Applied(verdict, pairs, note))
+
+
+def _rate_of(verdict: Verdict) -> RateOf:
+    """Return what measures a setting that follows the advice."""
+    return _run_rate if verdict.parts == run_rules.PARTS else _training_rate
 
 
 def _training_rate(setting: Setting, seconds: float, burn_in_s: float, number: int) -> float:
@@ -318,7 +338,7 @@ def alternate(
     seconds: float,
     burn_in_s: float,
     num_before: int,
-    rate: Callable[[Setting, float, float, int], float] = _training_rate,
+    rate_of: RateOf = _training_rate,
 ) -> Pairs:
     """Measure the rate of both settings ``num_pairs`` times in turn, after ``num_before`` runs."""
     settings = (before, after)
@@ -326,5 +346,5 @@ def alternate(
     for number in range(num_pairs):
         for side in (number % 2, 1 - number % 2):  # in turn, so that drift favors neither
             num_before += 1
-            rates[side].append(rate(settings[side], seconds, burn_in_s, num_before))
+            rates[side].append(rate_of(settings[side], seconds, burn_in_s, num_before))
     return Pairs(tuple(rates[0]), tuple(rates[1]))

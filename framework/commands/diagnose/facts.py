@@ -92,6 +92,7 @@ class Settings:
     block: int | None = None  # records per block of the block order
     staged: bool = False  # whether the store is copied into memory before the first step
     compiled: bool = False
+    select: str | None = None  # the expression that chooses records
 
 
 @dataclass(frozen=True)

@@ -12,27 +12,30 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter, thread_time
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, NamedTuple, final
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from framework.commands.diagnose.step_without import step_without_objective, update_alone_s
+from framework.commands.diagnose.step_without import (
+    LONG_S,
+    is_python,
+    operators_s,
+    step_without_objective,
+)
 from framework.commands.probe import Probe
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import move
 from framework.data.dataset import DatasetSource
 from framework.data.reader import Request
 from framework.data.source import StoreSource
-from framework.measure.stack_sampler import LAYERS, SampledLine, StackSampler, charged
+from framework.measure.stack_sampler import SampledLine, StackSampler
 from framework.measure.statistics import median
 from framework.train.parts import Parts
 from framework.train.step import drop_gradients
 
-# A shorter call of torch costs the host more than the operator computes.
-LONG_S = 1e-4
 SHARE = 0.06  # of the given seconds, for a step and for preparing each
 # Python that takes a smaller share of a step, or of preparing a record, is no cause.
 LEAST_SHARE = 0.15
@@ -65,17 +68,14 @@ class HostPython:
         transform: The share of preparing a record; 0 if it was not measured.
         lines: The lines with the largest shares, the largest first.
         rest_s: Seconds of a step without copying, augmenting and the Python of a part, for the
-            parts without which a step was timed: the objective on a CPU, if it takes at least
-            ``LEAST_SHARE``.
-        update_s: Seconds of a backward pass and an update of the weights, each repeated alone, if
-            the model's Python takes at least ``LEAST_SHARE`` on a CPU, and both can be repeated.
+            parts without which a step was timed: the model or the objective on a CPU, if it takes
+            at least ``LEAST_SHARE``.
     """
 
     step: Mapping[str, float]
     transform: float = 0.0
     lines: tuple[PythonLine, ...] = ()
     rest_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    update_s: float | None = None
 
     def of(self, part: str) -> list[PythonLine]:
         return [line for line in self.lines if line.part == part]
@@ -114,22 +114,25 @@ def _of_step(probe: Probe, seconds: float) -> HostPython:
     step_s = sum(plain_s.values())
     shares: dict[str, float] = {}
     for part in PARTS:
-        operators_s = num_steps / num_watched * long_s[part]
-        python_s = sum(line.python_s for line in lines if line.label == part) - operators_s
+        of_operators_s = num_steps / num_watched * long_s[part]
+        python_s = sum(line.python_s for line in lines if line.label == part) - of_operators_s
         python = python_s / max(sampled_s[part], 1e-9)
         shares[part] = min(max(python, 0.0), 1.0) * plain_s[part] / step_s
     rest_s: dict[str, float] = {}
-    if on_cpu and shares["objective"] >= LEAST_SHARE:
-        without_s = step_without_objective(probe, parts, seconds / 2)
-        if without_s is not None:  # the objective's operators stay
-            operators_s = (plain_s["objective"] - shares["objective"] * step_s) / num_plain
-            rest_s["objective"] = without_s + operators_s
-    update_s: float | None = None
-    if on_cpu and shares["model"] >= LEAST_SHARE:
-        update_s = update_alone_s(probe, parts, seconds / 2)
+    if on_cpu:
+        objective_s = plain_s["objective"] / num_plain
+        python_s = shares["objective"] * step_s / num_plain
+        for part, without, kept_s in (
+            ("objective", step_without_objective, objective_s - python_s),
+            ("model", operators_s, objective_s),
+        ):
+            if shares[part] >= LEAST_SHARE:
+                without_s = without(probe, parts, seconds / 2)
+                if without_s is not None:  # what the objective computes stays
+                    rest_s[part] = without_s + kept_s
     shown = [part for part in PARTS if shares[part] > LEAST_LINE]
     largest = [line for part in shown for line in _largest(lines, part, sampler.total_s)]
-    return HostPython(shares, lines=tuple(largest), rest_s=rest_s, update_s=update_s)
+    return HostPython(shares, lines=tuple(largest), rest_s=rest_s)
 
 
 def _repeated(step: Callable[[], None], seconds: float) -> int:
@@ -298,18 +301,8 @@ class _LongOperators(TorchFunctionMode):
         elif func is Tensor.tolist:  # making Python numbers is work of Python
             return result
         caller = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
-        if _is_sampled(caller, func):
+        if is_python(caller, func):
             name = getattr(func, "__name__", "")
             key = (self._sampler.label, caller.f_code, caller.f_lineno, name)
             self._calls[key].append(_Call(passed_s, busy_s))
         return result
-
-
-def _is_sampled(caller: FrameType, func: Any) -> bool:
-    """Return whether a sampler counts what ``func`` does as Python of the user.
-
-    Layers are no Python of the user, nor is what we call, such as the backward pass.
-    """
-    of_layers = str(getattr(func, "__module__", "")).startswith("torch.nn.")
-    file = caller.f_code.co_filename
-    return not of_layers and not file.startswith(LAYERS) and charged(caller) is not None

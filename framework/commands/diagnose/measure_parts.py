@@ -381,6 +381,7 @@ def settings_of(probe: Probe) -> Settings:
         block=config["order"].get("block_records"),
         staged=config["data"].get("stage") in ("ram", "device"),
         compiled=config["compile"],
+        select=config["select"],
     )
 
 

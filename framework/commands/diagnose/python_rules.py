@@ -1,6 +1,5 @@
 """Rules about host time in the user's own Python."""
 
-import math
 import os
 from dataclasses import replace
 
@@ -86,45 +85,44 @@ def _in_step(facts: DiagnosisFacts, part: str, fix: str, spans: tuple[str, ...])
         f"Python code of the {part} takes {100 * share:.0f} % of a step, outside of the operators "
         f"that it calls{_lines(facts, part)}.",
         fix,
-        _gain_without(facts, of_busy, _rest_s(facts, part, of_busy)),
+        _gain_without(facts, _rest_s(facts, part, of_busy)),
         edit=_edit(facts, part),
         parts=spans,
     )
 
 
 def _rest_s(facts: DiagnosisFacts, part: str, share: float) -> float:
-    """Return what a step takes without waiting and without Python of a part, if that was measured.
+    """Return what a step takes without waiting and without Python of a part.
 
-    It is infinite if it was not. Beside such Python, which takes ``share`` of a step without
-    waiting, other parts may take longer: threads that compute fall asleep meanwhile.
+    Beside such Python, which takes ``share`` of a step without waiting, other parts may take
+    longer: threads that compute fall asleep meanwhile. So the rest is what was measured without it,
+    if it was.
     """
     rates = facts.rates
-    if facts.python is None or facts.cuda or "copy" not in rates.spans_s:
-        return math.inf
     batch_size = facts.settings.batch_size
     busy_s = batch_size / rates.whole / facts.headroom
-    if part == "model":
-        if facts.python.update_s is None:
-            return math.inf
-        beside_s = rates.spans_s.get("backward", 0.0) + rates.spans_s.get("optimizer", 0.0)
-        return busy_s * (1 - share) - max(0.0, beside_s - facts.python.update_s)
+    beside_s = busy_s * (1 - share)
+    if facts.python is None or facts.cuda or "copy" not in rates.spans_s:
+        return beside_s
     # What was measured alone neither copies nor augments. Beside a loader, both take longer.
     copy_s = rates.spans_s["copy"] - rates.compute_spans_s.get("copy", 0.0)
     if part == "augment":
         return batch_size / rates.compute + max(0.0, copy_s - share * busy_s)
-    return facts.python.rest_s.get(part, math.inf) + max(0.0, copy_s)
+    if part not in facts.python.rest_s:
+        return beside_s
+    return facts.python.rest_s[part] + max(0.0, copy_s)
 
 
-def _gain_without(facts: DiagnosisFacts, share: float, rest_s: float) -> float:
-    """Return the gain without Python that takes ``share`` of a step that does not wait.
+def _gain_without(facts: DiagnosisFacts, rest_s: float) -> float:
+    """Return the gain of a step that takes ``rest_s`` without waiting and without such Python.
 
     Such Python also keeps its lock from the threads that prepare batches. Without it, a step waits
-    no longer than the loader alone takes. ``rest_s`` is the result of ``_rest_s``.
+    no longer than the loader alone takes.
     """
     batch_size = facts.settings.batch_size
     step_s = batch_size / facts.rates.whole
     busy_s = step_s / facts.headroom
-    left_s = max(min(busy_s * (1 - share), rest_s), busy_s / MOST_GAIN)
+    left_s = max(min(busy_s, rest_s), busy_s / MOST_GAIN)
     after_s = left_s + min(step_s - busy_s, batch_size / facts.rates.loader)
     load = load_of(facts)
     if load is not None:

@@ -1,5 +1,6 @@
 """Rules about single records."""
 
+from framework.cli.arguments import quoted
 from framework.commands.diagnose.facts import DiagnosisFacts, gain
 from framework.commands.diagnose.verdict import Verdict
 from framework.contracts.slow_records import FEW, MOST_NAMED, named
@@ -7,6 +8,8 @@ from framework.contracts.slow_records import FEW, MOST_NAMED, named
 # If slow records take a smaller share of a step, they are no cause.
 LEAST_SHARE = 0.03
 MOST_SHARE = 0.99
+# Slow records that were read less often are not all known.
+LEAST_READS = 3
 
 
 def slow_records(facts: DiagnosisFacts) -> Verdict | None:
@@ -30,7 +33,22 @@ def slow_records(facts: DiagnosisFacts) -> Verdict | None:
         "Make these records as small as the others, or move them to a disk that is as fast.",
         min(gain(facts, load_s=rest * facts.load_s), 1 / (1 - min(share, MOST_SHARE))),
         action="shrink these files, or pack all with pack.max_side=512, say",
+        trial=_trial(facts),
     )
+
+
+def _trial(facts: DiagnosisFacts) -> tuple[str, ...]:
+    """Return overrides that leave the slow records out, or nothing if this shows no gain."""
+    numbers = facts.slow_records["numbers"]
+    num_slow = facts.slow_records["num_slow"]
+    if facts.storage is None or facts.storage.form == "dataset":
+        return ()
+    if num_slow < LEAST_READS * len(numbers):
+        return ()
+    others = f"record not in {list(numbers)}"
+    if facts.settings.select is not None:
+        others = f"({facts.settings.select}) and {others}"
+    return (f"select={quoted(others)}",)
 
 
 PARTS = ("wait",)

@@ -29,6 +29,7 @@ def frequent_validation(facts: DiagnosisFacts) -> Verdict | None:
         f"Validate every {every:,} steps, which takes less than {100 * TARGET_SHARE:.0f} %.",
         _gain(facts, run, before_s - left_s),
         (f"validate_every={every}",),
+        period_s=cost_s + run.validate_every * _step_s(facts),
     )
 
 
@@ -58,6 +59,7 @@ def frequent_saving(facts: DiagnosisFacts) -> Verdict | None:
         "is killed repeats the steps since the last save.",
         _gain(facts, run, before_s - run.save_s / every),
         overrides,
+        period_s=1 / run.saves_per_step * _run_s(facts, run),
     )
 
 
@@ -81,6 +83,7 @@ def chatty_sinks(facts: DiagnosisFacts) -> Verdict | None:
         f"{run.epoch_steps:,} steps ends with a report.",
         _gain(facts, run, run.costs_s["reporting"] - left_s),
         (f"report_every={every}",) if every > run.report_every else (),
+        period_s=1 / run.reports_per_step * _run_s(facts, run),
         action=f"leave out sink={slowest}" if every <= run.report_every else "",
     )
 
@@ -112,9 +115,14 @@ def _interval(facts: DiagnosisFacts, cost_s: float) -> int:
     return max(1, math.ceil(least / digits) * digits)
 
 
+def _run_s(facts: DiagnosisFacts, run: RunFacts) -> float:
+    """Return the seconds of a step with what the run does beside it, on average."""
+    return _step_s(facts) + math.fsum(run.costs_s.values())
+
+
 def _gain(facts: DiagnosisFacts, run: RunFacts, saved_s: float) -> float:
     """Return the gain of a run whose steps take ``saved_s`` less on average."""
-    run_s = _step_s(facts) + math.fsum(run.costs_s.values())
+    run_s = _run_s(facts, run)
     return run_s / max(run_s - saved_s, _step_s(facts))
 
 

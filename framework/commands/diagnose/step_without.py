@@ -1,25 +1,32 @@
-"""Time a training step without the user's objective, or its end without the model.
+"""Time a training step without the user's objective, or without the model's Python.
 
 Beside long Python, OpenMP's threads fall asleep in every step, and each of the parts that follow
 waits until they are awake. So the rest of a step is faster without such Python than beside it, by
 an amount that depends on the processor. It is measured here.
 """
 
+import sys
 from collections.abc import Callable
-from time import perf_counter
-from typing import Any, NamedTuple
+from functools import partial
+from time import perf_counter, thread_time
+from types import FrameType
+from typing import Any, NamedTuple, final
 
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from framework.commands.probe import Probe
 from framework.contracts.batch import Batch
 from framework.contracts.training import Objective
+from framework.measure.stack_sampler import LAYERS, charged
 from framework.measure.statistics import median
 from framework.train.parts import Parts
 from framework.train.step import drop_gradients
 
 LEAST_STEPS = 3
+# A shorter call of torch costs the host more than the operator computes.
+LONG_S = 1e-4
 
 
 def step_without_objective(probe: Probe, parts: Parts, seconds: float) -> float | None:
@@ -57,35 +64,82 @@ def step_without_objective(probe: Probe, parts: Parts, seconds: float) -> float 
     return _median_s(step, seconds)
 
 
-def update_alone_s(probe: Probe, parts: Parts, seconds: float) -> float | None:
-    """Return the seconds of a backward pass and an update of the weights, each repeated.
+def operators_s(probe: Probe, parts: Parts, seconds: float) -> float | None:
+    """Return the seconds of the model's operators, its backward pass and the update, repeated.
 
-    No forward pass is between them. Medians, for half of ``seconds`` each.
+    They are repeated one by one, without the model's Python between them. Medians, for a third of
+    ``seconds`` each. Of the operators that the model itself calls, those shorter than ``LONG_S``
+    count as its Python.
 
     Args:
         probe: Its device must be a CPU, since OpenMP's threads are what is measured.
         parts: The model, objective, optimizer and precision. The model is trained.
-        seconds: How long to repeat both. There are at least ``LEAST_STEPS`` of each.
+        seconds: How long to repeat all. There are at least ``LEAST_STEPS`` of each.
 
     Returns:
-        None if the backward pass cannot be repeated.
+        None if the objective does not call the model just once, if the model is compiled, or if
+        something cannot be repeated.
     """
+    if probe.config["compile"]:  # a hook would be compiled
+        return None
+    batch = probe.batch()
+    call = _only_call(parts.model, parts.objective, batch)
+    if call is None:
+        return None
+    operators = _Operators()
     with parts.precision.autocast():
-        loss = parts.objective(parts.model, probe.batch()).loss
+        loss = parts.objective(parts.model, batch).loss
+        with operators:
+            parts.model(*call.arguments, **call.keywords)
+
+    def forward() -> None:
+        with parts.precision.autocast():
+            for operator in operators.calls:
+                operator()
 
     def backward() -> None:
         drop_gradients(parts.optimizer)
         loss.backward(retain_graph=True)
 
+    def update() -> None:
+        parts.precision.step(parts.optimizer, None)
+
     try:
         backward()
-        backward()
+        total_s = sum(_median_s(part, seconds / 3) for part in (forward, backward, update))
     except RuntimeError:  # it changes or frees what it needs
         return None
-    backward_s = _median_s(backward, seconds / 2)
-    update_s = _median_s(lambda: parts.precision.step(parts.optimizer, None), seconds / 2)
     drop_gradients(parts.optimizer)
-    return backward_s + update_s
+    return total_s
+
+
+def is_python(caller: FrameType, func: Any) -> bool:
+    """Return whether a sampler counts what ``func`` does as Python of the user.
+
+    Layers are no Python of the user, nor is what we call, such as the backward pass.
+    """
+    of_layers = str(getattr(func, "__module__", "")).startswith("torch.nn.")
+    file = caller.f_code.co_filename
+    return not of_layers and not file.startswith(LAYERS) and charged(caller) is not None
+
+
+@final
+class _Operators(TorchFunctionMode):
+    """Keeps the calls of torch that are no Python of the user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Callable[[], object]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = partial(func, *args, **(kwargs or {}))
+        start = thread_time()
+        result = call()
+        is_long = thread_time() - start > LONG_S and func is not Tensor.tolist
+        caller = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
+        if is_long or not is_python(caller, func):
+            self.calls.append(call)
+        return result
 
 
 class _Call(NamedTuple):

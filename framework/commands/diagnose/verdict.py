@@ -77,6 +77,8 @@ class Verdict:
     edit: str = ""  # a change to the user's code, if no override can do it
     action: str = ""  # what to do outside of Paceline, if no override can do it
     threads: int | None = None  # of torch, for an operator, by OMP_NUM_THREADS
+    trial: tuple[str, ...] = ()  # overrides that show what an action would gain, and are no advice
+    period_s: float = 0.0  # of what a run does only every so often, and the advice changes
     parts: tuple[str, ...] = ()  # of a step, that the cause slows; empty: those of its module
     learns: bool = False  # whether the advice changes what the model learns
     tried: bool = False  # whether `gain` comes from a trial instead of the model
@@ -102,6 +104,11 @@ class Verdict:
     def can_try(self) -> bool:
         """Whether this process can train as the advice says."""
         return bool(self.words) or self.threads is not None
+
+    @property
+    def has_trial(self) -> bool:
+        """Whether a trial can show what the advice gains."""
+        return self.can_try or bool(self.trial)
 
     @property
     def is_advice(self) -> bool:

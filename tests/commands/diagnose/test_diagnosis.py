@@ -1,4 +1,6 @@
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
@@ -12,10 +14,12 @@ from framework.commands.diagnose.diagnosis import (
     limit_of,
 )
 from framework.commands.diagnose.rules import RULES, verdicts_of
+from framework.commands.diagnose.run_facts import RunFacts
 from framework.commands.diagnose.verdict import Verdict
 from framework.errors import ResourceError
 from tests.commands.diagnose.cases import CUDA, FINE, facts
 from tests.commands.diagnose.setting import compose_of, setting
+from tests.commands.diagnose.test_record_rules import BLOCK, LIMITED
 from tests.conftest import make_records, write_store
 
 SMALL = ["model.width=4", "batch_size=8"]
@@ -185,7 +189,7 @@ def test_a_trial_reads_records_that_no_trial_before_it_has_read(epochs_read):
     assert min(epochs) > 100
 
 
-@pytest.mark.parametrize(("gain", "cause"), [(1.9, "decode_jpeg"), (2.0, "slow_records")])
+@pytest.mark.parametrize(("gain", "cause"), [(1.4, "decode_jpeg"), (1.5, "slow_records")])
 def test_a_few_slow_records_are_the_cause_if_most_of_a_step_waits_for_them(gain, cause):
     slow = facts(settings={"workers": 0, "loader": "plain"})
     decoding = Verdict("decode_jpeg", "d", "w", 4.0, tried=True, modeled=4.0, **WAIT)
@@ -218,6 +222,74 @@ def test_trials_end_with_the_time(monkeypatch):
     result = diagnose(compose_of("data=synthetic", "batch_size=8"), 1e-3, said.append)
     assert not any(verdict.tried for verdict in (*result.verdicts, *result.rejected))
     assert said == []
+
+
+def trials(monkeypatch, known, rate):
+    """Diagnose known facts. Return the verdicts by rule, and what was tried.
+
+    ``rate`` returns the rate of the words that advice adds.
+    """
+    tried = []
+
+    def measured(changed, *_):
+        tried.append(tuple(changed.words))
+        return rate(str(changed.words))
+
+    monkeypatch.setattr(diagnosis, "gather_facts", lambda *_: known)
+    monkeypatch.setattr(diagnosis, "_training_rate", measured)
+    monkeypatch.setattr(diagnosis, "_run_rate", measured)
+    result = diagnose(Changed, 40.0, silent)
+    return {v.rule: v for v in (*result.verdicts, *result.rejected)}, tried
+
+
+class Changed(NamedTuple):
+    """What advice changes of a setting, in place of it."""
+
+    words: Sequence[str]
+    threads: int | None = None
+
+
+STEPS = {**FINE, "whole": 1000.0, "compute": 1000.0}
+
+
+@pytest.mark.parametrize(("save_s", "gain", "tried"), [(0.01, 3.0, True), (2.0, None, False)])
+def test_what_a_run_does_often_is_tried_in_short_runs(monkeypatch, save_s, gain, tried):
+    run = RunFacts(1000, save_s=save_s, save_every={"checkpoint.every_steps": 1.0})
+    known = facts(rates=STEPS, on_run=run)
+    verdicts, _ = trials(
+        monkeypatch, known, lambda words: 300.0 if "every_steps" in words else 100.0
+    )
+    saving = verdicts["frequent_saving"]
+    assert saving.tried == tried
+    assert saving.gain == (gain or saving.modeled)
+
+
+def test_slow_records_are_tried_without_them(monkeypatch):
+    known = facts(slow_records={**BLOCK, "num_slow": 3}, rates=LIMITED)
+    verdicts, _ = trials(
+        monkeypatch, known, lambda words: 250.0 if "record not in [7]" in words else 100.0
+    )
+    assert verdicts["slow_records"].gain == 2.5
+    assert verdicts["slow_records"].tried
+
+
+def test_the_first_trial_of_the_best_advice_counts_beside_the_longer_ones(monkeypatch):
+    rates = iter([100.0, 200.0, 100.0, *([100.0, 400.0, 400.0, 100.0] * 2)])
+    known = facts(settings={"workers": 0, "loader": "plain"})
+    monkeypatch.setattr(diagnosis, "NUM_TRIALS", 1)
+    verdicts, tried = trials(monkeypatch, known, lambda _: next(rates))
+    best = next(verdict for verdict in verdicts.values() if verdict.tried)
+    assert len(tried) == 9
+    assert (best.gain, best.spread) == (4.0, 1.0)
+
+
+@pytest.mark.parametrize(("modeled", "num_tried"), [(1.0, 1), (1.1, 2)])
+def test_after_better_advice_only_what_may_gain_is_tried(monkeypatch, modeled, num_tried):
+    better = Verdict("a", "s", "w", 2.0, ("a=1",))
+    other = Verdict("b", "s", "w", modeled, ("b=1",))
+    monkeypatch.setattr(diagnosis, "verdicts_of", lambda _: [better, other])
+    _, tried = trials(monkeypatch, facts(), lambda _: 100.0)
+    assert len({words for words in tried if words}) == num_tried
 
 
 def test_rejected_advice_says_why_it_could_not_be_tried(monkeypatch):

@@ -41,11 +41,12 @@ def test_the_transform_is_sampled_while_records_are_prepared(tmp_path, monkeypat
     assert [line.function for line in python.of("transform")] == ["rest"]
 
 
-def test_the_rest_of_a_step_is_measured_without_the_objective(tmp_path, monkeypatch):
-    python = measured(tmp_path, monkeypatch, objective=0.05)
-    assert python.rest_s["objective"] > 0
+@pytest.mark.parametrize("part", ["model", "objective"])
+def test_the_rest_of_a_step_is_measured_without_the_python_of_a_part(tmp_path, monkeypatch, part):
+    rest_s = measured(tmp_path, monkeypatch, **{part: 0.05}).rest_s
+    assert rest_s.keys() == {part}
+    assert rest_s[part] > 0
 
 
-@pytest.mark.parametrize("part", ["model", "augment"])
-def test_a_step_without_another_part_is_not_measured(tmp_path, monkeypatch, part):
-    assert measured(tmp_path, monkeypatch, **{part: 0.05}).rest_s == {}
+def test_a_step_without_the_augment_is_not_measured(tmp_path, monkeypatch):
+    assert measured(tmp_path, monkeypatch, augment=0.05).rest_s == {}

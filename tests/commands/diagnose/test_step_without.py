@@ -1,12 +1,14 @@
 import time
 from collections import Counter
 
+import pytest
 import torch
 
+from framework.commands.diagnose import step_without
 from framework.commands.diagnose.step_without import (
     LEAST_STEPS,
+    operators_s,
     step_without_objective,
-    update_alone_s,
 )
 from framework.config.training_parts import training_parts
 from tests.commands.diagnose.sleepy import sleepy_probe
@@ -42,16 +44,40 @@ def test_the_objective_of_a_compiled_model_is_not_left_out(tmp_path, monkeypatch
         assert step_without_objective(probe, parts, 0.0) is None
 
 
-def test_the_update_is_repeated_without_the_model(tmp_path, monkeypatch):
+def test_operators_and_update_are_repeated_without_the_model_s_python(tmp_path, monkeypatch):
     calls = Counter()
     with sleepy_probe(tmp_path, monkeypatch, **SECONDS) as probe:
         parts = training_parts(probe.assembly)
         before = [weight.detach().clone() for weight in parts.model.parameters()]
         monkeypatch.setattr(time, "sleep", lambda seconds: calls.update([seconds]))
-        assert update_alone_s(probe, parts, 0.0) > 0
+        assert operators_s(probe, parts, 0.0) > 0
         changed = zip(before, parts.model.parameters(), strict=True)
         assert any(not old.equal(new) for old, new in changed)
-    assert calls[SECONDS["model"]] == 1
+    assert calls[SECONDS["model"]] == 3
+
+
+@pytest.mark.parametrize(
+    ("took_s", "kept"),
+    [(0.0, ["linear", "linear"]), (1.0, ["ones", "linear", "mean", "flatten", "linear"])],
+)
+def test_layers_and_long_operators_are_no_python(tmp_path, monkeypatch, took_s, kept):
+    clock = iter(took_s * number for number in range(1000))
+    with sleepy_probe(tmp_path, monkeypatch) as probe:
+        parts = training_parts(probe.assembly)
+        monkeypatch.setattr(step_without, "thread_time", lambda: next(clock))
+        operators = step_without._Operators()
+        with operators:
+            parts.model(probe.batch()["image"])
+    names = [call.func.__name__ for call in operators.calls]
+    assert [name for name in names if name in ("ones", "linear", "mean", "flatten")] == kept
+
+
+@pytest.mark.parametrize(("words", "compiled"), [(TWICE, False), ([], True)])
+def test_operators_of_such_models_are_not_repeated(tmp_path, monkeypatch, words, compiled):
+    with sleepy_probe(tmp_path, monkeypatch, words) as probe:
+        parts = training_parts(probe.assembly)
+        probe.config["compile"] = compiled
+        assert operators_s(probe, parts, 0.0) is None
 
 
 def test_a_backward_pass_that_cannot_be_repeated_is_not_measured(tmp_path, monkeypatch):
@@ -59,4 +85,4 @@ def test_a_backward_pass_that_cannot_be_repeated_is_not_measured(tmp_path, monke
         parts = training_parts(probe.assembly)
         backward = torch.Tensor.backward
         monkeypatch.setattr(torch.Tensor, "backward", lambda loss, **_: backward(loss))
-        assert update_alone_s(probe, parts, 0.0) is None
+        assert operators_s(probe, parts, 0.0) is None
