@@ -38,13 +38,14 @@ def _transformed(folder: Path, function: str) -> list[str]:
 
 
 def _locked(folder: Path) -> list[str]:
+    # Small images, so that even a trial of a second has dozens of steps.
     return [
         *SMALL,
         "batch_size=16",
         "data=folder",
-        f"data.train={_photos(folder)}",
+        f"data.train={write_folder(folder / 'small_photos', 640, 160, 200)}",
         "data.source._target_=planted.users.locked_source",
-        "+data.source.size=128",
+        "+data.source.size=64",
         "workers.num=2",
         "workers.kind=thread",
     ]

@@ -17,7 +17,7 @@ def _files(folder: Path, name: str, ending: str, height: int, width: int, count:
 
 
 def _huge(folder: Path) -> list[str]:
-    huge = write_folder(folder / "huge", 64, 3000, 4000, num_different=16)
+    huge = write_folder(folder / "huge", 256, 3000, 4000, num_different=16)
     return [*SMALL, "batch_size=16", "data=folder", f"data.train={huge}", *RESIZE]
 
 

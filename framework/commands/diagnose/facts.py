@@ -109,6 +109,7 @@ class Rates:
     read_cores: float = 1.0  # CPU seconds per second of reading; near 0 means waiting for the disk
     prepare: float | None = None  # reading, decoding and transforming in one thread
     prepare_cores: float = 1.0  # CPU seconds per second of it
+    prepare_system_cores: float = 0.0  # those of them that the system took, as for page faults
     prepare_two: float | None = None  # the same in two threads together
     two_cores: float = 2.0  # speedup of two threads without a lock, on these cores as they are
     prepare_plain: float | None = None  # preparing with a function that does nothing

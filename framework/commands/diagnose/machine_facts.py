@@ -23,6 +23,7 @@ class MachineFacts:
     num_threads: int = 1  # of torch, for one operator
     fewer_threads: int = 1  # that were tried
     fewer_threads_gain: float = 1.0  # of computing
+    fewer_threads_cores: float = 1.0  # that computing with them kept busy
     opencv_threads: int = 1  # of OpenCV, for one call
     no_opencv_gain: float = 1.0  # of training, without OpenCV's threads
     all_cores: int = 1  # that the machine has
@@ -57,6 +58,18 @@ class MachineFacts:
         other.
         """
         return min(self.demand, 1 + self.taken_cores / max(self.use.own_cores, LEAST_CORES))
+
+    @property
+    def own_cores_gain(self) -> float:
+        """The factor on computing if each thread of an operator had a core of its own.
+
+        Beside other programs, threads also wait for each other. The CPU time of computing with
+        fewer threads is what computing costs without that. All threads are taken to share it.
+        """
+        if self.fewer_threads >= self.num_threads:  # were not tried
+            return 1.0
+        cores = max(self.fewer_threads_cores, LEAST_CORES)
+        return max(1.0, self.fewer_threads_gain * self.num_threads / cores)
 
     @property
     def swapped_bytes_per_s(self) -> float:

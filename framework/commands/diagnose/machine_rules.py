@@ -90,6 +90,7 @@ def other_programs(facts: DiagnosisFacts) -> Verdict | None:
         says += f": {names}"
     if use.stolen_cores >= BUSY_CORES:
         says += f"; other virtual machines take {use.stolen_cores:.1f}"
+    by_threads = 1.0 if facts.cuda else computing_gain(facts, machine.own_cores_gain)
     action = "end the programs, or give each program its own cores with taskset"
     if machine.fewer_threads_gain >= LEAST_GAIN:
         action += (
@@ -101,7 +102,7 @@ def other_programs(facts: DiagnosisFacts) -> Verdict | None:
         "other_programs",
         f"{says}.",
         "Train when they have ended, or on cores of its own.",
-        machine.undisturbed_gain,
+        max(machine.undisturbed_gain, by_threads),
         action=action,
     )
 
@@ -115,6 +116,7 @@ def cpu_quota(facts: DiagnosisFacts) -> Verdict | None:
         return None
     use = machine.use
     cores = machine.allowed_cores
+    share = facts.computing_share
     more = 1.0
     if machine.num_threads < cores and not facts.cuda:
         # A run has no more threads than its quota has cores. With more, operators share all cores.
@@ -124,7 +126,7 @@ def cpu_quota(facts: DiagnosisFacts) -> Verdict | None:
         f"A CPU quota of {machine.quota_cores:g} cores stops training in "
         f"{100 * use.throttled_share:.0f} % of its periods of 0.1 s.",
         f"Raise the quota to the {cores} cores of the affinity mask, or use a machine with more.",
-        max(machine.demand, computing_gain(facts, more)),
+        1 / (share / max(more, machine.demand) + (1 - share) / machine.demand),
         action=f"docker run --cpus={cores}, in Kubernetes limits.cpu: {cores}, or in a control "
         f"group cpu.max = max",
     )
@@ -156,8 +158,9 @@ def swap(facts: DiagnosisFacts) -> Verdict | None:
     swapped = machine.swapped_bytes_per_s
     if swapped < SWAPPED_BYTES_PER_S:
         return None
-    # What a thread that prepares records waits for is in swap.
-    computing = min(1.0, max(LEAST_CORES, facts.rates.prepare_cores))
+    # What a thread that prepares records waits for is in swap, and the system works to bring it.
+    rates = facts.rates
+    computing = min(1.0, max(LEAST_CORES, rates.prepare_cores - rates.prepare_system_cores))
     in_memory = min(facts.headroom, 1 / computing)
     return _needs_memory(
         facts,

@@ -89,7 +89,7 @@ def _threads(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
         fewer = max(1, cores - round(use.others_cores + use.stolen_cores))
     known: dict[str, Any] = {"fewer_threads": min(fewer, threads)}
     if fewer < threads:
-        known["fewer_threads_gain"] = _gain(
+        known["fewer_threads_gain"], known["fewer_threads_cores"] = _in_turn(
             lambda: probe.compute(TURN * seconds, BURN_IN * seconds), lambda: torch_threads(fewer)
         )
     return known
@@ -135,17 +135,20 @@ def _cores(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
 
 
 def _gain_of_training(probe: Probe, seconds: float, change: Change) -> float:
-    return _gain(lambda: probe.train(TURN_OF_TRAINING * seconds, DRAIN * seconds), change)
+    return _in_turn(lambda: probe.train(TURN_OF_TRAINING * seconds, DRAIN * seconds), change)[0]
 
 
-def _gain(measure: Measure, change: Change) -> float:
-    """Return the factor on a rate that a change makes, measured in turn."""
+def _in_turn(measure: Measure, change: Change) -> tuple[float, float]:
+    """Return the factor on a rate that a change makes, and the cores that are then kept busy."""
     rates = {False: 0.0, True: 0.0}
+    cores = 0.0
     for number in range(2 * TURNS):
         changed = number % 2 == 1
         with change() if changed else nullcontext():
-            rates[changed] += measure().records_per_s
-    return rates[True] / rates[False]
+            rate = measure()
+        rates[changed] += rate.records_per_s
+        cores += changed * rate.busy_cores / TURNS
+    return rates[True] / rates[False], cores
 
 
 @contextmanager

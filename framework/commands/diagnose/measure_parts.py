@@ -228,7 +228,11 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
     )
     say("decoding and transforming")
     prepare = _preparing(source)
+    system_s = os.times().system
+    start = time.perf_counter()
     rates["prepare"], rates["prepare_cores"] = _rate_of_one(prepare, indices, PREPARE * seconds)
+    system_s = os.times().system - system_s
+    rates["prepare_system_cores"] = system_s / (time.perf_counter() - start)
     if num_cores() > 1:
         rates["prepare_two"] = _rate_of_two(prepare, indices, TWO * seconds)
         rates["two_cores"] = _speedup_of_two(TWO * seconds / 2)

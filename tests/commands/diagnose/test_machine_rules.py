@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
+from framework.commands.diagnose.facts import computing_gain
 from framework.commands.diagnose.machine_facts import MachineFacts
 from framework.commands.diagnose.machine_rules import (
     RULES,
@@ -91,6 +94,12 @@ def test_other_programs_are_named_with_their_cores():
 def test_beside_other_programs_fewer_threads_are_advised_only_if_they_gain():
     verdict = other_programs(case(BESIDE, num_threads=4, fewer_threads=2, fewer_threads_gain=1.4))
     assert "OMP_NUM_THREADS=2" in verdict.action
+    known = {"num_threads": 4, "fewer_threads": 2, "fewer_threads_gain": 1.4}
+    slow = case(BESIDE, **known, fewer_threads_cores=1.4)
+    assert other_programs(slow).gain == pytest.approx(computing_gain(slow, 4.0))
+    assert computing_gain(slow, 4.0) > 2.0
+    on_gpu = replace(slow, machine=replace(slow.machine, gpu="a GPU"))
+    assert other_programs(on_gpu).gain == pytest.approx(2.0)
 
 
 def test_a_quota_is_a_cause_if_it_stops_the_run():
@@ -105,7 +114,8 @@ def test_without_a_quota_computing_has_more_threads():
     use = {"own_cores": 0.5, "waited_cores": 0.5, "throttled_share": 0.9}
     rates = {"compute": 100.0, "compute_cores": 0.5, "whole": 80.0}
     verdict = cpu_quota(case(use, rates=rates, quota_cores=0.5, num_threads=1))
-    assert verdict.gain == pytest.approx(1 / (0.8 / 8 + 0.2))
+    # The rest of a step gets both cores of which it waits for one.
+    assert verdict.gain == pytest.approx(1 / (0.8 / 8 + 0.2 / 2))
 
 
 def test_cores_outside_the_mask_are_a_cause_if_they_gain():
@@ -125,6 +135,8 @@ def test_swapping_costs_at_least_the_time_that_preparing_does_not_compute():
     use = {"swapped_in_bytes": 50_000_000, "stalled_share": 0.05}
     assert swap(case(use, rates={"prepare_cores": 0.6})).gain == pytest.approx(1 / 0.6)
     assert swap(case(use, rates={"prepare_cores": 1.2})).gain == pytest.approx(1 / 0.95)
+    faults = {"prepare_cores": 0.7, "prepare_system_cores": 0.2}
+    assert swap(case(use, rates=faults)).gain == pytest.approx(2.0)
 
 
 def test_a_full_control_group_is_named():

@@ -43,6 +43,7 @@ def test_too_many_threads_are_compared_with_one_per_core(probe):
         known = module._threads(probe, 0.5, IDLE)
     assert known["fewer_threads"] == cores
     assert known["fewer_threads_gain"] > 0
+    assert known["fewer_threads_cores"] > 0
 
 
 def test_beside_other_programs_fewer_threads_are_tried(probe):

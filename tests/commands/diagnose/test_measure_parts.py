@@ -53,6 +53,7 @@ def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
         )
     )
     assert rates.read > rates.prepare
+    assert rates.prepare_system_cores >= 0
     assert (facts.storage.form, facts.storage.image_size, facts.storage.even) == (
         "folder",
         (120, 160),
