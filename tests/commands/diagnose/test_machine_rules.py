@@ -95,7 +95,7 @@ def test_beside_other_programs_fewer_threads_are_advised_only_if_they_gain():
     verdict = other_programs(case(BESIDE, num_threads=4, fewer_threads=2, fewer_threads_gain=1.4))
     assert "OMP_NUM_THREADS=2" in verdict.action
     known = {"num_threads": 4, "fewer_threads": 2, "fewer_threads_gain": 1.4}
-    slow = case(BESIDE, **known, fewer_threads_cores=1.4)
+    slow = case(BESIDE, **known, fewer_threads_cores=1.4, rates={"whole": 900.0})
     assert other_programs(slow).gain == pytest.approx(computing_gain(slow, 4.0))
     assert computing_gain(slow, 4.0) > 2.0
     on_gpu = replace(slow, machine=replace(slow.machine, gpu="a GPU"))
@@ -104,7 +104,7 @@ def test_beside_other_programs_fewer_threads_are_advised_only_if_they_gain():
 
 def test_a_quota_is_a_cause_if_it_stops_the_run():
     use = {"own_cores": 1.0, "waited_cores": 1.5, "throttled_share": 0.9}
-    verdict = cpu_quota(case(use, quota_cores=1.0))
+    verdict = cpu_quota(case(use, quota_cores=1.0, num_threads=4))
     assert verdict.gain == pytest.approx(2.5)
     assert "--cpus=4" in verdict.action
 
