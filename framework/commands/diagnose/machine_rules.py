@@ -280,8 +280,9 @@ def _more_readers(facts: DiagnosisFacts, rule: str, says: str, disk: DiskRate) -
     wait_s = _disk_wait_s(facts)
     work_s = facts.work_s / settings.batch_size
     at_once = min(disk.cold_many / disk.cold, _slices_at_once(settings.batch_size, workers))
-    # Readers that started together wait together, and then they all want the cores.
-    record_s = wait_s / at_once + work_s / min(at_once, facts.machine.num_cores)
+    # Readers that started together wait together, and then they and the step want the cores.
+    computing_s = facts.rates.compute_cores / facts.rates.compute
+    record_s = wait_s / at_once + (work_s + computing_s) / min(at_once, facts.machine.num_cores)
     load_s = settings.batch_size * record_s
     step_s = max(load_s, settings.batch_size / facts.rates.compute)
     overrides: tuple[str, ...] = (f"workers.num={workers}",)

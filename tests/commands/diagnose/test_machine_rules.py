@@ -188,6 +188,15 @@ def test_small_batches_have_fewer_slices_that_can_wait_at_the_same_time():
     assert 1 < gains[0] < gains[1]
 
 
+def test_readers_and_the_step_share_the_cores():
+    storage = {**STORE, "form": "folder"}
+    gains = [
+        cold_disk(case(storage=storage, rates={**WAITING, "compute": rate}, disk=FAR_DISK)).gain
+        for rate in (1e3, 1e6)
+    ]
+    assert 1 < gains[0] < gains[1]
+
+
 def test_a_disk_with_a_full_line_needs_a_copy():
     storage = {**STORE, "num_records": 10**8}
     verdict = cold_disk(case(storage=storage, rates=WAITING, disk=SLOW_DISK))
