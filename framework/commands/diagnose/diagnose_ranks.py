@@ -44,12 +44,15 @@ def measured_here(
             job = theirs._replace(run_dir=str(folder), allowed=allowed)
             check_targets(job.config, allowed)
     pack_missing(job.config, allowed)
-    outcome = launch_ranks(job, meeting, MODULE)
-    if outcome.code:
-        raise RanksFailed(outcome)
-    if meeting is not None and not meeting.leads:
-        return None
-    return RankFacts.of(json.loads((folder / FACTS).read_text(encoding="utf-8")))
+    try:
+        outcome = launch_ranks(job, meeting, MODULE)
+        if outcome.code:
+            raise RanksFailed(outcome)
+        if meeting is not None and not meeting.leads:
+            return None
+        return RankFacts.of(json.loads((folder / FACTS).read_text(encoding="utf-8")))
+    finally:
+        (folder / FACTS).unlink(missing_ok=True)
 
 
 class RanksFailed(Exception):

@@ -37,7 +37,12 @@ def environment(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own_net.py").write_text(NET)
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples"), str(tmp_path)])
-    return {**os.environ, "PYTHONPATH": path}
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    yield {**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)}
+    left = [file.name for file in temporary.glob("paceline-*/*")]
+    assert set(left) <= {"debug.log"}  # the traceback of an error
+    assert len(left) == len(list(temporary.glob("paceline-*")))
 
 
 def diagnosed(environment, *words, launcher=()):
