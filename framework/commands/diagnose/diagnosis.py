@@ -183,6 +183,10 @@ class _Trials:
         self.burn_in_s = BURN_SHARE * seconds
         self.run_s = 0.0  # what a run takes, with its start
         self.num_runs = 0
+        self._before = compose(())
+        self._last: dict[RateOf, float] = {}  # of the present settings
+        self._settings: dict[str, Setting] = {}
+        self._pairs: dict[str, Pairs] = {}
 
     def tried(self, verdicts: list[Verdict]) -> list[Verdict]:
         """Try the most promising advice, and the best of it for longer. Return all verdicts."""
@@ -190,34 +194,44 @@ class _Trials:
         candidates = list(filter(self._can_try, verdicts))[:NUM_TRIALS]
         if not candidates or self._left_s <= 0:
             return verdicts
-        before = self.compose(())
-        last: dict[RateOf, float] = {}
-        settings: dict[str, Setting] = {}
-        pairs: dict[str, Pairs] = {}
         with scratch_folder("paceline-diagnose-") as folder:
             for verdict in candidates:
-                # The best advice is tried again, which takes two runs at least.
-                if settings and (self._left_s < 4 * self.run_s or verdict.gain < WORTH):
+                if self._is_enough(verdict):
                     break
-                setting, prepared = self._prepared(verdict, folder)
-                by_rule[verdict.rule] = prepared
-                if setting is None:
-                    continue
-                self.say(f"trying {verdict.rule}")
-                settings[verdict.rule] = setting
-                rate_of = _rate_of(verdict)
-                if rate_of not in last:
-                    last[rate_of] = self._rate(before, rate_of)
-                rate = self._rate(setting, rate_of)
-                now = self._rate(before, rate_of)
-                pairs[verdict.rule] = Pairs((last[rate_of], now), (rate, rate))
-                by_rule[verdict.rule] = _measured(prepared, pairs[verdict.rule])
-                last[rate_of] = now
-            if settings:
-                best = min((by_rule[rule] for rule in settings), key=_rank)
-                both = (before, settings[best.rule])
-                by_rule[best.rule] = self._longer(best, both, pairs[best.rule])
+                by_rule[verdict.rule] = self._tried(verdict, folder)
+            if self._pairs:
+                best = min((by_rule[rule] for rule in self._pairs), key=_rank)
+                by_rule[best.rule] = self._longer(best)
         return list(by_rule.values())
+
+    def _is_enough(self, verdict: Verdict) -> bool:
+        """Return whether there is no time for this advice, or it is not worth a trial any more."""
+        if not self._pairs:
+            return False
+        # The best advice is tried again, which takes two runs at least.
+        is_late = self._left_s < 4 * self.run_s
+        has_gained = any(pairs.gain >= WORTH for pairs in self._pairs.values())
+        return is_late or (has_gained and verdict.gain < WORTH)
+
+    def _tried(self, verdict: Verdict, folder: str) -> Verdict:
+        """Return the verdict with the measured gain, or with the reason why it cannot be tried."""
+        setting, prepared = self._prepared(verdict, folder)
+        if setting is None:
+            return prepared
+        self.say(f"trying {verdict.rule}")
+        rate_of = _rate_of(verdict)
+        if rate_of not in self._last:
+            self._last[rate_of] = self._rate(self._before, rate_of)
+        try:
+            rate = self._rate(setting, rate_of)
+        except PacelineError as error:
+            # What was tried in place of an action says nothing about the action.
+            return prepared if verdict.trial else replace(prepared, failed=str(error))
+        now = self._rate(self._before, rate_of)
+        self._settings[verdict.rule] = setting
+        self._pairs[verdict.rule] = Pairs((self._last[rate_of], now), (rate, rate))
+        self._last[rate_of] = now
+        return _measured(prepared, self._pairs[verdict.rule])
 
     def _can_try(self, verdict: Verdict) -> bool:
         is_rare = LEAST_TIMES * verdict.period_s > self.trial_s
@@ -245,16 +259,22 @@ class _Trials:
         except PacelineError as error:
             return None, replace(verdict, failed=str(error))
 
-    def _longer(self, best: Verdict, both: tuple[Setting, Setting], first: Pairs) -> Verdict:
-        """Try the best advice again, as often as there is time. ``first`` counts, too."""
+    def _longer(self, best: Verdict) -> Verdict:
+        """Try the best advice again, as often as there is time. The first trial counts, too."""
         num_pairs = min(MOST_LONGER, int(self._left_s / (2 * self.run_s)))
         if num_pairs < 1:
             return best
         self.say(f"trying {best.rule} for longer")
-        seconds = LONGER * self.trial_s
-        burn_in_s = self.burn_in_s
-        rate_of = _rate_of(best)
-        more = alternate(*both, num_pairs, seconds, burn_in_s, self.num_runs, rate_of)
+        more = alternate(
+            self._before,
+            self._settings[best.rule],
+            num_pairs,
+            LONGER * self.trial_s,
+            self.burn_in_s,
+            self.num_runs,
+            _rate_of(best),
+        )
+        first = self._pairs[best.rule]
         return _measured(best, Pairs(first.before + more.before, first.after + more.after))
 
 

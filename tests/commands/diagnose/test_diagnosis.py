@@ -283,13 +283,32 @@ def test_the_first_trial_of_the_best_advice_counts_beside_the_longer_ones(monkey
     assert (best.gain, best.spread) == (4.0, 1.0)
 
 
-@pytest.mark.parametrize(("modeled", "num_tried"), [(1.0, 1), (1.1, 2)])
-def test_after_better_advice_only_what_may_gain_is_tried(monkeypatch, modeled, num_tried):
+@pytest.mark.parametrize(
+    ("modeled", "rate", "num_tried"), [(1.0, 150.0, 1), (1.1, 150.0, 2), (1.0, 90.0, 2)]
+)
+def test_after_advice_that_gained_only_what_may_gain_is_tried(
+    monkeypatch, modeled, rate, num_tried
+):
     better = Verdict("a", "s", "w", 2.0, ("a=1",))
     other = Verdict("b", "s", "w", modeled, ("b=1",))
     monkeypatch.setattr(diagnosis, "verdicts_of", lambda _: [better, other])
-    _, tried = trials(monkeypatch, facts(), lambda _: 100.0)
+    _, tried = trials(monkeypatch, facts(), lambda words: rate if "a=1" in words else 100.0)
     assert len({words for words in tried if words}) == num_tried
+
+
+@pytest.mark.parametrize("words", [{"overrides": ("a=1",)}, {"trial": ("a=1",)}])
+def test_a_trial_that_ends_with_an_error_fails_only_the_advice(monkeypatch, words):
+    advice = Verdict("a", "s", "w", 2.0, **words, action="act", modeled=2.0, parts=("wait",))
+    monkeypatch.setattr(diagnosis, "verdicts_of", lambda _: [advice])
+
+    def rate(words):
+        if words != "()":
+            raise ResourceError(104, "memory", "used up", "free memory")
+        return 100.0
+
+    verdicts, _ = trials(monkeypatch, facts(), rate)
+    assert ("R104" in verdicts["a"].failed) == ("overrides" in words)
+    assert (verdicts["a"].gain, verdicts["a"].tried) == (2.0, False)
 
 
 def test_rejected_advice_says_why_it_could_not_be_tried(monkeypatch):
