@@ -140,7 +140,8 @@ class Ledger:
         if not self.num_slow:
             return None
         # A record that was slow once may have been unlucky, so all its slow reads count.
-        kept = sorted(self._kept.copy().items(), key=lambda pair: -pair[1].seconds)[:MOST_SHOWN]
+        every = self._kept.copy()
+        kept = sorted(every.items(), key=lambda pair: -pair[1].seconds)[:MOST_SHOWN]
         return SlowRecords(
             records=tuple(
                 SlowRecord(index, name(index), own.num_reads, own.mean_s, own.size_bytes)
@@ -150,7 +151,7 @@ class Ledger:
             num_records=self.num_records,
             slow_s=self.slow_s,
             read_s=read_s,
-            numbers=sorted(self._kept.copy()),
+            numbers=sorted(every),
         )
 
     def _place(self, read: SlowRead) -> _Kept | None:
