@@ -7,6 +7,7 @@ import gc
 import json
 import multiprocessing
 import os
+import random
 import signal
 import threading
 import time
@@ -71,6 +72,16 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let libraries that count their objects at the end see them go."""
     gc.unfreeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Let a test draw the same numbers whatever ran before it, so that a failure can be repeated.
+
+    This comes before all fixtures, since those of a module may draw, too.
+    """
+    random.seed(0)
+    torch.manual_seed(0)
 
 
 def settled(before: set, now, wait_s: float = 5.0) -> set:

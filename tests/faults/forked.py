@@ -221,3 +221,4 @@ def traced(
         finally:
             command.kill()
             strace.wait()
+            print(Path("trace.txt").read_text()[-20_000:])  # shown if the test fails
