@@ -12,7 +12,7 @@ from framework.contracts.records import Manifest
 from framework.input.file_items import read_file
 from framework.input.rows import Row, RowInput
 from framework.sound.sound_file import SUFFIXES as SOUNDS
-from framework.store.folder_store import SUFFIXES, images_of, is_class
+from framework.store.folder_store import SUFFIXES, images_of, is_class, loose_notes
 from framework.store.label import check_classes, class_in, class_pattern, number_classes
 from framework.store.walk_tree import Walked, walk
 
@@ -55,7 +55,8 @@ class FolderInput(RowInput):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return self.walked.link_notes("input.follow_links")
+        loose = loose_notes(self.walked, len(self.items.names), self.noun)
+        return (*self.walked.notes("input.follow_links"), *loose)
 
     @cached_property
     def items(self) -> _Labeled:

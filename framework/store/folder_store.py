@@ -20,7 +20,7 @@ from framework.store.walk_tree import Walked, walk
 from framework.system.durable import sync, temporary_name
 
 PARTS = ".parts"  # the ending of a folder that packing is still writing
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 FOLLOW_KEY = "data.follow_links"
 LONGEST_NAME = 240  # bytes of a class name; file systems allow 255, and we prepend "named-"
 
@@ -44,8 +44,8 @@ class FolderStore:
         if os.path.isfile(path):
             refuse_other(path, "folder")
         walked = walk(path, SUFFIXES, follow_links)
-        self.notes = walked.link_notes(FOLLOW_KEY)
         images = images_of(walked)
+        self.notes = (*walked.notes(FOLLOW_KEY), *loose_notes(walked, len(images), "image"))
         if not images:
             refuse_other(path, "folder")
             fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
@@ -147,7 +147,8 @@ class FolderWriter:
         assert self._temporary is not None
         for number, name in enumerate(manifest.classes):
             # A store must not be able to write outside this folder.
-            is_plain = os.path.basename(name) == name and name not in ("", ".", "..")
+            # Hidden folders are skipped by readers.
+            is_plain = os.path.basename(name) == name and name and not name.startswith(".")
             if not is_plain or "\0" in name or len(os.fsencode(name)) > LONGEST_NAME:
                 what = f"a folder cannot have the name of class {name[:100]!r}"
                 raise DataError(114, str(self.path), what, "rename the class")
@@ -197,3 +198,9 @@ def images_of(walked: Walked) -> list[tuple[str, str]]:
     images = [(name.split(os.sep)[0], name) for name in walked.names]
     images = [image for image in images if image[0] in classes]
     return sorted(images, key=lambda image: os.fsencode(image[0]))  # names are in order already
+
+
+def loose_notes(walked: Walked, num_images: int, noun: str) -> tuple[str, ...]:
+    """Say how many images lie in no class and are left out, if any."""
+    count = len(walked.names) - num_images
+    return (f"{walked.root}: {count} {noun}s in no subfolder left out",) if count else ()

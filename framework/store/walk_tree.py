@@ -1,19 +1,24 @@
 """Walks folders, for every reader alike.
 
 Only regular files count. Pipes, sockets and devices are not opened. Symbolic links are skipped and
-counted, except those that stay under a root that the user names.
+counted, except those that stay under a root that the user names. Hidden files and folders, whose
+names begin with a dot, are skipped and counted, too: they are copies that editors keep.
 A file or pattern that the user names may be a link.
 """
 
 import glob
 import os
 import stat
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, final
 
 from framework.errors import DataError
 from framework.store.identity import unreadable
+
+MOST_ENDINGS = 5  # that a note names
 
 
 class Walked(NamedTuple):
@@ -25,6 +30,14 @@ class Walked(NamedTuple):
     links: int = 0  # skipped symbolic links
     specials: int = 0  # skipped pipes, sockets and devices
     follow_links: str | None = None  # the root that links had to stay under; None: all skipped
+    others: Mapping[str, int] = MappingProxyType({})  # skipped files of other endings: how many
+    hidden: int = 0  # skipped files and folders whose names begin with a dot
+
+    def notes(self, key: str) -> tuple[str, ...]:
+        """Say what was skipped, if anything. ``key`` is the option that follows links."""
+        if not (files := self._files_left_out()):
+            return self.link_notes(key)
+        return (f"{self.root}: {files}", *self.link_notes(key))
 
     def link_notes(self, key: str) -> tuple[str, ...]:
         """Say how many links were skipped, if any, and that the option ``key`` follows them."""
@@ -44,11 +57,22 @@ class Walked(NamedTuple):
     def nothing(self, what: str, fix: str, key: str) -> DataError:
         """Return the error for a folder without files: D191 if links were skipped, else D110."""
         if not self.links:
+            if files := self._files_left_out():
+                what += f" ({files})"
             return DataError(110, self.root, what, fix)
         fix = f"name the folder that the links stay under: {key}=ROOT"
         if self.follow_links is not None:
             fix = f"name a folder above all targets, instead of {key}={self.follow_links}"
         return DataError(191, self.root, f"{what}, and {self._skipped()}", fix)
+
+    def _files_left_out(self) -> str:
+        kinds = sorted(self.others.items(), key=lambda kind: (-kind[1], kind[0]))
+        parts = [f"{count} {ending}" for ending, count in kinds[:MOST_ENDINGS]]
+        if rest := sum(count for _, count in kinds[MOST_ENDINGS:]):
+            parts.append(f"{rest} with other endings")
+        if self.hidden:
+            parts.append(f"{self.hidden} hidden")
+        return f"files left out: {', '.join(parts)}" if parts else ""
 
     def _skipped(self) -> str:
         count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"
@@ -72,7 +96,16 @@ def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = 
     walker.walk()
     names = sorted(walker.names, key=os.fsencode)
     folders = sorted(walker.folders, key=os.fsencode)
-    return Walked(root, names, folders, walker.skipped_links, walker.specials, follow_links)
+    return Walked(
+        root,
+        names,
+        folders,
+        walker.skipped_links,
+        walker.specials,
+        follow_links,
+        walker.others,
+        walker.hidden,
+    )
 
 
 def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
@@ -113,6 +146,8 @@ class _Walker:
         self.links: list[str] = []  # still to be followed
         self.skipped_links = 0
         self.specials = 0
+        self.others: Counter[str] = Counter()
+        self.hidden = 0
         self.visited: set[str] = set()  # real paths of folders
 
     def walk(self) -> None:
@@ -140,7 +175,9 @@ class _Walker:
         subfolders: list[str] = []
         for entry in _entries(os.path.join(self.root, folder)):
             name = os.path.join(folder, entry.name)
-            if entry.is_symlink() and self.allowed is None:
+            if entry.name.startswith("."):
+                self.hidden += 1
+            elif entry.is_symlink() and self.allowed is None:
                 self.skipped_links += 1
             elif entry.is_symlink():
                 self.links.append(name)
@@ -173,6 +210,8 @@ class _Walker:
     def _note_file(self, name: str) -> None:
         if name.lower().endswith(self.suffixes):
             self.names.append(name)
+        else:
+            self.others[os.path.splitext(name)[1].lower() or "without an ending"] += 1
 
     def _note_folder(self, name: str) -> None:
         if os.sep not in name:

@@ -205,6 +205,7 @@ def test_p9_a_file_of_several_images_is_one_bad_item():
     )
     assert done.code == 8
     assert bad("x.h5") == {
+        "gif.gif": "D106",
         "gif.jpg": "D106",
         "png.png": "D106",
         "webp.webp": "D106",

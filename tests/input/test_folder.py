@@ -2,9 +2,12 @@ import os
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from framework.errors import DataError
+from framework.image.decode import decode
 from framework.input.folder import FolderInput
 from framework.store.folder_store import FolderStore
 from tests.contract.cases import jpeg, write_folder
@@ -82,12 +85,27 @@ def test_what_is_left_out_is_reported():
     _write("in/a/1.jpg", "in/loose.jpg")
     os.symlink("1.jpg", "in/a/2.jpg")
     os.mkfifo("in/a/3.jpg")
-    manifest = FolderInput("in", None, None).manifest
+    source = FolderInput("in", None, None)
+    manifest = source.manifest
     assert manifest.num_records == 1
+    assert source.notes[-1] == "in: 1 images in no subfolder left out"
     assert (
         manifest.source
         == "folder in (2 links and special files left out) (1 images in no subfolder left out)"
     )
+
+
+def test_every_kind_of_image_that_can_be_read_is_taken():
+    picture = Image.fromarray(np.full((8, 8, 3), 90, np.uint8))
+    kinds = {"jfif": "jpeg", "jpeg": "jpeg", "gif": "gif", "png": "png", "bmp": "bmp"}
+    kinds |= {"webp": "webp", "tif": "tiff", "tiff": "tiff"}
+    Path("in/a").mkdir(parents=True)
+    for ending, kind in kinds.items():
+        picture.save(f"in/a/1.{ending}", kind)
+    source = FolderInput("in", None, None)
+    assert source.manifest.num_records == len(kinds)
+    images = source.read(0, len(kinds)).records["image"]
+    assert all(abs(int(decode(image, 3).mean()) - 90) <= 1 for image in images)
 
 
 def test_a_bad_image_is_for_the_preparation_to_find_though_it_be_the_first():

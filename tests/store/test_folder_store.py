@@ -43,7 +43,12 @@ def test_classes_and_files_come_in_the_byte_order_of_their_names():
 
 def test_only_images_count_whatever_the_case_of_their_ending():
     _touch("in/a/1.JPG", "in/a/2.Png", "in/a/notes.txt", "in/a/3.jpg.bak", "in/top.jpg")
-    assert FolderStore("in").files == ["a/1.JPG", "a/2.Png"]
+    store = FolderStore("in")
+    assert store.files == ["a/1.JPG", "a/2.Png"]
+    assert store.notes == (
+        "in: files left out: 1 .bak, 1 .txt",
+        "in: 1 images in no subfolder left out",
+    )
 
 
 def test_a_class_without_images_keeps_its_number():
@@ -146,6 +151,14 @@ def test_a_folder_that_is_there_already_is_not_touched():
     with pytest.raises(DataError, match=r"D115.*out: is there already"):
         FolderWriter("out", fields=FIELDS, num_records=1)
     assert os.listdir("out/a") == ["1.jpg"]
+
+
+@pytest.mark.parametrize("name", [".", "..", "", "a/b", ".hidden"])
+def test_a_class_that_no_folder_can_be_is_refused(name):
+    writer = FolderWriter("out", fields=FIELDS, num_records=1)
+    with pytest.raises(DataError, match=r"D114.*rename the class"):
+        writer.close(Manifest(1, FIELDS, [name]))
+    writer.abort()
 
 
 IMAGE, LABEL = FIELDS["image"], FIELDS["label"]

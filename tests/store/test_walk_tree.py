@@ -42,6 +42,31 @@ def test_links_are_skipped_and_counted():
     )
 
 
+def test_files_of_other_endings_are_counted_by_ending():
+    touch("in/a/1.jpg", "in/a/2.heic", "in/3.HEIC", "in/README", "in/b.txt")
+    walked = walk("in", (".jpg",))
+    assert walked.notes("x") == ("in: files left out: 2 .heic, 1 .txt, 1 without an ending",)
+
+
+def test_only_the_most_frequent_endings_are_named():
+    touch("in/a/1.jpg", *(f"in/{number}.part{number}" for number in range(9)))
+    (note,) = walk("in", (".jpg",)).notes("x")
+    assert note.endswith("1 .part3, 1 .part4, 4 with other endings")
+
+
+def test_hidden_files_and_folders_are_no_data():
+    touch("in/a/1.jpg", "in/a/._1.jpg", "in/a/.ipynb_checkpoints/1-checkpoint.jpg", "in/.git/2.jpg")
+    walked = walk("in", (".jpg",))
+    assert (walked.names, walked.folders) == (["a/1.jpg"], ["a"])
+    assert walked.notes("x") == ("in: files left out: 3 hidden",)
+
+
+def test_a_folder_of_other_files_says_what_they_are():
+    touch("in/a/1.heic", "in/a/2.heic")
+    with pytest.raises(DataError, match=r"D110.*in: no image.*\(files left out: 2 \.heic"):
+        FolderStore("in")
+
+
 @pytest.mark.usefixtures("linked")
 def test_links_that_stay_under_the_root_are_followed():
     walked = walk("in", (".jpg",), "photos")
