@@ -33,6 +33,7 @@ PREDICTS = "predicts"
 CHANNELS = ("in_channels", "channels", "in_chans", "num_channels")
 CLASSES = ("num_classes", "num_labels")
 STATISTICS = ("mean", "std")
+LIKELY_CHANNELS = (1, 3, 4)  # gray, RGB and RGBA
 FEW_RECORDS = 128  # for the statistics of data that is no store
 FACTS = (*CHANNELS, *CLASSES, *STATISTICS)
 PARTS = ("model", "objective", "transform", "augment", "metrics")
@@ -169,6 +170,8 @@ class _Data:
             return self._weights(where)
         if place.key == PREDICTS:
             return self._predicts()
+        if place.key not in CLASSES:
+            self._check_layout(place, where)
         if place.key in CLASSES:
             value, example = self._num_values() or self.num_classes, "10"
             what = f"{self.path} names no classes"
@@ -183,16 +186,43 @@ class _Data:
                 self.source.sample(1)  # a record that cannot be read is the reason
             fix = f"type it: {place.name}={example}, say"
             if place.key in CLASSES:
-                what, fix = self._other_target() or (what, fix)
+                what, fix = self._other_target(place) or (what, fix)
             if place.key in CHANNELS or place.key in STATISTICS:
                 asked = self.asked if place.key in CHANNELS else _field_of(place.block)
                 what, fix = self._other_image(asked) or (what, fix)
             raise ConfigError(157, where, f"cannot be known: {what}", fix)
         return value
 
-    def _other_target(self) -> tuple[str, str] | None:
-        """Return what is wrong, and what to do, if no field has the target's name."""
-        if not isinstance(self.target, str) or self.target in self.fields:
+    def _check_layout(self, place: _Place, where: str) -> None:
+        """Raise ConfigError C157 for an array whose first axis is hardly the one of channels."""
+        name = self.input if place.key in CHANNELS else _field_of(place.block)
+        field = self.fields.get(name or "")
+        if field is None or field.encoding != "raw" or field.channels is not None:
+            return
+        shape = [size or 0 for size in field.shape]
+        what = f"{name!r} is {field.dtype} {shape}"
+        if len(shape) == 3 and shape[2] in LIKELY_CHANNELS and shape[0] > max(LIKELY_CHANNELS):
+            what += ", which looks like [height, width, channels]"
+            shape = [shape[2], *shape[:2]]
+        elif len(shape) == 2 and field.dtype == "uint8":
+            what += ", which looks like an image without an axis of channels"
+            shape = [1, *shape]
+        else:
+            return
+        fix = f"change its shape to {shape}, or type {place.name} if the shape is right"
+        raise ConfigError(157, where, f"cannot be known: {what}", fix)
+
+    def _other_target(self, place: _Place) -> tuple[str, str] | None:
+        """Return what is wrong, and what to do, if the target's field tells no classes."""
+        if not isinstance(self.target, str):
+            return None
+        field = self.fields.get(self.target)
+        if field is not None and field.encoding == "raw" and len(field.shape) == 1:
+            length = field.shape[0]
+            what = f"{self.path} names no classes, and {self.target!r} holds {length} numbers"
+            example = f"type it: {place.name}={length} if each is 0 or 1 for a label of its own"
+            return what, f"{example}, else the number of classes"
+        if field is not None:
             return None
         hint = did_you_mean(self.target, list(self.fields))
         what = f"{self.path} has no field {self.target!r}{hint}"
@@ -207,11 +237,15 @@ class _Data:
         return what, f"set objective.input={images[0]} augment.field={images[0]}"
 
     def _num_values(self) -> int | None:
-        """Return how many numbers a record's target has, if they are floats; else None."""
+        """Return how many numbers a record's target has, if they are no classes; else None.
+
+        Floats are none. A vector of bool or uint8 has one for each label: whether it holds.
+        """
         field = self.fields.get(self.target) if isinstance(self.target, str) else None
         if field is None or field.encoding != "raw" or len(field.shape) > 1:
             return None
-        if not np.issubdtype(field.dtype, np.floating):
+        is_float = np.issubdtype(field.dtype, np.floating)
+        if not is_float and not (field.shape and field.dtype in ("bool", "uint8")):
             return None
         return field.shape[0] if field.shape else 1
 

@@ -144,6 +144,29 @@ def test_an_objective_without_an_input_means_the_first_image():
             Told(),
             r"augment\.mean = auto.*'label'.*augment\.mean=\[0\.5\]",
         ),
+        (
+            config({"in_channels": "auto"}),
+            Told({"image": Field("float32", (32, 24, 3))}),
+            (
+                r"model\.in_channels = auto: .*'image' is float32 \[32, 24, 3\], which looks like "
+                r"\[height, width, channels\]; change its shape to \[3, 32, 24\], or type"
+            ),
+        ),
+        (
+            config(augment={"field": "image", "std": "auto"}),
+            Told({"image": Field("uint8", (32, 24, 4))}),
+            r"augment\.std = auto: .*; change its shape to \[4, 32, 24\], or type augment\.std",
+        ),
+        (
+            config({"in_channels": "auto"}),
+            Told({"image": Field("uint8", (28, 28))}),
+            r"model\.in_channels = auto: .*without an axis of channels; .* \[1, 28, 28\]",
+        ),
+        (
+            config({"num_classes": "auto"}, objective={"input": "image", "target": "tags"}),
+            Told({"image": IMAGE["image"], "tags": Field("int64", (6,))}, classes=[]),
+            r"model\.num_classes = auto: .*'tags' holds 6 numbers; type it: model\.num_classes=6 if each is 0",
+        ),
     ],
 )
 def test_a_fact_that_the_data_does_not_tell_is_to_be_typed(given, source, line):
@@ -182,9 +205,11 @@ def test_a_typed_value_that_contradicts_the_data_is_an_error(given, line):
         (Field("float32", (5, 2)), 7),  # no vector: the named classes
         (Field("float32", (None, 4), "ragged"), 7),
         (Field("int64", (5,)), 7),
+        (Field("bool", (5,)), 5),
+        (Field("uint8", (5,)), 5),
     ],
 )
-def test_a_model_gives_as_many_numbers_as_a_target_of_floats_has(field, count):
+def test_a_model_gives_as_many_numbers_as_a_target_of_floats_or_flags_has(field, count):
     source = Told({**IMAGE, "age": field})
     given = config({"num_classes": "auto"}, objective={"input": "image", "target": "age"})
     assert numbers(given, source) == {"model.num_classes": count}
