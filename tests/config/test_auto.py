@@ -165,7 +165,10 @@ def test_an_objective_without_an_input_means_the_first_image():
         (
             config({"num_classes": "auto"}, objective={"input": "image", "target": "tags"}),
             Told({"image": IMAGE["image"], "tags": Field("int64", (6,))}, classes=[]),
-            r"model\.num_classes = auto: .*'tags' holds 6 numbers; type it: model\.num_classes=6 if each is 0",
+            (
+                r"model\.num_classes = auto: .*'tags' holds 6 numbers; "
+                r"type it: model\.num_classes=6 if each is 0"
+            ),
         ),
     ],
 )
