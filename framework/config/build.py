@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 
 from framework.config.foreign_models import advice, is_home, prepare, secured
 from framework.config.rule import Rule
-from framework.config.targets import Config, check_name, is_allowed, targets
+from framework.config.targets import Config, check_name, data_name, is_allowed, targets
 from framework.errors import ConfigError, words_of
 from framework.system.user_code import raise_if_user_error
 
@@ -69,8 +69,8 @@ def _secured(where: str, node: Any, allowed: Sequence[str]) -> Any:
     return {key: _secured(f"{where}.{key}", item, allowed) for key, item in block.items()}
 
 
-def _refused(where: str, block: Config, error: BaseException) -> ConfigError:
-    place = f"{where} = {block['_target_']}"
+def _refused(where: str, block: Any, error: BaseException) -> ConfigError:
+    place = f"{where} = {data_name(block)}"
     return ConfigError(113, place, last_line(error), "correct its arguments")
 
 

@@ -77,6 +77,8 @@ SOURCES = {
     for name in ("hdf5", "lmdb", "folder", "tar", "parquet")
 }
 
+DATASET = {"_target_": "framework.data.dataset.dataset_source"}
+
 
 class ValidationSet(NamedTuple):
     """One set of data to validate on.
@@ -533,19 +535,29 @@ def open_run(
 def _reading(config: Config, given: Any, own: bool) -> Config:
     """Return the configuration with a source that can read ``given``, in whatever format it is."""
     data = config["data"]
-    if own or not isinstance(given, str) or makes_data(data):
+    source = data["source"]
+    if own:
         return config
-    return {**config, "data": {**data, "source": _source_of(data["source"], given)}}
+    if isinstance(given, str):
+        source = _source_of(source, given, makes_data(data))
+    elif "_target_" in given and not makes_data(data):
+        source = DATASET
+    return {**config, "data": {**data, "source": source}}
 
 
-def _source_of(block: Config, path: str) -> Config:
-    """Return the block of a source that reads ``path``: the run's own unless the format differs."""
+def _source_of(block: Config, path: str, makes: bool) -> Config:
+    """Return the block of a source that reads ``path``: the run's own unless the format differs.
+
+    ``makes`` says that the run's own reads no paths, but objects.
+    """
     present = format_of(path)
     if present is None:
         is_folder = os.path.isdir(path) and "manifest.json" not in os.listdir(path)
         choice = "folder" if is_folder else None
     else:
         choice = present.choice
+    if makes:
+        return SOURCES[choice or "hdf5"]
     opens = OPENS_FILES.fullmatch(block["_target_"])
     if choice is None or opens is None or opens[1] in (choice, "mixture"):
         return block

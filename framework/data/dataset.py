@@ -233,7 +233,7 @@ def refuse_transform(context: SourceContext) -> None:
     transform = context.transform
     if transform.size is not None or transform.num_draws or transform.function is not None:
         what = "a Dataset of your own makes its own changes"
-        fix = "set transform=none, and change the items there, or choose an augment"
+        fix = "set transform=none, and change the items there, or pack them with input=dataset"
         raise ConfigError(174, "transform", what, fix)
 
 

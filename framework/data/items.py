@@ -134,7 +134,7 @@ def _of_tuple(item: Any, names: Sequence[str] | None, where: str, key: str) -> R
     if names is None:
         some = ",".join(["image", "label", *(f"field{n}" for n in range(2, len(values)))])
         what = f"is a {type(item).__name__} of {len(values)} values without names"
-        raise DataError(230, where, what, f"name them, as in '{key}=[{some}]'")
+        raise DataError(230, where, what, f"name them, as in '{key}=[{some}]', or return a dict")
     if len(values) != len(names):
         what = f"has {len(values)} values, but {key} names {len(names)}"
         raise DataError(230, where, what, "give one name for each value")

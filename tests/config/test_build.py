@@ -78,6 +78,10 @@ def test_a_wrong_value_is_said_with_the_part_s_own_words():
     )
 
 
+def test_what_is_no_block_is_said():
+    assert refused("data.val", "few.h5").startswith("error[C113]: data.val = few.h5: ")
+
+
 def test_a_wrong_value_in_a_nested_block_is_one_line():
     inner = {"_target_": "torch.nn.Linear", "in_features": "two", "out_features": 3}
     text = refused("model", {"_target_": "torch.nn.Sequential", "_args_": [inner]})

@@ -9,12 +9,32 @@ import torch
 
 import framework
 from framework.config.saved_run import open_run
-from framework.errors import CheckpointError, ConfigError
+from framework.errors import CheckpointError, ConfigError, DataError
 from framework.measure.clock import NoClock
 from framework.system.algorithms import choose_algorithms, is_deterministic
 from framework.train.checkpoint import newest_state, save_state
 from framework.train.validate import evaluate
+from tests.cli.command import paceline
 from tests.saved_runs import digits_run, summary_of
+
+OWN = """
+import torch
+from framework.store.open_store import open_store
+
+class Digits(torch.utils.data.Dataset):
+    classes = [str(digit) for digit in range(10)]
+    def __init__(self, path="digits/val.h5", floats=False, pair=False):
+        self.records = open_store(path).read(torch.arange(32))
+        self.floats, self.pair = floats, pair
+    def __len__(self):
+        return 32
+    def __getitem__(self, index):
+        image, label = self.records["image"][index], int(self.records["label"][index])
+        if self.floats:
+            image = image / 255
+        return (image, label) if self.pair else {"image": image, "label": label}
+"""
+VAL = "digits/val.h5"
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +160,50 @@ def test_a_run_without_validation_data_needs_a_path(run_dir):
     run = open_run(run_dir, (), changes=changes)
     with pytest.raises(ConfigError, match="C350"):
         run.source()
+
+
+@pytest.fixture(scope="module")
+def own_dirs(folder):
+    """Train on a Dataset of bytes, which are normalized, and on one of floats, which are not."""
+    (folder / "own_digits.py").write_text(OWN)
+    words = ("recipes=digits", "dataset=null", "data=dataset", "max_steps=1", "workers.num=0")
+    for name, floats, augment in (("bytes", "false", "normalize"), ("floats", "true", "none")):
+        block = f"{{_target_: own_digits.Digits, floats: {floats}}}"
+        own = (f"data.train={block}", f"data.val={block}", f"augment={augment}")
+        place = ("allow_targets=[own_digits]", f"hydra.run.dir={name}", "prepare=null")
+        done = paceline("train", *words, *own, *place, cwd=folder)
+        assert done.code == 0, done.err
+
+
+@pytest.fixture
+def loaded(run_dir, own_dirs, folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    return lambda name: framework.load(name, allow_targets=["own_digits"])
+
+
+def own(**options):
+    return {"_target_": "own_digits.Digits", **options}
+
+
+def first_images(run, given):
+    with closing(run.batches(given)) as batches:
+        return next(batches)["image"][:32]
+
+
+def test_other_data_of_a_run_on_a_dataset_may_be_a_store(loaded):
+    run = loaded("bytes")
+    assert torch.equal(first_images(run, VAL), first_images(run, own()))
+
+
+def test_other_data_of_a_run_on_a_store_may_be_a_dataset(loaded):
+    run = loaded("run")
+    assert torch.equal(first_images(run, own()), first_images(run, VAL))
+
+
+def test_a_path_without_data_is_named_if_the_run_has_a_dataset(loaded):
+    with pytest.raises(DataError, match=r"D101\]: nowhere"):
+        first_images(loaded("bytes"), "nowhere")
+
+
+def test_its_own_validation_data_is_not_compared(loaded):
+    assert means(loaded("floats"))[1] == 32.0
