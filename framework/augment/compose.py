@@ -79,11 +79,11 @@ def _alternating(parts: Mapping[str, Augment]) -> Iterator[int]:
         start += part.num_draws
 
 
-def _flat(parts: Mapping[str, Augment], place: str = "parts") -> Iterator[tuple[str, Augment]]:
+def flat_parts(parts: Mapping[str, Augment], place: str = "parts") -> Iterator[tuple[str, Augment]]:
     """Yield the parts, and in place of a composition its own, with their places."""
     for name, part in parts.items():
         if isinstance(part, Compose):
-            yield from _flat(part.parts, f"{place}.{name}.parts")
+            yield from flat_parts(part.parts, f"{place}.{name}.parts")
         else:
             yield f"{place}.{name}", part
 
@@ -92,7 +92,7 @@ def _check_pixels(parts: Mapping[str, Augment]) -> None:
     """Raise ValueError if a part does not fit the range of the pixels that others made."""
     normalized: dict[str, str] = {}  # fields, and by which part
     scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
-    for place, part in _flat(parts):
+    for place, part in flat_parts(parts):
         if isinstance(part, NeedsUnitRange):
             _check_unit(place, part, normalized)
         if isinstance(part, Paints):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
+from framework.augment.compose import flat_parts
 from framework.config.assemble import (
     Finish,
     find_device,
@@ -34,6 +35,7 @@ from framework.config.targets import (
     Config,
     as_prefixes,
     check_targets,
+    data_name,
     makes_data,
     split_of,
     val_sets,
@@ -41,7 +43,7 @@ from framework.config.targets import (
     with_functions,
 )
 from framework.contracts.batch import Batch
-from framework.contracts.data import Augment, Source, SourceContext
+from framework.contracts.data import Augment, MakesUnitRange, Normalizes, Source, SourceContext
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.prediction import (
@@ -50,7 +52,7 @@ from framework.contracts.prediction import (
     Predictions,
     Predicts,
 )
-from framework.contracts.records import Field, Manifest
+from framework.contracts.records import CARRIED, Field, Manifest
 from framework.contracts.training import Objective
 from framework.data.classes import MappedSource, agree_on_classes
 from framework.data.collate import length_name
@@ -72,6 +74,7 @@ BEST, LAST, AVERAGE = "best", "last", "average"
 NOTHING = {"_target_": "framework.augment.none.NoAugment"}
 ALONE = {"_target_": "framework.parallel.none.NoParallel"}
 OPENS_FILES = re.compile(r"framework\.data\.(hdf5|lmdb|folder|tar|parquet|mixture)\.\w+")
+PIXELS = ("uint8", "uint16")
 SOURCES = {
     name: {"_target_": f"framework.data.{name}.{name}_source"}
     for name in ("hdf5", "lmdb", "folder", "tar", "parquet")
@@ -230,10 +233,14 @@ class SavedRun:
         """Open a validation set. The caller closes it.
 
         Raises:
+            ConfigError: C352 for other data whose pixels are no numbers as those of training.
             DataError: D190 if the data has records of a class that the training data lacks.
         """
         source = open_source(part.split, part.given, part.config, self.allowed, self.parallel)
         try:
+            if part.given not in val_sets(self.config["data"]).values():
+                where = f"data.{part.split} = {data_name(part.given)}"
+                self._check_pixels(where, source.manifest.fields)
             size = self.scaled_to(source.manifest.fields)
             if size is not None:
                 height, width = size
@@ -347,7 +354,7 @@ class SavedRun:
         An image gets the channels that it had in training.
 
         Raises:
-            ConfigError: C352 if the data lacks one.
+            ConfigError: C352 if the data lacks one, or its pixels are no numbers as in training.
         """
         fields: dict[str, Field] = {}
         derived: set[str | None] = set()
@@ -361,7 +368,25 @@ class SavedRun:
                 what = f"has no field {name!r}, which the model takes; it has {has}"
                 fix = "name its fields as the training data has them, with the keys of input"
                 raise ConfigError(352, given.source or "the data", what, fix)
+        self._check_pixels(given.source or "the data", fields)
         return fields
+
+    def _check_pixels(self, where: str, fields: Mapping[str, Field]) -> None:
+        """Raise ConfigError C352 for integer pixels where training had floats, or the reverse.
+
+        If the augment scales both to floats, it takes those as they are. A note says so.
+        """
+        for name, field in fields.items():
+            trained = self.train.fields.get(name)
+            if trained is None or not _differ(field, trained):
+                continue
+            what = f"{name} is {field.dtype} here, and was {trained.dtype} in training"
+            if name in _scaled_fields(self.augment):
+                self.say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
+                continue
+            places = "input=dataset, or 'data.val={_target_: mine.Clips}'"
+            fix = f"give {trained.dtype}: by your own Dataset ({places}), or as a tensor in Python"
+            raise ConfigError(352, where, what, fix)
 
     def finish_of(self, fields: Mapping[str, Field]) -> Finish:
         """Return ``finish`` for batches that have only these fields."""
@@ -463,6 +488,32 @@ def _as_trained(field: Field, trained: Field | None) -> Field:
     if trained is None or field.encoding != "image" or trained.channels is None:
         return field
     return replace(field, shape=(trained.channels, None, None))
+
+
+def _differ(field: Field, trained: Field) -> bool:
+    """Return whether one field's values are integer pixels in a batch, and the other's floats."""
+    return (_are_pixels(field) and _are_floats(trained)) or (
+        _are_floats(field) and _are_pixels(trained)
+    )
+
+
+def _are_pixels(field: Field) -> bool:
+    return field.dtype in PIXELS and bool(field.shape) and field.kind not in ("audio", *CARRIED)
+
+
+def _are_floats(field: Field) -> bool:
+    return field.dtype.startswith("float") or field.kind == "audio"
+
+
+def _scaled_fields(augment: Augment) -> set[str]:
+    """Return the fields whose values an augment makes floats, from integers and from floats."""
+    names: set[str] = set()
+    for _, part in flat_parts({"augment": augment}):
+        if isinstance(part, Normalizes):
+            names.update(part.normalized_fields)
+        if isinstance(part, MakesUnitRange):
+            names.update(part.scaled_fields)
+    return names
 
 
 def _image_size(field: Field | None) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from contextlib import closing
 
+import numpy as np
 import pytest
 import torch
 
@@ -203,6 +204,23 @@ def test_other_data_of_a_run_on_a_store_may_be_a_dataset(loaded):
 def test_a_path_without_data_is_named_if_the_run_has_a_dataset(loaded):
     with pytest.raises(DataError, match=r"D101\]: nowhere"):
         first_images(loaded("bytes"), "nowhere")
+
+
+def test_bytes_are_no_pixels_for_a_model_that_was_trained_on_floats(loaded):
+    run = loaded("floats")
+    words = "image is uint8 here, and was float32 in training"
+    with pytest.raises(ConfigError, match=rf"C352\]: data.val = digits/val.h5: {words}"):
+        first_images(run, VAL)
+    with pytest.raises(ConfigError, match=rf"C352\]: images: {words}"):
+        run.predict([np.zeros((8, 8, 1), np.uint8)])
+    assert run.predict(first_images(run, own(floats=True)))
+
+
+def test_an_augment_that_scales_pixels_takes_floats_with_a_note(loaded, capsys):
+    run = loaded("run")
+    scaled = first_images(run, own(floats=True))
+    assert torch.allclose(scaled, first_images(run, VAL), atol=1e-5)
+    assert "note: data.val = own_digits.Digits: image is float32 here" in capsys.readouterr().out
 
 
 def test_its_own_validation_data_is_not_compared(loaded):
