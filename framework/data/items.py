@@ -3,6 +3,7 @@
 Nothing here knows where an item comes from.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -144,6 +145,8 @@ def _of_tuple(item: Any, names: Sequence[str] | None, where: str, key: str) -> R
 def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemForm = AS_IS) -> Batch:
     """Return a batch: tensors, arrays and numbers are stacked, and other values become lists.
 
+    Images of Pillow are stacked as uint8 [C, H, W].
+
     Args:
         records: The records of the batch, at least one.
         name: Returns the name of a record, by its place in the batch.
@@ -151,7 +154,7 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
 
     Raises:
         DataError: D230 for a missing ragged field, D231 for other fields than those of the first
-            record, D232 for a value that does not fit the first one.
+            record, D232 for a value that does not fit the first one, or an image with a palette.
     """
     first = records[0]
     for place, record in enumerate(records):
@@ -165,6 +168,8 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
     batch: Batch = {}
     for field in first:
         values = [record[field] for record in records]
+        if _is_picture(values[0]):
+            values = [_pixels(value, f"{field} of {name(n)}") for n, value in enumerate(values)]
         if field in form.ragged:
             batch |= _ragged(field, values, name, form.way)
         else:
@@ -190,6 +195,27 @@ def _column(field: str, values: list[Any], name: Callable[[int], str]) -> Any:
         return _joined(values)
     except MISFITS as error:
         raise _misfit(field, name(0), error) from error
+
+
+def _is_picture(value: Any) -> bool:
+    """Return whether a value is an image of Pillow, without importing it."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(value, pillow.Image)
+
+
+def _pixels(value: Any, where: str) -> Any:
+    """Return an image of Pillow as uint8 [1 or 3, H, W], and any other value as it is.
+
+    DataError D232 for an image that is neither gray nor RGB: its numbers may be classes.
+    """
+    if not _is_picture(value):
+        return value
+    if value.mode not in ("L", "RGB"):
+        what = f"is a PIL image of the mode {value.mode}"
+        fix = "return image.convert('RGB'), or torch.from_numpy(np.array(image)) for its numbers"
+        raise DataError(232, where, what, fix)
+    planes = np.atleast_3d(np.asarray(value)).transpose(2, 0, 1)
+    return torch.from_numpy(np.array(planes, order="C"))
 
 
 def _ragged(field: str, values: list[Any], name: Callable[[int], str], way: str) -> Batch:
@@ -288,8 +314,8 @@ def alike(first: Any, second: Any) -> bool:
     """Return whether two items are the same, as far as numbers and texts tell."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         return _alike_arrays(first.detach().cpu().numpy(), second.detach().cpu().numpy())
-    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
-        return _alike_arrays(first, second)
+    if _is_grid(first) and _is_grid(second):
+        return _alike_arrays(np.asarray(first), np.asarray(second))
     if (record := _named(first)) is not None:
         return alike(list(record.items()), list((_named(second) or {}).items()))
     if isinstance(first, tuple | list) and isinstance(second, tuple | list):
@@ -298,6 +324,10 @@ def alike(first: Any, second: Any) -> bool:
     if isinstance(first, str | bytes | int | float | np.generic):
         return bool(first == second) or (first != first and second != second)  # noqa: PLR0124  # NaN
     return True
+
+
+def _is_grid(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or _is_picture(value)
 
 
 def _alike_arrays(first: np.ndarray, second: np.ndarray) -> bool:

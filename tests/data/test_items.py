@@ -4,6 +4,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from framework.contracts.records import Field
 from framework.data.collate import with_nested
@@ -96,6 +97,26 @@ def test_other_values_become_lists(value):
     assert stacked([{"x": value}] * 2, name)["x"] == [value, value]
 
 
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
+@pytest.mark.parametrize("ragged", [(), ("image",)])
+def test_images_of_pillow_become_pixels_in_planes(mode, channels, ragged):
+    images = [Image.new(mode, (5, 4), color) for color in ("black", "white")]
+    form = ItemForm(ragged=ragged, way="list")
+    batch = stacked([{"image": image} for image in images], name, form)["image"]
+    assert [tuple(pixels.shape) for pixels in batch] == [(channels, 4, 5)] * 2
+    assert [int(pixels.min()) for pixels in batch] == [0, 255]
+
+
+def test_channels_of_an_image_of_pillow_keep_their_order():
+    image = Image.new("RGB", (2, 2), (1, 2, 3))
+    assert stacked([{"image": image}], name)["image"][0, :, 0, 0].tolist() == [1, 2, 3]
+
+
+def test_an_image_with_a_palette_must_be_converted():
+    with pytest.raises(DataError, match=r"D232\]: image of record 0: is a PIL image of the mode P"):
+        stacked([{"image": Image.new("P", (5, 4))}], name)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
@@ -151,6 +172,7 @@ def test_an_item_is_like_itself(item):
     [
         (Clip(WAVE, "a"), Clip(WAVE, "b")),
         (Clip(WAVE, "a"), Clip(WAVE + 1, "a")),
+        (Image.new("L", (2, 2)), Image.new("L", (2, 2), 1)),
         ({"x": 1}, {"y": 1}),
         ((1, 2), (1, 2, 3)),
         (np.zeros(2), np.zeros(2, np.float32)),
