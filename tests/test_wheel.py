@@ -1,4 +1,4 @@
-"""An installed wheel is complete: it trains from an empty directory, without the repository."""
+"""An installed wheel is complete: it works in an empty directory, without the repository."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from framework.cli.paths import ROOT
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_trains_from_an_empty_directory(tmp_path):
+def test_an_installed_wheel_trains_inspects_and_edits_in_an_empty_directory(tmp_path):
     if not (ROOT / "pyproject.toml").exists():
         pytest.skip("the tests run from an installed package, not from a checkout")
     source = tmp_path / "source"
@@ -62,11 +62,22 @@ def test_an_installed_wheel_trains_from_an_empty_directory(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    words = [home / "bin" / "paceline", "train", "recipes=digits", "epochs=2", "hydra.run.dir=run"]
-    done = subprocess.run(
-        words, cwd=empty, env=clean, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    store = "outputs/data/digits/val.h5"
+    for words in (
+        ["train", "recipes=digits", "epochs=2", "hydra.run.dir=run"],
+        ["inspect", store],
+        ["edit", store, "drop=label == 3"],
+    ):
+        done = subprocess.run(
+            [home / "bin" / "paceline", *words],
+            cwd=empty,
+            env=clean,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
     assert json.loads((empty / "run" / "summary.json").read_text())["status"] == "finished"
     where = subprocess.run(
         [python, "-c", "import framework; print(framework.__file__)"],

@@ -14,6 +14,7 @@ from framework.cli.yaml_limits import MOST_NODES, count_nodes, read_text, too_mu
 from framework.errors import ConfigError
 
 SCHEME = "paceline"
+RECIPES = "paceline"  # the provider of our recipes
 # Our own defaults lists have about 30 entries, each of which Hydra follows once.
 MOST_ENTRIES = 1000
 HEADER_CHARACTERS = 512  # as many as Hydra searches for "# @package"
@@ -131,10 +132,11 @@ class CheckedFolder(ConfigSource):
         return self.is_group("")
 
     def is_group(self, config_path: str) -> bool:
-        return os.path.isdir(self._place(config_path))
+        return self._is_offered(config_path) and os.path.isdir(self._place(config_path))
 
     def is_config(self, config_path: str) -> bool:
-        return os.path.isfile(self._place(self._normalize_file_name(config_path)))
+        path = self._place(self._normalize_file_name(config_path))
+        return self._is_offered(config_path) and os.path.isfile(path)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         names: list[str] = []
@@ -142,6 +144,10 @@ class CheckedFolder(ConfigSource):
             path = os.path.join(config_path, name)
             self._list_add_result(names, path, name, results_filter)
         return sorted(set(names))
+
+    def _is_offered(self, name: str) -> bool:
+        """Return whether configurations may lie at ``name``: code lies beside our recipes."""
+        return self.provider != RECIPES or name.partition("/")[0] in ("", "recipes")
 
     def _place(self, name: str) -> str:
         return os.path.join(self.path, name)

@@ -16,7 +16,7 @@ from hydra.plugins.config_source import ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from framework.cli.config_source import CheckedFolder, checked_places, set_users_folder
+from framework.cli.config_source import RECIPES, CheckedFolder, checked_places, set_users_folder
 from framework.cli.guard import GuardedLoader
 from framework.cli.paths import CONF, ROOT
 
@@ -30,7 +30,7 @@ class SearchFolders(SearchPathPlugin):
     config_dir: ClassVar[str | None] = None
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append("paceline", str(ROOT))
+        search_path.append(RECIPES, str(ROOT))
         if self.config_dir is not None:
             search_path.append("command-line", os.path.abspath(self.config_dir))
         for element in search_path.get_path():
