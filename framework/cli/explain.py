@@ -18,7 +18,7 @@ from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
 from framework.config.signature import static_signature
 from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, PacelineError
+from framework.errors import ConfigError, PacelineError, listed
 
 T = TypeVar("T")
 # Hydra says "load" for one of a list, as in sink=[consle]
@@ -102,9 +102,14 @@ def unknown_key(
     """Return the ConfigError C102 for a key that is not there, with the nearest one."""
     config = _chosen(command, arguments, config_dir)
     known = _keys(command, config)
-    if key in known:  # '+' adds it, '~' removes it with another value
+    if key in known and _is_added_or_removed(key, arguments):
         what = "is there, and has another value than the line says"
         return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
+    if key in known:  # as data=a.h5, where a command has the block data and not the group
+        below = [name for name in known if name.startswith(f"{key}.")]
+        fix = f"give {listed(below)}" if below else f"rename the folder {key} of --config-dir"
+        what = "is also a folder of configurations, in which Hydra looks for the value"
+        return ConfigError(102, key, what, fix)
     if choices := _choices_with(command, key):
         group = key.split(".", maxsplit=1)[0]
         words = " or ".join(f"{group}={name}" for name in choices)
@@ -125,6 +130,12 @@ def unknown_key(
         # A misspelled group is nearer to the groups than to dotted keys.
         hint = did_you_mean(key, [name for name in known if "." not in name])
     return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
+
+
+def _is_added_or_removed(key: str, arguments: list[str]) -> bool:
+    """Return whether a word is ``+key``, which adds it, or ``~key``, which removes it."""
+    words = [word for word in arguments if word.startswith(("+", "~"))]
+    return any(re.split("[=@]", word.lstrip("+~"))[0] == key for word in words)
 
 
 def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:

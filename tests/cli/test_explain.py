@@ -31,6 +31,18 @@ def test_the_nearest_key_or_group_is_named():
     assert "did you mean 'loader'" in str(unknown_key("train", [], "laoder", None))
 
 
+def test_a_block_with_the_name_of_a_group_names_its_keys():
+    text = str(unknown_key("evaluate", ["data=a.h5"], "data", None))
+    assert text.endswith("give data.val")
+    assert "leave out the + or ~" not in text
+
+
+def test_a_key_with_the_name_of_a_users_folder_names_the_folder():
+    Path("mine/store").mkdir(parents=True)
+    text = str(unknown_key("inspect", ["store=a.h5"], "store", "mine"))
+    assert "rename the folder store of --config-dir" in text
+
+
 def test_looking_for_the_nearest_key_says_nothing_about_recipes(monkeypatch, capsys):
     monkeypatch.setattr(precedence, "_told", set())
     words = ["data.train=a.h5", "optim=adamw"]
