@@ -1,5 +1,6 @@
 """The values that an option may have, and the error for every other value."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -98,8 +99,19 @@ class Rule(NamedTuple):
 
     def error(self, where: str, value: Any) -> ConfigError:
         """Return the error for a value that the option cannot have."""
+        if self._fits_as_text(value):
+            decoded = f"""'{where}="${{oc.decode:${{oc.env:NAME}}}}"'"""
+            fix = f"leave out its quotes, or decode a variable: {decoded}"
+            what = f"must be {self.words}, and is a text"
+            return ConfigError(self.number, f'{where} = "{value}"'[:200], what, fix)
         what = f"must be {self.words}{did_you_mean(str(value), self.choices)}"
         return ConfigError(self.number, f"{where} = {value}"[:200], what, "correct it")
+
+    def _fits_as_text(self, value: Any) -> bool:
+        """Return whether a value is a text, such as "0.5", that holds a value that fits."""
+        with suppress(ValueError, RecursionError):
+            return isinstance(value, str) and self.fits(json.loads(value))
+        return False
 
     def read(self, where: str, text: str) -> Any:
         """Return the value of a text on the command line. Raise the ConfigError of this option."""

@@ -37,7 +37,6 @@ def test_a_value_of_the_kind_and_in_the_range_fits(rule, value):
         (COUNT, None),
         (SHARE, 1),
         (SHARE, -0.1),
-        (SHARE, "0.5"),
         (SHARE, float("nan")),
         (Rule(float), float("inf")),
         (Rule(float, above=0), 0),
@@ -104,6 +103,20 @@ def test_a_word_of_the_command_line_is_read(rule, text, value):
 def test_a_word_that_cannot_be_read_is_named(rule, text):
     with pytest.raises(ConfigError, match=rf"C101\]: key = {text}: must be {rule.words}"):
         rule.read("key", text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"), [(COUNT, "32"), (SHARE, "0.5"), (SHARE, "null"), (Rule(bool), "true")]
+)
+def test_a_number_that_is_a_text_is_shown_as_a_text(rule, text):
+    message = str(rule.error("key", text))
+    assert f'key = "{text}": must be {rule.words}, and is a text; leave out' in message
+    assert message.endswith("""'key="${oc.decode:${oc.env:NAME}}"'""")
+
+
+@pytest.mark.parametrize("text", ["0", "soon", "9" * 5000, "[" * 100_000])
+def test_a_text_that_does_not_hold_a_value_that_fits_is_shown_as_it_is(text):
+    assert "is a text" not in str(COUNT.error("key", text))
 
 
 def test_a_missing_key_is_named():

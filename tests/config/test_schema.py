@@ -292,7 +292,7 @@ def test_an_unknown_thing_to_do_with_a_bad_step_is_named(value):
     ],
 )
 def test_a_time_to_save_that_cannot_be_is_named(key, value):
-    with pytest.raises(ConfigError, match=rf"^error\[C101\]: checkpoint.{key} = {value}: "):
+    with pytest.raises(ConfigError, match=rf'^error\[C101\]: checkpoint.{key} = "?{value}"?: '):
         check({**CONFIG, "checkpoint": {**CHECKPOINT, key: value}})
 
 
