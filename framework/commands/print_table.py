@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 COLUMNS = 110  # without a terminal Rich wraps rows at 80 columns
+BORDERS = 3  # around a cell, beside one more for the whole row
+FOLDED = 8  # the narrowest that a column becomes whose cells may be folded
 
 
 def print_table(
@@ -14,8 +17,9 @@ def print_table(
     right: Sequence[str],
     rows: Iterable[Sequence[str]],
     last: Sequence[str] = (),
+    whole: Sequence[str] = (),
 ) -> None:
-    """Print ``rows`` below the headings of columns.
+    """Print ``rows`` below the headings of columns. Texts that are too long are folded.
 
     Args:
         title: The line above the table.
@@ -23,14 +27,26 @@ def print_table(
         right: The next columns, which are aligned to the right.
         rows: The cells of each row. A short row has empty cells at its end.
         last: The last columns, which are aligned to the left.
+        whole: Columns that are not folded, as are those aligned to the right.
     """
-    table = Table(*left, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for name in left:
+        table.add_column(name, overflow="fold", no_wrap=name in whole)
     for name in right:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for name in last:
-        table.add_column(name)
+        table.add_column(name, overflow="fold", no_wrap=name in whole)
     for row in rows:
         table.add_row(*row)
     console = Console(highlight=False, markup=False, emoji=False)
-    console.width = max(console.width, COLUMNS)
+    console.width = max(console.width, COLUMNS, _least_width(table))
     console.print(table)
+
+
+def _least_width(table: Table) -> int:
+    """Return the width in which no cell is cut."""
+    total = 1
+    for column in table.columns:
+        longest = max(cell_len(str(text)) for text in (column.header, *column.cells))
+        total += BORDERS + (longest if column.no_wrap else min(longest, FOLDED))
+    return total

@@ -26,11 +26,16 @@ def _or_none(word: Callable[[float], str]) -> Callable[[float | None], str]:
     return text
 
 
+def _digits(value: float) -> str:
+    """Return three significant digits, or all that stand before the point."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
 @_or_none
 def rate(per_s: float) -> str:
-    if per_s >= 100:
-        return f"{per_s:,.0f}"
-    return f"{per_s:.3g}"
+    return _digits(per_s)
 
 
 @_or_none
@@ -58,7 +63,7 @@ def seconds(value: float) -> str:
     if not math.isfinite(value):
         return NONE
     unit_s, name = time_unit(value)
-    return f"{value / unit_s:.3g} {name}"
+    return f"{_digits(value / unit_s)} {name}"
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
@@ -71,7 +76,7 @@ def size(num_bytes: float) -> str:
     if not math.isfinite(num_bytes):
         return NONE
     power = min(len(BYTES) - 1, int(math.log(max(1.0, abs(num_bytes)), 1024)))
-    return f"{num_bytes / 1024**power:.3g} {BYTES[power]}"
+    return f"{_digits(num_bytes / 1024**power)} {BYTES[power]}"
 
 
 def plural(count: int, noun: str) -> str:

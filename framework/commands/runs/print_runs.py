@@ -29,7 +29,8 @@ def print_runs(runs: Sequence[ListedRun], folder: Path) -> None:
     left = ("run", "status", *keys[:MOST_CHOICES])
     right = (*(f"best {name}" for name in shown_metrics), "steps", "time", "disk")
     total = size(sum(run.disk_bytes for run in runs))
-    print_table(f"{plural(len(runs), 'run')}, {total}", left, right, rows, ("started",))
+    whole = ("run", "status", "started")  # 'paceline runs prune' takes names
+    print_table(f"{plural(len(runs), 'run')}, {total}", left, right, rows, ("started",), whole)
     hidden = [*keys[MOST_CHOICES:], *metrics[MOST_METRICS:]]
     if hidden:
         print(printable(f"not shown, see json=true: {', '.join(hidden)}"))

@@ -24,6 +24,9 @@ from framework.commands.report.units import (
         (600.0, "10 min"),
         (10_800.0, "3 h"),
         (0.0, "0 µs"),
+        (0.9996, "1,000 ms"),
+        (0.9994e-3, "999 µs"),
+        (1000 * 3600.0, "1,000 h"),
         (None, "\N{EN DASH}"),
         (math.nan, "\N{EN DASH}"),
     ],
@@ -36,7 +39,9 @@ def test_a_duration_is_reported_in_the_unit_that_suits_it(value, wanted):
     ("value", "wanted"),
     [
         (0, "0 B"),
-        (1023, "1.02e+03 B"),
+        (1023, "1,023 B"),
+        (1_028_096, "1,004 KiB"),
+        (1023.9 * 2**30, "1,024 GiB"),
         (2**30, "1 GiB"),
         (1.5 * 2**20, "1.5 MiB"),
         (None, "\N{EN DASH}"),
@@ -48,6 +53,7 @@ def test_sizes_are_in_binary_units(value, wanted):
 
 def test_rates_shares_and_numbers():
     assert (rate(21_345.6), rate(12.345), rate(None)) == ("21,346", "12.3", "\N{EN DASH}")
+    assert (rate(99.96), rate(999.6)) == ("100", "1,000")
     assert (share(0.0419), share(None)) == ("4.2 %", "\N{EN DASH}")
     assert (plain(24), plain(0.98765432), plain(math.nan), plain(1e300)) == (
         "24",

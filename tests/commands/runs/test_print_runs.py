@@ -20,6 +20,17 @@ def test_only_choices_that_differ_are_shown(tmp_path, capsys):
     assert "b: failed: why" in text
 
 
+def test_names_and_statuses_are_whole_beside_long_choices(tmp_path, capsys):
+    name = "2026-11-27/23-42-01.123456-1234{}"
+    for number in range(2):
+        words = [f"key{key}={'x' * 40}{number}" for key in range(6)]
+        make_run(tmp_path / name.format(number), overrides=words, code=6)
+    text = printed(capsys, tmp_path)
+    assert all(name.format(number) in text for number in range(2))
+    assert text.count("failed (6)") == 2
+    assert "…" not in text
+
+
 def test_without_runs_that_is_said(tmp_path, capsys):
     assert printed(capsys, tmp_path) == f"no runs in {tmp_path}\n"
 
