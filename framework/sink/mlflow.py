@@ -11,7 +11,7 @@ from typing import Any, final
 from urllib.parse import urlsplit
 
 from framework.contracts.training import RunContext
-from framework.errors import ConfigError
+from framework.errors import ConfigError, words_of
 from framework.sink.config_files import inside, read_config
 from framework.sink.delivery import StartOver
 from framework.sink.outbox import Event, Outbox
@@ -79,7 +79,7 @@ class MLflowSink(TrackedSink):
 class MLflowTracker:
     """Sends events to an MLflow server.
 
-    ConfigError C370 without the address of a server.
+    ConfigError C370 without an address that MLflow can use.
     """
 
     def __init__(self, uri: str | None, experiment: str, name: str) -> None:
@@ -93,7 +93,10 @@ class MLflowTracker:
             os.environ.setdefault(variable, value)
         from mlflow import MlflowClient  # noqa: PLC0415  # takes a second, and reads the variables
 
-        self._client = MlflowClient(tracking_uri=self._uri)
+        try:
+            self._client = MlflowClient(tracking_uri=self._uri)
+        except Exception as error:  # of MLflow, SQLAlchemy, or a database's driver
+            raise _unusable(self._uri, error) from error
         self._experiment = experiment
         self._name = name
 
@@ -238,6 +241,15 @@ class MLflowTracker:
     def _log_metrics(self, run_id: str, metrics: list[Any]) -> None:
         for start in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
+
+
+def _unusable(uri: str, error: Exception) -> ConfigError:
+    """Return the ConfigError C370 for an address, without its password."""
+    shown = without_user(uri)
+    reason = words_of(error, 10_000).replace(uri, shown)[:300]
+    what = f"names no server or database that this MLflow can use ({reason})"
+    fix = "give http://HOST:PORT or sqlite:///FILE"
+    return ConfigError(370, f"sink.mlflow.uri = {shown}", what, fix)
 
 
 def _metrics(event: Event) -> list[Any]:

@@ -188,6 +188,13 @@ def test_a_run_needs_the_address_of_a_server(run_dir, monkeypatch):
         MLflowTracker(None, "paceline", "name")
 
 
+def test_an_address_that_mlflow_cannot_use_is_named_without_its_password():
+    words = r"C370.* = foo://x: names no server or database .*'foo://x'.*; give .* sqlite:///FILE"
+    with pytest.raises(ConfigError, match=words) as failed:
+        MLflowTracker("foo://me:secret@x", "paceline", "name")
+    assert "secret" not in str(failed.value)
+
+
 def test_no_file_holds_the_password_of_a_server(run_dir):
     box = Outbox(run_dir, "mlflow")
     MLflowTracker("http://me:secret@127.0.0.1:9", "paceline", "name").prepare(box, True)
