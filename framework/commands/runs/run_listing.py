@@ -5,6 +5,7 @@ a pipe or larger than a run writes.
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +23,8 @@ from framework.errors import ConfigError
 from framework.sink.config_files import newest_config
 
 MARKS = (FACTS, "metrics.jsonl", "summary.json", "exit.json")
+# Where MLflow keeps copies of a run's files, as in mlruns/1/<id>/artifacts.
+COPIES = re.compile(r"[0-9a-f]{32}/artifacts")
 MOST_BYTES = 16 << 20  # of a file
 TAIL_BYTES = 64 << 10  # of metrics.jsonl
 
@@ -62,13 +65,20 @@ def listed_runs(folder: Path) -> list[ListedRun]:
 
 
 def run_dirs(folder: Path) -> Iterator[Path]:
-    """Yield the run directories in and below a folder, in order, without following links."""
+    """Yield the run directories in and below a folder, in order.
+
+    Links are not followed, and copies that MLflow made are no runs.
+    """
     for place, folders, files in os.walk(folder):
         path = Path(place)
         if any(name in files and is_file(path / name) for name in MARKS):
             folders.clear()
             yield path
-        folders[:] = sorted(name for name in folders if ".tmp." not in name)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if ".tmp." not in name and not COPIES.fullmatch(f"{path.name}/{name}")
+        )
 
 
 def is_file(path: Path) -> bool:

@@ -33,6 +33,12 @@ def test_neither_links_nor_leftovers_nor_folders_inside_a_run_are_runs(tmp_path)
     shutil.rmtree(left)
 
 
+def test_copies_that_mlflow_made_are_no_runs(tmp_path):
+    make_run(tmp_path / "mlruns" / "1" / f"{7:032x}" / "artifacts")
+    path = make_run(tmp_path / "mine" / "artifacts")
+    assert list(run_dirs(tmp_path)) == [path]
+
+
 def test_a_folder_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="C373"):
         listed_runs(tmp_path / "none")
