@@ -12,7 +12,14 @@ from framework.config.build import build
 from framework.config.prepare_words import PrepareWords
 from framework.config.signature import static_signature
 from framework.config.targets import MARK_KEYS, Config, split_of, val_sets
-from framework.contracts.records import Field, Manifest, RecordInput, RecordWriter, notes_of
+from framework.contracts.records import (
+    ChecksItems,
+    Field,
+    Manifest,
+    RecordInput,
+    RecordWriter,
+    notes_of,
+)
 from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, DataError, PacelineError
 from framework.pack.engine.jobs import MakeWriter
@@ -189,7 +196,10 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
     if signature is not None:  # MNIST's input has a file called labels
         marks = {key: value for key, value in marks.items() if key not in signature.names}
     plain = {key: value for key, value in block.items() if key not in marks}
-    return marked(build(where, plain, allowed), marks, options.get("max_pixels"))
+    source: RecordInput = build(where, plain, allowed)
+    if isinstance(source, ChecksItems):
+        source.skip_bad = options.get("on_error") == "skip"
+    return marked(source, marks, options.get("max_pixels"))
 
 
 def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:

@@ -442,6 +442,17 @@ class FilePerRecord(Protocol):
 
 
 @runtime_checkable
+class ChecksItems(Protocol):
+    """A capability of an input: it finds bad items before it reads the first.
+
+    With ``skip_bad`` the error of an item is raised when that item is read, so that a caller can
+    skip it.
+    """
+
+    skip_bad: bool
+
+
+@runtime_checkable
 class ReadsArrays(Protocol):
     """A capability of an input: each item is a record, and a range is read at once.
 

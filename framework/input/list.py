@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, final
@@ -78,8 +79,10 @@ class ListInput(RowInput):
     label_pattern: str | None
 
     file_per_record = True
+    skip_bad = False
 
     def __post_init__(self) -> None:
+        self.bad: dict[int, DataError] = {}  # with skip_bad: errors of rows, by their numbers
         self.is_scp = self.path.lower().endswith(".scp")
         self.has_names = self.header and not self.is_scp
         if self.columns is not None:
@@ -136,7 +139,8 @@ class ListInput(RowInput):
     def _roundings(self) -> Iterator[str]:
         for field, numbers in self._numbers.items():
             if numbers.dtype == np.float64:
-                merged = len(np.unique(numbers)) - len(np.unique(numbers.astype(np.float32)))
+                good = np.delete(numbers, [*self.bad])
+                merged = len(np.unique(good)) - len(np.unique(good.astype(np.float32)))
                 if merged:
                     yield (
                         f"{field}: float32 makes {merged} different numbers equal to others; "
@@ -160,16 +164,22 @@ class ListInput(RowInput):
         head, rows = self.lines
         places = {field: self._place(head, column) for field, (_, column) in self.parsed.items()}
         wanted = max(places.values()) + 1
-        for row in rows:
+        for index, row in enumerate(rows):
             if len(row.cells) < wanted:
                 what = f"has {len(row.cells)} columns, {wanted} are wanted"
                 fix = "correct the row, or input.columns"
-                raise DataError(164, self._line(row), what, fix)
-            if self.has_names and any(row.cells[len(head.cells) :]):
+                self._refuse(index, DataError(164, self._line(row), what, fix))
+            elif self.has_names and any(row.cells[len(head.cells) :]):
                 what = f"has {len(row.cells)} columns, the first line {len(head.cells)}"
                 fix = "correct the row: quote a text with a comma in it"
-                raise DataError(164, self._line(row), what, fix)
+                self._refuse(index, DataError(164, self._line(row), what, fix))
         return _Table(rows, places)
+
+    def _refuse(self, index: int, error: DataError) -> None:
+        """Raise the error of a row, or with ``skip_bad`` keep it until the row is read."""
+        if not self.skip_bad:
+            raise error
+        self.bad.setdefault(index, copy(error))  # a copy, which does not hold the stack's frames
 
     def _place(self, head: Line, column: str | int) -> int:
         if isinstance(column, int):
@@ -196,27 +206,61 @@ class ListInput(RowInput):
 
     @cached_property
     def _numbers(self) -> dict[str, np.ndarray]:
-        """The columns of numbers as the table has them: int64 or float64."""
-        rows, places = self.items
+        """The columns of numbers as the table has them: int64 or float64. A bad cell is 0."""
         columns: dict[str, np.ndarray] = {}
+        if self._has_classes:
+            columns["label"] = self._labels[0]
         for field, (kind, _) in self.parsed.items():
-            if kind == "class":
-                columns[field] = np.array(self._labels[0], np.int64)
-            elif kind in DTYPES:
-                place = places[field]
-                numbers = [_number(row.cells[place], kind, self._line(row)) for row in rows]
-                columns[field] = np.array(numbers, DTYPES[kind])
+            if kind in DTYPES:
+                columns[field] = self._number_column(self.items.places[field], kind)
         return columns
 
+    def _number_column(self, place: int, kind: str) -> np.ndarray:
+        rows = self.items.rows
+        if not self.bad:
+            numbers = _good_numbers([row.cells[place] for row in rows], kind)
+            if numbers is not None:
+                return numbers
+        numbers = np.zeros(len(rows), DTYPES[kind])
+        for index, row in enumerate(rows):
+            if index not in self.bad:
+                try:
+                    numbers[index] = _number(row.cells[place], kind, self._line(row))
+                except DataError as error:
+                    self._refuse(index, error)
+        return numbers
+
+    @property
+    def _has_classes(self) -> bool:
+        return self.parsed.get("label", Column("", 0)).kind == "class"
+
     @cached_property
-    def _labels(self) -> tuple[list[int], list[str]]:
-        """A label per row, and the classes, of a column of the kind ``class``."""
+    def _labels(self) -> tuple[np.ndarray, list[str]]:
+        """A label per row, 0 for a bad one, and the classes, of a column of the kind ``class``."""
         rows, places = self.items
-        lines = [self._line(row) for row in rows]
-        cells = [row.cells[places["label"]] for row in rows]
-        pairs = zip(cells, lines, strict=True)
-        names = [class_in(cell, self.pattern, line) for cell, line in pairs]
-        return label_column(names, self.classes, self.path, lines.__getitem__)
+        names: list[str] = []
+        good: list[int] = []  # the rows of the names
+        for index, row in enumerate(rows):
+            if index not in self.bad:
+                try:
+                    cell = row.cells[places["label"]]
+                    names.append(class_in(cell, self.pattern, self._line(row)))
+                    good.append(index)
+                except DataError as error:
+                    self._refuse(index, error)
+        if not names:
+            raise copy(next(iter(self.bad.values())))
+
+        def place(number: int) -> str:
+            return self._line(rows[good[number]])
+
+        def refuse(number: int, error: DataError) -> None:
+            self._refuse(good[number], error)
+
+        numbers, classes = label_column(names, self.classes, self.path, place, refuse=refuse)
+        labels = np.zeros(len(rows), np.int64)
+        labels[good] = numbers
+        return labels, classes
 
     def manifest_without_fields(self) -> Manifest:
         count = len(self.items.rows)
@@ -225,14 +269,17 @@ class ListInput(RowInput):
         return Manifest(count, {}, self._classes(), source=f"list {self.path}")
 
     def _classes(self) -> list[str]:
-        kind = self.parsed.get("label", Column("", 0)).kind
-        if kind == "class":
+        if self._has_classes:
             return self._labels[1]
-        if kind == "int" and self.numbers["label"].min() >= 0:
+        is_int = self.parsed.get("label", Column("", 0)).kind == "int"
+        if is_int and self.numbers["label"].min() >= 0:
             return numbered_classes(int(self.numbers["label"].max()), self.classes, self.path)
         return check_classes((), self.classes, self.path)
 
     def row(self, index: int) -> Row:
+        numbers = self.numbers
+        if index in self.bad:
+            raise copy(self.bad[index])
         paths = self._paths(index)
         if not self.allow_outside:  # all paths are checked before a file is opened
             for path in paths.values():
@@ -241,8 +288,8 @@ class ListInput(RowInput):
         for field in self.parsed:
             if field in paths:
                 row[field] = value_of(read_file(paths[field]), paths[field], self.name(index))
-            elif field in self.numbers:
-                row[field] = self.numbers[field][index : index + 1].reshape(())
+            elif field in numbers:
+                row[field] = numbers[field][index : index + 1].reshape(())
             else:
                 row[field] = self._text(index, field)
         return row
@@ -260,6 +307,8 @@ class ListInput(RowInput):
         """Return the file of each field of a row. DataError D165 if one is not under the root."""
         cells, places = self.items.rows[index].cells, self.items.places
         paths: dict[str, str] = {}
+        if index in self.bad:
+            return paths
         for field, (kind, _) in self.parsed.items():
             if kind == "path":
                 path = paths[field] = os.path.join(self.folder, cells[places[field]])
@@ -274,11 +323,13 @@ class ListInput(RowInput):
             raise DataError(165, self._line(self.items.rows[index]), what, fix)
 
     def key(self, index: int) -> str:
-        rows, places = self.items
-        paths = [field for field, column in self.parsed.items() if column.kind == "path"]
+        cells, places = self.items.rows[index].cells, self.items.places
         if self.is_scp:
-            return rows[index].cells[0]
-        return rows[index].cells[places[paths[0]]] if paths else str(index)
+            return cells[0]
+        for field, column in self.parsed.items():
+            if column.kind == "path" and places[field] < len(cells):
+                return cells[places[field]]
+        return str(index)
 
     def _line(self, row: Line) -> str:
         return f"{self.path}: line {row.number}"
@@ -375,6 +426,20 @@ def _read_scp(path: str) -> Iterator[Line]:
             raise DataError(163, where, what, "keep one of them")
         seen[cells[0]] = number
         yield Line(number, cells)
+
+
+def _good_numbers(texts: Sequence[str], kind: str) -> np.ndarray | None:
+    """Return a column of numbers at once. None if ``_number`` would refuse one of them."""
+    if not all(NUMBER.fullmatch(text.strip()) for text in texts):
+        return None
+    parse = int if kind == "int" else float
+    try:
+        numbers = np.array([parse(text) for text in texts], DTYPES[kind])
+    except (ValueError, OverflowError):
+        return None
+    with np.errstate(over="ignore"):
+        is_good = np.isfinite(numbers.astype(np.float32)).all()
+    return numbers if is_good else None
 
 
 def _number(text: str, kind: str, where: str) -> int | float:

@@ -57,12 +57,17 @@ def number_classes(
     return [numbers[name] for name in names], known
 
 
+def _raise(_: int, error: DataError) -> None:
+    raise error
+
+
 def label_column(
     texts: Sequence[str],
     classes: Sequence[str] | None,
     path: str,
     place: Callable[[int], str],
     group: str = "input",
+    refuse: Callable[[int, DataError], None] = _raise,
 ) -> tuple[list[int], list[str]]:
     """Return a label for each text of a table's column, and the classes.
 
@@ -75,6 +80,7 @@ def label_column(
         path: The table, for errors.
         place: Returns the name of a row in an error.
         group: Where the options stand.
+        refuse: Called with a row and its error; the row's label is 0 if this does not raise it.
 
     Raises:
         DataError: D161 for a class that ``classes`` lacks; D162 for a negative or a huge integer.
@@ -83,15 +89,18 @@ def label_column(
     is_named = classes is not None and set(texts) <= {str(name) for name in classes}
     if is_named or not all(map(INTEGER.fullmatch, integers)):
         return number_classes(texts, classes, path, group)
+    labels: list[int] = []
     for row, text in enumerate(integers):
+        label = text
         if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
             what = f"the label {text[:40]} numbers no class: must be from 0 to {MOST_CLASSES - 1}"
             fix = (
                 "correct it; a plain number needs a field of another name, "
                 "or in a table input.columns={label: int, ...}"
             )
-            raise DataError(162, place(row), what, fix)
-    labels = [int(text) for text in integers]
+            refuse(row, DataError(162, place(row), what, fix))
+            label = "0"
+        labels.append(int(label))
     return labels, numbered_classes(max(labels), classes, path, group)
 
 

@@ -1,15 +1,18 @@
 import contextlib
 import os
 import pickle
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.errors import ConfigError, DataError, PacelineError
 from framework.input.list import ListInput
+from framework.store.open_store import open_store
 from tests.contract.cases import jpeg
 from tests.faults.forked import paceline
 
@@ -235,6 +238,58 @@ def test_what_is_no_such_table_is_named(text, words):
 def test_what_is_no_number_is_named(kind, text):
     with pytest.raises(DataError, match=r"D162.*line 2"):
         _ = _input(f"image,n\n1.jpg,{text}\n", columns={"image": "path", "n": kind}).manifest
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ("2.jpg,NaN,b", "'NaN' is not finite"),
+        ("2.jpg,,b", "'' is not float"),
+        ("2.jpg,2,", "no class in ''"),
+        ("2.jpg,2", "has 2 columns, 3 are wanted"),
+        ("2.jpg,2,big, dog", "has 4 columns, the first line 3"),
+    ],
+)
+def test_packing_can_skip_rows_with_bad_cells(bad, words):
+    _input(f"image,age,label\n1.jpg,1,b\n{bad}\n0.jpg,3,a\n")
+    done = paceline(
+        "pack",
+        "input=list",
+        "input.path=in/list.csv",
+        "input.columns={image: path, age: float, label: class}",
+        "output.path=in/x.h5",
+        "pack.on_error=skip",
+        "workers=1",
+    )
+    assert (done.code, "labels: 0 = a, 1 = b" in done.err) == (8, True), done.err
+    (listed,) = Path("in/x.h5.bad.jsonl").read_text().splitlines()
+    assert words in listed
+    with closing(open_store("in/x.h5")) as store:
+        assert store.read(torch.arange(2))["age"].tolist() == [1, 3]
+
+
+def test_without_skipping_a_bad_cell_ends_packing_before_it_begins():
+    _input("x,label\n" + "1,a\n" * 9 + "nan,a\n")
+    done = paceline("pack", "input=list", "input.path=in/list.csv", "output.path=x.h5", "workers=0")
+    assert (done.code, "line 11: 'nan' is not finite" in done.err) == (3, True), done.err
+    assert not list(Path().glob("x.h5*"))
+
+
+def test_a_skipped_row_makes_no_class():
+    columns = {"x": "float", "label": "class"}
+    source = _input("x,label\n1,5\n2,-1\n3,99999999\n4,0\n", columns=columns)
+    source.skip_bad = True
+    assert (len(source.manifest.classes), sorted(source.bad)) == (6, [1, 2])
+    with pytest.raises(DataError, match=r"D162.*line 3: the label -1 numbers no class"):
+        source.read(1, 2)
+    assert source.read(3, 4).records["label"].tolist() == [0]
+
+
+def test_a_table_without_a_good_row_is_an_error_even_if_rows_may_be_skipped():
+    source = _input("x,label\n1,\n2,\n")
+    source.skip_bad = True
+    with pytest.raises(DataError, match=r"D162.*line 2: no class in ''"):
+        _ = source.manifest
 
 
 @pytest.mark.parametrize(
