@@ -268,9 +268,14 @@ def _in_color(
 
 
 def _has_other_length(value: Any, field: Field) -> bool:
-    """Return whether an array differs from the field in nothing but its number of rows."""
-    if not isinstance(value, np.ndarray) or value.dtype != field.dtype or not value.ndim:
+    """Return whether an array differs from the field in nothing but its number of rows.
+
+    A single number beside a list of numbers does so.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype != field.dtype:
         return False
+    if not value.ndim or not field.shape:
+        return value.ndim + len(field.shape) == 1
     return value.shape[1:] == tuple(field.shape[1:]) and len(value) != field.shape[0]
 
 

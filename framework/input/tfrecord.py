@@ -70,7 +70,8 @@ class TFRecordInput(RowInput):
 
     A record's key is its file's name and its number in it. An Example that does not match its
     checksum is an error. Bytes are an image file, or for ``label`` one of ``classes``. Numbers are
-    int64 or float32; a single number is a scalar. Classes are never collected, since that takes a
+    int64 or float32; a single number is a scalar, unless ``kinds`` says that the field is a list.
+    With the kind ``text``, bytes are UTF-8. Classes are never collected, since that takes a
     second read of all files. ``conf/input/tfrecord.yaml`` describes the options.
     """
 
@@ -129,18 +130,22 @@ class TFRecordInput(RowInput):
             what = f"not a tf.train.Example ({error})"
             raise DataError(166, name, what, "give files of Examples") from error
 
-    def _value(self, field: str, feature: Any, where: str) -> bytes | np.ndarray:
+    def _value(self, field: str, feature: Any, where: str) -> bytes | str | np.ndarray:
         values: dict[str, Any] = {
             "int64_list": np.array(feature.int64_list.value, np.int64),
             "float_list": np.array(feature.float_list.value, np.float32),
         }
         array = values.get(feature.WhichOneof("kind"))
+        kind = self.kinds.get(field)
         if array is not None:
-            return array.reshape(()) if len(array) == 1 else array
+            is_scalar = len(array) == 1 and kind is None
+            return array.reshape(()) if is_scalar else array
         texts = feature.bytes_list.value
         if len(texts) != 1:
             what = f"holds {len(texts)} values"
             raise DataError(167, where, what, "give one image file, or numbers")
+        if kind == "text":
+            return _text(texts[0], field, where)
         return self._class_number(texts[0], where) if field == "label" else texts[0]
 
     def _class_number(self, text: bytes, where: str) -> np.ndarray:
@@ -166,6 +171,14 @@ class TFRecordInput(RowInput):
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self._place(index)[0],)
+
+
+def _text(data: bytes, field: str, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        fix = f"correct it, or add 'input.kinds={{{field}: bytes}}'"
+        raise DataError(162, where, "is not UTF-8 text", fix) from error
 
 
 def _frames(path: str, number: int, crc32c: Callable[[bytes], int]) -> list[Frame]:

@@ -85,7 +85,7 @@ def test_a_label_of_words_is_numbered_by_the_given_classes():
         (
             [_example(0, n=([1, 2], "int")), _example(1, n=([1], "int"))],
             {"n": "n"},
-            r"D167.*int64 \(\).*int64 \(2,\)",
+            r"D167.*int64 \(\).*int64 \(2,\).*'input\.kinds=\{n: ragged\}'",
         ),
         ([_example(0, text=(b"hello", "byte"))], {"x": "text"}, r"D106.*not a readable image"),
         ([], FEATURES, r"D110.*no record"),
@@ -94,6 +94,27 @@ def test_a_label_of_words_is_numbered_by_the_given_classes():
 def test_what_does_not_fit_is_named(examples, features, words):
     with pytest.raises(DataError, match=words):
         _all(_input(examples, features))
+
+
+def test_a_list_of_any_length_may_have_a_single_number():
+    lists = [[1, 2], [5], [7, 8, 9]]
+    source = _input([_example(0, ids=(ids, "int")) for ids in lists], {"ids": "ids"})
+    source.kinds = {"ids": "ragged"}
+    assert [ids.tolist() for ids in _all(source).records["ids"]] == lists
+
+
+def test_bytes_can_be_texts():
+    texts = ["Zürich", ""]
+    source = _input([_example(0, text=(text.encode(), "byte")) for text in texts], {"t": "text"})
+    source.kinds = {"t": "text"}
+    assert [bytes(text).decode() for text in _all(source).records["t"]] == texts
+
+
+def test_a_text_that_is_no_utf8_is_named():
+    source = _input([_example(0, text=(b"\xff", "byte"))], {"t": "text"})
+    source.kinds = {"t": "text"}
+    with pytest.raises(DataError, match=r"D162.*record 0: text: is not UTF-8.*\{t: bytes\}"):
+        _all(source)
 
 
 @pytest.mark.parametrize("features", [None, {}, "image", ["image"]])
