@@ -6,6 +6,7 @@ import io
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from framework.input.rows import Row, RowInput, text_by_field
 from framework.sound.sound_file import SUFFIXES as SOUNDS
 from framework.store.array_values import value_of
 from framework.store.folder_store import SUFFIXES
-from framework.store.foreign import NUMBER, number_of
+from framework.store.foreign import NUMBER, field_name, is_quotable, number_of
 from framework.store.label import (
     check_classes,
     class_in,
@@ -150,13 +151,32 @@ class ListInput(RowInput):
     def _guesses(self) -> tuple[str, ...]:
         if self.columns is not None or not self.has_names:
             return ()
-        head = [name for name in self.lines[0].cells if FIELD.fullmatch(name)]
-        seen = ", ".join(f"{name}: {kind}" for name, kind in self._seen_columns(head).items())
-        if left := [name for name in head if name not in self.parsed]:
-            return (f"columns left out: {', '.join(left)}; take all: 'input.columns={{{seen}}}'",)
+        head = dict.fromkeys(self.lines[0].cells)
+        if left := [name for name in head if name and name not in self.parsed]:
+            return (f"columns left out: {', '.join(left)}; take all: {self._all_columns()}",)
         if {"image", "label"} == self.parsed.keys():
             return ()
-        return (f"columns are taken to be 'input.columns={{{seen}}}'",)
+        return (f"columns are taken to be {self._all_columns()}",)
+
+    def _all_columns(self) -> str:
+        """Return the option that takes all columns which a command line can name."""
+        head, rows = self.lines
+        fields = {name: name for name in head.cells if FIELD.fullmatch(name)}
+        words: list[str] = []
+        for place, name in enumerate(head.cells):
+            if not name or head.cells.count(name) > 1 or not is_quotable(name):
+                continue
+            if name in self.parsed:
+                kind = self.parsed[name].kind
+            else:
+                kind = kind_of(name, [row.cells[place : place + 1] for row in rows])
+            if name in fields:
+                words.append(f"{name}: {kind}")
+            else:
+                field = field_name(name, fields)
+                fields[field] = name
+                words.append(f'{field}: "{kind}:{name}"')
+        return shlex.quote(f"input.columns={{{', '.join(words)}}}")
 
     @cached_property
     def items(self) -> _Table:

@@ -1,6 +1,7 @@
 import contextlib
 import os
 import pickle
+import shlex
 from contextlib import closing
 from pathlib import Path
 
@@ -336,6 +337,17 @@ def test_a_note_names_the_columns_that_are_left_out():
     kinds = "image: path, mask: path, angle: float, count: int, text: text, label: class"
     assert f"'input.columns={{{kinds}}}'" in source.notes[0]
     assert list(source.manifest.fields) == ["image", "label"]
+
+
+def test_the_note_takes_columns_whose_names_have_spaces():
+    _input("image,target value,it's,label\n1.jpg,1.5,3,a\n")
+    words = ["pack", "input=list", "input.path=in/list.csv", "workers=0"]
+    done = paceline(*words, "output.path=x.h5")
+    assert "columns left out: target value, it's; take all: " in done.err
+    choice = done.err.splitlines()[0].partition("take all: ")[2]
+    assert paceline(*words, "output.path=y.h5", *shlex.split(choice)).code == 0
+    with closing(open_store("y.h5")) as store:
+        assert list(store.manifest.fields) == ["image", "target_value", "it_s", "label"]
 
 
 def test_tables_without_labels_or_files_are_records_too():
