@@ -16,7 +16,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from framework.contracts.records import Manifest
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, listed
 from framework.input.file_items import read_file
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.sound.sound_file import SUFFIXES as SOUNDS
@@ -34,6 +34,7 @@ from framework.store.label import (
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "text", "int", "float")
 FILES = (*SUFFIXES, *SOUNDS, ".npy")  # of a column of paths
+WHOLE = re.compile(r"\d+(\.0*)?", re.ASCII)  # 3.0, as pandas writes 3 in a column with gaps
 FIELD = re.compile(r"[^\W\d]\w*")  # a name in a header
 DTYPES = {"int": np.int64, "float": np.float64}
 SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}  # of tables that are no CSV
@@ -134,8 +135,8 @@ class ListInput(RowInput):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The kinds that were guessed or the columns that are left out, and what float32 rounds."""
-        return (*self._guesses(), *self._roundings())
+        """The kinds that were guessed, columns left out, what float32 rounds, doubtful classes."""
+        return (*self._guesses(), *self._roundings(), *self._doubtful_classes())
 
     def _roundings(self) -> Iterator[str]:
         for field, numbers in self._numbers.items():
@@ -147,6 +148,25 @@ class ListInput(RowInput):
                         f"{field}: float32 makes {merged} different numbers equal to others; "
                         "subtract what they share, or pack a Parquet file, whose float64 stays"
                     )
+
+    def _doubtful_classes(self) -> Iterator[str]:
+        if not self._has_classes or self.classes is not None:
+            return
+        names = self._labels[1]
+        alike: dict[str, list[str]] = {}
+        for name in names:
+            alike.setdefault("".join(name.split()).casefold(), []).append(name)
+        groups = [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]
+        if groups:
+            yield (
+                f"label: classes {listed(groups)} differ only in spaces or case; "
+                "make them equal in the table if they are the same"
+            )
+        if kind_of("", [[name] for name in names]) == "float":
+            fix = "to learn numbers, give label the kind float in input.columns"
+            if all(map(WHOLE.fullmatch, names)):
+                fix = r"to number classes by them, add 'input.label_pattern=^(\d+)'"
+            yield f"label: numbers such as {names[0]!r} name classes, in byte order; {fix}"
 
     def _guesses(self) -> tuple[str, ...]:
         if self.columns is not None or not self.has_names:

@@ -391,6 +391,29 @@ def test_a_row_may_end_with_a_comma():
     assert _all(_input("a,b\n1,2,\n3,4,\n")).records["b"].tolist() == [2, 4]
 
 
+def test_a_note_names_classes_that_differ_only_in_spaces_or_case():
+    source = _input("x,label\n1,cat\n2, cat\n3,Dog\n4,dog \n5,emu\n")
+    (note,) = [note for note in source.notes if note.startswith("label: ")]
+    assert "classes ' cat' and 'cat', 'Dog' and 'dog ' differ only in spaces or case" in note
+    assert source.manifest.classes == [" cat", "Dog", "cat", "dog ", "emu"]
+
+
+def test_a_note_says_how_decimals_number_classes():
+    _input("image,label\n1.jpg,3.0\n2.jpg,10.0\n0.jpg,2\n")
+    words = ["pack", "input=list", "input.path=in/list.csv", "workers=0"]
+    done = paceline(*words, "output.path=x.h5")
+    note = "note: label: numbers such as '10.0' name classes, in byte order; "
+    assert note in done.err
+    choice = done.err.partition(note)[2].splitlines()[0].partition(", add ")[2]
+    done = paceline(*words, "output.path=y.h5", *shlex.split(choice))
+    assert "labels: numbers as they are, 0 to 10" in done.err, done.err
+
+
+def test_a_note_says_how_to_learn_numbers_in_place_of_classes():
+    notes = _input("image,label\n1.jpg,0.5\n2.jpg,-1e3\n").notes
+    assert notes[0].endswith("give label the kind float in input.columns")
+
+
 def test_a_note_says_that_float32_makes_numbers_equal():
     source = _input("t,x\n1700000000.5,0.1\n1700000001.5,0.2\n1700000002.5,0.3\n")
     (note,) = [note for note in source.notes if "float32" in note]
