@@ -35,6 +35,7 @@ ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "text", "int", "float")
 FILES = (*SUFFIXES, *SOUNDS, ".npy")  # of a column of paths
 WHOLE = re.compile(r"\d+(\.0*)?", re.ASCII)  # 3.0, as pandas writes 3 in a column with gaps
+JSON = re.compile(r'\s*\{\s*"')  # how a file of JSON lines begins
 FIELD = re.compile(r"[^\W\d]\w*")  # a name in a header
 DTYPES = {"int": np.int64, "float": np.float64}
 SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}  # of tables that are no CSV
@@ -436,11 +437,15 @@ def _read_text(path: str) -> str:
 
 
 def _read_table(path: str) -> Iterator[Line]:
-    """Yield the rows of a TSV (by its name) or CSV file, without empty lines."""
+    """Yield the rows of a TSV (by its name) or CSV file, without empty lines. DataError D164."""
+    content = _read_text(path)
+    if JSON.match(content):
+        fix = "convert it to CSV, or to Parquet for input=parquet"
+        raise DataError(164, path, "holds lines of JSON, not a table", fix)
     delimiter = ","
     if path.lower().endswith((".tsv", ".tab")):
         delimiter = "\t"
-    text = io.StringIO(_read_text(path), newline="")
+    text = io.StringIO(content, newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     try:
         for cells in reader:

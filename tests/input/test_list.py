@@ -215,6 +215,7 @@ def test_paths_are_under_another_root_if_one_is_given():
         ("a;b\n1;2\n", r"D164.*separated by semicolons: 'a;b'; separate them by commas"),
         ("a\tb\n1\t2\n", r"D164.*separated by tabs.*\.tsv"),
         ("a,b\n1,2\n".encode("utf-16"), r"D164.*is a text in UTF-16; convert it to UTF-8"),
+        ('{"image": "1.jpg", "label": 1}\n', r"D164.*holds lines of JSON.*convert it to CSV, or"),
         ('image,label\n"1.jpg,a\n', r"D164.*not a table"),
         ("image,label\n", r"D110.*no row"),
         ("", r"D110.*no row"),
