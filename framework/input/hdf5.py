@@ -25,6 +25,7 @@ from framework.input.rows import (
 )
 from framework.sound.sound_file import is_sound
 from framework.store.array_values import native
+from framework.store.foreign import fields_word
 from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
 from framework.store.kinds import check_present, field_of_kind
 from framework.store.label import check_classes, label_column, numbered_classes
@@ -108,7 +109,7 @@ class HDF5Input:
 
     @cached_property
     def fields(self) -> Mapping[str, str]:
-        """The name of each field's data sets. DataError D112 if there is none."""
+        """The name of each field's data sets. DataError D112 if there is none, D192."""
         fields = self.given or suggested_fields(self.files[0])
         if not fields:
             what = "no dataset of numbers or texts"
@@ -118,11 +119,20 @@ class HDF5Input:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which fields were chosen, if the user did not say."""
+        """Which fields were chosen and which data sets left out, if the user did not say."""
         if self.given is not None:
             return ()
-        chosen = ", ".join(f'{field}: "{name}"' for field, name in self.fields.items())
-        return (f"records are taken to be 'input.fields={{{chosen}}}'",)
+        note = f"records are taken to be '{fields_word(self.fields)}'"
+        if left := self._left_out():
+            note += f"; left out: {listed(left)}"
+        return (note,)
+
+    def _left_out(self) -> list[str]:
+        """Return the data sets that no field has, also those that cannot be packed."""
+        taken = {node.name for nodes in self.table.columns.values() for node in nodes}
+        names = dict.fromkeys(name for file in self.files for name in file.nodes)
+        groups = {name.rpartition("/")[0] for name in names}
+        return [name for name in names if name not in taken | groups]
 
     @cached_property
     def table(self) -> _Table:

@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 
 from framework.contracts.records import LABEL
+from framework.errors import DataError, listed
 from framework.image.header import is_image
 from framework.store.identity import unreadable
 from framework.store.lmdb_btree import any_values
@@ -31,6 +32,7 @@ NUMBER = re.compile(
 LONG = re.compile(r"[+-]?\d{19,}", re.ASCII)  # perhaps a name: float32 would change it
 LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII | re.DOTALL)
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)
+USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 OTHER_WAY = "read it with input=function: 'paceline pack input=function --help'"
 
 
@@ -40,10 +42,26 @@ def pack_command(kind: str, path: str, fields: Mapping[str, str], more: Sequence
     ``fields`` is the value of ``input.fields``: a dataset or a pattern of keys per field. ``more``
     are further words.
     """
-    chosen = ", ".join(f'{field}: "{name}"' for field, name in fields.items())
     output = free_name(path.rstrip("/"))
-    words = [f"input={kind}", f"input.path={path}", f"input.fields={{{chosen}}}", *more]
+    words = [f"input={kind}", f"input.path={path}", fields_word(fields), *more]
     return f"pack it: paceline pack {shell_words(*words, f'output.path={output}')}"
+
+
+def fields_word(fields: Mapping[str, str]) -> str:
+    """Return the word ``input.fields={field: "name"}`` of a command line."""
+    chosen = ", ".join(f'{field}: "{name}"' for field, name in fields.items())
+    return f"input.fields={{{chosen}}}"
+
+
+def example_split(splits: Sequence[str]) -> str:
+    """Return the split that an error takes as an example: that for training, if there is one."""
+    return next((split for split in splits if split.endswith("train")), [*splits, "train"][0])
+
+
+def several_splits(path: str, splits: Sequence[str], word: str) -> DataError:
+    """Return the error D192 for data of several splits. ``word`` names one of them."""
+    what = f"holds several splits: {listed(splits)}"
+    return DataError(192, path, what, f"name one, as in '{word}'")
 
 
 def shell_words(*words: str) -> str:

@@ -6,7 +6,7 @@ Nothing outside of the file is read, and no plugin is run, whatever the file ask
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -20,9 +20,13 @@ from framework.store.foreign import (
     LAST_NUMBER,
     MOST_FIELDS,
     OTHER_WAY,
+    USUAL_SPLITS,
+    example_split,
     field_name,
+    fields_word,
     is_quotable,
     pack_command,
+    several_splits,
 )
 from framework.store.identity import check_exists
 
@@ -284,9 +288,13 @@ def _is_plain(dtype: Any) -> bool:
 def hdf5_advice(path: str) -> str:
     """Suggest how to pack another program's HDF5 file: by a command, or by ``input=function``."""
     try:
-        fields = suggested_fields(ForeignHDF5(path))
+        datasets = _usable(ForeignHDF5(path))
     except DataError:
         return OTHER_WAY
+    if splits := _splits(datasets):
+        command = pack_command("hdf5", path, _fields_of_split(datasets, splits))
+        return f"choose one of its splits ({', '.join(splits)}), and {command}"
+    fields = _fields_of(datasets)
     return pack_command("hdf5", path, fields) if fields else OTHER_WAY
 
 
@@ -295,8 +303,39 @@ def suggested_fields(file: ForeignHDF5) -> dict[str, str]:
 
     Many data sets, or several in groups that all have lengths of their own, are records. Of a few
     the records have the length that most of them share.
+
+    Raises:
+        DataError: D192 if the file has a group per split.
     """
     datasets = _usable(file)
+    if splits := _splits(datasets):
+        word = fields_word(_fields_of_split(datasets, splits))
+        raise several_splits(file.path, splits, word)
+    return _fields_of(datasets)
+
+
+def _splits(datasets: Iterable[str]) -> list[str]:
+    """Return the groups at the top that are splits by their names, if they are several."""
+    groups = {name.partition("/")[0] for name in datasets if "/" in name}
+    splits = sorted(group for group in groups if group.lower() in USUAL_SPLITS)
+    return splits if len(splits) > 1 else []
+
+
+def _fields_of_split(datasets: Mapping[str, Dataset], splits: Sequence[str]) -> dict[str, str]:
+    """Return what ``suggested_fields`` describes, for one of several splits."""
+    split = example_split(splits)
+    fields = _fields_of(_in_groups(datasets, splits))
+    if not all(path.startswith("*/") for path in fields.values()):
+        fields = _fields_of(_in_groups(datasets, [split]))
+    fields = fields or {"value": "*/*"}
+    return {field: f"{split}/{path.partition('/')[2]}" for field, path in fields.items()}
+
+
+def _in_groups(datasets: Mapping[str, Dataset], groups: Sequence[str]) -> dict[str, Dataset]:
+    return {name: data for name, data in datasets.items() if name.partition("/")[0] in groups}
+
+
+def _fields_of(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     lengths = {name: data.shape[0] for name, data in datasets.items() if is_column(data)}
     counts = Counter(lengths.values())
     in_groups = sum("/" in name for name in lengths) > 2

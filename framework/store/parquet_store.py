@@ -37,6 +37,7 @@ from framework.store.column_files import (
     names_of_classes,
 )
 from framework.store.file_format import COLUMNS, refuse_other
+from framework.store.foreign import USUAL_SPLITS, example_split, several_splits
 from framework.store.gather_rows import merged, ragged_of, taken
 from framework.store.kinds import (
     OF_STRINGS,
@@ -60,7 +61,6 @@ STATE = "state.json"
 SPLITS = "dataset_dict.json"
 # The Hugging Face Hub appends this to the split in a file's name, as in train-00000-of-00002.
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
-USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 
 
 @final
@@ -472,8 +472,5 @@ def _splits_in(path: str, files: Sequence[str]) -> list[str]:
 
 
 def _several_splits(path: str, splits: Sequence[str], ending: str, group: str) -> DataError:
-    example = next((split for split in splits if split.endswith("train")), [*splits, "train"][0])
-    what = f"holds several splits: {listed(splits)}"
     key = "data.train" if group == "data" else "input.path"
-    fix = f"name one, as in '{key}={path}/{example}{ending}'"
-    return DataError(192, path, what, fix)
+    return several_splits(path, splits, f"{key}={path}/{example_split(splits)}{ending}")

@@ -76,8 +76,17 @@ def test_fields_choose_and_name_data_sets():
 
 
 def test_without_fields_a_note_says_which_were_taken():
-    source = HDF5Input(_hdf5(x=X, label=LABEL, mean=X[:3]))
+    source = HDF5Input(_hdf5(x=X, label=LABEL))
     assert source.notes == ('records are taken to be \'input.fields={label: "label", x: "x"}\'',)
+
+
+def test_the_note_names_the_data_sets_that_are_left_out():
+    pairs = np.zeros(len(X), "i4,f4")
+    (note,) = HDF5Input(_hdf5(x=X, label=LABEL, mean=X[:3], pairs=pairs)).notes
+    assert note.endswith("}'; left out: mean, pairs")
+    groups = {f"r{number}__{name}": X for number in range(9) for name in "xy"}
+    (note,) = HDF5Input(_hdf5(**groups, r0__z=X)).notes
+    assert note.endswith("""input.fields={x: "*/x", y: "*/y"}'; left out: r0/z""")
 
 
 def test_texts_and_rows_of_any_length_are_fields():

@@ -1,4 +1,5 @@
 import pickle
+import re
 import struct
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from framework.errors import DataError
-from framework.store.foreign_hdf5 import ForeignHDF5, own_dataset, suggested_fields
+from framework.store.foreign_hdf5 import ForeignHDF5, hdf5_advice, own_dataset, suggested_fields
 
 
 def _file(**datasets):
@@ -60,6 +61,22 @@ def test_a_data_set_that_declares_more_than_its_file_holds_is_left_out():
 def test_records_are_guessed(names, fields):
     file = _file(**{name.replace("/", "__"): np.zeros(3) for name in names})
     assert suggested_fields(file) == fields
+
+
+@pytest.mark.parametrize(
+    ("names", "word"),
+    [
+        ([f"{s}/rec {n}/img" for s in ("train", "val") for n in range(9)], 'img: "train/*/img"'),
+        (("train/x", "train/y", "test/x", "test/y"), 'x: "train/x", y: "train/y"'),
+        (("Test/x", "valid/x", "mean"), 'x: "Test/x"'),
+    ],
+)
+def test_groups_that_are_splits_are_not_merged(names, word):
+    file = _file(**{name.replace("/", "__"): np.zeros(2 + ("train" in name)) for name in names})
+    word = re.escape(f"'input.fields={{{word}}}'")
+    with pytest.raises(DataError, match=rf"D192.*several splits: .*name one, as in {word}"):
+        suggested_fields(file)
+    assert re.search(f"choose one of its splits.*pack it: .*{word}", hdf5_advice("x.h5"))
 
 
 def test_a_link_is_not_followed():
