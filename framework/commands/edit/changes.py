@@ -16,7 +16,7 @@ from framework.input.store import StoreInput
 from framework.order.select import chosen
 from framework.pack.engine.publish import as_written, keys_of, spans
 from framework.store.columns import StoreFacts, column_of, is_number
-from framework.store.label import label_column
+from framework.store.label import INTEGER
 from framework.store.layered import DROPPED
 from framework.store.open_store import open_store
 from framework.store.versions import files_of
@@ -156,14 +156,13 @@ def _replaceable(manifest: Manifest, name: str, path: str) -> Field:
 
 
 def _new_values(table: ValueTable, name: str, manifest: Manifest) -> Any:
-    """Return the values of a column as a writer takes them. DataError D161, D162 or D253."""
+    """Return the values of a column as a writer takes them. DataError D161 or D253."""
     field = manifest.fields[name]
     cells = table.cells(name)
     if field.kind == "text":
         return [np.frombuffer(cell.encode(errors="surrogateescape"), np.uint8) for cell in cells]
     if name == "label" and manifest.classes:
-        labels, _ = label_column(cells, manifest.classes, table.path, table.place)
-        return np.array(labels, field.dtype)
+        return np.array(_labels(cells, manifest.classes, table), field.dtype)
     values = np.zeros(len(cells), field.dtype)
     for row, cell in enumerate(cells):
         try:
@@ -172,6 +171,22 @@ def _new_values(table: ValueTable, name: str, manifest: Manifest) -> Any:
             what = f"{cell[:40]!r} is not {field.dtype}"
             raise DataError(253, table.place(row), what, f"correct the column {name}") from error
     return values
+
+
+def _labels(cells: Sequence[str], classes: Sequence[str], table: ValueTable) -> list[int]:
+    """Return the label in each cell: the name of a class, or else its number. DataError D161."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    labels: list[int] = []
+    for row, cell in enumerate(cells):
+        number = numbers.get(cell, -1)
+        if number < 0 and INTEGER.fullmatch(cell.strip()):
+            number = int(cell.strip()[:20])
+        if not 0 <= number < len(classes):
+            what = f"{cell[:40]!r} is neither a class of the store nor the number of one"
+            fix = f"choose from {listed(classes)}; append= of a store with another class adds it"
+            raise DataError(161, table.place(row), what, fix)
+        labels.append(number)
+    return labels
 
 
 def _number(cell: str, dtype: np.dtype[Any]) -> Any:

@@ -79,11 +79,26 @@ def test_labels_are_names_or_numbers_of_classes():
     assert list(open_store(path).manifest.class_counts) == [2, 1, 3]
 
 
-@pytest.mark.parametrize("label", ["dog", "3", "-1"])
+def test_a_table_mixes_names_and_numbers_of_classes():
+    path = write_store("d.h5", make_records(6))
+    edit(path, "relabel", write_lines("mixed.csv", ["index,label", "0,c", "1, 2", "2,a"]))
+    assert labels(path) == [2, 2, 0, 0, 1, 2]
+
+
+def test_a_label_that_is_a_name_and_a_number_is_the_name():
+    writer = HDF5Writer("d.h5", fields=FIELDS, num_records=3)
+    writer.write(make_records(3), list("xyz"))
+    writer.close(Manifest(3, FIELDS, ["7", "0", "1"]))
+    edit("d.h5", "relabel", write_lines("t.csv", ["index,label", "0,1", "1,2", "2,7"]))
+    assert labels("d.h5") == [2, 2, 0]
+
+
+@pytest.mark.parametrize("label", ["dog", "3", "-1", "9" * 50])
 def test_a_label_that_is_no_class_is_refused(label):
     path = write_store("d.h5", make_records(6))
-    with pytest.raises(DataError, match=r"D16[12]"):
-        edit(path, "relabel", write_lines("t.csv", ["index,label", f"0,{label}"]))
+    words = r"D161.*t\.csv: line 3: '.*neither a class.*choose from a, b, c; append= of a store"
+    with pytest.raises(DataError, match=words):
+        edit(path, "relabel", write_lines("t.csv", ["index,label", "1,a", f"0,{label}"]))
 
 
 def test_texts_and_numbers_are_replaced():
