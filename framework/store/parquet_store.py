@@ -37,7 +37,7 @@ from framework.store.column_files import (
     names_of_classes,
 )
 from framework.store.file_format import COLUMNS, refuse_other
-from framework.store.foreign import USUAL_SPLITS, example_split, several_splits
+from framework.store.foreign import MOST_FIELDS, USUAL_SPLITS, example_split, several_splits
 from framework.store.gather_rows import merged, ragged_of, taken
 from framework.store.kinds import (
     OF_STRINGS,
@@ -199,8 +199,12 @@ class ParquetStore:
         schema = self._files.schema
         names = [name for name in schema.names if name != without]
         names = [name for name in names if form_of(schema.field(name).type, name == LABEL)]
-        chosen = ", ".join(f"{name}: {name}" for name in names[:4]) or "image: image"
-        return f"'{self.group}.fields={{{chosen}}}'"
+        shown = names[:MOST_FIELDS]
+        chosen = ", ".join(f"{name}: {name}" for name in shown) or "image: image"
+        more = ""
+        if len(shown) < len(names):
+            more = f" and {len(names) - len(shown)} more columns"
+        return f"'{self.group}.fields={{{chosen}}}'{more}"
 
     @cached_property
     def _tally(self) -> dict[Any, int]:

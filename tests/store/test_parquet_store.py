@@ -161,6 +161,15 @@ def test_a_column_that_no_store_holds_is_named_with_the_way_to_choose_others(col
 
 
 @pytest.mark.parametrize(
+    ("count", "more"), [(9, r"x8: x8\}'$"), (30, r"x15: x15\}' and 14 more columns$")]
+)
+def test_advice_names_all_columns_or_how_many_more(count, more):
+    columns = {f"x{number}": [number] for number in range(count)}
+    with pytest.raises(DataError, match=rf"D167.*fields=\{{x0: x0, x1: x1, .*{more}"):
+        _ = ParquetStore(_write({**columns, "bad": [{"x": 1}]})).manifest
+
+
+@pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({}, "must map at least one field to a name"),
