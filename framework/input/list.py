@@ -19,9 +19,8 @@ from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError, listed
 from framework.input.file_items import read_file
 from framework.input.rows import Row, RowInput, text_by_field
-from framework.sound.sound_file import SUFFIXES as SOUNDS
 from framework.store.array_values import value_of
-from framework.store.folder_store import SUFFIXES
+from framework.store.folder_store import FILES
 from framework.store.foreign import NUMBER, field_name, is_quotable, number_of
 from framework.store.label import (
     check_classes,
@@ -33,7 +32,6 @@ from framework.store.label import (
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "text", "int", "float")
-FILES = (*SUFFIXES, *SOUNDS, ".npy")  # of a column of paths
 WHOLE = re.compile(r"\d+(\.0*)?", re.ASCII)  # 3.0, as pandas writes 3 in a column with gaps
 JSON = re.compile(r'\s*\{\s*"')  # how a file of JSON lines begins
 FIELD = re.compile(r"[^\W\d]\w*")  # a name in a header

@@ -13,6 +13,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
 from framework.image.decode import BadImage, encode_png, image_suffix, shared_channels
+from framework.sound.sound_file import SUFFIXES as SOUNDS
 from framework.store.file_format import refuse_other
 from framework.store.identity import unreadable
 from framework.store.read_files import read_files
@@ -21,6 +22,7 @@ from framework.system.durable import sync, temporary_name
 
 PARTS = ".parts"  # the ending of a folder that packing is still writing
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+FILES = (*SUFFIXES, *SOUNDS, ".npy")  # of a column of paths
 FOLLOW_KEY = "data.follow_links"
 LONGEST_NAME = 240  # bytes of a class name; file systems allow 255, and we prepend "named-"
 

@@ -13,7 +13,8 @@ into memory, so that any row can be read alone.
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, final
 
@@ -37,6 +38,7 @@ from framework.store.column_files import (
     names_of_classes,
 )
 from framework.store.file_format import COLUMNS, refuse_other
+from framework.store.folder_store import FILES
 from framework.store.foreign import MOST_FIELDS, USUAL_SPLITS, example_split, several_splits
 from framework.store.gather_rows import merged, ragged_of, taken
 from framework.store.kinds import (
@@ -309,7 +311,26 @@ class ParquetStore:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what random order costs, if the groups do not fit the cache."""
+        """Columns of paths, and what random order costs if the groups do not fit the cache."""
+        return (*self._notes_on_paths(), *self._notes_on_order())
+
+    def _notes_on_paths(self) -> Iterator[str]:
+        """Say which columns hold paths of files, by their first row, and how to pack the files."""
+        for field, column in self._columns.items():
+            if column.form != "text" or field in self.kinds:
+                continue
+            text = ""
+            with suppress(DataError):  # reading the row will say what is wrong with it
+                text = bytes(self._value(field, 0)[0]).decode(errors="replace")
+            if text.lower().endswith(FILES):
+                yield (
+                    f"{self.path}: the column {column.name} holds paths of files, such as "
+                    f"{text[:100]!r}, and stays text; to pack the files, write the table with "
+                    "pandas' to_csv('table.csv', index=False), then 'paceline pack input=list "
+                    "input.path=table.csv'"
+                )
+
+    def _notes_on_order(self) -> tuple[str, ...]:
         if not self.is_random:
             return ()
         group, _ = self._files.place(0)

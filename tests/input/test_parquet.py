@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,12 @@ def test_a_packed_store_holds_the_rows():
     assert plain(store.read(torch.arange(7))) == plain(records)
     assert store.manifest.class_counts == [3, 2, 2]
     store.close()
+
+
+def test_a_column_of_paths_is_noted_with_the_way_to_pack_the_files():
+    records = {**encoded_records(2), "file": np.array(["img/a.png", "img/b.png"])}
+    (note,) = ParquetInput(write_parquet("x.parquet", records)).notes
+    assert "paceline pack input=list input.path=table.csv" in note
 
 
 def test_errors_name_the_options_of_packing():

@@ -350,6 +350,21 @@ def test_threads_share_the_decoding_of_a_group():
     assert results == [results[0]] * 8
 
 
+@pytest.mark.parametrize(
+    ("texts", "kinds", "count"),
+    [
+        (["img/a.PNG", None], {}, 1),
+        (["img/a.png"], {"x": "text"}, 0),
+        (["a caption", "a.png"], {}, 0),
+        ([None, "a.png"], {}, 0),
+    ],
+)
+def test_a_column_of_paths_is_noted(texts, kinds, count):
+    notes = ParquetStore(_write({"x": texts}), kinds=kinds).notes
+    words = "the column x holds paths of files, such as 'img/a.PNG', and stays text"
+    assert [words in note for note in notes] == [True] * count
+
+
 def test_random_order_over_more_than_the_cache_is_noted():
     store = ParquetStore(_write({"x": np.arange(10**6)}, row_group_size=10**5), cache_mb=1)
     assert store.notes == ()
