@@ -1,10 +1,12 @@
-"""Formats of files by their content, and which choice reads each of them."""
+"""Formats of files by their content or name, and which choice reads each of them."""
 
 import os
+import zlib
+from contextlib import suppress
 from typing import NamedTuple
 
 from framework.errors import DataError
-from framework.store.foreign import free_name, shell_words
+from framework.store.foreign import NPY, free_name, shell_words
 from framework.store.identity import read_head
 from framework.store.lmdb_btree import META_MAGIC
 
@@ -13,6 +15,11 @@ HEAD_BYTES = 20
 TAR_MAGIC = b"ustar"  # at byte 257
 TAR_MAGIC_AT = 257
 COLUMNS = (".parquet", ".arrow")
+TABLES = (".csv", ".tsv", ".tab", ".scp")
+FEATURES = "input.features={image: image/encoded, label: image/class/label}"  # the usual ones
+GZIP = b"\x1f\x8b"
+GZIP_BITS = 31  # zlib's number for data with gzip's header
+IDX = b"\0\0\x08"  # of an IDX file of bytes; the number of dimensions follows
 
 
 class Format(NamedTuple):
@@ -79,6 +86,8 @@ def refuse_other(path: str, choice: str) -> None:
     A path without a format that is known passes.
     """
     present = format_of(path)
+    if present is None and os.path.isfile(path):
+        _refuse_input(path)
     if present is None or present.choice == choice:
         return
     if choice in ("hdf5", "lmdb") and present not in PACKED:
@@ -93,11 +102,49 @@ def refuse_unpacked(path: str) -> None:
 
 
 def _not_packed(path: str, present: Format) -> DataError:
-    words = shell_words(
-        f"input={present.choice}",
-        f"input.path={path}",
-        f"output.path={free_name(path.rstrip('/'))}",
-    )
+    command = _pack_command(path, f"input={present.choice}", f"input.path={path}")
     what = f"is {present.name}, but not a Paceline store"
-    fix = f"read it as it lies with data={present.choice}, or pack it: paceline pack {words}"
+    fix = f"read it as it lies with data={present.choice}, or pack it: {command}"
     return DataError(103, path, what, fix)
+
+
+def _pack_command(path: str, *words: str) -> str:
+    output = f"output.path={free_name(path.rstrip('/'))}"
+    return f"paceline pack {shell_words(*words, output)}"
+
+
+def _refuse_input(path: str) -> None:
+    """Raise DataError D103 for a file that only packing reads, with the command that packs it."""
+    head = read_head(path, TAR_MAGIC_AT)
+    name = os.path.basename(path).lower()
+    words = [f"input.path={path}"]
+    if head.startswith(NPY) or (name.endswith(".npz") and head.startswith(b"PK")):
+        what, words = "a .npy or .npz file", ["input=arrays", *words]
+    elif name.endswith(TABLES):
+        what, words = "a table", ["input=list", *words]
+    elif ".tfrecord" in name:
+        what, words = "a TFRecord file", ["input=tfrecord", *words, FEATURES]
+    elif num_dimensions := _idx_dimensions(head):
+        what, words = "an IDX file", ["input=idx", *_idx_words(path, num_dimensions)]
+    else:
+        return
+    what = f"is {what}, but not a Paceline store"
+    command = _pack_command(path, *words)
+    raise DataError(103, path, what, f"pack it: {command}")
+
+
+def _idx_dimensions(head: bytes) -> int:
+    """Return the dimensions of the array in an IDX file, gzipped or not; 0 for another file."""
+    if head.startswith(GZIP):
+        with suppress(zlib.error):
+            head = zlib.decompressobj(GZIP_BITS).decompress(head, HEAD_BYTES)
+    return head[len(IDX)] if head.startswith(IDX) and len(head) > len(IDX) else 0
+
+
+def _idx_words(path: str, num_dimensions: int) -> list[str]:
+    """Return the words that name a file of images or labels, and the other one."""
+    if num_dimensions > 1:
+        labels = path.replace("images-idx3", "labels-idx1")
+        return [f"input.images={path}", f"input.labels={labels if labels != path else 'LABELS'}"]
+    images = path.replace("labels-idx1", "images-idx3")
+    return [f"input.images={images if images != path else 'IMAGES'}", f"input.labels={path}"]

@@ -71,7 +71,7 @@ def shell_words(*words: str) -> str:
 
 def _quoted_word(word: str) -> str:
     key, _, value = word.partition("=")
-    if not key.endswith(".path"):
+    if not key.endswith((".path", ".images", ".labels")):
         return word
     return f"{key}={_quoted(value)}"
 

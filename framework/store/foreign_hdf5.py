@@ -77,7 +77,7 @@ def open_hdf5(path: str) -> h5py.File:
         raise DataError(101, path, what, "give read permission") from error
     except OSError as error:
         what = "not an HDF5 file"
-        fix = "pack it again; if it has another format, choose the data= of that format"
+        fix = "pack it again; if it has another format, choose the input= that packs it"
         if "truncated" in str(error):
             what = "truncated"
             fix = "download, copy or pack it again"

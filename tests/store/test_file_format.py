@@ -1,5 +1,6 @@
 """A file of another format is refused with the choice that reads it."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -74,6 +75,34 @@ def test_the_choices_of_unpacked_files_name_the_right_one(files, store, own):
         if choice != own:
             with pytest.raises(DataError, match=rf"D103.*data={own} does not read.*data={choice}"):
                 store(paths[0])
+
+
+IDX = b"\0\0\x08"
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "words"),
+    [
+        ("x", b"\x93NUMPY", "input=arrays input.path=x output.path=x.packed.h5"),
+        ("x.npz", b"PK\3\4", "input=arrays input.path=x.npz output.path=x.packed.h5"),
+        ("a b.csv", b"image,label\n", """input=list 'input.path="a b.csv"'"""),
+        ("x.tfrecord-00000", b"\1", "input=tfrecord .*'input.features={image: image/encoded,"),
+        ("x.gz", gzip.compress(IDX + b"\3"), "input=idx input.images=x.gz input.labels=LABELS"),
+        ("x", IDX + b"\1", "input=idx input.images=IMAGES input.labels=x"),
+        (
+            "train-labels-idx1-ubyte",
+            IDX + b"\1",
+            "input=idx input.images=train-images-idx3-ubyte input.labels=train-labels-idx1-ubyte",
+        ),
+    ],
+)
+def test_files_that_only_packing_reads_are_answered_with_its_command(name, head, words):
+    Path(name).write_bytes(head)
+    for make in (HDF5Store, LMDBStore, open_store):
+        with pytest.raises(DataError, match=rf"D103.*pack it: paceline pack {words}"):
+            _ = make(name).manifest
+    with pytest.raises(DataError, match="D103"):
+        ParquetStore(name)
 
 
 def test_a_folder_of_images_is_none_of_them(files):
