@@ -121,7 +121,7 @@ def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
     else:
         names = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=os.fsencode)
     if not names:
-        what = " ".join(f"no file {'or '.join(suffixes)} here".split())
+        what = " ".join(f"no file {' or '.join(suffixes)} here".split())
         raise DataError(101, path, what, "give a file, a folder, or a pattern such as 'train-*'")
     return names
 

@@ -7,7 +7,7 @@ from framework.errors import DataError
 from framework.input.folder import FolderInput
 from framework.input.pairs import PairsInput
 from framework.store.folder_store import FolderStore
-from framework.store.walk_tree import walk
+from framework.store.walk_tree import named_files, walk
 from tests.contract.cases import jpeg
 from tests.faults.forked import paceline
 
@@ -187,3 +187,9 @@ def test_a_run_on_a_folder_says_how_many_links_were_skipped():
     done = paceline(*words, *model)
     assert done.code == 0, done.err
     assert "note: in: 1 symbolic link was skipped" in done.out + done.err
+
+
+def test_a_folder_without_the_wanted_files_names_their_endings():
+    os.makedirs("empty")
+    with pytest.raises(DataError, match=r"D101.*no file \.parquet or \.arrow here"):
+        named_files("empty", (".parquet", ".arrow"))
