@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -105,11 +106,13 @@ def unknown_key(
     if key in known and _is_added_or_removed(key, arguments):
         what = "is there, and has another value than the line says"
         return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
+    if key in known and config_dir is not None and Path(config_dir, *key.split(".")).is_dir():
+        what = "is also a folder of configurations, in which Hydra looks for the value"
+        return ConfigError(102, key, what, f"rename the folder {key} of --config-dir")
     if key in known:  # as data=a.h5, where a command has the block data and not the group
         below = [name for name in known if name.startswith(f"{key}.")]
-        fix = f"give {listed(below)}" if below else f"rename the folder {key} of --config-dir"
-        what = "is also a folder of configurations, in which Hydra looks for the value"
-        return ConfigError(102, key, what, fix)
+        fix = f"give {listed(below)}" if below else f"put a + before it: +{key}={{NAME: VALUE}}"
+        return ConfigError(102, key, "is a block of keys, and takes no other value", fix)
     if choices := _choices_with(command, key):
         group = key.split(".", maxsplit=1)[0]
         words = " or ".join(f"{group}={name}" for name in choices)
@@ -118,7 +121,10 @@ def unknown_key(
             fix = f"choose {words}, which has it"
         return ConfigError(102, key, f"the chosen {group} has no such key", fix)
     block, _, name = key.rpartition(".")
-    target = _target_of(config, block)
+    if _block_of(config, block) == {}:
+        what = f"{block} has no keys yet"
+        return ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
+    target = (_block_of(config, block) or {}).get("_target_", "")
     signature = static_signature(target) if target else None
     taken = () if signature is None else signature.names
     if name in taken:
@@ -172,11 +178,11 @@ def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[
     return _asked(command, composed, config_dir, {})
 
 
-def _target_of(config: Any, block: str) -> str:
-    """Return the class or function that a block configures; "" if it has none."""
-    for part in block.split("."):
+def _block_of(config: Any, place: str) -> dict[str, Any] | None:
+    """Return the block with a dotted name, or None."""
+    for part in place.split("."):
         config = config.get(part) if isinstance(config, dict) else None
-    return config.get("_target_", "") if isinstance(config, dict) else ""
+    return config if isinstance(config, dict) else None
 
 
 def _asked(

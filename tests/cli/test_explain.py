@@ -37,6 +37,21 @@ def test_a_block_with_the_name_of_a_group_names_its_keys():
     assert "leave out the + or ~" not in text
 
 
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("objective.weights", r"put a + before it: +objective.weights={NAME: VALUE}"),
+        ("objective.weights.mm", "put a + before it: +objective.weights.mm=VALUE"),
+    ],
+)
+def test_an_empty_block_takes_new_keys_with_a_plus(key, words):
+    assert words in str(unknown_key("train", ["objective=loss"], key, None))
+
+
+def test_a_key_below_a_value_is_unknown():
+    assert "no such key" in str(unknown_key("train", [], "batch_size.x", None))
+
+
 def test_a_key_with_the_name_of_a_users_folder_names_the_folder():
     Path("mine/store").mkdir(parents=True)
     text = str(unknown_key("inspect", ["store=a.h5"], "store", "mine"))
