@@ -103,16 +103,8 @@ def unknown_key(
     """Return the ConfigError C102 for a key that is not there, with the nearest one."""
     config = _chosen(command, arguments, config_dir)
     known = _keys(command, config)
-    if key in known and _is_added_or_removed(key, arguments):
-        what = "is there, and has another value than the line says"
-        return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
-    if key in known and config_dir is not None and Path(config_dir, *key.split(".")).is_dir():
-        what = "is also a folder of configurations, in which Hydra looks for the value"
-        return ConfigError(102, key, what, f"rename the folder {key} of --config-dir")
-    if key in known:  # as data=a.h5, where a command has the block data and not the group
-        below = [name for name in known if name.startswith(f"{key}.")]
-        fix = f"give {listed(below)}" if below else f"put a + before it: +{key}={{NAME: VALUE}}"
-        return ConfigError(102, key, "is a block of keys, and takes no other value", fix)
+    if key in known:
+        return _known_key(arguments, key, config_dir, known)
     if choices := _choices_with(command, key):
         group = key.split(".", maxsplit=1)[0]
         words = " or ".join(f"{group}={name}" for name in choices)
@@ -136,6 +128,24 @@ def unknown_key(
         # A misspelled group is nearer to the groups than to dotted keys.
         hint = did_you_mean(key, [name for name in known if "." not in name])
     return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
+
+
+def _known_key(
+    arguments: list[str], key: str, config_dir: str | None, known: Sequence[str]
+) -> ConfigError:
+    """Return the ConfigError C102 for a key that is there, but takes no such value."""
+    if _is_added_or_removed(key, arguments):
+        what = "is there, and has another value than the line says"
+        return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
+    if any(word.startswith(f"{key}={{") for word in arguments):
+        what = "the block there lacks one of the keys"
+        return ConfigError(102, key, what, f"put ++ before it: ++{key}={{NAME: VALUE}}")
+    if config_dir is not None and Path(config_dir, *key.split(".")).is_dir():
+        what = "is also a folder of configurations, in which Hydra looks for the value"
+        return ConfigError(102, key, what, f"rename the folder {key} of --config-dir")
+    # as data=a.h5, where a command has the block data and not the group
+    below = [name for name in known if name.startswith(f"{key}.")]
+    return ConfigError(102, key, "is a block of keys", f"give {listed(below)}")
 
 
 def _is_added_or_removed(key: str, arguments: list[str]) -> bool:
