@@ -142,6 +142,7 @@ class _Step:
         }
         self._start = {name: buffer.clone() for name, buffer in model.named_buffers()}
         self._versions = self._current_versions()
+        self._used = [False] * len(self._parameters)  # by a part of this rank
         self._sum = PairwiseSum()
         # The same seed on all ranks, which draw nothing else between steps.
         self._seed = int(torch.randint(_SEEDS, ()))
@@ -158,12 +159,22 @@ class _Step:
 
     @torch.no_grad()
     def end(self) -> None:
-        """Add the part's gradients and buffers to the sum. An unused parameter has zeros."""
+        """Add to the sum: the part's gradients, which of them there are, and its buffers.
+
+        A parameter without a gradient adds zeros.
+        """
         self._check()
         gradients = [_gradient(parameter) for parameter in self._parameters.values()]
+        flags = gradients[0].real.new_ones(len(gradients))
+        for number, parameter in enumerate(self._parameters.values()):
+            if parameter.grad is None:
+                flags[number] = 0
+            else:
+                self._used[number] = True
         buffers = zip(_reals(self._model.buffers()), _reals(self._start.values()), strict=True)
         values = [self._value(buffer, start) for buffer, start in buffers]
-        everything = torch.cat([tensor.flatten() for tensor in (*_reals(gradients), *values)])
+        tensors = (*_reals(gradients), flags, *values)
+        everything = torch.cat([tensor.flatten() for tensor in tensors])
         # Divide before the sum, which could overflow.
         self._sum.add(everything.div_(self._count))
         self.num_passes += 1
@@ -207,19 +218,24 @@ class _Step:
 
     @torch.no_grad()
     def finish(self, exchanged: Callable[[Tensor], Tensor]) -> None:
-        """Give the model the means over the parts."""
+        """Give the model the means over the parts. Without any part's gradient, it is None."""
         # Fused optimizers want gradients with the memory layout of the weights.
         gradients = [torch.empty_like(parameter) for parameter in self._parameters.values()]
         reals = _reals(gradients)
         buffers = _reals(self._model.buffers())
         starts = _reals(self._start.values())
-        sizes = [tensor.numel() for tensor in reals] + [1 + own.numel() for own in buffers]
+        sizes = [tensor.numel() for tensor in reals]
+        sizes += [len(reals), *(1 + own.numel() for own in buffers)]
         means = exchanged(self._sum.total()).split(sizes)
         for gradient, mean in zip(reals, means, strict=False):
             gradient.copy_(mean.view(gradient.shape))
-        for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
-            parameter.grad = gradient
-        for buffer, start, values in zip(buffers, starts, means[len(reals) :], strict=True):
+        used = self._used
+        if not all(used):  # otherwise the host need not wait for a GPU
+            used = means[len(reals)].tolist()
+        pairs = zip(self._parameters.values(), gradients, strict=True)
+        for (parameter, gradient), is_used in zip(pairs, used, strict=True):
+            parameter.grad = gradient if is_used else None
+        for buffer, start, values in zip(buffers, starts, means[len(reals) + 1 :], strict=True):
             mean = values[1:].view(buffer.shape)
             if not buffer.is_floating_point():
                 mean = start.long() + mean.round().long()

@@ -60,6 +60,12 @@ def gradients(module):
     return flat(parameter.grad for parameter in module.parameters())
 
 
+def gradients_by_name(module):
+    """Return the gradients of those parameters that have one."""
+    named = module.named_parameters()
+    return {name: flat([own.grad]) for name, own in named if own.grad is not None}
+
+
 # ---- talk
 
 
@@ -349,7 +355,7 @@ def sharded(_):
 
 
 class Drawing(nn.Module):
-    """Batch norm, a parameter nobody uses, and three drawn numbers at each pass."""
+    """Batch norm, a parameter nobody uses, one for large inputs, and three drawn numbers a pass."""
 
     def __init__(self):
         super().__init__()
@@ -359,6 +365,7 @@ class Drawing(nn.Module):
             nn.Parameter(torch.ones(3)),
         )
         self.turn = nn.Parameter(torch.polar(torch.ones(2), torch.tensor([0.5, 1.5])))
+        self.seldom, self.large_sum = nn.Parameter(torch.ones(1)), torch.inf
         self.drawn = []
         self.register_buffer(
             "mask", torch.tensor([-torch.inf, torch.finfo(torch.float32).max, 0.1])
@@ -377,7 +384,8 @@ class Drawing(nn.Module):
         self.newest.copy_(torch.tensor([0.125, 3e38]))
         numpy = float(np.random.rand())  # noqa: NPY002
         self.drawn.append([*torch.rand(1).tolist(), random.random(), numpy])
-        return self.head(self.norm(x) * torch.view_as_real(self.turn.square()).sum(1))
+        outputs = self.head(self.norm(x) * torch.view_as_real(self.turn.square()).sum(1))
+        return outputs * self.seldom if x.sum() >= self.large_sum else outputs
 
 
 def take_step(ranks, model, inputs):
@@ -391,7 +399,7 @@ def take_step(ranks, model, inputs):
             model(x).square().mean().backward()
         if number == 0:
             left.append(all(item.grad is None for item in model.parameters()))
-    facts = gradients(model)
+    facts = gradients_by_name(model)
     model.zero_grad(set_to_none=True)
     return facts, left
 
@@ -406,25 +414,22 @@ def virtual(_):
     own_start = flat((model := Drawing()).parameters())
     model = ranks.wrap(model)
     torch.manual_seed(3)
-    inputs, twin = torch.randn(4, 6, 2), copy.deepcopy(model)
+    inputs = torch.randn(4, 6, 2)
+    model.large_sum = inputs.sum((1, 2)).max()
+    twin = copy.deepcopy(model)
     start = flat(model.parameters())
     for x in inputs:
         (twin(x).square().mean() / 4).backward()
     means = [0.1 * inputs.mean((0, 1)) * (0.9**step) for step in range(2)]  # momentum 0.1, twice
     least = inputs.amin((1, 2))
-    expected = [
-        parameter.grad if parameter.grad is not None else torch.zeros(3)
-        for parameter in twin.parameters()
-    ]
     taken, between = take_step(ranks, model, inputs)
     take_step(ranks, model, inputs)
     facts = {
         "own_start": own_start,
         "start": start,
         "gradients": taken,
-        "expected_gradients": flat(expected),
+        "expected_gradients": gradients_by_name(twin),
         "between": between,
-        "unused": taken[:3],
         "running_mean": flat([model.norm.running_mean]),
         "expected_mean": flat([sum(means)]),
         "counted": int(model.norm.num_batches_tracked),
