@@ -1,6 +1,8 @@
 """DistributedDataParallel: one process per replica."""
 
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, final
 
 import torch
@@ -9,12 +11,16 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from framework.errors import ConfigError
+from framework.errors import ConfigError, printable
 from framework.parallel.defaults import UnshardedState
 from framework.parallel.exchange import ExchangeEnds
 from framework.parallel.group import RankGroup
 
 COMPRESS = ("none", "bf16")
+_UNFINISHED = "Expected to have finished reduction"  # torch's error in the next forward pass
+_TWICE = "Expected to mark a variable ready only once"
+_NUMBERS = re.compile(r"did not receive grad for rank \d+:([ \d]*)")
+_MOST_NAMED = 4
 _engine: Any = torch.autograd.Variable._execution_engine  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
 
@@ -28,6 +34,7 @@ class DistributedParallel(UnshardedState, RankGroup):
         bucket_mb: Megabytes of gradients that are exchanged at once.
         static_graph: Whether every step uses the same parameters in the same order, which saves DDP
             the search for unused ones.
+        find_unused: Whether DDP looks in every step for the parameters that it does not use.
         compress: ``bf16`` exchanges gradients as bfloat16: half the bytes, but rounded.
         timeout_s, sync_batch_norm, device: As in RankGroup.
     """
@@ -43,6 +50,7 @@ class DistributedParallel(UnshardedState, RankGroup):
         bucket_mb: float = 25,
         static_graph: bool = False,
         compress: str = "none",
+        find_unused: bool = False,
         *,
         device: torch.device,
     ) -> None:
@@ -53,6 +61,9 @@ class DistributedParallel(UnshardedState, RankGroup):
         # torch refuses its hook on gloo, and a copy of the hook sometimes hangs there.
         if compress == "bf16" and device.type != "cuda":
             raise ConfigError(136, where, "does not work among CPUs", "choose none")
+        if find_unused and static_graph:
+            what = "excludes static_graph, by which every step uses the same parameters"
+            raise ConfigError(136, "parallel.find_unused = True", what, "leave one of them out")
         super().__init__("ddp", timeout_s, sync_batch_norm, device)
         self._hooks: list[RemovableHandle] = []
         self._until_exchanged = ExchangeEnds(self.exchange)
@@ -60,6 +71,7 @@ class DistributedParallel(UnshardedState, RankGroup):
         self.bucket_mb = bucket_mb
         self.static_graph = static_graph
         self.compress = compress
+        self.find_unused = find_unused
 
     def wrap(self, model: nn.Module) -> nn.Module:
         return self._replica(self.trainable(model))
@@ -83,6 +95,7 @@ class DistributedParallel(UnshardedState, RankGroup):
             device_ids=device_ids,
             bucket_cap_mb=self.bucket_mb,
             static_graph=self.static_graph,
+            find_unused_parameters=self.find_unused,
             gradient_as_bucket_view=True,  # no second copy of the gradients
         )
         if self.compress == "bf16":
@@ -125,6 +138,65 @@ class DistributedParallel(UnshardedState, RankGroup):
         return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        if not (last and self.syncs) and isinstance(model, DistributedDataParallel):
-            return model.no_sync()
-        return self._until_exchanged
+        if not isinstance(model, DistributedDataParallel):
+            return self._until_exchanged
+        if last and self.syncs:
+            return self._exchanging(model)
+        return model.no_sync()
+
+    @contextmanager
+    def _exchanging(self, replica: DistributedDataParallel) -> Generator[None, None, None]:
+        with explained(replica), self._until_exchanged:
+            yield
+
+
+@contextmanager
+def explained(model: nn.Module) -> Generator[None, None, None]:
+    """Turn errors of DDP about parameters without gradients into ConfigError C146."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(model, DistributedDataParallel):
+            raise
+        text = str(error)
+        if text.startswith(_UNFINISHED):
+            numbers = _NUMBERS.search(text)
+            names = list(_trained(model))
+            missing = [names[int(number)] for number in numbers[1].split()] if numbers else []
+            raise _without_gradient(missing) from error
+        if text.startswith(_TWICE) and model.find_unused_parameters:
+            what = "parallel.find_unused=true takes used parameters for unused ones"
+            fix = "let forward return tensors, or tuples, lists, dicts or dataclasses of them"
+            raise ConfigError(146, "model", what, fix) from error
+        raise
+
+
+def check_gradients(model: nn.Module) -> None:
+    """Check after a backward pass that DDP got all gradients for which it waits. ConfigError C146.
+
+    torch says so only in the next forward pass.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return
+    missing = [name for name, own in _trained(model).items() if own.grad is None]
+    if missing and not (model.static_graph or model.find_unused_parameters):
+        raise _without_gradient(missing)
+
+
+def _trained(replica: DistributedDataParallel) -> dict[str, nn.Parameter]:
+    """Return the parameters whose gradients are exchanged, in the order of DDP's numbers."""
+    return {name: own for name, own in replica.module.named_parameters() if own.requires_grad}
+
+
+def _without_gradient(names: Sequence[str]) -> ConfigError:
+    listed = ", ".join(names[:_MOST_NAMED]) or "some parameters"
+    if len(names) > _MOST_NAMED:
+        listed += f" and {len(names) - _MOST_NAMED} more"
+    what = (
+        f"parallel=ddp waits for the gradient of {printable(listed)}, which the loss does not use"
+    )
+    fix = (
+        "set parallel.static_graph=true if no step uses them, parallel.find_unused=true if some "
+        "steps do, or name them in freeze"
+    )
+    return ConfigError(146, "model", what, fix)

@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.launch.ranks import share_text, under_launcher
 from framework.parallel.virtual import VirtualParallel
+from framework.parallel.warm_up_ddp import warm_up_ddp
 from framework.precision.fp32 import FP32
 from framework.system.stopping import die_with_parent, leave, set_all
 from framework.train.goal import Goal
@@ -136,6 +138,102 @@ def thaw(_):
     facts_of_rank = {"seen": facts, "expected": expected, "inside": ranks.unwrap(model) is inside}
     ranks.close()
     return facts_of_rank
+
+
+class Choosing(nn.Module):
+    """A layer for every input, one for large sums, and one that nothing uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.seldom, self.never = (nn.Linear(3, 3) for _ in range(3))
+        self.large_sum, self.boxed = 1.0, False
+
+    def forward(self, x):
+        outputs = self.always(x)
+        if x.sum() >= self.large_sum:
+            outputs = self.seldom(outputs)
+        return SimpleNamespace(outputs=outputs) if self.boxed else outputs
+
+
+def squares(model, batch):
+    """Be an objective without a target."""
+    outputs = model(batch)
+    return SimpleNamespace(loss=getattr(outputs, "outputs", outputs).square().mean())
+
+
+def unused(_):
+    """Learn with layers that some passes or all leave out, beside one process. Return errors, too.
+
+    Each step has two passes.
+    """
+    ranks = parallel()
+    ranks.find_unused = True
+    torch.manual_seed(0)
+    inside = Choosing()
+    twin, start = copy.deepcopy(inside), flat(inside.never.parameters())
+    inputs = torch.randn(6, 2, 2, 4, 3)  # step, pass, rank
+    sums = inputs.sum((3, 4))
+    learn_choosing(inside, inputs[:, :, RANK], ranks)
+    learn_choosing(twin, inputs.flatten(1, 2), None)
+    errors = [error_of_unused(ranks, find, boxed) for find, boxed in ((False, False), (True, True))]
+    ranks.find_unused = False
+    model = ranks.wrap(Choosing())
+    facts = {
+        "learned": flat(inside.parameters()),
+        "expected": flat(twin.parameters()),
+        "never": flat(inside.never.parameters()) == start,
+        "large": (sums >= 1.0).tolist(),
+        "errors": [*errors, error_of_late_change(ranks, model)],
+    }
+    ranks.close()
+    return facts
+
+
+def learn_choosing(inside, inputs, ranks):
+    """Take steps with momentum and decay, of all passes of a step, on ranks or alone."""
+    model = ranks.wrap(inside) if ranks else inside
+    optimizer = torch.optim.SGD(inside.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    weight = 1 if ranks else 1 / 2  # ranks add their passes, and take the mean over ranks
+    for step in inputs:
+        for number, x in enumerate(step):
+            last = number == len(step) - 1
+            with ranks.accumulate(model, last) if ranks else nullcontext():
+                (model(x).square().mean() * weight).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def error_of_unused(ranks, find_unused, boxed):
+    """Return the error before the first step."""
+    ranks.find_unused = find_unused
+    inside = Choosing()
+    inside.boxed = boxed
+    return error_of(warm_up_ddp, ranks.wrap(inside), squares, FP32(False, device=CPU), ones(), CPU)
+
+
+def error_of_late_change(ranks, model):
+    """Return the error of a step that leaves a layer out, which is known in the next one."""
+    model.module.never.requires_grad_(False)
+    model = ranks.rewrap(model)
+
+    def step(x):
+        with ranks.accumulate(model, True):
+            squares(model, x).loss.backward()
+
+    step(ones())
+    step(-ones())
+    return error_of(step, ones())
+
+
+def error_of(function, *arguments):
+    try:
+        function(*arguments)
+    except ConfigError as error:
+        return str(error)
+
+
+def ones():
+    return torch.ones(2, 3)
 
 
 def replicate(ranks):
@@ -608,6 +706,7 @@ def main(program, folder):
         "sharded": sharded,
         "options": options,
         "thaw": thaw,
+        "unused": unused,
         "virtual": virtual,
         "watch": watch,
     }

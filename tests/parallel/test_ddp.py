@@ -138,3 +138,40 @@ def test_ranks_exchange_no_gradient_of_a_frozen_layer_and_all_after_it_thaws(tmp
             assert actual == pytest.approx(expected, rel=1e-5)
         assert frozen[2:] == thawed[2:]
         assert facts["inside"]
+
+
+@pytest.fixture(scope="module")
+def unused(tmp_path_factory):
+    return launched("unused", tmp_path_factory.mktemp("unused"))
+
+
+def test_with_find_unused_ranks_learn_what_one_learns_of_a_layer_that_some_passes_use(unused):
+    uses = torch.tensor(unused[0]["large"])  # step, pass, rank
+    assert uses.any((1, 2)).tolist().count(True) not in (0, len(uses))
+    assert (uses[..., 0] != uses[..., 1]).any()
+    for facts in unused:
+        assert facts["learned"] == pytest.approx(facts["expected"], rel=1e-5)
+
+
+def test_with_find_unused_a_layer_that_nothing_uses_stays_as_it_is(unused):
+    assert all(facts["never"] for facts in unused)
+
+
+def test_a_layer_without_gradient_is_named_before_the_first_step_and_when_it_is_left_out(unused):
+    for facts in unused:
+        before, _, later = facts["errors"]
+        start = "error[C146]: model: parallel=ddp waits for the gradient of "
+        assert before.startswith(f"{start}never.weight, never.bias, which the loss does not use; ")
+        assert later.startswith(f"{start}seldom.weight, seldom.bias, which the loss does not use; ")
+        assert "parallel.find_unused=true" in before
+
+
+def test_an_output_in_which_no_tensor_is_seen_is_refused_with_find_unused(unused):
+    for facts in unused:
+        assert facts["errors"][1].startswith("error[C146]: model: parallel.find_unused=true takes ")
+
+
+def test_an_unused_parameter_is_not_looked_for_in_a_static_graph():
+    options = {"static_graph": True, "find_unused": True}
+    with pytest.raises(ConfigError, match=r"^error\[C136\]: parallel.find_unused = True: excludes"):
+        DistributedParallel(2, False, timeout_s=1.0, **options, device=torch.device("cpu"))
