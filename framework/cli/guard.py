@@ -21,6 +21,7 @@ from framework.cli.arguments import long_word, quoted
 from framework.cli.config_source import begin_composition, checked_places, endless
 from framework.cli.paths import CONF
 from framework.cli.reference_limit import count_references_anew, limit_references
+from framework.cli.typed_blocks import drop_replaced
 from framework.config.targets import walk
 from framework.errors import ConfigError
 
@@ -77,6 +78,8 @@ class GuardedLoader(ConfigLoader):
             )
         except RecursionError as error:
             raise endless() from error
+        if config_name is not None:
+            drop_replaced(config, self, config_name, words)
         hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
         _check_composed(hydra, config_name, words)
         if run_mode == RunMode.MULTIRUN and config.hydra.mode == RunMode.MULTIRUN:

@@ -84,10 +84,11 @@ def _origins(loader: Any, command: str, words: Sequence[str], key: str) -> Itera
     """Yield the places that set ``key`` or a key below it, from the weakest to the strongest."""
     typed = loader.typed(words)
     last = precedence.last()
+    files = dict(last.files)  # with the reasons of the composition, since they are read again here
     for default in loader.compute_defaults_list(command, typed, RunMode.RUN).defaults:
         name = str(default.config_path)
-        if name in last.files and not name.startswith("hydra"):
-            yield from _of_file(last.files[name], default.package or "", key)
+        if name in files and not name.startswith("hydra"):
+            yield from _of_file(files[name], default.package or "", key)
     if last.without_validation and _is_within("data.val", key):
         yield Origin("data.val", "data.train is typed without data.val", None)
     for override in OverridesParser.create().parse_overrides(typed):

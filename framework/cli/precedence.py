@@ -61,7 +61,9 @@ class Composition:
     def _note(self, word: Override, groups: Sequence[str]) -> None:
         key = word.key_or_group
         # A recipe's options of a sweeper or a launcher are for a choice that only words may make.
-        if key in groups and not key.startswith("hydra/"):
+        # A block, as in optim={lr: 1}, chooses nothing.
+        is_block = isinstance(word.value(), dict)
+        if key in groups and not key.startswith("hydra/") and not is_block:
             self.choices[_place(key, word.package)] = str(word.input_line)
         # null names no data: data.val=null only turns validation off
         if _names_data(key) and word.value() is not None:
@@ -248,14 +250,24 @@ def _drop(recipe: DictConfig, file: File, place: str, reason: str) -> None:
     kept: dict[str, Any] = {}
     if place == "data" and isinstance(block[last], dict):
         kept = {key: block[last].pop(key) for key in DATA_PATHS if key in block[last]}
-    if values := dict(leaves(block[last], place)):
-        note = f"{file.path}: dropped {_listed(values)}, because of {reason}"
-        _composition.notes.append(note)
-        file.reasons.update(dict.fromkeys(values, f"dropped, because of {reason}"))
+    if block[last] != {}:
+        _note_dropped(file, dict(leaves(block[last], place)), reason)
     with open_dict(parent):
         del parent[last]
         if kept:
             parent[last] = kept
+
+
+def note_dropped(name: str, values: Mapping[str, Any], word: str) -> None:
+    """Note the values of a file, by its name for Hydra, that a typed word replaces, if any."""
+    if values:
+        _note_dropped(_composition.files[name], values, word)
+
+
+def _note_dropped(file: File, values: Mapping[str, Any], reason: str) -> None:
+    note = f"{file.path}: dropped {_listed(values)}, because of {reason}"
+    _composition.notes.append(note)
+    file.reasons.update(dict.fromkeys(values, f"dropped, because of {reason}"))
 
 
 def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
