@@ -5,7 +5,9 @@ So a typo is answered before torch is loaded, and nothing is executed.
 
 import ast
 import importlib.util
+import os
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,17 +25,20 @@ def static_signature(target: str) -> Signature | None:
     """Return the signature of a class or function; None if its source does not tell."""
     parts = target.split(".")
     for cut in range(len(parts) - 1, 0, -1):
-        path = _module_path(tuple(parts[:cut]))
+        path = _module_path(tuple(parts[:cut]), os.getcwd())
         if path is not None:
             return _find(path, parts[-1]) if cut == len(parts) - 1 else None
     return None
 
 
 @cache
-def _module_path(parts: tuple[str, ...]) -> Path | None:
-    """Return the file of a module. The import system looks up only the top package, unrun."""
+def _module_path(parts: tuple[str, ...], folder: str) -> Path | None:
+    """Return the file of a module. The import system looks up only the top package, unrun.
+
+    It looks in ``folder`` last, which is on the path only once the user allows packages there.
+    """
     try:
-        spec = importlib.util.find_spec(parts[0])
+        spec = importlib.util.find_spec(parts[0]) or PathFinder.find_spec(parts[0], [folder])
     except (ImportError, ValueError):
         return None
     if spec is None or spec.origin is None:

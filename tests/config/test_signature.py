@@ -100,3 +100,18 @@ def test_torch_is_not_loaded_for_it():
 @pytest.mark.parametrize("name", ["cutmix.CutMix", "mixup.Mixup"])
 def test_a_class_without_a_constructor_has_that_of_its_base(name):
     assert "alpha" in static_signature(f"framework.augment.{name}").names
+
+
+def test_a_module_of_the_present_directory_is_read_though_no_path_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", ".")])
+    before = list(sys.path)
+    for number, argument in enumerate(("drop", "width")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        Path("unrun_here.py").write_text(
+            f"raise SystemExit\nclass Net:\n  def __init__(self, {argument}): ...\n"
+        )
+        assert static_signature("unrun_here.Net") == Signature((argument,), False)
+    assert sys.path == before
+    assert "unrun_here" not in sys.modules
