@@ -35,6 +35,7 @@ from framework.errors import PacelineError
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.system.code_digest import digest_of
 from framework.system.durable import open_durable, remove_leftovers
+from framework.system.rng import generator_mark
 
 BLOCK = 1024  # items that are written at once
 # The collected items and the store exist side by side for a moment.
@@ -74,7 +75,7 @@ class ItemStores:
             return dataset
         stored.publish()
         self._note(dataset, stored.words)
-        return stored
+        return dataset if stored.fault else stored
 
     def publish(self) -> None:
         """Write the stores of which all items were collected."""
@@ -164,6 +165,7 @@ class StoredItems:
         # All ranks of a host share the folder, and have the same parent.
         owner = os.getppid() if "RANK" in os.environ else os.getpid()
         self.folder = path.with_name(f"{path.name}.tmp.{socket.gethostname()}.{owner}.items")
+        self._fault = ""
         self._maps: list[np.ndarray] | None = None
         self._done: np.ndarray | None = None
 
@@ -183,9 +185,27 @@ class StoredItems:
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """Return items, as DataLoader's fetcher asks for them."""
+        if self.fault:
+            return [self.dataset[index] for index in indices]
         if self.store is not None:
             return self._from_store(self.store, torch.tensor([number_of(i) for i in indices]))
-        return [self._item(index) for index in indices]
+        return self._from_maps(indices)
+
+    @property
+    def fault(self) -> str:
+        """Why nothing is served any more, in any process; "" as long as items are served."""
+        path = self.folder / "fault"
+        if not self._fault and path.exists():
+            with suppress(FileNotFoundError):
+                self._fault = path.read_text(encoding="utf-8")
+        return self._fault
+
+    def stop(self, why: str) -> None:
+        """Leave all items to the Dataset from now on, also in the other processes."""
+        self._fault = why
+        with suppress(OSError):
+            self.folder.mkdir(exist_ok=True)
+            (self.folder / "fault").write_text(why, encoding="utf-8")
 
     def open(self, items: list[list[np.ndarray]]) -> None:
         """Open the store; without one that holds what the Dataset returns now, make the maps.
@@ -227,6 +247,8 @@ class StoredItems:
         """Write the store if all items were collected."""
         if self.store is not None or self.failure or self._done is None or not self._done.all():
             return
+        if self.fault:
+            return
         if os.environ.get("LOCAL_RANK", "0") == "0":
             self._write_store()
         if self.path.exists():
@@ -260,6 +282,8 @@ class StoredItems:
         """Where the items are, or why they are not stored."""
         size = f"{self.num_items * self.layout.item_bytes / 1e6:,.1f} MB"
         place = f"{self.path} ({size})"
+        if self.fault:
+            return f"the Dataset makes all items: {self.fault}"
         if self.is_reused:
             return f"{self.num_items:,} items come from {place} of an earlier run; {self._compared}"
         if self.store is not None:
@@ -330,36 +354,64 @@ class StoredItems:
             self.layout.item([column[place] for column in columns]) for place in range(len(indices))
         ]
 
-    def _item(self, index: Any) -> Any:
-        """Return an item from the maps, or from the Dataset, whose item is then written there."""
-        number = number_of(index)
-        if not 0 <= number < self.num_items:
-            return self.dataset[index]
+    def _from_maps(self, indices: Sequence[Any]) -> list[Any]:
+        """Return items from the maps, or from the Dataset, whose items are then kept there.
+
+        Items of a batch that draws random numbers are not kept: the next ones are others.
+        """
+        made: list[int] = []
+        written: list[int] = []
+        mark: tuple[Any, ...] | None = None  # it takes as long as making a simple item
+        items: list[Any] = []
+        for index in indices:
+            number = number_of(index)
+            if not 0 <= number < self.num_items or not self._has_maps():
+                items.append(self.dataset[index])
+            elif self._done is not None and self._done[number]:
+                items.append(self._kept(number))
+            else:
+                mark = mark or generator_mark()
+                with self.files.noted():
+                    items.append(self.dataset[index])
+                made.append(number)
+                if self._write_item(number, items[-1]):
+                    written.append(number)
+        if mark is not None and generator_mark() != mark:
+            self.stop(f"item {made[0]}, or another of its batch, draws random numbers")
+        else:
+            self._mark_done(written)
+        return items
+
+    def _has_maps(self) -> bool:
+        """Return whether the maps are open. Another rank may have made the store of them."""
         if self._maps is None or self._done is None:
-            try:
+            with suppress(FileNotFoundError):
                 self._open_maps()
-            except FileNotFoundError:  # another rank has made the store of them meanwhile
-                return self.dataset[index]
+        return self._maps is not None
+
+    def _kept(self, number: int) -> Any:
         assert self._maps is not None
-        assert self._done is not None
-        if self._done[number]:
-            return self.layout.item(
-                [torch.from_numpy(np.array(rows[number])) for rows in self._maps]
-            )
-        with self.files.noted():
-            item = self.dataset[index]
+        return self.layout.item([torch.from_numpy(np.array(rows[number])) for rows in self._maps])
+
+    def _write_item(self, number: int, item: Any) -> bool:
+        """Write an item into the maps. Return whether it has the layout of the others."""
+        assert self._maps is not None
         try:
             arrays = self.layout.arrays(item)
         except LayoutError as error:
             with suppress(FileNotFoundError):
                 (self.folder / "misfit").write_text(f"item {number}: {error}", encoding="utf-8")
-            return item
+            return False
         for rows, array in zip(self._maps, arrays, strict=True):
             rows[number] = array
-        with suppress(OSError):  # the disk is full, or another rank has made the store meanwhile
-            self.files.write(self.folder / "files")
-            self._done[number] = 1
-        return item
+        return True
+
+    def _mark_done(self, numbers: list[int]) -> None:
+        if numbers and self._done is not None:
+            # The disk may be full, or another rank has made the store meanwhile.
+            with suppress(OSError):
+                self.files.write(self.folder / "files")
+                self._done[numbers] = 1
 
     def _open_maps(self) -> None:
         self._done = self._map("done", "uint8", ())

@@ -242,6 +242,26 @@ def test_an_item_with_another_layout_is_passed_on_and_nothing_is_kept():
     assert "item 1: field value" in next(iter(stores.notes.values()))
 
 
+class Rare(Counted):
+    """A single item, which the check does not look at, is random."""
+
+    def __getitem__(self, index):
+        return torch.rand(3) if index == 1 else torch.full((3,), float(index))
+
+
+def test_what_one_process_sees_of_random_items_stops_the_others():
+    stores = ItemStores("cache")
+    served = stores.served(Rare("b", 100))
+    other = pickle.loads(pickle.dumps(served))
+    served[5]
+    assert not torch.equal(other[1], served[1])
+    dataset = Rare("b", 100)
+    assert stores.served(dataset) is dataset
+    assert "item 1, or another of its batch, draws" in next(iter(stores.notes.values()))
+    stores.close()
+    assert not list(Path("cache").iterdir())
+
+
 def test_attributes_and_indices_are_those_of_the_dataset():
     stores = ItemStores("cache")
     served = stores.served(Counted("b"))

@@ -85,6 +85,20 @@ def test_accumulation_counts_whole_steps_and_random_items_are_refused():
     assert done.out == watched("accumulation.py")[0].out
 
 
+def materialized(script, *words):
+    """Return the output of a script whose items are stored, and the note on them."""
+    done, result = watched(script, *words, own=["materialize=true"])
+    return done.out, next(iter(result["items"].values()))
+
+
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
+def test_noise_of_a_few_items_is_another_in_each_epoch(workers):
+    out, note = materialized("rare_noise.py", workers)
+    assert out == plain("rare_noise.py", workers)
+    assert "draws random numbers" in note
+    assert not list(Path(".paceline").iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_two_loaders_with_workers_are_distinguished(start):
