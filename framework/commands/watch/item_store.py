@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import socket
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Sized
 from contextlib import suppress
 from operator import index as number_of
 from pathlib import Path
@@ -128,8 +128,10 @@ def key_of(dataset: Any) -> str:
     """Return a name for what a Dataset returns: its state, its code and its number of items.
 
     Raises:
-        LayoutError: Its state cannot be pickled.
+        LayoutError: Its state cannot be pickled, or it has no length.
     """
+    if not isinstance(dataset, Sized):
+        raise LayoutError("the Dataset has no length")
     code = digest_of(dataset)
     if code.state is None:
         raise LayoutError(f"the Dataset cannot be pickled ({code.fault})"[:200])
@@ -183,13 +185,35 @@ class StoredItems:
     def __getitem__(self, index: Any) -> Any:
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        """Return items, as DataLoader's fetcher asks for them."""
+    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
+        """Return items, as DataLoader's fetcher asks for them.
+
+        An index may be anything that the Dataset takes. Only the numbers of items are served.
+        """
+        indices = list(indices)
         if self.fault:
             return [self.dataset[index] for index in indices]
-        if self.store is not None:
-            return self._from_store(self.store, torch.tensor([number_of(i) for i in indices]))
-        return self._from_maps(indices)
+        numbers = [self._number(index) for index in indices]
+        if self.store is None:
+            return self._from_maps(indices, numbers)
+        places = [number for number in numbers if number is not None]
+        stored = iter(self._from_store(self.store, places))
+        return [
+            self.dataset[index] if number is None else next(stored)
+            for index, number in zip(indices, numbers, strict=True)
+        ]
+
+    def _number(self, index: Any) -> int | None:
+        """Return the number of the item that an index means, or None."""
+        try:
+            number = number_of(index)
+        except TypeError:
+            number = None
+        # A tensor with a single number is an index too, but the Dataset may return a batch for it.
+        if number is None or (isinstance(index, torch.Tensor) and index.ndim > 0):
+            self._note_misfit(f"an index of the sampler is a {type(index).__name__}, not a number")
+            return None
+        return number if 0 <= number < self.num_items else None
 
     @property
     def fault(self) -> str:
@@ -346,15 +370,16 @@ class StoredItems:
             store.close()
         return True
 
-    def _from_store(self, store: HDF5Store, indices: torch.Tensor) -> list[Any]:
-        indices = torch.where(indices < 0, indices + self.num_items, indices)
-        records = store.read(indices)
+    def _from_store(self, store: HDF5Store, numbers: list[int]) -> list[Any]:
+        if not numbers:
+            return []
+        records = store.read(torch.tensor(numbers))
         columns = [records[leaf.name] for leaf in self.layout.leaves]
         return [
-            self.layout.item([column[place] for column in columns]) for place in range(len(indices))
+            self.layout.item([column[place] for column in columns]) for place in range(len(numbers))
         ]
 
-    def _from_maps(self, indices: Sequence[Any]) -> list[Any]:
+    def _from_maps(self, indices: list[Any], numbers: list[int | None]) -> list[Any]:
         """Return items from the maps, or from the Dataset, whose items are then kept there.
 
         Items of a batch that draws random numbers are not kept: the next ones are others.
@@ -363,9 +388,8 @@ class StoredItems:
         written: list[int] = []
         mark: tuple[Any, ...] | None = None  # it takes as long as making a simple item
         items: list[Any] = []
-        for index in indices:
-            number = number_of(index)
-            if not 0 <= number < self.num_items or not self._has_maps():
+        for index, number in zip(indices, numbers, strict=True):
+            if number is None or not self._has_maps():
                 items.append(self.dataset[index])
             elif self._done is not None and self._done[number]:
                 items.append(self._kept(number))
@@ -381,6 +405,11 @@ class StoredItems:
         else:
             self._mark_done(written)
         return items
+
+    def _note_misfit(self, words: str) -> None:
+        """Note, for all processes, why an item is not stored."""
+        with suppress(FileNotFoundError):
+            (self.folder / "misfit").write_text(words, encoding="utf-8")
 
     def _has_maps(self) -> bool:
         """Return whether the maps are open. Another rank may have made the store of them."""
@@ -399,8 +428,7 @@ class StoredItems:
         try:
             arrays = self.layout.arrays(item)
         except LayoutError as error:
-            with suppress(FileNotFoundError):
-                (self.folder / "misfit").write_text(f"item {number}: {error}", encoding="utf-8")
+            self._note_misfit(f"item {number}: {error}")
             return False
         for rows, array in zip(self._maps, arrays, strict=True):
             rows[number] = array

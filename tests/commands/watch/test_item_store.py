@@ -206,6 +206,7 @@ class Ragged(Counted):
     [
         (Random("b"), "twice gives another noise"),
         (Stream(), "no items by number"),
+        (Dataset(), "the Dataset has no length"),
         (Ragged("b"), r"item 11: field value has the shape \[2\]"),
     ],
 )
@@ -240,6 +241,26 @@ def test_an_item_with_another_layout_is_passed_on_and_nothing_is_kept():
     assert len(served[1]) == 2
     stores.close()
     assert "item 1: field value" in next(iter(stores.notes.values()))
+
+
+class Sliced(Counted):
+    """It takes negative numbers, lists of numbers and slices too."""
+
+    def __getitem__(self, index):
+        return torch.arange(self.count)[index]
+
+
+def test_indices_that_are_no_numbers_of_items_go_to_the_dataset():
+    dataset = Sliced("b")
+    indices = [slice(2, 5), 3, [1, 2], torch.tensor([4]), -2, 11]
+    wanted = [dataset[index].tolist() for index in indices]
+    stores = ItemStores("cache")
+    for _ in range(2):  # from the maps, and from the store
+        served = stores.served(dataset)
+        assert [item.tolist() for item in served.__getitems__(indices)] == wanted
+        assert [served[index].tolist() for index in range(12)] == list(range(12))
+    assert served.store is not None
+    stores.close()
 
 
 class Rare(Counted):

@@ -99,6 +99,12 @@ def test_noise_of_a_few_items_is_another_in_each_epoch(workers):
     assert not list(Path(".paceline").iterdir())
 
 
+def test_a_sampler_may_return_anything_that_the_dataset_takes():
+    out, note = materialized("other_indices.py")
+    assert out == plain("other_indices.py")
+    assert "an index of the sampler is a list, not a number" in note
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_two_loaders_with_workers_are_distinguished(start):
