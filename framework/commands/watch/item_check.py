@@ -56,6 +56,17 @@ def checked_layout(dataset: Any) -> tuple[ItemLayout, list[list[np.ndarray]]]:
     return layout, checked
 
 
+def read_again(dataset: Any, layout: ItemLayout, numbers: list[int]) -> list[list[np.ndarray]]:
+    """Return the arrays of some items, as a copy of the Dataset makes them now.
+
+    Raises:
+        LayoutError: It cannot be copied, or an item has another layout.
+    """
+    copy = copied(dataset)
+    with kept_generators(HOST):
+        return [_arrays(layout, copy, number) for number in numbers]
+
+
 def refuse_differing(
     layout: ItemLayout, first: list[np.ndarray], second: list[np.ndarray], what: str
 ) -> None:

@@ -25,6 +25,7 @@ from framework.commands.watch.item_check import (
     checked_indices,
     checked_layout,
     copied,
+    read_again,
     refuse_differing,
 )
 from framework.commands.watch.item_files import ItemFiles, compared_files, source_lines
@@ -32,6 +33,7 @@ from framework.commands.watch.item_layout import ItemLayout, LayoutError
 from framework.contracts.records import Manifest, NumberKeys
 from framework.data.dataset import title_of
 from framework.errors import PacelineError
+from framework.order.batches import spread
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.system.code_digest import digest_of
 from framework.system.durable import open_durable, remove_leftovers
@@ -40,6 +42,7 @@ from framework.system.rng import generator_mark
 BLOCK = 1024  # items that are written at once
 # The collected items and the store exist side by side for a moment.
 COPIES = 2
+NUM_COMPARED = 4  # items for each new iterator, and another each time
 
 
 @final
@@ -70,6 +73,8 @@ class ItemStores:
             return dataset
         if key not in self._known:
             self._known[key] = self._opened(dataset, key)
+        elif (known := self._known[key]) is not None:
+            known.compare(dataset)
         stored = self._known[key]
         if stored is None:
             return dataset
@@ -168,6 +173,7 @@ class StoredItems:
         owner = os.getppid() if "RANK" in os.environ else os.getpid()
         self.folder = path.with_name(f"{path.name}.tmp.{socket.gethostname()}.{owner}.items")
         self._fault = ""
+        self._num_comparisons = 0
         self._maps: list[np.ndarray] | None = None
         self._done: np.ndarray | None = None
 
@@ -223,6 +229,25 @@ class StoredItems:
             with suppress(FileNotFoundError):
                 self._fault = path.read_text(encoding="utf-8")
         return self._fault
+
+    def compare(self, dataset: Any) -> None:
+        """Read some of the stored items anew, and stop if one differs.
+
+        The state of a Dataset does not hold all that its items depend on, such as global variables.
+        """
+        if self.fault:
+            return
+        numbers = self._compared_numbers()
+        try:
+            kept = self._kept_arrays(numbers)
+            made = read_again(dataset, self.layout, numbers)
+            for number, before, now in zip(numbers, kept, made, strict=True):
+                what = f"item {number}: reading it again gives another"
+                refuse_differing(self.layout, before, now, what)
+        except LayoutError as error:
+            self.stop(f"they have changed ({error})")
+        except Exception as error:  # noqa: BLE001  # a user's Dataset may do anything
+            self.stop(f"reading them again fails ({type(error).__name__}: {error})")
 
     def stop(self, why: str) -> None:
         """Leave all items to the Dataset from now on, also in the other processes."""
@@ -359,25 +384,46 @@ class StoredItems:
         try:
             if store.manifest.options.get("watch") != self.layout.words:
                 return False
-            records = store.read(torch.tensor(checked_indices(self.num_items)))
-            columns = [records[leaf.name] for leaf in self.layout.leaves]
-            for place, arrays in enumerate(items):
-                stored = [column[place].numpy() for column in columns]
-                refuse_differing(self.layout, arrays, stored, "stored otherwise:")
+            rows = self._rows(store, checked_indices(self.num_items))
+            for arrays, stored in zip(items, rows, strict=True):
+                kept = [row.numpy() for row in stored]
+                refuse_differing(self.layout, arrays, kept, "stored otherwise:")
         except (PacelineError, LayoutError):
             return False
         finally:
             store.close()
         return True
 
+    def _compared_numbers(self) -> list[int]:
+        """Return the numbers of stored items from all over the set, and another each time."""
+        self._num_comparisons += 1
+        another = int(np.random.default_rng(self._num_comparisons).integers(self.num_items))
+        places = spread(self.num_items, min(NUM_COMPARED, self.num_items)).tolist()
+        numbers = {*places, another}
+        if self.store is None:
+            done = self._done
+            assert done is not None
+            following = {place + int(np.argmax(done[place:])) for place in numbers}
+            numbers = {number for number in following if done[number]}
+        return sorted(numbers)
+
+    def _kept_arrays(self, numbers: list[int]) -> list[list[np.ndarray]]:
+        """Return the arrays of stored items."""
+        if self.store is not None:
+            return [[row.numpy() for row in rows] for rows in self._rows(self.store, numbers)]
+        assert self._maps is not None
+        return [[np.array(rows[number]) for rows in self._maps] for number in numbers]
+
+    def _rows(self, store: HDF5Store, numbers: list[int]) -> list[list[torch.Tensor]]:
+        """Return the fields of some items from a store."""
+        records = store.read(torch.tensor(numbers))
+        columns = [records[leaf.name] for leaf in self.layout.leaves]
+        return [[column[place] for column in columns] for place in range(len(numbers))]
+
     def _from_store(self, store: HDF5Store, numbers: list[int]) -> list[Any]:
         if not numbers:
             return []
-        records = store.read(torch.tensor(numbers))
-        columns = [records[leaf.name] for leaf in self.layout.leaves]
-        return [
-            self.layout.item([column[place] for column in columns]) for place in range(len(numbers))
-        ]
+        return [self.layout.item(rows) for rows in self._rows(store, numbers)]
 
     def _from_maps(self, indices: list[Any], numbers: list[int | None]) -> list[Any]:
         """Return items from the maps, or from the Dataset, whose items are then kept there.

@@ -105,6 +105,14 @@ def test_a_sampler_may_return_anything_that_the_dataset_takes():
     assert "an index of the sampler is a list, not a number" in note
 
 
+@pytest.mark.parametrize("what", ["size", "scale"])
+def test_what_changes_between_epochs_changes_the_items(what):
+    for _ in range(2):  # from the maps, and from the store
+        out, note = materialized("changed_between_epochs.py", what)
+        assert out == plain("changed_between_epochs.py", what)
+        assert "the Dataset makes all items: they have changed (item " in note
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_two_loaders_with_workers_are_distinguished(start):
