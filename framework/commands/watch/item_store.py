@@ -63,7 +63,7 @@ class ItemStores:
 
     def served(self, dataset: Any) -> Any:
         """Return what serves the items of a Dataset: a store, or the Dataset if it cannot be."""
-        if isinstance(dataset, IterableDataset | StoredItems):
+        if isinstance(dataset, IterableDataset | ServedItems):
             self._note(dataset, "an IterableDataset has no items by number")
             return dataset
         try:
@@ -80,7 +80,7 @@ class ItemStores:
             return dataset
         stored.publish()
         self._note(dataset, stored.words)
-        return dataset if stored.fault else stored
+        return dataset if stored.fault else ServedItems(stored)
 
     def publish(self) -> None:
         """Write the stores of which all items were collected."""
@@ -109,7 +109,7 @@ class ItemStores:
         return stored
 
     def _note(self, dataset: Any, words: str) -> None:
-        if not isinstance(dataset, StoredItems):
+        if not isinstance(dataset, ServedItems):
             size = f" ({len(dataset):,})" if isinstance(dataset, Sized) else ""
             self.notes[f"{title_of(dataset)}{size}"] = words
 
@@ -145,8 +145,46 @@ def key_of(dataset: Any) -> str:
 
 
 @final
+class ServedItems:
+    """What a DataLoader reads in place of a Dataset.
+
+    In a worker, it is ``get_worker_info().dataset``. It has the attributes of the Dataset. A script
+    that uses them there may change what items are, so that they are not served any more.
+    """
+
+    _stored_items: "StoredItems"
+
+    def __init__(self, stored_items: "StoredItems") -> None:
+        object.__setattr__(self, "_stored_items", stored_items)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ServedItems, (self._stored_items,)
+
+    def __len__(self) -> int:
+        return self._stored_items.num_items
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._stored_items.items([index])[0]
+
+    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
+        """Return items, as DataLoader's fetcher asks for them."""
+        return self._stored_items.items(indices)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = getattr(self._stored_items.dataset, name)
+        self._stored_items.stop(f"a worker uses the Dataset's attribute {name}")
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._stored_items.stop(f"a worker sets the Dataset's attribute {name}")
+        setattr(self._stored_items.dataset, name, value)
+
+
+@final
 class StoredItems:
-    """A map-style Dataset that remembers the items of another.
+    """The items of a map-style Dataset, which are remembered.
 
     It can be sent to worker processes, which write and read the same maps.
 
@@ -180,19 +218,8 @@ class StoredItems:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "files": ItemFiles(), "_maps": None, "_done": None}
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "dataset" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
-
-    def __len__(self) -> int:
-        return self.num_items
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        """Return items, as DataLoader's fetcher asks for them.
+    def items(self, indices: Iterable[Any]) -> list[Any]:
+        """Return items, from the store if they are there.
 
         An index may be anything that the Dataset takes. Only the numbers of items are served.
         """

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from framework.commands.watch.item_check import checked_indices
-from framework.commands.watch.item_store import ItemStores, StoredItems, key_of
+from framework.commands.watch.item_store import ItemStores, ServedItems, key_of
 from framework.errors import ResourceError
 from framework.measure.host import files_being_read
 from framework.store.hdf5_store import HDF5Writer
@@ -290,7 +290,7 @@ def test_indices_that_are_no_numbers_of_items_go_to_the_dataset():
         served = stores.served(dataset)
         assert [item.tolist() for item in served.__getitems__(indices)] == wanted
         assert [served[index].tolist() for index in range(12)] == list(range(12))
-    assert served.store is not None
+    assert "were stored" in next(iter(stores.notes.values()))
     stores.close()
 
 
@@ -314,14 +314,36 @@ def test_what_one_process_sees_of_random_items_stops_the_others():
     assert not list(Path("cache").iterdir())
 
 
-def test_attributes_and_indices_are_those_of_the_dataset():
+class Named(Counted):
+    """It has attributes of names that are usual."""
+
+    def __init__(self, log):
+        super().__init__(log)
+        self.path = self.store = self.dataset = self.items = "its own"
+
+
+def test_attributes_are_those_of_the_dataset_and_using_them_ends_serving():
     stores = ItemStores("cache")
-    served = stores.served(Counted("b"))
-    assert isinstance(served, StoredItems)
-    assert (served.scale, len(served)) == (1, 12)
+    served = stores.served(Named("b"))
+    assert isinstance(served, ServedItems)
+    assert len(served) == 12
     with pytest.raises(AttributeError):
         _ = served.no_such_thing
+    assert isinstance(stores.served(Named("b")), ServedItems)
+    assert {served.path, served.store, served.dataset, served.items} == {"its own"}
+    dataset = Named("b")
+    assert stores.served(dataset) is dataset
     stores.close()
+
+
+def test_an_attribute_that_is_set_changes_the_items():
+    stores = ItemStores("cache")
+    served = stores.served(Counted("b"))
+    before = served[3]["x"]
+    served.scale = 2
+    assert torch.equal(served[3]["x"], before * 2)
+    stores.close()
+    assert "a worker sets the Dataset's attribute scale" in next(iter(stores.notes.values()))
 
 
 KILLED = """

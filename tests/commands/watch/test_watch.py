@@ -113,6 +113,19 @@ def test_what_changes_between_epochs_changes_the_items(what):
         assert "the Dataset makes all items: they have changed (item " in note
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("whole", "a worker sets the Dataset's attribute file"),
+        pytest.param("part", "a worker uses the Dataset's attribute", marks=pytest.mark.slow),
+    ],
+)
+def test_what_workers_set_is_set_on_the_dataset(what, words):
+    out, note = materialized("opened_in_workers.py", what)
+    assert out == plain("opened_in_workers.py", what)
+    assert words in note
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_two_loaders_with_workers_are_distinguished(start):
