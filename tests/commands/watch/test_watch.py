@@ -105,7 +105,7 @@ def test_a_sampler_may_return_anything_that_the_dataset_takes():
     assert "an index of the sampler is a list, not a number" in note
 
 
-@pytest.mark.parametrize("what", ["size", "scale"])
+@pytest.mark.parametrize("what", ["size", pytest.param("scale", marks=pytest.mark.slow)])
 def test_what_changes_between_epochs_changes_the_items(what):
     for _ in range(2):  # from the maps, and from the store
         out, note = materialized("changed_between_epochs.py", what)
