@@ -205,4 +205,7 @@ def images_of(walked: Walked) -> list[tuple[str, str]]:
 def loose_notes(walked: Walked, num_images: int, noun: str) -> tuple[str, ...]:
     """Say how many images lie in no class and are left out, if any."""
     count = len(walked.names) - num_images
-    return (f"{walked.root}: {count} {noun}s in no subfolder left out",) if count else ()
+    if not count:
+        return ()
+    ending = "" if count == 1 else "s"
+    return (f"{walked.root}: left out: {count} {noun}{ending} in no subfolder",)

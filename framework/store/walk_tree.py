@@ -72,7 +72,7 @@ class Walked(NamedTuple):
             parts.append(f"{rest} with other endings")
         if self.hidden:
             parts.append(f"{self.hidden} hidden")
-        return f"files left out: {', '.join(parts)}" if parts else ""
+        return f"left out: {', '.join(parts)}" if parts else ""
 
     def _skipped(self) -> str:
         count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"

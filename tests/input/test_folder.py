@@ -88,7 +88,7 @@ def test_what_is_left_out_is_reported():
     source = FolderInput("in", None, None)
     manifest = source.manifest
     assert manifest.num_records == 1
-    assert source.notes[-1] == "in: 1 images in no subfolder left out"
+    assert source.notes[-1] == "in: left out: 1 image in no subfolder"
     assert (
         manifest.source
         == "folder in (2 links and special files left out) (1 images in no subfolder left out)"

@@ -46,8 +46,8 @@ def test_only_images_count_whatever_the_case_of_their_ending():
     store = FolderStore("in")
     assert store.files == ["a/1.JPG", "a/2.Png"]
     assert store.notes == (
-        "in: files left out: 1 .bak, 1 .txt",
-        "in: 1 images in no subfolder left out",
+        "in: left out: 1 .bak, 1 .txt",
+        "in: left out: 1 image in no subfolder",
     )
 
 

@@ -45,7 +45,7 @@ def test_links_are_skipped_and_counted():
 def test_files_of_other_endings_are_counted_by_ending():
     touch("in/a/1.jpg", "in/a/2.heic", "in/3.HEIC", "in/README", "in/b.txt")
     walked = walk("in", (".jpg",))
-    assert walked.notes("x") == ("in: files left out: 2 .heic, 1 .txt, 1 without an ending",)
+    assert walked.notes("x") == ("in: left out: 2 .heic, 1 .txt, 1 without an ending",)
 
 
 def test_only_the_most_frequent_endings_are_named():
@@ -58,12 +58,12 @@ def test_hidden_files_and_folders_are_no_data():
     touch("in/a/1.jpg", "in/a/._1.jpg", "in/a/.ipynb_checkpoints/1-checkpoint.jpg", "in/.git/2.jpg")
     walked = walk("in", (".jpg",))
     assert (walked.names, walked.folders) == (["a/1.jpg"], ["a"])
-    assert walked.notes("x") == ("in: files left out: 3 hidden",)
+    assert walked.notes("x") == ("in: left out: 3 hidden",)
 
 
 def test_a_folder_of_other_files_says_what_they_are():
     touch("in/a/1.heic", "in/a/2.heic")
-    with pytest.raises(DataError, match=r"D110.*in: no image.*\(files left out: 2 \.heic"):
+    with pytest.raises(DataError, match=r"D110.*in: no image.*\(left out: 2 \.heic"):
         FolderStore("in")
 
 
