@@ -145,7 +145,7 @@ def _of_tuple(item: Any, names: Sequence[str] | None, where: str, key: str) -> R
 def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemForm = AS_IS) -> Batch:
     """Return a batch: tensors, arrays and numbers are stacked, and other values become lists.
 
-    Images of Pillow are stacked as uint8 [C, H, W].
+    Gray images of Pillow, or RGB ones, are stacked as uint8 [C, H, W] if they have one size.
 
     Args:
         records: The records of the batch, at least one.
@@ -154,7 +154,7 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
 
     Raises:
         DataError: D230 for a missing ragged field, D231 for other fields than those of the first
-            record, D232 for a value that does not fit the first one, or an image with a palette.
+            record, D232 for a value that does not fit the first one.
     """
     first = records[0]
     for place, record in enumerate(records):
@@ -168,8 +168,8 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
     batch: Batch = {}
     for field in first:
         values = [record[field] for record in records]
-        if _is_picture(values[0]):
-            values = [_pixels(value, f"{field} of {name(n)}") for n, value in enumerate(values)]
+        if _is_picture(values[0]) and (field in form.ragged or _are_alike_pictures(values)):
+            values = [_pixels(value) for value in values]
         if field in form.ragged:
             batch |= _ragged(field, values, name, form.way)
         else:
@@ -203,17 +203,18 @@ def _is_picture(value: Any) -> bool:
     return pillow is not None and isinstance(value, pillow.Image)
 
 
-def _pixels(value: Any, where: str) -> Any:
-    """Return an image of Pillow as uint8 [1 or 3, H, W], and any other value as it is.
+def _are_alike_pictures(values: Sequence[Any]) -> bool:
+    """Return whether all values are images of Pillow with one mode and one size."""
+    return all(map(_is_picture, values)) and len({(own.mode, own.size) for own in values}) == 1
 
-    DataError D232 for an image that is neither gray nor RGB: its numbers may be classes.
+
+def _pixels(value: Any) -> Any:
+    """Return a gray or RGB image of Pillow as uint8 [1 or 3, H, W], and anything else as it is.
+
+    The numbers of other images may be classes.
     """
-    if not _is_picture(value):
+    if not _is_picture(value) or value.mode not in ("L", "RGB"):
         return value
-    if value.mode not in ("L", "RGB"):
-        what = f"is a PIL image of the mode {value.mode}"
-        fix = "return image.convert('RGB'), or torch.from_numpy(np.array(image)) for its numbers"
-        raise DataError(232, where, what, fix)
     planes = np.atleast_3d(np.asarray(value)).transpose(2, 0, 1)
     return torch.from_numpy(np.array(planes, order="C"))
 

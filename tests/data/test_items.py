@@ -112,9 +112,17 @@ def test_channels_of_an_image_of_pillow_keep_their_order():
     assert stacked([{"image": image}], name)["image"][0, :, 0, 0].tolist() == [1, 2, 3]
 
 
-def test_an_image_with_a_palette_must_be_converted():
-    with pytest.raises(DataError, match=r"D232\]: image of record 0: is a PIL image of the mode P"):
-        stacked([{"image": Image.new("P", (5, 4))}], name)
+@pytest.mark.parametrize(
+    "images",
+    [
+        [Image.new("P", (5, 4))] * 2,
+        [Image.new("L", (5, 4)), Image.new("L", (6, 4))],
+        [Image.new("L", (5, 4)), Image.new("RGB", (5, 4))],
+        [Image.new("L", (5, 4)), "no image"],
+    ],
+)
+def test_images_of_pillow_that_differ_or_have_a_palette_stay_a_list(images):
+    assert stacked([{"x": image} for image in images], name)["x"] == images
 
 
 @pytest.mark.parametrize(
