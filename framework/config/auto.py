@@ -19,7 +19,7 @@ import numpy as np
 from framework.config.declared_inputs import NOTHING, DeclaredInputs
 from framework.config.targets import data_name, did_you_mean, walk
 from framework.contracts.data import Source
-from framework.contracts.records import ChannelStatistics
+from framework.contracts.records import LABEL, ChannelStatistics
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, listed
@@ -34,6 +34,7 @@ CHANNELS = ("in_channels", "channels", "in_chans", "num_channels")
 CLASSES = ("num_classes", "num_labels")
 STATISTICS = ("mean", "std")
 LIKELY_CHANNELS = (1, 3, 4)  # gray, RGB and RGBA
+LEAST_SIDE = 8  # of an image
 FEW_RECORDS = 128  # for the statistics of data that is no store
 FACTS = (*CHANNELS, *CLASSES, *STATISTICS)
 PARTS = ("model", "objective", "transform", "augment", "metrics")
@@ -201,10 +202,10 @@ class _Data:
             return
         shape = [size or 0 for size in field.shape]
         what = f"{name!r} is {field.dtype} {shape}"
-        if len(shape) == 3 and shape[2] in LIKELY_CHANNELS and shape[0] > max(LIKELY_CHANNELS):
+        if len(shape) == 3 and shape[2] in LIKELY_CHANNELS and _is_like_an_image(*shape[:2]):
             what += ", which looks like [height, width, channels]"
             shape = [shape[2], *shape[:2]]
-        elif len(shape) == 2 and field.dtype == "uint8":
+        elif len(shape) == 2 and field.dtype == "uint8" and _is_like_an_image(*shape):
             what += ", which looks like an image without an axis of channels"
             shape = [1, *shape]
         else:
@@ -239,13 +240,16 @@ class _Data:
     def _num_values(self) -> int | None:
         """Return how many numbers a record's target has, if they are no classes; else None.
 
-        Floats are none. A vector of bool or uint8 has one for each label: whether it holds.
+        Floats are none. A vector of bool or uint8 that is not the field ``label`` of named classes
+        has one for each label: whether it holds.
         """
         field = self.fields.get(self.target) if isinstance(self.target, str) else None
         if field is None or field.encoding != "raw" or len(field.shape) > 1:
             return None
         is_float = np.issubdtype(field.dtype, np.floating)
-        if not is_float and not (field.shape and field.dtype in ("bool", "uint8")):
+        is_named = self.target == LABEL and self.num_classes is not None
+        are_flags = field.dtype in ("bool", "uint8") and field.shape not in ((), (1,))
+        if not is_float and (is_named or not are_flags):
             return None
         return field.shape[0] if field.shape else 1
 
@@ -321,6 +325,11 @@ class _Data:
             what = f"has {_counted(length, 'number')}, the other one of mean and std has not"
         fix = "leave mean and std out, or give both with one number, or with one per channel"
         raise ConfigError(156, f"{place.name} = {place.block[place.key]}", what, fix)
+
+
+def _is_like_an_image(height: int, width: int) -> bool:
+    """Return whether an array of this size is hardly a signal, which has few long channels."""
+    return min(height, width) >= LEAST_SIDE and max(height, width) <= 3 * min(height, width)
 
 
 def _places(part: Any, where: str) -> Iterator[_Place]:

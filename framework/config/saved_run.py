@@ -240,7 +240,7 @@ class SavedRun:
         try:
             if part.given not in val_sets(self.config["data"]).values():
                 where = f"data.{part.split} = {data_name(part.given)}"
-                self._check_pixels(where, source.manifest.fields)
+                self._check_pixels(where, self._inputs_of(source.manifest.fields))
             size = self.scaled_to(source.manifest.fields)
             if size is not None:
                 height, width = size
@@ -371,6 +371,15 @@ class SavedRun:
         self._check_pixels(given.source or "the data", fields)
         return fields
 
+    def _inputs_of(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
+        """Return the fields that the model takes; all if the objective does not say it."""
+        names = self.config["objective"].get("input")
+        if isinstance(names, str):
+            names = [names]
+        if not isinstance(names, list):
+            return fields
+        return {name: fields[name] for name in names if name in fields}
+
     def _check_pixels(self, where: str, fields: Mapping[str, Field]) -> None:
         """Raise ConfigError C352 for integer pixels where training had floats, or the reverse.
 
@@ -498,7 +507,7 @@ def _differ(field: Field, trained: Field) -> bool:
 
 
 def _are_pixels(field: Field) -> bool:
-    return field.dtype in PIXELS and bool(field.shape) and field.kind not in ("audio", *CARRIED)
+    return field.dtype in PIXELS and len(field.shape) > 1 and field.kind not in ("audio", *CARRIED)
 
 
 def _are_floats(field: Field) -> bool:

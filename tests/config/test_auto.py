@@ -90,6 +90,18 @@ def test_channels_are_those_of_the_objective_s_input():
         assert numbers(given, Told(fields)) == {"model.channels": channels}
 
 
+@pytest.mark.parametrize("field", [Field("uint8", (4, 50)), Field("float32", (12, 50, 1))])
+def test_signals_are_no_images(field):
+    given = config({"channels": "auto"}, objective={"input": "image"})
+    assert numbers(given, Told({"image": field})) == {"model.channels": field.shape[0]}
+
+
+def test_a_vector_of_named_classes_counts_the_names():
+    source = Told({**IMAGE, "label": Field("uint8", (16,))})
+    given = config({"num_classes": "auto"}, objective={"input": "image", "target": "label"})
+    assert numbers(given, source) == {"model.num_classes": 7}
+
+
 def test_an_objective_without_an_input_means_the_first_image():
     fields = {"label": Field("int64", ()), "scan": Field("uint8", (1, 4, 4))}
     assert numbers(
@@ -208,6 +220,7 @@ def test_a_typed_value_that_contradicts_the_data_is_an_error(given, line):
         (Field("float32", (5, 2)), 7),  # no vector: the named classes
         (Field("float32", (None, 4), "ragged"), 7),
         (Field("int64", (5,)), 7),
+        (Field("uint8", (1,)), 7),
         (Field("bool", (5,)), 5),
         (Field("uint8", (5,)), 5),
     ],
