@@ -259,8 +259,11 @@ def _drop(recipe: DictConfig, file: File, place: str, reason: str) -> None:
 
 
 def note_dropped(name: str, values: Mapping[str, Any], word: str) -> None:
-    """Note the values of a file, by its name for Hydra, that a typed word replaces, if any."""
-    if values:
+    """Note the values of a file, by its name for Hydra, that a typed word replaces.
+
+    A null is not worth a note.
+    """
+    if any(value is not None for value in values.values()):
         _note_dropped(_composition.files[name], values, word)
 
 

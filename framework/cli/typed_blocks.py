@@ -79,7 +79,8 @@ def _layers(loader: ConfigLoader, command: str, words: Sequence[str]) -> dict[st
         file = precedence.last().files.get(name)
         if file is not None and name != command:
             package = (default.package or "").removeprefix("_global_")
-            leaves = dict(precedence.leaves(file.content, package))
+            content = {key: item for key, item in file.content.items() if key != "defaults"}
+            leaves = dict(precedence.leaves(content, package))
             layers[name] = {key: leaves[key] for key in leaves if key not in file.reasons}
     return layers
 
