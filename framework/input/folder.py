@@ -51,7 +51,7 @@ class FolderInput(RowInput):
 
     @cached_property
     def walked(self) -> Walked:
-        return walk(self.path, self.suffixes, self.follow_links)
+        return walk(self.path, self.suffixes, self.follow_links, hidden=False)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class FolderStore:
         self._root = os.path.join(path, "")
         if os.path.isfile(path):
             refuse_other(path, "folder")
-        walked = walk(path, SUFFIXES, follow_links)
+        walked = walk(path, SUFFIXES, follow_links, hidden=False)
         images = images_of(walked)
         self.notes = (*walked.notes(FOLLOW_KEY), *loose_notes(walked, len(images), "image"))
         if not images:

@@ -1,8 +1,7 @@
 """Walks folders, for every reader alike.
 
 Only regular files count. Pipes, sockets and devices are not opened. Symbolic links are skipped and
-counted, except those that stay under a root that the user names. Hidden files and folders, whose
-names begin with a dot, are skipped and counted, too: they are copies that editors keep.
+counted, except those that stay under a root that the user names.
 A file or pattern that the user names may be a link.
 """
 
@@ -79,7 +78,12 @@ class Walked(NamedTuple):
         return f"{count} skipped"
 
 
-def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = None) -> Walked:
+def walk(
+    root: str,
+    suffixes: Sequence[str] = ("",),
+    follow_links: str | None = None,
+    hidden: bool = True,
+) -> Walked:
     """Find the regular files under ``root`` whose lower-case names end in one of ``suffixes``.
 
     Args:
@@ -87,12 +91,13 @@ def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = 
         suffixes: in lower case; ``("",)`` for all files.
         follow_links: a folder; links whose real target lies under it are followed. Each folder is
             walked once, so that circles end. None: no link is followed.
+        hidden: whether names that begin with a dot count. Programs keep copies under such names.
 
     Raises:
         DataError: D101 if a folder is missing or cannot be read.
     """
     _check_folders(root, follow_links)
-    walker = _Walker(root, tuple(suffixes), follow_links)
+    walker = _Walker(root, tuple(suffixes), follow_links, hidden)
     walker.walk()
     names = sorted(walker.names, key=os.fsencode)
     folders = sorted(walker.folders, key=os.fsencode)
@@ -137,8 +142,11 @@ def _check_folders(root: str, follow_links: str | None) -> None:
 
 @final
 class _Walker:
-    def __init__(self, root: str, suffixes: tuple[str, ...], follow_links: str | None) -> None:
+    def __init__(
+        self, root: str, suffixes: tuple[str, ...], follow_links: str | None, hidden: bool
+    ) -> None:
         self.root = root
+        self.takes_hidden = hidden
         self.suffixes = suffixes
         self.allowed = follow_links and os.path.realpath(follow_links)
         self.names: list[str] = []
@@ -175,7 +183,7 @@ class _Walker:
         subfolders: list[str] = []
         for entry in _entries(os.path.join(self.root, folder)):
             name = os.path.join(folder, entry.name)
-            if entry.name.startswith("."):
+            if entry.name.startswith(".") and not self.takes_hidden:
                 self.hidden += 1
             elif entry.is_symlink() and self.allowed is None:
                 self.skipped_links += 1

@@ -54,9 +54,10 @@ def test_only_the_most_frequent_endings_are_named():
     assert note.endswith("1 .part3, 1 .part4, 4 with other endings")
 
 
-def test_hidden_files_and_folders_are_no_data():
+def test_hidden_files_are_left_out_if_asked():
     touch("in/a/1.jpg", "in/a/._1.jpg", "in/a/.ipynb_checkpoints/1-checkpoint.jpg", "in/.git/2.jpg")
-    walked = walk("in", (".jpg",))
+    assert len(walk("in", (".jpg",)).names) == 4
+    walked = walk("in", (".jpg",), hidden=False)
     assert (walked.names, walked.folders) == (["a/1.jpg"], ["a"])
     assert walked.notes("x") == ("in: left out: 3 hidden",)
 
