@@ -8,7 +8,6 @@ from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -37,11 +36,13 @@ def drop_replaced(
         for word in OverridesParser.create().parse_overrides(list(words))
         if not (word.is_delete() or word.is_sweep_override())
     ]
-    kept = {leaf for word in typed for leaf, _ in precedence.leaves(word.value(), _key(word))}
+    kept = {
+        leaf for word in typed for leaf, _ in precedence.leaves(word.value(), word.key_or_group)
+    }
     layers = _layers(loader, command, words)
     own = dict(precedence.leaves(precedence.last().files[command].content, ""))
     for word in typed:
-        for place, target in _blocks(word.value(), _key(word)):
+        for place, target in _blocks(word.value(), word.key_or_group):
             if _target_below(layers, place) in (None, target):
                 continue
             for name, leaves in layers.items():
@@ -56,10 +57,6 @@ def _target_below(layers: dict[str, dict[str, Any]], place: str) -> Any:
     """Return the target that the files give a block, or None."""
     key = f"{place}.{TARGET}"
     return next((own[key] for own in reversed(layers.values()) if key in own), None)
-
-
-def _key(word: Override) -> str:
-    return word.key_or_group
 
 
 def _blocks(value: Any, place: str) -> Iterator[tuple[str, Any]]:

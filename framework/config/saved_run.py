@@ -373,12 +373,9 @@ class SavedRun:
 
     def _inputs_of(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
         """Return the fields that the model takes; all if the objective does not say it."""
-        names = self.config["objective"].get("input")
-        if isinstance(names, str):
-            names = [names]
-        if not isinstance(names, list):
+        if not isinstance(self.objective, Predicts):
             return fields
-        return {name: fields[name] for name in names if name in fields}
+        return {name: fields[name] for name in self.objective.inputs if name in fields}
 
     def _check_pixels(self, where: str, fields: Mapping[str, Field]) -> None:
         """Raise ConfigError C352 for integer pixels where training had floats, or the reverse.

@@ -15,8 +15,7 @@ import numpy as np
 
 from framework.errors import DataError
 from framework.input.rows import ColumnInput
-
-UINT8 = 8  # the type byte of unsigned bytes, the only type that image sets use
+from framework.store.file_format import GZIP, IDX
 
 
 def read_idx(path: str) -> np.ndarray:
@@ -24,7 +23,7 @@ def read_idx(path: str) -> np.ndarray:
     data = _content(path)
     num_dimensions = int.from_bytes(data[3:4], "big")
     start = 4 + 4 * num_dimensions
-    if data[:3] != bytes([0, 0, UINT8]) or len(data) < start:
+    if not data.startswith(IDX) or len(data) < start:
         fix = "give the file as it was published"
         raise DataError(113, path, "not an IDX file of unsigned bytes", fix)
     shape = struct.unpack_from(f">{num_dimensions}I", data, 4)
@@ -59,7 +58,7 @@ def _content(path: str) -> bytes:
     """Return the bytes of a file, decompressed if it is gzipped."""
     try:
         with open(path, "rb") as file:
-            is_zipped = file.read(2) == b"\x1f\x8b"
+            is_zipped = file.read(2) == GZIP
         read = gzip.open if is_zipped else open
         with read(path, "rb") as file:
             return file.read()

@@ -18,6 +18,7 @@ from framework.errors import DataError, ResourceError
 from framework.input.file_items import read_part
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.identity import unreadable
+from framework.store.kinds import text_of
 from framework.store.label import check_classes
 from framework.store.walk_tree import named_files
 
@@ -145,7 +146,7 @@ class TFRecordInput(RowInput):
             what = f"holds {len(texts)} values"
             raise DataError(167, where, what, "give one image file, or numbers")
         if kind == "text":
-            return _text(texts[0], field, where)
+            return text_of(texts[0], field, where, "input")
         return self._class_number(texts[0], where) if field == "label" else texts[0]
 
     def _class_number(self, text: bytes, where: str) -> np.ndarray:
@@ -171,14 +172,6 @@ class TFRecordInput(RowInput):
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self._place(index)[0],)
-
-
-def _text(data: bytes, field: str, where: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        fix = f"correct it, or add 'input.kinds={{{field}: bytes}}'"
-        raise DataError(162, where, "is not UTF-8 text", fix) from error
 
 
 def _frames(path: str, number: int, crc32c: Callable[[bytes], int]) -> list[Frame]:

@@ -15,11 +15,11 @@ HEAD_BYTES = 20
 TAR_MAGIC = b"ustar"  # at byte 257
 TAR_MAGIC_AT = 257
 COLUMNS = (".parquet", ".arrow")
-TABLES = (".csv", ".tsv", ".tab", ".scp")
+TABLES = (".csv", ".tsv", ".tab")
 FEATURES = "input.features={image: image/encoded, label: image/class/label}"  # the usual ones
 GZIP = b"\x1f\x8b"
 GZIP_BITS = 31  # zlib's number for data with gzip's header
-IDX = b"\0\0\x08"  # of an IDX file of bytes; the number of dimensions follows
+IDX = b"\0\0\x08"  # of an IDX file of unsigned bytes; the number of dimensions follows
 
 
 class Format(NamedTuple):
@@ -120,7 +120,7 @@ def _refuse_input(path: str) -> None:
     words = [f"input.path={path}"]
     if head.startswith(NPY) or (name.endswith(".npz") and head.startswith(b"PK")):
         what, words = "a .npy or .npz file", ["input=arrays", *words]
-    elif name.endswith(TABLES):
+    elif name.endswith((*TABLES, ".scp")):
         what, words = "a table", ["input=list", *words]
     elif ".tfrecord" in name:
         what, words = "a TFRecord file", ["input=tfrecord", *words, FEATURES]

@@ -54,6 +54,15 @@ def check_label_maps(names: Sequence[str], fields: Mapping[str, Field], group: s
             raise ConfigError(179, f"{group}.labels = {list(names)}", what, fix)
 
 
+def text_of(data: bytes, field: str, where: str, group: str) -> str:
+    """Return the text of a field of that kind. DataError D162 unless it is UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        fix = f"correct it, or add '{group}.kinds={{{field}: bytes}}'"
+        raise DataError(162, where, "is not UTF-8 text", fix) from error
+
+
 def of_kind(value: Any, kind: str, where: str, group: str = "input") -> Any:
     """Return a field's value as its kind has it: ``str``, ``bytes`` or an array.
 

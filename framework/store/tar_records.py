@@ -18,7 +18,7 @@ from framework.store.array_values import value_of
 from framework.store.folder_store import SUFFIXES
 from framework.store.foreign import field_name, number_of
 from framework.store.identity import unreadable
-from framework.store.kinds import of_kind
+from framework.store.kinds import of_kind, text_of
 from framework.store.label import (
     check_classes,
     class_in,
@@ -251,19 +251,12 @@ class TarRecords:
         if kind == "bytes":
             return data
         if kind == "text":
-            return self._text(data, field, where)
+            return text_of(data, field, where, self.group)
         if is_text_suffix(suffix):
             value = self._number(data, field, where)
         else:
             value = value_of(data, f".{suffix}", self.name(index))
         return of_kind(value, kind, where, self.group) if kind else value
-
-    def _text(self, data: bytes, field: str, where: str) -> str:
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            fix = f"correct it, or add '{self.group}.kinds={{{field}: bytes}}'"
-            raise DataError(162, where, "is not UTF-8 text", fix) from error
 
     def _number(self, data: bytes, field: str, where: str) -> np.ndarray:
         number = _number_in(data)

@@ -16,13 +16,13 @@ from framework.input.store import StoreInput
 from framework.order.select import chosen
 from framework.pack.engine.publish import as_written, keys_of, spans
 from framework.store.columns import StoreFacts, column_of, is_number
+from framework.store.file_format import TABLES
 from framework.store.label import INTEGER
 from framework.store.layered import DROPPED
 from framework.store.open_store import open_store
 from framework.store.versions import files_of
 
 Parts = Iterator[tuple[Chunk, Chunk | None]]
-TABLES = (".csv", ".tsv", ".tab")
 
 
 @dataclass(frozen=True)
