@@ -25,9 +25,8 @@ from framework.contracts.records import Field, Manifest
 from framework.order.batches import Order
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
+from framework.system.stopping import NUMBERS
 from framework.transform.none import NoTransform
-from tests.cli import preloaded
-from tests.shared_memory import other_test_processes_wait, this_test_runs, torch_segments
 
 torch.set_num_threads(1)
 settings.register_profile("paceline", deadline=None)  # no test is timed: machines are shared
@@ -35,10 +34,7 @@ settings.load_profile("paceline")
 
 
 def children_of_this_process() -> set[int]:
-    """Return the process ids of this process's children.
-
-    Zombies and the server of ``tests.cli.preloaded`` are left out.
-    """
+    """Return the process ids of this process's children, without zombies."""
     pids: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -47,7 +43,7 @@ def children_of_this_process() -> set[int]:
             continue
     return {
         pid
-        for pid in pids - preloaded.PIDS
+        for pid in pids
         if Path(f"/proc/{pid}/stat").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     }
 
@@ -101,34 +97,47 @@ def _end_servers() -> None:
         resource_tracker._resource_tracker._stop()
 
 
+def _shared_memory() -> set[str]:
+    """Return the names of this process's shared memory. Those of torch have its process id."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(f"torch_{os.getpid()}_")}
+
+
+def orphaned_memory() -> set[str]:
+    """Return the names of torch's shared memory whose process has ended."""
+    names = {name for name in os.listdir("/dev/shm") if name.startswith("torch_")}
+    return {name for name in names if not Path("/proc", name.split("_")[1]).exists()}
+
+
+ORPHANED_BEFORE = orphaned_memory()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail if processes of the tests have left shared memory behind."""
+    is_worker = hasattr(session.config, "workerinput")
+    if not is_worker and (left := settled(ORPHANED_BEFORE, orphaned_memory)):
+        print(f"\nshared memory left behind: {sorted(left)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(autouse=True)
-def police(tmp_path, monkeypatch, tmp_path_factory):
+def police(tmp_path, monkeypatch):
     """Run each test in its own directory, and fail it if it leaves something behind.
 
     Checked are threads, processes, shared memory and temporary files.
     """
     monkeypatch.chdir(tmp_path)
-    preloaded.at_start_of_test = dict(os.environ)
-    before = children_of_this_process(), _threads(), set(os.listdir("/dev/shm"))
+    before = children_of_this_process(), _threads(), _shared_memory()
     # a shell that runs the tests in the background may ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    handlers = {
-        number: signal.getsignal(number)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    }
-    locks = tmp_path_factory.getbasetemp().parent
-    with this_test_runs(locks):
-        yield
-    for number, handler in handlers.items():  # a command run in this process has taken them
+    handlers = {number: signal.getsignal(number) for number in NUMBERS}
+    yield
+    for number, handler in handlers.items():  # a test of signals has taken them
         signal.signal(number, handler)
     multiprocessing.active_children()
     assert not settled(before[1], _threads), "threads left behind"
     _end_servers()
     assert not settled(before[0], children_of_this_process), "processes left behind"
-    if left := settled(before[2], torch_segments):
-        # it may belong to a test that runs beside this one, so wait until that test has ended
-        other_test_processes_wait(locks)
-        assert not left & torch_segments(), "shared memory left behind"
+    assert not settled(before[2], _shared_memory), "shared memory left behind"
     assert not list(tmp_path.rglob("*.tmp.*")), "temporary files left behind"
 
 

@@ -1,17 +1,30 @@
-"""Run the real command in a real process."""
+"""Run the command, in this process or in a new one."""
 
-import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from functools import cache
+import sysconfig
+import tempfile
+import traceback
+import warnings
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cli import preloaded
-from tests.cli.preloaded import Server
+import torch
+
+from framework.cli import precedence
+from framework.main import run
+from framework.system import at_end
+from framework.system.stopping import NUMBERS
+
+ROOT = Path(__file__).parents[2]
+# Modules below these folders stay loaded. Others are the test's own.
+LIBRARIES = (str(ROOT), *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+SIGNALS = (*NUMBERS, signal.SIGCHLD)
 
 
 class Done(NamedTuple):
@@ -26,18 +39,22 @@ class Done(NamedTuple):
         return self.err.strip().splitlines()[-1]
 
 
-def paceline(
-    *arguments: str, cwd: Path | None = None, limit_s: int = 120, **environment: str
-) -> Done:
-    """Run ``paceline ARGUMENTS`` in the test's own directory, or in ``cwd``.
+def paceline(*arguments: str, cwd: Path | None = None, **environment: str) -> Done:
+    """Run ``paceline ARGUMENTS`` in this process, in the test's own directory or in ``cwd``.
 
-    If the test has changed the environment, the process is started anew, because libraries read
-    theirs when they are loaded. All others are forked from one that has loaded them.
+    Afterwards the process is as it was, so that a test can run several commands. What only a new
+    process shows is tested with ``started``: libraries that read the environment when they are
+    loaded, signals, exit codes of a crash.
     """
-    before = _without_pytest(preloaded.at_start_of_test)
-    if not environment and _without_pytest(os.environ) == before:
-        return Done(*_server().run(arguments, cwd, limit_s))
-    return started(*arguments, cwd=cwd, limit_s=limit_s, **environment)
+    with ExitStack() as stack:
+        stack.enter_context(_same_process())
+        os.environ.update(environment)
+        if cwd is not None:
+            os.chdir(cwd)
+        out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+        with _redirected(out.fileno(), err.fileno()):
+            code = _exit_code(arguments)
+        return Done(code, *(_text(file) for file in (out, err)))
 
 
 def started(
@@ -52,15 +69,90 @@ def started(
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-@cache
-def _server() -> Server:
-    server = Server()
-    atexit.register(server.close)
-    return server
+def _exit_code(arguments: tuple[str, ...]) -> int:
+    """Run a command as ``framework.__main__`` does, and return the exit code of its process."""
+    try:
+        code: object = run(list(arguments))
+        at_end._end()
+    except SystemExit as error:
+        code = error.code
+    except BaseException:  # noqa: BLE001  # the test reads the traceback
+        traceback.print_exc()
+        code = 1
+    return code if isinstance(code, int) else int(code is not None)
 
 
-def _without_pytest(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if "PYTEST" not in name}
+@contextmanager
+def _same_process() -> Generator[None]:
+    """Restore what a command changes in its process: a process runs one command in real life."""
+    folder, environment, words = os.getcwd(), dict(os.environ), sys.argv
+    places, modules = list(sys.path), set(sys.modules)
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    repeats = torch.are_deterministic_algorithms_enabled()
+    try:
+        with warnings.catch_warnings():
+            warnings.resetwarnings()  # pytest makes errors of them
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = words
+        sys.path[:] = places
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(repeats)
+        _forget_modules(modules)
+        _clear_caches()
+        precedence._told.clear()
+
+
+@contextmanager
+def _redirected(out: int, err: int) -> Generator[None]:
+    """Send what Python and C write to two files inside the block."""
+    streams = sys.stdout, sys.stderr
+    for stream in streams:
+        stream.flush()
+    saved = [(number, os.dup(number)) for number in (1, 2)]
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        sys.stdout, sys.stderr = streams
+        for number, copy in saved:
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+def _forget_modules(known: set[str]) -> None:
+    """Unload the modules of the test's own folders: the next test writes others of that name."""
+    for name in set(sys.modules) - known:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and not os.path.abspath(file).startswith(LIBRARIES):
+            del sys.modules[name]
+
+
+def _clear_caches() -> None:
+    """Forget what functions of ours remember, by relative paths for example."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("framework"):
+            for value in list(vars(module).values()):
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+
+def _text(file) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 def losses(run_dir: Path, split: str = "train") -> list[float]:

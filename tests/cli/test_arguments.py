@@ -14,7 +14,8 @@ from framework.cli.arguments import (
     without_options,
 )
 from framework.errors import ConfigError
-from tests.faults.forked import is_one_line, paceline
+from tests.cli.command import paceline
+from tests.faults.forked import is_one_line
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ WORDS = {
 @pytest.mark.parametrize("name", WORDS)
 @pytest.mark.parametrize("command", ["train", "pack", "bench"])
 def test_a_word_that_nobody_types_is_refused_at_once(name, command):
-    assert is_one_line(paceline(command, WORDS[name], limit_s=5), "C128", 2)
+    assert is_one_line(paceline(command, WORDS[name]), "C128", 2)
 
 
 def test_thousands_of_overrides_are_refused_but_not_of_files():

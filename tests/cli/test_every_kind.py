@@ -97,7 +97,7 @@ def train(*words: str) -> list[float]:
 
 def swept(folder: str, *words: str) -> list[list[float]]:
     """Run a sweep, and return the losses of each job."""
-    done = paceline("train", "-m", *TRAIN, *words, f"hydra.sweep.dir={folder}", limit_s=300)
+    done = paceline("train", "-m", *TRAIN, *words, f"hydra.sweep.dir={folder}")
     assert done.code == 0, done.out + done.err
     return [losses(path.parent) for path in Path(folder).glob("*/metrics.jsonl")]
 

@@ -12,8 +12,8 @@ from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
-from tests.cli.command import losses
-from tests.faults.forked import is_one_line, paceline
+from tests.cli.command import losses, paceline
+from tests.faults.forked import is_one_line
 from tests.input.inputs import FORMATS
 
 SHORT = [

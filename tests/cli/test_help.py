@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from framework.cli.help import help_text
-from tests.faults.forked import paceline
+from tests.cli.command import paceline
 
 
 def chosen(command, *words, config_dir=None):

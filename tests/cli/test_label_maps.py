@@ -19,8 +19,9 @@ from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
 from framework.image.decode import encode_png
 from framework.store.open_store import open_store
+from tests.cli.command import paceline
 from tests.contract.cases import label_map
-from tests.faults.forked import is_one_line, paceline
+from tests.faults.forked import is_one_line
 from tests.image.test_label_map import png
 
 PAIRS = ("pack", "input=pairs", "input.fields={image: photos, mask: masks}", "workers=0")

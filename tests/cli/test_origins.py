@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import is_one_error_line
-from tests.faults.forked import paceline
+from tests.cli.command import is_one_error_line, paceline
 
 
 def explained(key, *words):

@@ -12,9 +12,8 @@ from framework.cli.compose_config import composed
 from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
 from framework.cli.precedence import typed_for_train, with_recipe_said, without_null
-from tests.cli.command import is_one_error_line
+from tests.cli.command import is_one_error_line, paceline
 from tests.conftest import make_records, write_store
-from tests.faults.forked import paceline
 
 SHORT = ["max_steps=2", "limit=64", "batch_size=16", "sink=[jsonl]", "clock=false"]
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "own_model_and_data")

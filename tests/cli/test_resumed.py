@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import is_one_error_line, write_linear
-from tests.faults.forked import paceline
+from tests.cli.command import is_one_error_line, paceline, write_linear
 
 SHORT = ["limit=64", "batch_size=16", "sink=[jsonl]", "clock=false"]
 

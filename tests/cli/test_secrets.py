@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.forked import paceline
+from tests.cli.command import paceline
 
 SECRET = "hunter2-s3cr3t"
 RECIPE = """# @package _global_
@@ -41,7 +41,7 @@ def leaks(*folders):
 @pytest.mark.parametrize("parallel", ["none", pytest.param("ddp", marks=pytest.mark.slow)])
 def test_no_file_of_a_run_has_it(mine, parallel):
     words = ["parallel=ddp", "parallel.num_processes=2"] if parallel == "ddp" else []
-    assert paceline(*mine, "recipes=secret", *words, limit_s=120).code == 0
+    assert paceline(*mine, "recipes=secret", *words).code == 0
     assert leaks("run") == []
     resolved = json.loads(Path("run/resolved.json").read_text())
     assert resolved["source"] == "${oc.env:PACELINE_SECRET}"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from framework.image.decode import encode_png
-from tests.faults.forked import is_one_line, paceline
+from tests.cli.command import paceline
+from tests.faults.forked import is_one_line
 
 STORE = ("input=digits", "output.path=all.h5")
 TRAIN = (

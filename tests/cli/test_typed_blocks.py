@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.cli.command import paceline
 from tests.cli.test_precedence import job, recipe
-from tests.faults.forked import paceline
 
 MINE = """
 defaults:

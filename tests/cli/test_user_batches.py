@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.forked import is_one_line, paceline
+from tests.cli.command import paceline
+from tests.faults.forked import is_one_line
 
 MINE = """
 import torch

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.command import paceline
 from tests.contract.cases import make_records, write_store
-from tests.faults.forked import is_one_line, paceline
+from tests.faults.forked import is_one_line
 
 MINE = """
 import os

@@ -15,9 +15,8 @@ from framework.config.assemble import assemble
 from framework.config.init_weights import start_from_weights, with_digest, with_saved_digest
 from framework.config.training_parts import training_parts
 from framework.errors import CheckpointError, ConfigError
-from tests.cli.command import is_one_error_line
+from tests.cli.command import is_one_error_line, paceline
 from tests.commands.tune.test_candidate import NOBODY, config_of
-from tests.faults.forked import paceline
 
 SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0")
 SHORT = ["limit=64", "max_steps=2", "batch_size=16", "sink=[jsonl]", "clock=false"]

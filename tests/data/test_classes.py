@@ -18,9 +18,9 @@ from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
+from tests.cli.command import paceline
 from tests.conftest import make_context
 from tests.contract.cases import jpeg, micros
-from tests.faults.forked import paceline
 
 FIELDS = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
 SOURCES = {"hdf5": hdf5_source, "lmdb": lmdb_source, "folder": folder_source}

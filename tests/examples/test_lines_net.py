@@ -71,7 +71,7 @@ def test_it_learns_to_read_a_few_lines():
 def validations(*words, folder="run"):
     """Train the recipe, and return the report of each validation."""
     items = ["prepare.val.input.items=64", f"hydra.run.dir={folder}"]
-    done = paceline("train", "recipes=recognize", *items, *words, limit_s=500)
+    done = paceline("train", "recipes=recognize", *items, *words)
     assert done.code == 0, done.err
     reports = map(json.loads, Path(folder, "metrics.jsonl").read_text().splitlines())
     return [report for report in reports if report["split"] == "val"]

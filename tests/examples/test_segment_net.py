@@ -35,7 +35,7 @@ def iou_of(*words, folder="run"):
     small = [f"prepare.{split}.input.call.size=48" for split in ("train", "val")]
     known = "prepare.val.input.call.split=train"
     run = ["transform.size=[48,48]", f"hydra.run.dir={folder}"]
-    done = paceline("train", "recipes=segment", *scenes, *small, known, *run, *words, limit_s=500)
+    done = paceline("train", "recipes=segment", *scenes, *small, known, *run, *words)
     assert done.code == 0, done.err
     reports = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
     return [report["iou"] for report in reports if report["split"] == "val"]

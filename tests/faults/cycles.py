@@ -22,10 +22,9 @@ from framework.loader.stream import StreamLoader
 from framework.measure.clock import HostClock
 from framework.transform.none import NoTransform
 from framework.transform.resize import Resize
-from tests.conftest import children_of_this_process
+from tests.conftest import children_of_this_process, orphaned_memory
 from tests.contract.cases import STORES, WAYS, make_source, shares
 from tests.faults.lanes import Row, repeat
-from tests.shared_memory import torch_segments
 
 COUNT, BATCH = 40, 4
 # long, because a test beside this one may leave shared memory until it ends
@@ -180,7 +179,7 @@ def there() -> set[tuple[str, object]]:
     }
     resources |= {("process", pid) for pid in children_of_this_process()}
     resources |= {("file", number) for number in os.listdir("/proc/self/fd")}
-    return resources | {("shared memory", name) for name in torch_segments()}
+    return resources | {("shared memory", name) for name in orphaned_memory()}
 
 
 def left_behind(before: set) -> set:

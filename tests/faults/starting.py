@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from framework.system.stopping import NUMBERS
 from tests.cli.command import Done
+from tests.conftest import orphaned_memory
 from tests.faults.lanes import Row, repeat
-from tests.shared_memory import torch_segments
 
 # 0: it was over already; 75 and 130: state saved; 130 and 143: nothing to save
 CODES = {
@@ -220,7 +220,7 @@ def is_survived(place: Path, way: Way, took_s: float, go_on: bool, draw: random.
 
 def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> str:
     """Return what goes wrong if ``number`` arrives ``moment_s`` after Paceline's first line."""
-    before = torch_segments()
+    before = orphaned_memory()
     if way.words[0] == "pack":
         shutil.copy(place / "arrays.npz", "arrays.npz")
     started = Started(words_of(way, place))
@@ -250,7 +250,7 @@ def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> s
 
 def wrong_at_import(place: Path, way: Way, number: int, module: str) -> str:
     """Return what goes wrong if a signal arrives just as ``module`` is imported."""
-    before = torch_segments()
+    before = orphaned_memory()
     started = Started(words_of(way, place), AT_IMPORT.format(module=module, number=int(number)))
     done = started.end()
     if not done.code:
@@ -297,9 +297,9 @@ def left_behind(started: Started, code: int, before: set[str], place: Path, way:
             str(path) for path in Path.cwd().rglob("*") if path.is_dir() and not any(path.iterdir())
         ]
     wrong += started.temporary_left
-    if segments := torch_segments() - before:
+    if segments := orphaned_memory() - before:
         time.sleep(2.0)  # those of a test beside this one go by themselves
-        wrong += sorted(segments & torch_segments())
+        wrong += sorted(segments & orphaned_memory())
     run = Path("run")
     if run.exists() and not (run / "exit.json").exists():
         wrong.append(

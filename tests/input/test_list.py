@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from framework.errors import ConfigError, DataError, PacelineError
 from framework.input.list import ListInput
 from framework.store.open_store import open_store
+from tests.cli.command import paceline
 from tests.contract.cases import jpeg
-from tests.faults.forked import paceline
 
 CSV = "image,label\n1.jpg,dog\n2.jpg,cat\n"
 

@@ -23,8 +23,8 @@ from framework.store.foreign import (
     number_of,
 )
 from framework.store.open_store import open_store
+from tests.cli.command import paceline
 from tests.contract.cases import jpeg
-from tests.faults.forked import paceline
 
 
 def write_lmdb(path, values, folder=False):

@@ -8,8 +8,8 @@ from framework.input.folder import FolderInput
 from framework.input.pairs import PairsInput
 from framework.store.folder_store import FolderStore
 from framework.store.walk_tree import named_files, walk
+from tests.cli.command import paceline
 from tests.contract.cases import jpeg
-from tests.faults.forked import paceline
 
 
 def touch(*names):
