@@ -12,7 +12,6 @@ from framework.errors import DataError
 from framework.store import column_files
 from framework.store.parquet_store import ParquetStore
 from tests.faults import bait, foreign
-from tests.faults.lanes import repeat
 from tests.sound.test_sound_file import sound
 
 CASES = ("data=tar", "input=parquet", "input=hdf5, columns", "input=coco")
@@ -26,10 +25,6 @@ def test_a_damaged_file_is_named_or_gives_a_result(name):
 @pytest.mark.parametrize("name", ["input=tar", "input=lmdb"])
 def test_a_file_that_is_cut_off_is_named_or_gives_every_record(name):
     assert foreign.cut(name, random.Random(6)) == ""
-
-
-def test_damaged_sounds_are_the_same_twice_or_refused():
-    assert not repeat("", foreign.decoded, 12, 9, lanes=1).failed
 
 
 def test_a_damaged_sound_is_packed_and_heard_or_named():

@@ -15,8 +15,8 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
+from tests.cli.command import paceline
 from tests.faults import hostile
-from tests.faults.forked import paceline
 from tests.faults.hostile import CALLS, CANARY, TARGETS, attempt, attempts
 from tests.store import test_hdf5_store as plants
 
@@ -30,7 +30,7 @@ KINDS = [
 ]
 SAMPLE = [
     payload.name
-    for kind, count in zip(KINDS, (6, 6, 11, 5, 3), strict=True)
+    for kind, count in zip(KINDS, (3, 3, 5, 2, 1), strict=True)
     for payload in DRAW.sample(kind, count)
 ]
 
@@ -64,18 +64,7 @@ def test_there_are_as_many_as_promised():
     assert len({payload.name for payload in attempts()}) == len(attempts())
 
 
-CARELESS_CALLS = [
-    "os.system",
-    "exec",
-    "eval",
-    "copy",
-    "torch.load inside",
-    "pickle.loads inside",
-    "import_module",
-]
-
-
-@pytest.mark.parametrize("call", CARELESS_CALLS)
+@pytest.mark.parametrize("call", ["os.system", "torch.load inside"])
 def test_a_checkpoint_would_work_on_a_careless_reader(call, monkeypatch):
     hostile.evil_files()
     monkeypatch.syspath_prepend(".")
@@ -84,7 +73,7 @@ def test_a_checkpoint_would_work_on_a_careless_reader(call, monkeypatch):
     assert Path(CANARY).exists()
 
 
-@pytest.mark.parametrize("make", [hostile.legacy, hostile.tarred, hostile.nested_bytes])
+@pytest.mark.parametrize("make", [hostile.legacy, hostile.tarred])
 def test_a_file_of_another_format_would_work_on_a_careless_reader(make):
     Path("x.pt").write_bytes(make())
     try:
@@ -96,13 +85,7 @@ def test_a_file_of_another_format_would_work_on_a_careless_reader(make):
 
 @pytest.mark.parametrize(
     "target",
-    [
-        "shutil.copy",
-        "torch.load",
-        "framework.parallel.launch.start_ranks.launch",
-        "evil.Net",
-        "pathlib.Path.touch",
-    ],
+    ["shutil.copy", "evil.Net"],
 )
 def test_a_configuration_would_work_on_a_careless_reader(target, monkeypatch):
     hostile.evil_files()

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from framework.train.checkpoint import read_state
-from tests.faults import ranks, training
-from tests.faults.forked import Command, is_one_line, needs_root, paceline, small_disk, wait_for
+from tests.cli.command import paceline
+from tests.faults import forked, ranks, training
+from tests.faults.forked import Command, is_one_line, needs_root, small_disk, wait_for
 from tests.faults.training import RUN, words
 
 TIMEOUT_S = 8
@@ -34,7 +35,7 @@ def train(dataset, *more):
 @needs_root
 def test_l7_shared_memory_without_room_is_one_line(dataset):
     more = ["workers.num=2", "workers.kind=process", "batch_size=1437", "epochs=1"]
-    done = paceline(*train(dataset, *more), before=lambda: small_disk("/dev/shm", "64k"))
+    done = forked.paceline(*train(dataset, *more), before=lambda: small_disk("/dev/shm", "64k"))
     assert is_one_line(done, "R102", 5, "/dev/shm")
 
 
@@ -44,7 +45,7 @@ def test_l8_too_few_file_handles_are_one_line(dataset, kind):
         number = len(os.listdir("/proc/self/fd")) + 4
         resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
 
-    done = paceline(
+    done = forked.paceline(
         *train(dataset, "workers.num=8", f"workers.kind={kind}", "loader=prefetch"), before=few
     )
     assert is_one_line(done, "R109", 5, "ulimit -n")
@@ -105,23 +106,6 @@ def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(dataset):
     assert "error[P10" in done.err.splitlines()[-1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ways", [([], ranks.DDP), (ranks.DDP, [])])
-def test_t8_on_another_number_of_ranks_the_order_is_the_same_and_losses_agree_to_rounding(
-    dataset, ways
-):
-    common = gentle(dataset)
-    training.good(paceline(*common, "hydra.run.dir=whole"))
-    with Command(*common, *ways[0], f"hydra.run.dir={RUN}", before=ranks.importable) as command:
-        wait_for(lambda: len(losses(Path(RUN))) > 4, "steps")
-        os.kill(command.pid, signal.SIGTERM)
-        assert command.wait().code in (0, 75)  # 0: on a busy machine it has finished meanwhile
-    training.good(
-        paceline("train", f"resume={RUN}", "parallel=none", *ways[1], before=ranks.importable)
-    )
-    assert losses(Path(RUN)) == pytest.approx(losses(Path("whole")), rel=1e-5)
-
-
 def gentle(dataset):
     """Return the words of a training whose rounding stays rounding.
 
@@ -156,5 +140,5 @@ def test_t8_one_rank_then_four_then_two_go_on_in_the_same_order(dataset):
     training.good(paceline(*common, "max_steps=7", f"hydra.run.dir={RUN}"))
     for num_ranks, max_steps in ((4, 17), (2, 30)):
         more = ["parallel=ddp", f"parallel.num_processes={num_ranks}", f"max_steps={max_steps}"]
-        training.good(paceline("train", f"resume={RUN}", *more, before=ranks.importable))
+        training.good(forked.paceline("train", f"resume={RUN}", *more, before=ranks.importable))
     assert losses(Path(RUN)) == pytest.approx(losses(Path("whole")), rel=1e-5)

@@ -4,7 +4,6 @@ The table there names the tests of the faults that are not here.
 """
 
 import os
-import pickle
 import random
 import shutil
 import signal
@@ -18,19 +17,19 @@ import pytest
 import torch
 
 from framework.contracts.records import Field
-from framework.errors import DataError
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.manifest import SCHEMA
 from framework.store.open_store import open_store
+from tests.cli.command import paceline
 from tests.conftest import edited_manifest, make_records, write_store
+from tests.faults import forked
 from tests.faults.forked import (
     Command,
     is_one_line,
     needs_root,
     needs_strace,
     no_privileges,
-    paceline,
     read_only,
     traced,
     wait_for,
@@ -97,8 +96,7 @@ def commands(path):
 # -------------------------------------------------------------- R1, R2, R3, R5: damaged and foreign
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("size", [0, 100, 0.9])
+@pytest.mark.parametrize(("path", "size"), [("x.h5", 0), ("x.h5", 0.9), ("x.lmdb", 100)])
 def test_r1_r2_a_truncated_store_is_one_line_with_every_command(path, size):
     digits(path)
     whole = os.path.getsize(path)
@@ -151,11 +149,9 @@ LIKE_LMDB = struct.pack("<16xI", 0xBEEFC0DE) + bytes(9000)
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"hello",
-        bytes(100_000),
-        b"\x89HDF\r\n\x1a\n",
-        LIKE_LMDB,
+        pytest.param(b"hello", id="text"),
+        pytest.param(b"\x89HDF\r\n\x1a\n", id="head of HDF5"),
+        pytest.param(LIKE_LMDB, id="head of LMDB"),
     ],
 )
 def test_r5_any_other_file_is_one_line(data):
@@ -184,21 +180,11 @@ def rewritten(path):
         file.write(data)
 
 
-def packed_again(path):
-    np.savez("a.npz", image=np.zeros((256, 1, 8, 8), np.uint8), label=np.arange(256) % 3)
-    output = "lmdb" if path.endswith(".lmdb") else "hdf5"
-    assert (
-        paceline(
-            "pack", "input=arrays", "input.path=a.npz", f"output={output}", f"output.path={path}"
-        ).code
-        == 0
-    )
-
-
 @pytest.mark.parametrize(
     ("path", "change"),
     [
-        *(("x.h5", change) for change in (truncated, rewritten, packed_again, os.unlink)),
+        ("x.h5", rewritten),
+        ("x.h5", os.unlink),
         ("x.lmdb", truncated),
         ("x.lmdb", replaced),
     ],
@@ -215,8 +201,7 @@ def test_r9_a_store_that_changes_ends_the_training_at_the_next_epoch(path, chang
     assert is_one_line(done, "D101" if change is os.unlink else "D117", 3, path)
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize(("path", "kind"), [("x.h5", "process"), ("x.lmdb", "thread")])
 def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, kind):
     """A read of a map past the end of its file is SIGBUS.
 
@@ -236,17 +221,6 @@ def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, ki
     # D102 (HDF5) and D105 (LMDB): a worker process that opens the store only now
     named = ("error[R102]: ", "error[D117]: ", "error[D102]: ", "error[D105]: ")
     assert done.last_line.strip("\0").startswith(named)
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_r9_workers_that_open_a_replaced_store_refuse_it(path):
-    digits(path)
-    store = open_store(path)
-    assert store.manifest.num_records == 256
-    replaced(path)
-    with pytest.raises(DataError, match="D117"):
-        pickle.loads(pickle.dumps(store)).read(torch.tensor([0]))
-    store.close()
 
 
 # ----------------------------------------------------------------------------- R6: folders of files
@@ -300,14 +274,7 @@ def test_r6_files_that_were_swapped_are_found(shards):
     assert is_one_line(paceline(*train("x", "epochs=1")), "D118", 3, "another store's file")
 
 
-def test_r6_verify_reports_a_swapped_file_once(shards):
-    swapped(shards)
-    done = paceline("verify", "x")
-    assert is_one_line(done, "D156", 3)
-    assert done.out.count("another store's file") <= 2
-
-
-@pytest.mark.parametrize("name", ["../secret.h5", "/etc/hostname", ".."])
+@pytest.mark.parametrize("name", ["../secret.h5", "/etc/hostname"])
 def test_r6_a_manifest_cannot_lead_out_of_its_folder(shards, name):
     manifest = Path("x/manifest.json")
     entries = [{"name": name, "num_records": 1, "size_bytes": 1, "sha256": "", "digest": ""}]
@@ -319,7 +286,7 @@ def test_r6_a_manifest_cannot_lead_out_of_its_folder(shards, name):
 
 
 @pytest.mark.parametrize(
-    "words", [["inspect", "nowhere.h5"], train("nowhere.h5"), train("nowhere.lmdb")]
+    "words", [["inspect", "nowhere.h5"], train("nowhere.lmdb")], ids=["inspect", "train"]
 )
 def test_r7_a_missing_store_is_named(words):
     assert is_one_line(paceline(*words), "D101", 3, "nowhere.")
@@ -336,7 +303,7 @@ def test_r7_a_folder_that_is_no_store_is_named():
 def test_r7_a_store_without_permission_is_named_as_that(path):
     digits(path)
     Path(path).chmod(0)
-    done = paceline("inspect", path, before=no_privileges)
+    done = forked.paceline("inspect", path, before=no_privileges)
     assert done.code in (3, 5)
     assert is_one_line(
         done,
@@ -348,10 +315,9 @@ def test_r7_a_store_without_permission_is_named_as_that(path):
     )
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_r7_a_pipe_is_not_opened(command):
+def test_a_pipe_is_not_opened():
     os.mkfifo("x.h5")
-    assert paceline(command, "x.h5").code == 3
+    assert paceline("inspect", "x.h5").code == 3
 
 
 @needs_root
@@ -360,7 +326,7 @@ def test_r10_a_store_on_a_disk_that_may_only_be_read_is_read(path):
     Path("disk").mkdir()
     digits(f"disk/{path}")
     for words in (["verify", f"disk/{path}"], train(f"disk/{path}", "epochs=1")):
-        assert paceline(*words, before=lambda: read_only("disk")).code == 0
+        assert forked.paceline(*words, before=lambda: read_only("disk")).code == 0
 
 
 @needs_strace
@@ -382,15 +348,6 @@ def test_r12_a_bad_disk_is_one_line(path):
         done = command.wait()
     assert done.code == 3, done
     assert is_one_line(done, done.err[6:10], 3, path)
-
-
-@needs_strace
-@pytest.mark.parametrize("path", PATHS)
-def test_r12_a_slow_disk_is_waited_for(path):
-    digits(path)
-    calls = ("-P", os.path.abspath(path), "-e", "inject=read,pread64:delay_enter=300000:when=1..3")
-    with traced("verify", path, "workers=0", options=calls) as command:
-        assert command.wait().code == 0
 
 
 # --------------------------------------------------------------------------- R11, R13: few and many
@@ -488,14 +445,13 @@ def test_two_readers_of_one_store_do_not_disturb_each_other():
 # ----------------------------------------------------------------------------------------- nonsense
 
 
-@pytest.mark.parametrize("word", ["num_images=-1", "num_images=abc", "grid=5", "num_images=null"])
-def test_nonsense_for_inspect_is_one_line(word):
-    digits("x.h5")
-    assert is_one_line(paceline("inspect", "x.h5", word), "C101", 2, word.split("=")[0])
-
-
 @pytest.mark.parametrize(
-    "name", ["a b.h5", "x", "ü😀.h5", "a=b.h5", "./a=b.h5", os.fsdecode(b"\xff.h5")]
+    "name",
+    [
+        pytest.param("ü😀.h5", id="unicode"),
+        pytest.param("a=b.h5", id="equals sign"),
+        pytest.param(os.fsdecode(b"\xff.h5"), id="no UTF-8"),
+    ],
 )
 def test_any_name_of_a_store_is_taken_as_it_is(name):
     digits("some.h5")

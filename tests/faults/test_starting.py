@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults import starting
 
-TRAIN, WORKERS, RANKS, ALL_RANKS, SWEEP, PACK = starting.WAYS
+TRAIN, WORKERS, RANKS, ALL_RANKS, _, _ = starting.WAYS
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +20,7 @@ def place(tmp_path_factory):
 
 IMPORTS = [
     ("framework.main", signal.SIGINT, TRAIN),
-    ("hydra", signal.SIGTERM, TRAIN),
-    ("omegaconf", signal.SIGINT, SWEEP),
-    ("numpy", signal.SIGTERM, TRAIN),
     ("torch._dynamo", signal.SIGUSR1, TRAIN),
-    ("framework.run", signal.SIGINT, TRAIN),
-    ("framework.commands.train.run_ranks", signal.SIGTERM, SWEEP),
     ("torch.distributed.elastic.multiprocessing.api", signal.SIGINT, RANKS),
 ]
 
@@ -38,8 +33,6 @@ def test_a_signal_in_an_import(place, module, number, way):
 
 
 MOMENTS = [
-    (0.0, signal.SIGINT, TRAIN),
-    (0.5, signal.SIGTERM, PACK),
     (2.5, signal.SIGINT, WORKERS),
     (4.0, signal.SIGTERM, ALL_RANKS),
 ]

@@ -17,9 +17,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import framework.cli.rundir
 from framework.system.durable import is_alive, remove_leftovers
 from framework.train.checkpoint import newest_path, newest_state, read_state
+from tests.cli.command import paceline
 from tests.conftest import children_of_this_process
-from tests.faults import ranks, states, training
-from tests.faults.forked import Command, is_one_line, needs_root, paceline, small_disk, wait_for
+from tests.faults import forked, ranks, states, training
+from tests.faults.forked import Command, is_one_line, needs_root, small_disk, wait_for
 from tests.faults.training import POINTS, RUN, good, words
 
 STATES = Path(RUN, "checkpoints")
@@ -42,9 +43,8 @@ def train(place, *more, precision="fp32"):
 # ----------------------------------------------------------------------------- samples of campaigns
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_t1_a_killed_run_goes_on_to_the_same_bits(place, seed):
-    assert training.killed_at_random(place, random.Random(seed)) == ""
+def test_a_killed_run_resumes_to_the_same_bits(place):
+    assert training.killed_at_random(place, random.Random(0)) == ""
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -52,9 +52,8 @@ def test_t3_a_run_killed_in_a_save_goes_on_to_the_same_bits(place, point):
     assert training.killed_while_saving(place, point, random.Random(point)) == ""
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_t12_a_run_that_gets_a_signal_has_lost_nothing(place, seed):
-    assert training.told_to_stop(place, random.Random(seed)) == ""
+def test_a_run_stopped_by_a_signal_loses_nothing(place):
+    assert training.told_to_stop(place, random.Random(0)) == ""
 
 
 @pytest.fixture(scope="module")
@@ -69,20 +68,14 @@ def test_t2_t18_a_rank_that_is_killed_takes_all_down_and_the_run_goes_on(place_o
 
 
 @pytest.mark.slow
-def test_t18_a_rank_that_is_killed_while_they_meet_takes_all_down(place_of_two):
-    assert ranks.one_killed_while_they_meet(place_of_two, random.Random(0)) == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_t19_all_ranks_start_again_and_go_on_to_the_same_bits(place_of_two, seed):
-    assert ranks.killed_and_started_again(place_of_two, random.Random(seed)) == ""
+def test_all_ranks_restart_and_reach_the_same_bits(place_of_two):
+    assert ranks.killed_and_started_again(place_of_two, random.Random(0)) == ""
 
 
 def test_t4_damaged_states_are_reported_before_they_are_unpickled(tmp_path):
     whole = states.make_state(tmp_path / "state.pt")
     assert [
-        said for seed in range(300) if (said := states.is_refused(whole, random.Random(seed)))
+        said for seed in range(100) if (said := states.is_refused(whole, random.Random(seed)))
     ] == []
 
 
@@ -95,16 +88,6 @@ def killed(place):
         assert command.wait().code == -signal.SIGKILL
     assert len(list(STATES.glob("step-*.pt"))) == 2
     return newest_path(Path(RUN))
-
-
-def test_t4_a_torn_newest_state_is_not_read_and_the_one_before_is_taken(place):
-    newest = killed(place)
-    newest.write_bytes(newest.read_bytes()[:-50])
-    done = paceline("train", f"resume={RUN}", "allow_targets=[tests]")
-    # the state has no end, so it counts as the oldest and is not read
-    assert f"note: {newest.name} (cut off" not in done.err
-    assert done.code == 0, done.err
-    assert training.difference(place, "fp32") == ""
 
 
 def test_t4_a_rotten_newest_state_is_named(place):
@@ -211,15 +194,6 @@ def test_the_same_command_with_auto_starts_goes_on_and_says_when_it_is_done(plac
     assert "already finished" in paceline(*again).err
 
 
-def test_auto_needs_a_directory(place):
-    assert is_one_line(
-        paceline(*words(place.dataset, "fp32", training.WAYS[0]), "resume=auto"),
-        "C127",
-        2,
-        "hydra.run.dir",
-    )
-
-
 # ------------------------------------------------------------------------------ disks and processes
 
 
@@ -233,7 +207,7 @@ def test_t5_a_disk_without_room_for_a_second_state_costs_the_run_nothing_but_its
         "epochs=1",
         f"hydra.run.dir={os.getcwd()}/disk/run",
     ]
-    done = paceline(*train(place)[:-1], *more, before=lambda: small_disk("disk", "360k"))
+    done = forked.paceline(*train(place)[:-1], *more, before=lambda: small_disk("disk", "360k"))
     assert is_one_line(done, "R101", 5, "No space left on device")
     assert "warning: step 8 is not saved, the newest checkpoint stands" in done.err
 
@@ -244,7 +218,7 @@ def test_t28_a_second_process_in_a_run_directory_learns_who_the_first_is(place):
 
     with Command(*train(place, "epochs=3000")) as command:
         wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
-        done = paceline("train", f"resume={RUN}", "allow_targets=[tests]", before=hasty)
+        done = forked.paceline("train", f"resume={RUN}", "allow_targets=[tests]", before=hasty)
         assert is_one_line(done, "R108", 5, f"process {command.pid} on ")
         os.kill(command.pid, signal.SIGUSR1)
         assert command.wait().code == 75

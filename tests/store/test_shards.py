@@ -21,7 +21,8 @@ from framework.store.open_store import open_file, open_store
 from framework.store.shards import ShardedStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
 from tests.contract.cases import micros, plain, rows
-from tests.faults.forked import is_one_line, needs_root, no_privileges, paceline
+from tests.faults import forked
+from tests.faults.forked import is_one_line, needs_root, no_privileges
 
 
 def write_directory(path, cuts, suffix="h5", count=20, records=None, fields=FIELDS):
@@ -179,7 +180,7 @@ def test_a_file_replaced_between_epochs_is_reported(file):
 def test_a_folder_that_cannot_be_read_is_named(place, mode):
     write_directory("x", [7])
     Path(place).chmod(mode)
-    done = paceline("inspect", "x", before=no_privileges)
+    done = forked.paceline("inspect", "x", before=no_privileges)
     Path(place).chmod(0o700)
     assert is_one_line(done, "D101", 3, "x", "Permission denied")
 

@@ -10,7 +10,6 @@ import pytest
 
 from tests.cli.command import is_one_error_line, paceline
 from tests.conftest import make_records, write_store
-from tests.faults import forked
 
 
 def test_inspect_prints_the_manifest_and_draws_a_grid():
@@ -32,7 +31,7 @@ def test_inspect_prints_the_manifest_and_draws_a_grid():
 @pytest.mark.parametrize("word", ["--json", "json=true"])
 def test_inspect_prints_one_json_object(word):
     store = write_store("x.h5", make_records(6))
-    done = forked.paceline("inspect", store, word)
+    done = paceline("inspect", store, word)
     assert done.code == 0, done.err
     facts = json.loads(done.out)
     assert (facts["path"], facts["num_records"], facts["classes"]) == ("x.h5", 6, ["a", "b", "c"])

@@ -8,7 +8,6 @@ import pytest
 from framework.commands.pack.encoding_advice import _with
 from tests.cli.command import paceline
 from tests.commands.pack.test_pack import many_images
-from tests.faults import forked
 
 
 def test_advice_measures_and_packs_nothing():
@@ -39,7 +38,7 @@ def test_an_option_of_one_encoding_does_not_keep_the_others_from_being_measured(
     many_images(40, size=(32, 32))
     Path("mine").mkdir()
     words = ["--config-dir", "mine", "input.path=many", "output.path=x.h5", *words]
-    done = forked.paceline("pack", *words, "advise=true")
+    done = paceline("pack", *words, "advise=true")
     assert done.code == 0, done.err
     lines = {line.split()[0]: line for line in done.out.splitlines() if line.split()}
     assert [name for name in lines if "not possible" in lines[name]] == refused

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from framework.cli.outcome import RunOutcome
-from tests.faults import forked
+from tests.cli.command import paceline
 
 
 def start_rank(code: int) -> int:
@@ -34,7 +34,7 @@ def test_a_rank_does_not_start_again_after_an_error_that_lasts(code):
 @pytest.mark.slow
 def test_the_files_of_the_ranks_are_gone_after_the_run():
     words = ["data=synthetic", "parallel=ddp", "debug=tiny", "hydra.run.dir=run"]
-    done = forked.paceline("train", *words)
+    done = paceline("train", *words)
     assert done.code == 0, done.err
     assert json.loads(Path("run/exit.json").read_text())["code"] == 0
     assert not list(Path("run").glob("exit.rank*"))
