@@ -14,14 +14,12 @@ from typing import NamedTuple
 
 from framework.cli import progress
 from framework.commands.bench import bench
-from framework.commands.bisect import bisect
 from framework.commands.diagnose import diagnose
 from framework.commands.edit import edit
 from framework.commands.evaluate import evaluate
 from framework.commands.export import export
 from framework.commands.inspect import inspect
 from framework.commands.pack import pack
-from framework.commands.plan import plan
 from framework.commands.predict import predict
 from framework.commands.replay import replay
 from framework.commands.report import report
@@ -120,7 +118,6 @@ def rows_of_options() -> Iterator[Row]:
     commands = (
         *(
             bench,
-            bisect,
             diagnose,
             edit,
             evaluate,
@@ -134,7 +131,7 @@ def rows_of_options() -> Iterator[Row]:
         ),
         *(tune, verify, schema),
     )
-    tables = [("", command.RULES) for command in (*commands, plan, watch)]
+    tables = [("", command.RULES) for command in (*commands, watch)]
     tables += [("pack.", progress.RULES)]
     groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]
     groups += [("optim.groups.NAME", schema.GROUP_RULES), ("sink.NAME", schema.SINK_RULES)]

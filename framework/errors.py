@@ -10,7 +10,6 @@ from typing import ClassVar
 
 # Exit codes that are not 0 (success) and belong to no error. Those of errors are in the classes.
 EXIT_SKIPPED = 8  # packed or predicted, but on_error=skip left out bad items
-EXIT_UNPROVED = 10  # bisect: no difference here, or no cause is proved
 EXIT_PREEMPTED = 75  # SIGTERM or SIGUSR1 after saving the state: start again with resume=
 EXIT_INTERRUPTED = 130  # SIGINT
 EXIT_PIPE = 141  # the reader of the output has gone, as in ``| head``

@@ -14,7 +14,6 @@ from framework.system.stopping import ends_on_signals, leave
 COMMANDS = {
     "train": "train a model; every part is a choice",
     "diagnose": "measure what limits a run, and say what to do about it",
-    "plan": "forecast time, memory, disk and traffic on other ranks and hosts",
     "watch": "run somebody's PyTorch script unchanged, and say where its time goes",
     "tune": "choose workers, loader and depth for this machine, or the batch size, by measuring",
     "pack": "pack images, arrays or records of your own into one HDF5 or LMDB store",
@@ -25,10 +24,9 @@ COMMANDS = {
     "predict": "predict with the model of a run: of files, tables or stores",
     "export": "export the model of a run: safetensors, ONNX, torch.export, compiled, Hugging Face",
     "replay": "take a step of a run again: its records, losses and gradients, for a spike or a NaN",
-    "runs": "list runs with their choices and results, delete some, or send what a server missed",
+    "runs": "list runs with their choices and results, or send what a server missed",
     "report": "one page of runs, sweeps and benches: where the time went, and what was learned",
     "bench": "measure a grid of choices, each in processes of its own, or compare two such files",
-    "bisect": "find the key, environment or commit that makes one of two runs or benches slower",
 }
 LIKE_TRAIN = ("bench", "diagnose", "tune")  # they take the words of train, and complete them
 AS_TYPED = ("watch",)  # the words of somebody else's program

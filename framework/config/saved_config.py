@@ -74,18 +74,6 @@ def read_config(run_dir: Path, name: str | None = None) -> tuple[Config, Manifes
         raise CheckpointError(120, where, what, fix) from error
 
 
-def recorded_ranks(facts: Mapping[str, Any]) -> int | None:
-    """Return how many ranks the newest part of a run had; None if ``run.json`` does not say.
-
-    A launcher may have started others than the configuration says.
-    """
-    starts = facts.get("starts")
-    if not isinstance(starts, list) or not starts or not isinstance(starts[-1], dict):
-        return None
-    ranks = starts[-1].get("ranks")
-    return ranks if type(ranks) is int and ranks > 0 else None
-
-
 def _resolved(node: Any) -> Any:
     """Return a copy with the values of the environment, which run directories only name."""
     if isinstance(node, dict):

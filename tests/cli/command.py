@@ -53,7 +53,7 @@ def paceline(*arguments: str, cwd: Path | None = None, **environment: str) -> Do
             os.chdir(cwd)
         out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         with _redirected(out.fileno(), err.fileno()):
-            code = _exit_code(arguments)
+            code = exit_code(arguments)
         return Done(code, *(_text(file) for file in (out, err)))
 
 
@@ -69,7 +69,7 @@ def started(
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def _exit_code(arguments: tuple[str, ...]) -> int:
+def exit_code(arguments: tuple[str, ...]) -> int:
     """Run a command as ``framework.__main__`` does, and return the exit code of its process."""
     try:
         code: object = run(list(arguments))

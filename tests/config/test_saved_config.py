@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from framework.cli.environment import as_written
-from framework.config.saved_config import read_config, recorded_ranks
+from framework.config.saved_config import read_config
 from framework.errors import CheckpointError
 from tests.commands.tune.test_candidate import config_of
 
@@ -115,10 +115,3 @@ def test_values_that_cannot_be_are_refused(change):
     write({**config_of("data=synthetic", "prepare=null"), **change})
     with pytest.raises(CheckpointError, match="K120"):
         read_config(Path())
-
-
-@pytest.mark.parametrize(
-    "facts", [{}, {"starts": 3}, {"starts": [{}]}, {"starts": [{"ranks": "2"}]}]
-)
-def test_older_runs_do_not_say_how_many_ranks_they_had(facts):
-    assert recorded_ranks(facts) is None

@@ -23,9 +23,8 @@ import pytest
 import torch._dynamo  # noqa: F401  # optimizers import it, which takes a second: here once, instead of in every process
 
 import framework.run  # noqa: F401  # the commands import it when they are sure that they need it
-from framework.main import run
 from framework.system.stopping import install
-from tests.cli.command import Done
+from tests.cli.command import Done, exit_code
 from tests.forks import forked
 
 LIMIT_S = 180.0  # hitting it is a hang, also on a busy machine
@@ -75,7 +74,7 @@ class Command:
         try:
             if before is not None:
                 before()
-            code = run(list(words))
+            code = exit_code(words)
         except BaseException:  # noqa: BLE001  # the test sees the traceback
             traceback.print_exc()
         finally:

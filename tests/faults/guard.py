@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tests.faults.forked import run
+from framework.main import run
 from tests.forks import forked
 
 LIMIT_S = 5  # of processor time: more is a hang, and so is

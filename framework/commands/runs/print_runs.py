@@ -29,7 +29,7 @@ def print_runs(runs: Sequence[ListedRun], folder: Path) -> None:
     left = ("run", "status", *keys[:MOST_CHOICES])
     right = (*(f"best {name}" for name in shown_metrics), "steps", "time", "disk")
     total = size(sum(run.disk_bytes for run in runs))
-    whole = ("run", "status", "started")  # 'paceline runs prune' takes names
+    whole = ("run", "status", "started")  # names are typed again
     print_table(f"{plural(len(runs), 'run')}, {total}", left, right, rows, ("started",), whole)
     hidden = [*keys[MOST_CHOICES:], *metrics[MOST_METRICS:]]
     if hidden:

@@ -1,4 +1,4 @@
-"""``paceline runs [FOLDER]``: list runs, delete some, or send what a tracking server missed."""
+"""``paceline runs [FOLDER]``: list runs, or send what a tracking server missed."""
 
 from functools import partial
 from pathlib import Path
@@ -11,20 +11,17 @@ from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.commands.runs.choose_runs import chosen_runs
 from framework.commands.runs.print_runs import print_json, print_runs
-from framework.commands.runs.prune_runs import check_no_link, prune
 from framework.commands.runs.run_listing import listed_runs
 from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError
 
-ACTIONS = ("list", "prune", "send")
+ACTIONS = ("list", "send")
 RULES = {
     "action": Rule(str, choices=ACTIONS),
     "folder": Rule(str, means="a path"),
     "runs": Rule(list[str], means="a list of paths"),
     "where": Rule(str | None, means="a comparison, as in 'accuracy > 0.9'"),
     "sort": Rule(str | None, means="a key"),
-    "yes": Rule(bool),
-    "others": Rule(bool),
     "json": Rule(bool),
 }
 
@@ -53,8 +50,7 @@ def _with_keys(words: list[str]) -> list[str]:
     if key == "runs":
         return [*keys, f"runs=[{','.join(map(quoted, plain))}]"]
     if len(plain) > 1:
-        fix = "give one; to delete runs: paceline runs prune RUN ..."
-        raise ConfigError(100, " ".join(plain), "names more than one folder", fix)
+        raise ConfigError(100, " ".join(plain), "names more than one folder", "give one")
     return [*keys, f"folder={quoted(plain[0])}"]
 
 
@@ -62,22 +58,13 @@ def _runs(cfg: DictConfig, run_dir: Path) -> RunOutcome:
     config: dict[str, Any] = resolved(cfg)
     check_values(config, RULES)
     _check_together(config)
-    named = [Path(name) for name in config["runs"]]
     if config["action"] == "send":
         from framework.commands.runs.send_runs import send  # noqa: PLC0415  # loads torch
 
-        send(named)
+        send([Path(name) for name in config["runs"]])
         return RunOutcome(0, "sent")
-    if named:
-        prune(named, config["others"])
-        return RunOutcome(0, "deleted")
     folder = Path(config["folder"])
-    if config["action"] == "prune":
-        check_no_link(folder)
     runs = chosen_runs(listed_runs(folder), config["where"], config["sort"])
-    if config["action"] == "prune":
-        prune([run.path for run in runs], config["others"], only_say=not config["yes"])
-        return RunOutcome(0, "deleted")
     if config["json"]:
         print_json(runs)
     else:
@@ -87,31 +74,14 @@ def _runs(cfg: DictConfig, run_dir: Path) -> RunOutcome:
 
 def _check_together(config: dict[str, Any]) -> None:
     """Raise ConfigError C371 or C372 for keys that the action needs or does not read."""
-    action, runs, where = (config[key] for key in ("action", "runs", "where"))
+    action, runs = config["action"], config["runs"]
     if action == "list" and runs:
         fix = "list the runs below a folder: paceline runs FOLDER"
         raise ConfigError(372, f"runs = {runs}"[:200], "is not read by action=list", fix)
     if action == "send" and not runs:
         fix = "name them: paceline runs send RUN ..."
         raise ConfigError(371, "runs = []", "names no run to send", fix)
-    if action == "prune" and not runs and where is None:
-        fix = "name them: paceline runs prune RUN ..., or choose them by where=..."
-        raise ConfigError(371, "runs = []", "names no run to delete", fix)
-    _check_read(config)
-
-
-def _check_read(config: dict[str, Any]) -> None:
-    """Raise ConfigError C372 for keys other than ``runs`` that the action does not read."""
-    action = config["action"]
-    read = {
-        "list": ("where", "sort", "json"),
-        "prune": ("others",) if config["runs"] else ("where", "yes", "others"),
-        "send": (),
-    }
-    for key in ("where", "sort", "yes", "others", "json"):
-        if config[key] and key not in read[action]:
-            beside = f"action={action}"
-            if action == "prune" and key in ("where", "yes"):
-                beside = "runs that are named"
-            what = f"is not read beside {beside}"
-            raise ConfigError(372, f"{key} = {config[key]}"[:200], what, "leave it out")
+    for key in ("where", "sort", "json"):
+        if config[key] and action == "send":
+            where = f"{key} = {config[key]}"[:200]
+            raise ConfigError(372, where, "is not read by action=send", "leave it out")

@@ -5,16 +5,16 @@ Every line is answered by a line of JSON. Everything else that is printed goes t
 """
 
 import json
+import os
 import resource
 import signal
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
-from framework.commands.bisect.measure_server import take_output
 from framework.commands.probe import Probe, visit
 from framework.errors import PacelineError, words_of
 from framework.measure.host import threads_per_rank
@@ -52,6 +52,13 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
         if "why" in answer:
             break
+
+
+def take_output() -> TextIO:
+    """Return standard output for answers. Everything else that is printed goes to stderr."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(kept, "w", encoding="utf-8")
 
 
 def _begun(config: Config, allowed: tuple[str, ...], limit_bytes: int | None) -> dict[str, Any]:

@@ -1,16 +1,23 @@
-"""Whether a Dataset always returns the same items."""
+"""Whether a Dataset always returns the same items, so that packing them once would do."""
 
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from framework.commands.watch.item_layout import ItemLayout, LayoutError, layout_of
 from framework.data.item_reader import HOST
+from framework.data.items import Named, is_number
 from framework.order.batches import spread
 from framework.system.rng import generator_mark, kept_generators
 
 NUM_CHECKED = 16
+
+
+class ItemsDifferError(Exception):
+    """Items that packing could not replace. The message names the item and the field."""
 
 
 def copied(dataset: Any) -> Any:
@@ -19,65 +26,82 @@ def copied(dataset: Any) -> Any:
     A handle that was opened here would be inherited by forked workers, and break there.
 
     Raises:
-        LayoutError: It cannot be copied.
+        ItemsDifferError: It cannot be copied.
     """
     try:
         return deepcopy(dataset)
     except Exception as error:
         what = f"the Dataset cannot be copied ({type(error).__name__}: {error})"
-        raise LayoutError(" ".join(what.split())[:200]) from error
+        raise ItemsDifferError(" ".join(what.split())[:200]) from error
 
 
-def checked_indices(num_items: int) -> list[int]:
-    """Return the numbers of the items that are checked, from the first to the last one."""
-    return spread(num_items, min(NUM_CHECKED, num_items)).tolist()
-
-
-def checked_layout(dataset: Any) -> tuple[ItemLayout, list[list[np.ndarray]]]:
-    """Read some items twice. Return their layout, and the arrays of each.
+def repeated_item_bytes(dataset: Any) -> int:
+    """Read some items twice, and return the bytes of one.
 
     Raises:
-        LayoutError: The items are random, differ in their layout, or cannot be stored.
+        ItemsDifferError: The items are random, differ in their shapes, or hold more than arrays
+            and numbers.
     """
-    checked: list[list[np.ndarray]] = []
+    num_items = len(dataset)
     with kept_generators(HOST):
-        layout = layout_of(dataset[0])
-        draws = False
-        for index in checked_indices(len(dataset)):
-            mark = generator_mark()
-            first = _arrays(layout, dataset, index)
-            draws |= generator_mark() != mark
-            second = _arrays(layout, dataset, index)
-            refuse_differing(layout, first, second, f"item {index}: reading it twice gives another")
-            checked.append(first)
+        before = generator_mark()
+        first = _arrays(dataset, 0)
+        for index in spread(num_items, min(NUM_CHECKED, num_items)).tolist():
+            item, again = _arrays(dataset, index), _arrays(dataset, index)
+            _check_same_layout(first, item, index)
+            for name, array in item.items():
+                if array.tobytes() != again[name].tobytes():
+                    what = f"item {index}: reading it twice gives another {name}"
+                    raise ItemsDifferError(what)
+        draws = generator_mark() != before
     if draws:
         what = "the items draw random numbers, although reading them twice gave the same bytes"
-        raise LayoutError(what)
-    return layout, checked
+        raise ItemsDifferError(what)
+    return sum(array.nbytes for array in first.values())
 
 
-def read_again(dataset: Any, layout: ItemLayout, numbers: list[int]) -> list[list[np.ndarray]]:
-    """Return the arrays of some items, as a copy of the Dataset makes them now.
+def _arrays(dataset: Any, index: int) -> dict[str, np.ndarray]:
+    """Return copies of the arrays of an item by name."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in _fields(dataset[index], ()):
+        if isinstance(value, Tensor):
+            value = value.detach().cpu()  # noqa: PLW2901
+            # NumPy has no bfloat16.
+            array = value.view(torch.int16) if value.dtype == torch.bfloat16 else value
+            array = array.numpy()
+        else:
+            array = np.asarray(value)
+        if not is_number(array.dtype):
+            what = f"item {index}: field {name} is a {type(value).__name__}"
+            raise ItemsDifferError(f"{what}, and only numbers are packed")
+        arrays[name] = np.array(array)
+    return arrays
 
-    Raises:
-        LayoutError: It cannot be copied, or an item has another layout.
-    """
-    copy = copied(dataset)
-    with kept_generators(HOST):
-        return [_arrays(layout, copy, number) for number in numbers]
+
+def _fields(item: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dicts, tuples and lists with their dotted names."""
+    if isinstance(item, dict):
+        parts = list(item.items())
+    elif isinstance(item, tuple) and isinstance(item, Named):
+        named: Any = item
+        parts = list(named._asdict().items())
+    elif isinstance(item, tuple | list):
+        parts = [(f"field{number}", value) for number, value in enumerate(item)]
+    else:
+        yield ".".join(path) or "value", item
+        return
+    for name, value in parts:
+        yield from _fields(value, (*path, str(name)))
 
 
-def refuse_differing(
-    layout: ItemLayout, first: list[np.ndarray], second: list[np.ndarray], what: str
+def _check_same_layout(
+    first: dict[str, np.ndarray], item: dict[str, np.ndarray], index: int
 ) -> None:
-    """Raise LayoutError, which names the field, if two items differ in a byte."""
-    for leaf, before, after in zip(layout.leaves, first, second, strict=True):
-        if before.tobytes() != after.tobytes():
-            raise LayoutError(f"{what} {leaf.name}")
-
-
-def _arrays(layout: ItemLayout, dataset: Any, index: int) -> list[np.ndarray]:
-    try:
-        return [np.array(array) for array in layout.arrays(dataset[index])]
-    except LayoutError as error:
-        raise LayoutError(f"item {index}: {error}") from error
+    """Check that an item has the fields, shapes and dtypes of item 0."""
+    if first.keys() != item.keys():
+        raise ItemsDifferError(f"item {index}: has other fields than item 0")
+    for name, array in item.items():
+        if (array.shape, array.dtype) != (first[name].shape, first[name].dtype):
+            is_now = f"{array.dtype} {list(array.shape)}"
+            was = f"{first[name].dtype} {list(first[name].shape)}"
+            raise ItemsDifferError(f"item {index}: field {name} is {is_now}, but {was} in item 0")

@@ -1,7 +1,6 @@
 """Print what was seen of a script: the headline, the spans, the advice and the waiting calls."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -9,28 +8,27 @@ from framework.commands.diagnose.print_diagnosis import sync_lines
 from framework.commands.diagnose.verdict import Verdict
 from framework.commands.print_table import print_table
 from framework.commands.watch.script_facts import ScriptFacts
-from framework.commands.watch.script_rules import LOCKED, UNKNOWN, limit_of, script_verdicts, times
+from framework.commands.watch.script_rules import (
+    LOCKED,
+    UNKNOWN,
+    limit_of,
+    pack_words,
+    script_verdicts,
+    times,
+)
 from framework.contracts.span import IDLE, shares
-from framework.measure.statistics import median
 
 PARTS = {"step": "a step, in Python", "items": "making an item"}
 HEADS = ("share", "p50", "p90", "mean", "total")
 
 
-def show_watch(facts: ScriptFacts, notes: Mapping[str, str]) -> None:
-    """Print everything. ``notes`` say what was done with the items of each Dataset."""
+def show_watch(facts: ScriptFacts) -> None:
+    """Print everything."""
     print(f"\npaceline watch: {limit_of(facts)}")
     if facts.steps:
         title = f"where the time of {facts.steps:,} training steps went"
         print_table(title, ["span"], list(HEADS), span_rows(facts))
     print(*fact_lines(facts), sep="\n")
-    if notes and len(facts.epoch_rates) > 1:
-        first, *later = facts.epoch_rates
-        rate = median(later)
-        factor = times(rate / max(first, 1e-9))
-        print(f"epoch 1: {first:,.0f} records/s; later epochs: {rate:,.0f}, {factor} as fast")
-    for title, words in notes.items():
-        print(f"items of {title}: {words}")
     verdicts = script_verdicts(facts)
     if facts.steps:
         print("", "what to do, the most promising first" if verdicts else "no advice", sep="\n")
@@ -105,12 +103,12 @@ def equivalent_lines(facts: ScriptFacts) -> list[str]:
     if facts.items is not None and facts.items.lock_share < LOCKED:
         lines[0] += " workers.kind=thread"
     if facts.items is not None and not facts.items.refusal:
-        pack = f"paceline pack input=dataset 'input.dataset={block}' output.path=items.h5"
+        pack = pack_words(facts.loader.dataset)
         lines.append(f"  or pack the items once: {pack}, then data=hdf5 data.train=items.h5")
     return lines
 
 
-def watch_json(facts: ScriptFacts, notes: Mapping[str, str]) -> dict[str, Any]:
+def watch_json(facts: ScriptFacts) -> dict[str, Any]:
     """Return all figures as plain values."""
     return {
         "limit": limit_of(facts),
@@ -120,7 +118,6 @@ def watch_json(facts: ScriptFacts, notes: Mapping[str, str]) -> dict[str, Any]:
         "waiting": facts.waiting,
         "facts": {key: value for key, value in asdict(facts).items() if key != "spans"},
         "verdicts": [asdict(verdict) for verdict in script_verdicts(facts)],
-        "items": dict(notes),
     }
 
 

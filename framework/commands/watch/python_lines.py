@@ -23,19 +23,15 @@ class SampledSteps:
     def __init__(self) -> None:
         self._sampler = StackSampler()
         self._is_on = False
-        self._num_steps = 0
 
     def after_batch(self, num_steps: int) -> None:
-        """Start, continue or stop. ``num_steps`` are measured so far, without discarded ones."""
+        """Start, continue or stop. ``num_steps`` are measured so far."""
         is_sampled = FIRST_STEP <= num_steps < FIRST_STEP + NUM_SAMPLED
-        if not is_sampled or num_steps < self._num_steps:
+        if not is_sampled:
             self.stop()
-        if num_steps < self._num_steps:  # the steps before were discarded
-            self._sampler = StackSampler()
-        if is_sampled and not self._is_on:
+        elif not self._is_on:
             self._is_on = True
             self._sampler.start()
-        self._num_steps = num_steps
 
     def stop(self) -> None:
         """Stop until the next training batch, because what follows is no part of a step."""

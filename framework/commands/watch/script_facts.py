@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.host_python import PythonLine
-from framework.commands.watch.item_check import checked_layout, copied
-from framework.commands.watch.item_layout import LayoutError
+from framework.commands.watch.item_check import ItemsDifferError, copied, repeated_item_bytes
 from framework.commands.watch.python_lines import lines_of, lock_share
 from framework.commands.watch.step_recorder import OUTSIDE, VALIDATION, StepRecorder
 from framework.commands.watch.torch_hooks import TorchHooks
@@ -92,7 +91,6 @@ class ScriptFacts:
         num_threads: That torch uses for an operator.
         start_s: The median time until a measured epoch's first batch.
         epochs: Epochs that began.
-        discarded_epochs: The first of them, whose steps are not measured.
         outside_s: Seconds between epochs.
         validation_s: Seconds of validation.
         before_s: Seconds before the first batch was asked for.
@@ -101,8 +99,6 @@ class ScriptFacts:
         ranks: Of the run, of which this process is the first.
         others_cores: Cores that other programs kept busy.
         lines: Lines of Python with their shares of a step.
-        epoch_rates: Records per second of each epoch.
-        materialized: Whether stores serve the items.
         syncs: Calls of one step that wait for the device.
     """
 
@@ -117,7 +113,6 @@ class ScriptFacts:
     gpu: str | None = None
     start_s: float = 0.0
     epochs: int = 0
-    discarded_epochs: int = 0
     outside_s: float = 0.0
     validation_s: float = 0.0
     before_s: float = 0.0
@@ -126,8 +121,6 @@ class ScriptFacts:
     ranks: int = 1
     others_cores: float = 0.0
     lines: tuple[PythonLine, ...] = ()
-    epoch_rates: tuple[float, ...] = ()
-    materialized: bool = False
     syncs: tuple[Sync, ...] = field(default=())
 
     @property
@@ -155,7 +148,7 @@ class ScriptFacts:
         """Seconds in which an epoch's workers start, per step of the epoch."""
         if self.loader is None or not self.loader.workers or self.loader.persists:
             return 0.0
-        return self.start_s * (self.epochs - self.discarded_epochs) / max(1, self.steps)
+        return self.start_s * self.epochs / max(1, self.steps)
 
     @property
     def step_records(self) -> float:
@@ -183,7 +176,7 @@ class ScriptFacts:
 
 
 def gather_script_facts(
-    hooks: TorchHooks, machine: MachineUse, may_read: bool, may_call: bool, materialized: bool
+    hooks: TorchHooks, machine: MachineUse, may_read: bool, may_call: bool
 ) -> ScriptFacts:
     """Return the facts.
 
@@ -193,7 +186,6 @@ def gather_script_facts(
         may_read: Whether to read items of a copy of the Dataset.
         may_call: Whether to call the model. It may remember its calls, so that a script that
             continues would learn something else.
-        materialized: Whether stores serve the items.
     """
     recorder = hooks.recorder
     spans = recorder.spans()
@@ -223,7 +215,6 @@ def gather_script_facts(
         gpu=gpu,
         start_s=median(counts.start_s) if counts.start_s else 0.0,
         epochs=counts.epochs,
-        discarded_epochs=counts.discarded_epochs,
         outside_s=outside.total_s,
         validation_s=validation.total_s,
         before_s=counts.before_s,
@@ -232,8 +223,6 @@ def gather_script_facts(
         ranks=ranks,
         others_cores=0.0 if "RANK" in os.environ else machine.others_cores,
         lines=tuple(hooks.sampled.lines()),
-        epoch_rates=tuple(counts.epoch_rates(recorder.reached)),
-        materialized=materialized,
         syncs=tuple(hooks.calls.noted()),
     )
 
@@ -307,8 +296,8 @@ def _items(loader: DataLoader[Any] | None) -> ItemFacts | None:
     refusal = ""
     item_bytes = 0
     try:
-        item_bytes = checked_layout(dataset)[0].item_bytes
-    except LayoutError as error:
+        item_bytes = repeated_item_bytes(dataset)
+    except ItemsDifferError as error:
         refusal = str(error)
     return ItemFacts(
         item_s=took_s / num_read,

@@ -162,23 +162,29 @@ def smaller_images(facts: ScriptFacts) -> Verdict | None:
     )
 
 
-def materialize(facts: ScriptFacts) -> Verdict | None:
+def pack_items(facts: ScriptFacts) -> Verdict | None:
     """Detect a Dataset that makes the same items in every epoch."""
     items = facts.items
-    if items is None or items.refusal or not items.item_bytes or facts.materialized:
+    if items is None or items.refusal or not items.item_bytes or facts.loader is None:
         return None
     if facts.headroom < WORTH:
         return None
     load_s = facts.step_records * (GATHER_S + items.item_bytes / GATHER_BYTES_PER_S)
     size = f"{items.num_items * items.item_bytes / 1e6:,.0f} MB"
     return Verdict(
-        "materialize",
+        "pack_items",
         f"Every epoch makes the same items again: {1e3 * items.item_s:.2f} ms each. Reading "
         "some of them twice gave the same bytes.",
-        f"Store them in the first epoch ({size}), and read them from there afterwards.",
+        f"Pack them once ({size}), and train on the store.",
         gain(facts, load_s=min(load_s, facts.load_s)),
-        edit="paceline watch materialize=true YOUR_SCRIPT ...",
+        edit=pack_words(facts.loader.dataset),
     )
+
+
+def pack_words(dataset: str) -> str:
+    """Return the command that packs the items of a Dataset; its arguments stand for the dots."""
+    block = f"{{_target_: {dataset}, ...}}"
+    return f"paceline pack input=dataset 'input.dataset={block}' output.path=items.h5"
 
 
 def larger_batch(facts: ScriptFacts) -> Verdict | None:
@@ -277,7 +283,7 @@ RULES = (
     fewer_workers,
     persistent_workers,
     smaller_images,
-    materialize,
+    pack_items,
     larger_batch,
     python_lines,
     fewer_threads,

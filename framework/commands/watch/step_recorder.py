@@ -7,7 +7,6 @@ optimizer has stepped.
 
 import time
 from dataclasses import dataclass, field
-from itertools import pairwise
 from threading import get_ident
 from typing import Any, final
 
@@ -48,56 +47,41 @@ class Counts:
         steps: Measured steps.
         records: Records of these steps.
         epochs: Iterators of training DataLoaders.
-        discarded_epochs: The first of them that are not measured.
         start_s: Seconds until the first batch of each measured epoch.
         before_s: Seconds from the start to the first batch that was asked for.
         first_s: Seconds of the first step, which makes what is made once. It is not measured.
         compute_s: Seconds of some measured steps, without waiting.
         compute_cpu_s: CPU seconds of this process in ``compute_s``.
-        epoch_starts: All seconds in steps, and all records, when each epoch began.
     """
 
     steps: int = 0
     records: int = 0
     epochs: int = 0
-    discarded_epochs: int = 0
     start_s: list[float] = field(default_factory=list[float])
     before_s: float = 0.0
     first_s: float = 0.0
     compute_s: float = 0.0
     compute_cpu_s: float = 0.0
-    epoch_starts: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
-
-    def epoch_rates(self, end: tuple[float, int]) -> list[float]:
-        """Return records per second of each epoch. ``end`` is what the last one has reached."""
-        pairs = pairwise([*self.epoch_starts, end])
-        return [(after[1] - before[1]) / max(after[0] - before[0], 1e-9) for before, after in pairs]
 
 
 @final
 class StepRecorder:
     """The state of a training loop. The thread that trains calls all methods.
 
-    Args:
-        discards_epoch: Whether the first epoch is not measured, if there are several.
-
     Attributes:
         loader: The DataLoader of the newest training batch.
         root: The outermost module that training calls.
         sample: The input of ``root`` in one step, on the host, if it is a single tensor.
         device: Where the parameters of ``root`` are.
-        reached: All seconds in steps, and all records.
         thread: The thread that trains.
     """
 
-    def __init__(self, discards_epoch: bool = False) -> None:
-        self.discards_epoch = discards_epoch
+    def __init__(self) -> None:
         self.counts = Counts()
         self.loader: DataLoader[Any] | None = None
         self.root: nn.Module | None = None
         self.sample: Tensor | None = None
         self.device = torch.device("cpu")
-        self.reached = (0.0, 0)  # all seconds in steps, and all records
         self.thread = get_ident()
         self._clock = make_clock(self.device)
         self._phase = Phase.OUTSIDE
@@ -122,12 +106,7 @@ class StepRecorder:
         """
         if self._phase == Phase.ASKED:
             self.counts.epochs += 1
-            self.counts.epoch_starts.append(self.reached)
             self._is_epoch_start = True
-            if self.discards_epoch and self.counts.epochs == 2:
-                self._discard()
-                self.counts.discarded_epochs = 1
-                self.counts.start_s.clear()
 
     def asks(self, loader: DataLoader[Any] | None) -> None:
         """Record that the script asks for an iterator of ``loader``, or (None) for a batch."""
@@ -159,8 +138,6 @@ class StepRecorder:
             self._is_epoch_start = False
             self.counts.start_s.append(wait_s)
         self._open_records += num_records(batch)
-        seconds, records = self.reached
-        self.reached = (seconds + wait_s, records)
 
     def has_no_more(self) -> None:
         """Record that the DataLoader has no more batches."""
@@ -248,7 +225,6 @@ class StepRecorder:
 
     def _count_computing(self, now: float) -> None:
         compute_s = now - self._got_s
-        self.reached = (self.reached[0] + compute_s, self.reached[1])
         if self._got_cpu_s and self.counts.steps:
             self.counts.compute_s += compute_s
             self.counts.compute_cpu_s += time.process_time() - self._got_cpu_s
@@ -259,7 +235,6 @@ class StepRecorder:
             return
         self.counts.steps += 1
         self.counts.records += self._open_records
-        self.reached = (self.reached[0], self.reached[1] + self._open_records)
         self._open_records = 0
         if self._is_first:
             self._is_first = False

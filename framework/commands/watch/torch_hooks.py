@@ -35,22 +35,16 @@ class TorchHooks:
         recorder: What the hooks call.
         num_steps: Call ``finish`` after so many measured steps; 0: never.
         finish: Called at most once.
-        served: Returns the Dataset that an iterator reads instead of its own.
     """
 
     def __init__(
-        self,
-        recorder: StepRecorder,
-        num_steps: int,
-        finish: Callable[[], object],
-        served: Callable[[Any], Any] | None = None,
+        self, recorder: StepRecorder, num_steps: int, finish: Callable[[], object]
     ) -> None:
         self.recorder = recorder
         self.calls = WaitingCalls()
         self.sampled = SampledSteps()
         self._num_steps = num_steps
         self._finish = finish
-        self._served = served
         self._handles: list[RemovableHandle] = []
         # The hook of modules comes and goes at each step. A new handle would take 4 us each time.
         self._module_hook = self._before_module
@@ -68,7 +62,6 @@ class TorchHooks:
         self._module_key = handle.id
         self._disarm()
         self._replace(DataLoader, "__iter__", self._iterating)
-        self._replace(Iterator, "__init__", self._making)
         self._replace(Iterator, "__next__", self._next)
         self._replace(torch.autograd, "backward", self._backward)
         # Only the model itself is hooked, and only when it is called.
@@ -116,14 +109,6 @@ class TorchHooks:
             return iterate(loader)
 
         return iterating
-
-    def _making(self, make: Any) -> Any:
-        def making(iterator: Any, loader: DataLoader[Any]) -> None:
-            make(iterator, loader)
-            if self._served is not None and self.is_on:
-                iterator._dataset = self._served(iterator._dataset)  # noqa: SLF001
-
-        return making
 
     def _next(self, get: Any) -> Any:
         recorder = self.recorder

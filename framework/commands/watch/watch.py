@@ -17,8 +17,6 @@ from framework.errors import ConfigError, PacelineError
 RULES = {
     "steps": Rule(int, 1, 1_000_000_000, number=358),
     "output": Rule(str | None, means="the name of a file", number=358),
-    "materialize": Rule(bool, number=358),
-    "cache": Rule(str, means="the name of a folder", number=358),
 }
 USAGE = """usage: paceline watch [key=value] ... SCRIPT [its own words] ...
        paceline watch [key=value] ... -m MODULE [its own words] ...
@@ -30,11 +28,7 @@ torchrun --nproc-per-node 2 --no-python paceline watch train.py
 
 keys, which stand before the script
   steps: null          # report after so many steps; the script then continues without being watched
-  output: null         # JSON file for all figures
-  materialize: false   # true: store the items of the script's Datasets in the first epoch, and
-                       # serve them from there later, and in the next run. Refused if the items are
-                       # random.
-  cache: .paceline     # the folder of these stores"""
+  output: null         # JSON file for all figures"""
 
 
 class WatchWords(NamedTuple):
@@ -43,8 +37,6 @@ class WatchWords(NamedTuple):
     script: Script
     steps: int = 0
     output: str | None = None
-    materialize: bool = False
-    cache: str = ".paceline"
 
 
 def main(arguments: list[str]) -> int:
@@ -89,7 +81,7 @@ def parse_watch(arguments: Sequence[str]) -> WatchWords:
     check_output(asked.output, 358)
     # The script may change the directory.
     output = asked.output and os.path.abspath(asked.output)
-    return asked._replace(output=output, cache=os.path.abspath(asked.cache))
+    return asked._replace(output=output)
 
 
 @final
@@ -99,24 +91,16 @@ class Watch:
     def __init__(self, asked: WatchWords) -> None:
         self._asked = asked
         self._hooks: Any = None
-        self._stores: Any = None
         self._machine: Any = None
 
     def begin(self) -> None:
         """Install the hooks. Torch has just been imported."""
-        from framework.commands.watch.item_store import ItemStores  # noqa: PLC0415
         from framework.commands.watch.step_recorder import StepRecorder  # noqa: PLC0415
         from framework.commands.watch.torch_hooks import TorchHooks  # noqa: PLC0415
         from framework.measure.machine_watch import MachineWatch  # noqa: PLC0415
 
         self._machine = MachineWatch()
-        served = None
-        if self._asked.materialize:
-            self._stores = ItemStores(self._asked.cache)
-            served = self._stores.served
-        # The first epoch makes and stores the items.
-        recorder = StepRecorder(discards_epoch=served is not None)
-        self._hooks = TorchHooks(recorder, self._asked.steps, self._report, served)
+        self._hooks = TorchHooks(StepRecorder(), self._asked.steps, self._report)
         self._hooks.install()
 
     def finish(self, error: BaseException | None) -> None:
@@ -131,8 +115,6 @@ class Watch:
                 self._report(may_read=not failed, may_call=not failed)
         finally:
             self._hooks.recorder.loader = None  # ends its workers, as the end of the script would
-            if self._stores is not None:
-                self._stores.close()
 
     def say(self, line: str) -> None:
         """Print a line, if this is the first rank."""
@@ -149,18 +131,13 @@ class Watch:
         from framework.system.durable import write_json  # noqa: PLC0415
 
         machine = self._machine.lap()
-        stored = self._stores is not None
-        facts = gather_script_facts(self._hooks, machine, may_read, may_call, stored)
-        notes: dict[str, str] = {}
-        if self._stores is not None:
-            self._stores.publish()
-            notes = self._stores.notes
+        facts = gather_script_facts(self._hooks, machine, may_read, may_call)
         sys.stdout.flush()
         with redirect_stdout(sys.stderr):
-            show_watch(facts, notes)
+            show_watch(facts)
             if self._asked.output is not None:
                 try:
-                    write_json(Path(self._asked.output), watch_json(facts, notes))
+                    write_json(Path(self._asked.output), watch_json(facts))
                 except PacelineError as error:
                     print(error)
                 else:

@@ -154,7 +154,7 @@ def _openmp() -> Any:
     """
     lines: list[str] = []
     with suppress(OSError):
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
     paths = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line)
     packages = Path(torch.__file__).parent.parent
     own = [path for path in paths if packages in Path(path).parents and "torch" in path]

@@ -42,9 +42,9 @@ class Pausing(nn.Module):
 
 
 @contextmanager
-def hooked(num_steps=0, finish=lambda: None, served=None, discards_epoch=False):
+def hooked(num_steps=0, finish=lambda: None):
     """Install the hooks around a loop, and yield them."""
-    hooks = TorchHooks(StepRecorder(discards_epoch), num_steps, finish, served)
+    hooks = TorchHooks(StepRecorder(), num_steps, finish)
     hooks.install()
     try:
         yield hooks

@@ -10,13 +10,13 @@ from tests.commands.watch.test_script_rules import FACTS, FINE
 
 def test_headline_spans_and_advice_are_printed(capsys):
     sync = Sync(__file__, 3, "item()", 2, "loss.item()")
-    show_watch(replace(FACTS, syncs=(sync,), validation_s=1.0, ranks=2), {})
+    show_watch(replace(FACTS, syncs=(sync,), validation_s=1.0, ranks=2))
     out = capsys.readouterr().out
     assert out.startswith("\npaceline watch: Data limits training: wait takes 67 %")
     for words in (
         "where the time of 10 training steps went",
-        "materialize: 2.91 times as fast by the model",
-        "type: paceline watch materialize=true",
+        "pack_items: 2.91 times as fast by the model",
+        "type: paceline pack input=dataset",
         "write: DataLoader(..., num_workers=4, persistent_workers=True)",
         "item(), 2 times: loss.item()",
         "validation 1.00 s",
@@ -27,20 +27,12 @@ def test_headline_spans_and_advice_are_printed(capsys):
 
 
 def test_a_script_without_problems_is_said_to_be_fine(capsys):
-    show_watch(FINE, {})
+    show_watch(FINE)
     assert "no advice" in capsys.readouterr().out
 
 
-def test_the_gain_of_stored_items_is_printed(capsys):
-    facts = replace(FACTS, epoch_rates=(100.0, 250.0, 250.0), materialized=True)
-    show_watch(facts, {"mine.Photos": "12 items were stored"})
-    out = capsys.readouterr().out
-    assert "epoch 1: 100 records/s; later epochs: 250, 2.50 times as fast" in out
-    assert "items of mine.Photos: 12 items were stored" in out
-
-
 def test_all_figures_are_plain_values():
-    result = json.loads(json.dumps(watch_json(FACTS, {})))
+    result = json.loads(json.dumps(watch_json(FACTS)))
     assert result["spans"]["wait"]["share"] > 0.6
     assert result["verdicts"][0]["rule"] == "more_workers"
     assert result["facts"]["loader"]["batch_size"] == 10

@@ -57,14 +57,6 @@ def test_validation_between_steps_is_no_part_of_a_step():
     assert "__getitem__" not in [line.function for line in hooks.sampled.lines()]
 
 
-def test_samples_of_discarded_steps_are_forgotten():
-    steps = SampledSteps()
-    steps.after_batch(FIRST_STEP)
-    python(0.05)
-    steps.after_batch(0)
-    assert steps.lines() == []
-
-
 def test_python_holds_the_lock_and_waiting_does_not():
     def share_of_python_is_larger():
         return lock_share(python, 0.3) > lock_share(lambda: time.sleep(0.02), 0.3)

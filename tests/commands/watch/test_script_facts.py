@@ -36,7 +36,7 @@ class Photos(Dataset):
 def facts_of(data, model, may_read=True, may_call=True, **options):
     with hooked() as hooks:
         train(data, model, **options)
-    return gather_script_facts(hooks, IDLE, may_read, may_call, materialized=False)
+    return gather_script_facts(hooks, IDLE, may_read, may_call)
 
 
 def test_the_loader_the_items_and_the_steps_are_described():
@@ -59,17 +59,9 @@ def test_what_lies_between_epochs_is_distinguished_from_what_came_before():
         for _ in range(3):
             train(loader(), Pausing())
             time.sleep(PAUSE_S)
-    facts = gather_script_facts(hooks, IDLE, False, False, materialized=False)
+    facts = gather_script_facts(hooks, IDLE, False, False)
     assert facts.before_s >= 6 * PAUSE_S
     assert facts.outside_s >= 3 * PAUSE_S
-
-
-def test_the_start_of_an_epoch_that_is_not_measured_costs_no_measured_step():
-    with hooked(discards_epoch=True) as hooks:
-        train(loader(20, num_workers=1), Pausing(), epochs=2)
-    facts = gather_script_facts(hooks, IDLE, False, False, materialized=True)
-    assert (facts.epochs, facts.discarded_epochs, facts.steps) == (2, 1, 10)
-    assert facts.start_step_s == pytest.approx(facts.start_s / 10)
 
 
 def test_large_images_are_seen(tmp_path):
@@ -94,7 +86,7 @@ def test_modes_of_modules_stay_as_they_are():
     with hooked() as hooks:
         train(loader(20), model)
     model.inner.eval()  # as with frozen batch norm
-    facts = gather_script_facts(hooks, IDLE, True, True, materialized=False)
+    facts = gather_script_facts(hooks, IDLE, True, True)
     assert facts.fixed_share is not None
     assert model.training
     assert not model.inner.training
@@ -137,7 +129,7 @@ def test_a_probe_that_fails_leaves_a_gap(fails, monkeypatch):
         monkeypatch.setattr(Numbers, "__getitem__", lambda *_: 1 / 0)
     else:
         monkeypatch.setattr(Pausing, "forward", lambda *_: 1 / 0)
-    facts = gather_script_facts(hooks, IDLE, True, True, materialized=False)
+    facts = gather_script_facts(hooks, IDLE, True, True)
     assert (facts.items is None) == (fails == "item")
     assert (facts.fixed_share is None) == (fails == "model")
     assert model.training

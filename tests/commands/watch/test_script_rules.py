@@ -57,15 +57,14 @@ def test_the_headline_names_the_largest_part_first():
 
 
 def test_workers_and_a_store_are_advised_to_a_script_that_waits():
-    assert set(rules(FACTS)) == {"materialize", "more_workers"}
+    assert set(rules(FACTS)) == {"pack_items", "more_workers"}
     assert gain(FACTS, workers=4, persists=True) == pytest.approx(3.0)
     slower = replace(FACTS, items=replace(ITEMS, item_s=8e-3), spans=spans(80, 10))
     assert gain(slower, workers=4, persists=True) == pytest.approx(90 / 22.5)
 
 
 def test_random_items_are_not_to_be_stored():
-    assert "materialize" not in rules(replace(FACTS, items=replace(ITEMS, refusal="random")))
-    assert "materialize" not in rules(replace(FACTS, materialized=True))
+    assert "pack_items" not in rules(replace(FACTS, items=replace(ITEMS, refusal="random")))
 
 
 def test_a_script_without_a_problem_gets_no_advice():

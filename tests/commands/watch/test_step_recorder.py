@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from framework.commands.watch.step_recorder import StepRecorder, num_records
-from tests.commands.watch.loops import Numbers, Pausing, hooked, loader, train
+from tests.commands.watch.loops import Numbers
 
 BATCH = (torch.zeros(4, 3), torch.zeros(4))
 
@@ -36,7 +36,6 @@ def test_the_records_of_a_step_that_does_not_end_are_not_counted():
     recorder.gets(BATCH)
     recorder.end()
     assert (recorder.counts.steps, recorder.counts.records) == (2, 8)
-    assert recorder.reached[1] == 12  # with the first step
 
 
 def test_what_ran_before_the_first_batch_is_no_step():
@@ -89,14 +88,6 @@ def test_a_backward_inside_another_is_no_event():
     for _ in range(2):
         recorder.ends_backward()
     assert recorder.spans()["backward"].num_steps == 1
-
-
-def test_the_rates_of_epochs_are_known_and_the_first_may_be_discarded():
-    with hooked(discards_epoch=True) as hooks:
-        train(loader(20), Pausing(), epochs=3)
-    counts = hooks.recorder.counts
-    assert counts.steps == 20
-    assert len(counts.epoch_rates(hooks.recorder.reached)) == 3
 
 
 def test_the_records_of_a_batch_are_those_of_its_first_tensor():

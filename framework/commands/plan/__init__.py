@@ -1,1 +1,0 @@
-"""Forecast a run on other ranks and hosts from a short run here, or from a finished one."""
