@@ -5,6 +5,7 @@ An exception from a handler passes through whatever code runs at that moment: an
 docs/design/0011-signals.md.
 """
 
+import atexit
 import ctypes
 import os
 import shutil
@@ -345,13 +346,21 @@ def expects_signals(pid: int) -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with an exit code.
+    """End the process with an exit code, whatever its threads do.
 
-    If a rank tore Python down, gloo's threads would wake up and abort one exit in five.
+    When Python ends, it ends each daemon thread that comes back from a library. If the library is
+    in C++, that aborts the process, with exit code 134. So all that Python does at its end is done
+    here, and if a thread is left then, the process ends without taking Python down.
+
+    A rank always ends so: gloo's threads would wake up and abort one exit in five.
     """
     if "RANK" not in os.environ:
         set_all(signal.SIG_IGN)  # the work is done: a signal must not change the exit code
-        sys.exit(code)
-    sys.stdout.flush()
-    sys.stderr.flush()
+        threading._shutdown()  # noqa: SLF001  # pyright: ignore  # waits for threads that are no daemons
+        atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if threading.active_count() == 1:
+            sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # nobody may read it any more
+            stream.flush()
     os._exit(code)

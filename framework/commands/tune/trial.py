@@ -19,7 +19,7 @@ from framework.commands.probe import Probe, visit
 from framework.errors import PacelineError, words_of
 from framework.measure.host import threads_per_rank
 from framework.system.malloc import give_back_freed_memory
-from framework.system.stopping import die_with_parent, set_all
+from framework.system.stopping import die_with_parent, leave, set_all
 from framework.system.user_code import user_error
 
 Config = dict[str, Any]
@@ -159,3 +159,4 @@ def _status_bytes(name: str) -> int:
 
 if __name__ == "__main__":
     main()
+    leave(0)
