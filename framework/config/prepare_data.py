@@ -11,7 +11,7 @@ from typing import Any
 from framework.config.build import build
 from framework.config.prepare_words import PrepareWords
 from framework.config.signature import static_signature
-from framework.config.targets import MARK_KEYS, Config, split_of, val_sets
+from framework.config.targets import MARK_KEYS, Config, split_of, val_sets, with_added
 from framework.contracts.records import (
     ChecksItems,
     Field,
@@ -196,7 +196,7 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
     if signature is not None:  # MNIST's input has a file called labels
         marks = {key: value for key, value in marks.items() if key not in signature.names}
     plain = {key: value for key, value in block.items() if key not in marks}
-    source: RecordInput = build(where, plain, allowed)
+    source: RecordInput = build(where, with_added(plain), allowed)
     if isinstance(source, ChecksItems):
         source.skip_bad = options.get("on_error") == "skip"
     return marked(source, marks, options.get("max_pixels"))
