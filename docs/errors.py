@@ -16,7 +16,6 @@ from framework.cli import progress
 from framework.commands.bench import bench
 from framework.commands.bisect import bisect
 from framework.commands.diagnose import diagnose
-from framework.commands.edit import edit
 from framework.commands.evaluate import evaluate
 from framework.commands.export import export
 from framework.commands.inspect import inspect
@@ -122,7 +121,6 @@ def rows_of_options() -> Iterator[Row]:
             bench,
             bisect,
             diagnose,
-            edit,
             evaluate,
             export,
             inspect,

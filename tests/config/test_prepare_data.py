@@ -78,15 +78,6 @@ def test_a_store_that_is_named_elsewhere_is_not_ours_to_make(tmp_path, dataset):
     assert packed({**splits(tmp_path), "dataset": dataset}) == []
 
 
-def test_a_version_of_a_missing_store_is_not_packed(tmp_path):
-    config = splits(tmp_path)
-    path = config["data"]["train"] = f"{tmp_path}/train.store@2"
-    with pytest.raises(DataError, match=r"D250.*train\.store@2: there is no store .*train\.store"):
-        packed(config)
-    Path(path).write_text("")
-    assert packed(config) == [("val", config["data"]["val"])]
-
-
 def test_a_folder_for_which_nothing_could_be_packed_is_not_left(tmp_path):
     def fail(*_):
         raise DataError(101, "photos", "no such folder", "name one")
