@@ -1,4 +1,4 @@
-"""Stores that are packed already: into another format, layout or size, several into one, changed."""
+"""Stores that are packed already: several into one, or with other records, values and fields."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -131,7 +131,7 @@ def chosen(
 def selected(
     select: str, facts: AnswersNames, num_records: int, words: ExpressionWords = SELECT
 ) -> np.ndarray:
-    """Return the records that fulfil an expression, ascending: int64 [n]. ConfigError C204, C205."""
+    """Return the records that fulfil an expression, ascending: int64 [n]. C204; C205 if none."""
     records = np.flatnonzero(truths(select, facts, num_records, words))
     if not len(records):
         what = f"no record of {num_records:,} fulfils it"
