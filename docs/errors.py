@@ -15,7 +15,6 @@ from typing import NamedTuple
 from framework.cli import progress
 from framework.commands.bench import bench
 from framework.commands.diagnose import diagnose
-from framework.commands.edit import edit
 from framework.commands.evaluate import evaluate
 from framework.commands.export import export
 from framework.commands.inspect import inspect
@@ -119,7 +118,6 @@ def rows_of_options() -> Iterator[Row]:
         *(
             bench,
             diagnose,
-            edit,
             evaluate,
             export,
             inspect,

@@ -18,7 +18,6 @@ COMMANDS = {
     "watch": "run somebody's PyTorch script unchanged, and say where its time goes",
     "tune": "choose workers, loader and depth for this machine, or the batch size, by measuring",
     "pack": "pack images, arrays or records of your own into one HDF5 or LMDB store",
-    "edit": "make a new version of a store: append, drop, relabel, or add a field",
     "inspect": "show what a store holds, with a picture of some records",
     "verify": "compare every record of stores with its checksum",
     "evaluate": "evaluate the model of a run: its own validation again, or any other data",

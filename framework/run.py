@@ -18,7 +18,6 @@ import torch
 from framework.config.agreement import check_agreement, gathered
 from framework.config.assemble import Assembly, assemble
 from framework.config.choice_notes import choice_notes
-from framework.config.data_versions import with_saved_versions
 from framework.config.group_table import group_table
 from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
@@ -67,16 +66,14 @@ def run(
     profile: Path | None = None
     if config["debug"] == "profile":
         profile = run_dir / PROFILE
-    versions: list[str] = []
     if saved is not None:
-        config, versions = with_saved_versions(config, saved.state)
         config = with_saved_digest(config, saved.state)
     with closing(assemble(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         val_changed = saved is not None and restore(trainer, assembly, saved.state)
         # Ranks that see different run directories would continue from different steps.
         check_agreement(assembly.parallel, {"step": trainer.progress.step})
-        notes = [*versions, *choice_notes(assembly)]
+        notes = list(choice_notes(assembly))
         if val_changed:
             dropped = "earlier results are dropped, and best starts over"
             notes.insert(0, f"validation data differs from the saved run's: {dropped}")

@@ -66,7 +66,7 @@ def test_an_installed_wheel_trains_inspects_and_edits_in_an_empty_directory(tmp_
     for words in (
         ["train", "recipes=digits", "epochs=2", "hydra.run.dir=run"],
         ["inspect", store],
-        ["edit", store, "drop=label == 3"],
+        ["pack", "input=store", f"input.path={store}", "output.path=again.h5"],
     ):
         done = subprocess.run(
             [home / "bin" / "paceline", *words],

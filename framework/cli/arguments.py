@@ -19,7 +19,7 @@ TAKES_VALUE = (
 )
 MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
 NOT_HYDRAS = ("resume", "resume.run")
-TEXTS = ("select", "where", "drop")  # their values are expressions, whatever letters these hold
+TEXTS = ("select", "input.select", "where")  # expressions, whatever letters these hold
 # blocks whose name stands for their first key
 SHORT = {"init": "weights"}
 # choices of a group that have a key of their own

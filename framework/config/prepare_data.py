@@ -11,7 +11,7 @@ from typing import Any
 from framework.config.build import build
 from framework.config.prepare_words import PrepareWords
 from framework.config.signature import static_signature
-from framework.config.targets import MARK_KEYS, Config, split_of, val_sets
+from framework.config.targets import MARK_KEYS, Config, split_of, val_sets, with_added
 from framework.contracts.records import (
     ChecksItems,
     Field,
@@ -21,11 +21,10 @@ from framework.contracts.records import (
     notes_of,
 )
 from framework.data.classes import agree_on_classes
-from framework.errors import ConfigError, DataError, PacelineError
+from framework.errors import ConfigError, PacelineError
 from framework.pack.engine.jobs import MakeWriter
 from framework.pack.marked import MarkedInput, marked
 from framework.store.open_store import open_store
-from framework.store.versions import split_version, version_words
 from framework.system.lock import locked
 from framework.system.stopping import undone
 
@@ -50,8 +49,7 @@ def prepare(
 
     Raises:
         ConfigError: C153 for another key, C248 for ``pack.split``, C339 for a set without a path.
-        DataError: D190 if validation has a class that training lacks, D250 for a version of a
-            missing store.
+        DataError: D190 if validation has a class that training lacks.
     """
     data = config["data"]
     paths = paths_of_splits(data)
@@ -109,7 +107,7 @@ def _blocks(config: Config) -> Config:
 def _is_missing(config: Config, path: Any) -> bool:
     """Return whether a store has to be packed: one inside ``dataset`` that does not exist.
 
-    An object of the user's is no store. DataError D250 for a version of a missing store.
+    An object of the user's is no store.
     """
     if (
         not isinstance(path, str)
@@ -117,14 +115,7 @@ def _is_missing(config: Config, path: Any) -> bool:
         or config["dataset"] is None
     ):
         return False
-    store = Path(split_version(path).path)
-    if not store.is_relative_to(config["dataset"]) or store.exists():
-        return False
-    named = version_words(path)
-    if named is not None:
-        what = f"there is no store {named.path}, and only its first version can be packed"
-        raise DataError(250, path, what, f"correct the path, or leave @{named.number} out to pack")
-    return True
+    return Path(path).is_relative_to(config["dataset"]) and not Path(path).exists()
 
 
 def _input_of_split(split: str, block: Any, allowed: Sequence[str]) -> MarkedInput:
@@ -196,7 +187,7 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
     if signature is not None:  # MNIST's input has a file called labels
         marks = {key: value for key, value in marks.items() if key not in signature.names}
     plain = {key: value for key, value in block.items() if key not in marks}
-    source: RecordInput = build(where, plain, allowed)
+    source: RecordInput = build(where, with_added(plain), allowed)
     if isinstance(source, ChecksItems):
         source.skip_bad = options.get("on_error") == "skip"
     return marked(source, marks, options.get("max_pixels"))

@@ -89,9 +89,9 @@ def with_digest_of(digest: str | None) -> Learned:
     return {"data.digest": digest and _hash(digest)}
 
 
-def is_of(saved: Learned | None, digest: str) -> bool:
+def is_of(saved: Learned, digest: str) -> bool:
     """Return whether a saved run read the data with this digest."""
-    return saved is not None and saved.get("data.digest") == _hash(digest)
+    return saved.get("data.digest") == _hash(digest)
 
 
 def _is_made(given: Any) -> bool:
@@ -186,14 +186,6 @@ def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learne
     if sets.keys() == {""}:
         return sets[""]
     return {f"{name}.{key}": value for name in sets for key, value in sets[name].items()}
-
-
-def validation_set(saved: Learned | None, name: str) -> Learned | None:
-    """Return the facts of one set from what ``validation_data`` returned."""
-    if saved is None or not name:
-        return saved
-    prefix = f"{name}."
-    return {key.removeprefix(prefix): saved[key] for key in saved if key.startswith(prefix)}
 
 
 def _of_one_set(manifest: Manifest, val: Any, config: Config) -> Learned:

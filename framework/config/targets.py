@@ -22,6 +22,7 @@ _PART = re.compile(
     r"|paceline_examples\.\w+\.[A-Za-z]\w*"
 )
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
+STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
 Config = dict[str, Any]
 
@@ -128,6 +129,14 @@ def with_functions(config: Config) -> Config:
         return config
     source = {**source, "collate": {"_target_": name, "_partial_": True}}
     return {**config, "data": {**config["data"], "source": source}}
+
+
+def with_added(block: Config) -> Config:
+    """Return the block of an input whose ``add`` is a block, if it names a function."""
+    name = block.get("add")
+    if block.get("_target_") != STORE_INPUT or not isinstance(name, str):
+        return block
+    return {**block, "add": {"_target_": name, "_partial_": True}}
 
 
 UNFOLDED: Config = dict.fromkeys(("fold", "folds", "fold_by"))  # the keys of all records

@@ -132,7 +132,6 @@ class Manifest:
     first_key: int | None = None
     # Version of this format: 5 if keys are numbers, else 4 if a field is ragged or a video, else 3.
     schema: int = 3
-    version: int = 1  # of the store, counted by its layers, and not kept inside it
 
     def __post_init__(self) -> None:
         # Older versions of this program can read a store that needs nothing newer.

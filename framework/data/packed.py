@@ -10,11 +10,11 @@ from framework.data.reader import is_cut
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, words_of
 from framework.store.locked import LockedRecords, lockable
+from framework.store.open_store import files_of
 from framework.store.page_cache import drop_cached
 from framework.store.resident import ResidentStore
 from framework.store.shards import ShardedStore
 from framework.store.staging import Staged, remove_leftovers
-from framework.store.versions import files_of, open_version
 from framework.system.copy_engine import CopyEngineError
 
 STAGES = ("none", "cold", "ram", "device")
@@ -23,7 +23,7 @@ STAGES = ("none", "cold", "ram", "device")
 def packed_source(
     path: str, open_file: Callable[[str], RecordStore], stage: str, context: SourceContext
 ) -> StoreSource:
-    """Return a source of the store at ``path``, a file or a directory of files, in any version."""
+    """Return a source of the store at ``path``, a file or a directory of files."""
     if stage not in STAGES:
         fix = f"choose one of {', '.join(STAGES)}"
         raise ConfigError(172, f"data.stage = {stage}", "not a place to keep data", fix)
@@ -72,12 +72,9 @@ def _read_by_gpu(store: RecordStore, context: SourceContext) -> KnowsPlaces | No
 
 
 def _opened(path: str, open_file: Callable[[str], RecordStore]) -> RecordStore:
-    def open_base(base: str) -> RecordStore:
-        if os.path.isdir(base):
-            return ShardedStore(base, open_file)
-        return open_file(base)
-
-    return open_version(path, open_base)
+    if os.path.isdir(path):
+        return ShardedStore(path, open_file)
+    return open_file(path)
 
 
 def _resident(store: RecordStore, context: SourceContext) -> RecordStore:

@@ -17,7 +17,7 @@ from framework.system.code_digest import CodeDigest, digest_of
 from framework.system.user_code import user_error
 
 KEY = "key"  # of a record, if the function gives it
-MakeRecords = Callable[[Any], Iterable[dict[str, Any]]]
+MakeRecords = Callable[[Any], dict[str, Any] | Iterable[dict[str, Any]]]
 
 
 @final
@@ -97,31 +97,9 @@ class FunctionInput:
         return records
 
     def _rows(self, index: int) -> list[Row]:
-        """Return the records of an item. U100 for an error of the function, D168 of a library.
-
-        Errors of ours stay as they are, such as that of a package that is not installed.
-        """
-        try:
-            made = self.call(self.keyed_items[index][1])
-            rows = [made] if isinstance(made, dict) else list(made)
-            plain = [
-                {str(name): stored_value(value) for name, value in row.items()} for row in rows
-            ]
-        except PacelineError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise self._fault(index, error) from error
-        return [typed_row(row, self.kinds, self.name(index)) for row in plain]
-
-    def _fault(self, index: int, error: BaseException) -> PacelineError:
-        name = self.name(index)
-        fix = "correct the function, or remove the item"
-        package = f"{self.function.partition('.')[0]}."
-        fault = user_error(error, (package,), name, fix, UserRecordError)
-        if fault is not None:
-            return fault
-        what = f"{self.function} raised {type(error).__name__}: {words_of(error)}"
-        return DataError(168, name, what, fix)
+        item, where = self.keyed_items[index][1], self.name(index)
+        rows = rows_of(self.call, item, self.function, where, "remove the item")
+        return [typed_row(row, self.kinds, where) for row in rows]
 
     def name(self, index: int) -> str:
         return str(self.keyed_items[index][1])
@@ -132,6 +110,37 @@ class FunctionInput:
 
     def code(self) -> CodeDigest:
         return self._code
+
+
+def rows_of(call: MakeRecords, argument: Any, function: str, where: str, fix: str) -> list[Row]:
+    """Return the records, a dict or several, that a user's function makes of its argument.
+
+    Args:
+        call: The function.
+        argument: What it is called with.
+        function: Its dotted name.
+        where: The name of what it works on, for errors.
+        fix: What to do instead of correcting the function.
+
+    Raises:
+        UserRecordError: U100 for an error of the function.
+        DataError: D168 for an error of a library. Errors of ours stay as they are, such as that of
+            a package that is not installed.
+    """
+    try:
+        made = call(argument)
+        rows = [made] if isinstance(made, dict) else list(made)
+        return [{str(name): stored_value(value) for name, value in row.items()} for row in rows]
+    except PacelineError:
+        raise
+    except (Exception, SystemExit) as error:
+        fix = f"correct the function, or {fix}"
+        package = f"{function.partition('.')[0]}."
+        fault = user_error(error, (package,), where, fix, UserRecordError)
+        if fault is None:
+            what = f"{function} raised {type(error).__name__}: {words_of(error)}"
+            fault = DataError(168, where, what, fix)
+        raise fault from error
 
 
 def stored_value(value: Any) -> Any:

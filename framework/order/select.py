@@ -112,10 +112,7 @@ def chosen(
         return None
     records = torch.arange(num_records)
     if select is not None:
-        records = torch.from_numpy(np.flatnonzero(truths(select, facts, num_records)))
-        if not len(records):
-            what = f"no record of {num_records:,} fulfils it"
-            raise ConfigError(205, f"select = {select}", what, "select more")
+        records = torch.from_numpy(selected(select, facts, num_records))
     if fold is None:
         return records
     labels = _labels(records, facts)
@@ -128,6 +125,17 @@ def chosen(
         what = "leaves no record to train on or to validate"
         fix = "use fewer folds, or select more"
         raise ConfigError(205, f"folds = {fold.count}", what, fix)
+    return records
+
+
+def selected(
+    select: str, facts: AnswersNames, num_records: int, words: ExpressionWords = SELECT
+) -> np.ndarray:
+    """Return the records that fulfil an expression, ascending: int64 [n]. C204; C205 if none."""
+    records = np.flatnonzero(truths(select, facts, num_records, words))
+    if not len(records):
+        what = f"no record of {num_records:,} fulfils it"
+        raise ConfigError(205, f"{words.key} = {select}", what, "select more")
     return records
 
 

@@ -170,7 +170,7 @@ class MixedStore(Concatenation):
         digests = [manifest.digest for manifest in manifests]
         digest = ""
         if all(digests):
-            digest = mixed_digest(digests)
+            digest = hashlib.sha256("".join(digests).encode()).hexdigest()
         return replace(
             manifests[0],
             num_records=sum(self.sizes),
@@ -193,11 +193,6 @@ class MixedStore(Concatenation):
     def close(self) -> None:
         for store in self._parts:
             store.close()
-
-
-def mixed_digest(digests: Sequence[str]) -> str:
-    """Return the digest of stores one after another."""
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _class_counts(manifests: Sequence[Manifest]) -> list[int]:

@@ -37,7 +37,6 @@ def to_json(manifest: Manifest) -> str:
     for name, block in data["statistics"].items():
         if manifest.fields[name].dtype == "uint16":
             block |= {key: [number * DEEP for number in block[key]] for key in ("mean", "std")}
-    del data["version"]
     if manifest.first_key is None:  # which older versions do not know
         del data["first_key"]
     return json.dumps({**data, "crc32": _crc(data)})
@@ -58,7 +57,7 @@ def from_json(path: str, text: str | bytes) -> Manifest:
             if schema > SCHEMA:
                 fix = "update paceline"
             raise DataError(104, path, what, fix)
-        if data.pop("crc32") != _crc(data) or "version" in data:
+        if data.pop("crc32") != _crc(data):
             raise ValueError("its checksum differs")
         fields = {name: _field(name, block) for name, block in data.pop("fields").items()}
         shards = [Shard(**shard) for shard in data.pop("shards")]

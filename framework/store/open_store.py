@@ -6,23 +6,23 @@ from framework.contracts.records import RecordStore
 from framework.store.file_format import HEAD_BYTES, file_kind, format_of
 from framework.store.identity import read_head
 from framework.store.shards import ShardedStore
-from framework.store.versions import open_version
 
 
 def open_store(path: str) -> RecordStore:
     """Return the store at ``path``: an HDF5 or LMDB file, or a directory of such files.
 
-    ``train.h5`` is the newest version, and ``train.h5@1`` the store as it was packed. The store
-    reads nothing before its manifest is needed.
+    The store reads nothing before its manifest is needed.
     """
-    return open_version(path, _open_base)
-
-
-def _open_base(path: str) -> RecordStore:
-    """Return the store as it was packed."""
     if os.path.isdir(path):
         return ShardedStore(path, open_file)
     return open_file(path)
+
+
+def files_of(path: str) -> list[str]:
+    """Return the files of a store: itself, or those of its folder."""
+    if os.path.isdir(path):
+        return [os.path.join(path, name) for name in sorted(os.listdir(path))]
+    return [path]
 
 
 def open_records(path: str) -> RecordStore:

@@ -16,7 +16,7 @@ from typing import final
 from framework.errors import ResourceError
 from framework.measure.host import available_memory_bytes
 from framework.store.identity import identify
-from framework.store.versions import files_of, layer_paths, own_path, split_version, version_of
+from framework.store.open_store import files_of
 from framework.system.stopping import at_end
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # names belong to the user, and links are not followed
@@ -25,7 +25,7 @@ SPARE = 0.9  # the share of free memory that may be taken
 
 @final
 class Staged:
-    """A copy of the store ``source`` in memory, with its layers, at ``path``, until ``close``.
+    """A copy of the store ``source`` in memory at ``path``, until ``close``.
 
     Raises:
         ResourceError: R107 if the copy does not fit, or cannot be made.
@@ -33,8 +33,6 @@ class Staged:
 
     def __init__(self, source: str) -> None:
         remove_leftovers()
-        # Its number, so that an edit meanwhile does not change what is copied.
-        source = "@".join(map(str, version_of(source)))
         identity = (os.path.realpath(source), *map(identify, files_of(source)))
         key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
         self._home = MEMORY / f"paceline-{os.getuid()}-{key}"
@@ -118,8 +116,7 @@ def _remove_unless_used(home: Path, descriptor: int) -> None:
 
 def _copy(source: str, home: Path) -> None:
     """Copy under another name first, so that ``home`` is complete if it exists."""
-    base = split_version(source).path
-    where = f"data.stage = ram: {base}"
+    where = f"data.stage = ram: {source}"
     fix = "set data.stage=none, or free memory"
     needed = sum(map(os.path.getsize, files_of(source)))
     spare = int(_free_bytes() * SPARE)
@@ -131,12 +128,10 @@ def _copy(source: str, home: Path) -> None:
     target = part / _name(source)
     try:
         part.mkdir(mode=0o700)
-        if os.path.isdir(base):
-            shutil.copytree(base, target, copy_function=shutil.copyfile)  # ours to write
+        if os.path.isdir(source):
+            shutil.copytree(source, target, copy_function=shutil.copyfile)  # ours to write
         else:
-            shutil.copyfile(base, target)
-        for layer in layer_paths(source):
-            shutil.copyfile(layer, part / os.path.basename(layer))
+            shutil.copyfile(source, target)
         part.rename(home)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
@@ -145,8 +140,8 @@ def _copy(source: str, home: Path) -> None:
 
 
 def _name(source: str) -> str:
-    """Return the name of a store, beside whose file its layers lie."""
-    return os.path.basename(own_path(split_version(source).path))
+    """Return the name of a copy, which is the same for all links to a store."""
+    return os.path.basename(os.path.realpath(source))
 
 
 def _free_bytes() -> int:

@@ -54,6 +54,7 @@ def test_what_hydra_can_read_and_lists_are_left_as_they_are():
     words += ["a=$x", "resume=ä"]
     assert [literal(word) for word in words] == words
     assert literal("a=ä") == 'a="ä"'
+    assert literal("input.select=label in [3, 5]") == 'input.select="label in [3, 5]"'
 
 
 def test_the_name_of_a_block_stands_for_its_first_key():

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from paceline_examples.digits_input import DigitsInput
 
-from framework.config.prepare_data import packed_from_others, prepare
+from framework.config.prepare_data import input_of, packed_from_others, prepare
+from framework.config.targets import STORE_INPUT
 from framework.errors import ConfigError, DataError
 from framework.image.decode import encode_png
 from framework.pack.engine.pack_store import pack
@@ -15,6 +16,7 @@ from framework.pack.engine.packing import Packing
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.system.lock import locked
+from tests.conftest import make_records, write_store
 from tests.faults.forked import Command
 
 DIGITS = {"_target_": "paceline_examples.digits_input.DigitsInput"}
@@ -76,15 +78,6 @@ def test_the_packer_is_given_the_keys_of_input_and_output(tmp_path):
 @pytest.mark.parametrize("dataset", [None, "elsewhere"])
 def test_a_store_that_is_named_elsewhere_is_not_ours_to_make(tmp_path, dataset):
     assert packed({**splits(tmp_path), "dataset": dataset}) == []
-
-
-def test_a_version_of_a_missing_store_is_not_packed(tmp_path):
-    config = splits(tmp_path)
-    path = config["data"]["train"] = f"{tmp_path}/train.store@2"
-    with pytest.raises(DataError, match=r"D250.*train\.store@2: there is no store .*train\.store"):
-        packed(config)
-    Path(path).write_text("")
-    assert packed(config) == [("val", config["data"]["val"])]
 
 
 def test_a_folder_for_which_nothing_could_be_packed_is_not_left(tmp_path):
@@ -259,3 +252,16 @@ def test_a_recipe_s_block_for_one_set_is_left_out_for_several(tmp_path):
 def test_a_block_for_a_set_that_is_not_named_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"C339\]: prepare\.val\.dirty: .*clean, noisy"):
         packed(sets(tmp_path, dirty=BLOCK))
+
+
+@pytest.mark.parametrize("is_block", [False, True], ids=["name", "block"])
+def test_a_function_that_adds_fields_must_be_allowed(is_block):
+    name = "tests.input.test_store.describe"
+    add = {"_target_": name, "_partial_": True, "unit": "mm"} if is_block else name
+    path = write_store("x.h5", make_records(3))
+    block = {"_target_": STORE_INPUT, "path": path, "add": add, "kinds": {"boxes": "boxes"}}
+    with pytest.raises(ConfigError, match=rf"C105.*input\.add\._target_ = {name}: not on the list"):
+        input_of("input", block, {}, ())
+    source = input_of("input", block, {}, ("tests.",))
+    names = [bytes(text).decode() for text in source.read(0, 3).records["name"]]
+    assert names == [f"record-{n} {'mm' if is_block else 'px'}" for n in range(3)]

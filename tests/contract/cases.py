@@ -16,7 +16,6 @@ import numpy as np
 import simplejpeg
 import torch
 
-from framework.commands.edit.write_version import edit_store
 from framework.contracts.data import Source
 from framework.contracts.records import Chunk, Field, Manifest, Ragged
 from framework.data.dali import dali_source
@@ -28,13 +27,12 @@ from framework.data.parquet import parquet_source
 from framework.data.synthetic import SyntheticSource
 from framework.data.tar import tar_source
 from framework.image.decode import encode_png
-from framework.input.store import StoreInput
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore
-from framework.store.open_store import open_file, open_store
+from framework.store.open_store import open_file
 from framework.store.parquet_store import ParquetStore
 from framework.store.shards import ShardedStore
 from framework.store.tar_store import TarStore
@@ -71,11 +69,6 @@ STORES = (
     "parquet",
     "tar_ragged",
     "parquet_ragged",
-    "hdf5_layered",
-    "lmdb_layered",
-    "shards_layered",
-    "hdf5_ragged_layered",
-    "lmdb_ragged_layered",
 )
 RAGGED_KINDS = {"boxes": "boxes", "points": "points", "signal": "ragged"}
 OPTIONS: dict[str, dict[str, Any]] = {  # of stores that do not describe themselves
@@ -95,7 +88,6 @@ OPTIONS: dict[str, dict[str, Any]] = {  # of stores that do not describe themsel
 }
 SOURCES = (
     *("hdf5", "lmdb", "folder", "tar", "parquet", "dali"),
-    *("hdf5_layered", "lmdb_layered", "dali_layered"),
     *("synthetic", "dataset", "dataset_drawing"),
 )
 READERS = tuple(kind for kind in SOURCES if kind != "synthetic")  # that read records of their own
@@ -103,7 +95,6 @@ UNTRANSFORMED = ("dataset", "dataset_drawing")  # those of them that refuse a tr
 WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many workers, of which kind
 TAKEN = {  # by sources that take not all of them
     "dali": WAYS[:2],
-    "dali_layered": WAYS[:2],
     "synthetic": WAYS[:1],
     "dataset_drawing": [WAYS[0], WAYS[2]],
 }
@@ -289,8 +280,6 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
             write = write_shards if kind.startswith("tar") else write_parquet
             write(path, records)
         return path, records
-    if kind.endswith("layered"):
-        return write_layered(kind, count)
     records = make_records(count)
     fields = FIELDS
     if kind.endswith("ragged"):
@@ -311,64 +300,8 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
     return write_store(os.path.abspath(f"{kind}.{suffix}"), records, fields), records
 
 
-def write_layered(kind: str, count: int) -> tuple[str, dict]:
-    """Write a store with a layer of every edit, and return (path, records).
-
-    As packed it has half of the records and one too many, a wrong label, and a field too few.
-    """
-    path = os.path.abspath(f"{kind}.{'lmdb' if 'lmdb' in kind else 'h5'}")
-    records, fields, new = make_records(count), FIELDS, "score"
-    if "ragged" in kind:
-        records, fields, new = ragged_records(count), RAGGED_FIELDS, "text"
-        records[new] = records.pop(new)
-    else:
-        records[new] = np.arange(count, dtype=np.float32) / 7
-    if os.path.exists(path):
-        return path, records
-    fields = {name: field for name, field in fields.items() if name != new}
-    half = count // 2
-    base = {name: _together(records[name][:half], records[name][-1:]) for name in fields}
-    base["label"] = np.concatenate([[2], base["label"][1:]])
-    write_base(path, base, fields, "shards" in kind)
-    Path("dropped.txt").write_text(f"record-{half}\n")
-    edit(path, "drop", "dropped.txt")
-    rest = {name: records[name][half:] for name in fields}
-    edit(path, "append", write_store(os.path.abspath("rest.h5"), rest, fields))
-    edit(path, "relabel", write_lines("labels.csv", ["index,label", "0,a"]))
-    values = [bytes(value).decode() if new == "text" else value for value in records[new]]
-    lines = [f"index,{new}", *(f'{n},"{value}"' for n, value in enumerate(values))]
-    edit(path, "add", write_lines("values.csv", lines))
-    return path, records
-
-
-def _together(first: Any, second: Any) -> Any:
-    is_array = isinstance(first, np.ndarray)
-    return np.concatenate([first, second]) if is_array else [*first, *second]
-
-
-def write_base(path: str, records: dict, fields: dict, in_shards: bool) -> None:
-    """Write a store under the keys of ``write_store``, perhaps as a folder of one file."""
-    if not in_shards:
-        write_store(path, records, fields)
-        return
-    source = StoreInput(write_store(os.path.abspath("flat.h5"), records, fields))
-    pack(Packing(source, HDF5Writer, path, one_file=False, suffix=".h5"))
-
-
-def write_lines(path: str, lines: list[str]) -> str:
-    Path(path).write_text("\n".join(lines) + "\n")
-    return path
-
-
-def edit(path: str, kind: str, value: str) -> None:
-    """Make a new version of a store."""
-    edit_store(path, kind, value, lambda _: None)
-
-
 def open_case(kind: str, path: str):
     """Return a RecordStore of this kind."""
-    if kind.endswith("layered"):
-        return open_store(path)
     made = {
         "hdf5": HDF5Store,
         "lmdb": LMDBStore,

@@ -40,8 +40,6 @@ SOURCES = (
     "dali_ragged",
     "tar_ragged",
     "parquet_ragged",
-    "hdf5_ragged_layered",
-    "lmdb_ragged_layered",
 )
 COLLATE = ("pad", "nested", "list")
 CROP = RandomResizedCrop([6, 5], [0.3, 1.0], [0.75, 1.33], 0.5, 0.5, True)

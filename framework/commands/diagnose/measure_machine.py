@@ -23,7 +23,7 @@ from framework.measure.host import (
 )
 from framework.measure.machine_watch import MachineUse
 from framework.store.folder_store import FolderStore
-from framework.store.versions import files_of
+from framework.store.open_store import files_of
 
 # Shares of the given seconds.
 TURN = 0.02

@@ -52,11 +52,10 @@ from framework.order.batches import Order, spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
 from framework.store.kinds import RAGGED
-from framework.store.layered import LayeredStore
 from framework.store.lmdb_store import LMDBStore
+from framework.store.open_store import files_of
 from framework.store.page_cache import cached_share
 from framework.store.shards import ShardedStore
-from framework.store.versions import files_of, split_version
 from framework.system.native import limit_threads
 
 NUM_SAMPLES = 64  # records whose size is looked at
@@ -396,12 +395,9 @@ def _module(block: Config) -> str:
 def storage_of(store: RecordStore, config: Config) -> Storage:
     """Describe the store by a sample. Reading it before would change what is cached."""
     path = str(config["data"]["train"])
-    place = split_version(path).path
     val = {split_of(name): str(given) for name, given in val_sets(config["data"]).items()}
     num_records = store.manifest.num_records
-    first = store.base if isinstance(store, LayeredStore) else store
-    if isinstance(first, ShardedStore):
-        first = first.first
+    first = store.first if isinstance(store, ShardedStore) else store
     form = FORMS.get(type(first), "other")
     indices = spread(num_records, min(NUM_SAMPLES, num_records))
     files = [file for file in files_of(path) if os.path.isfile(file)]
@@ -414,14 +410,14 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         form=form,
         num_records=num_records,
         record_bytes=touch(records) / len(indices),
-        disk=disk_kind(place) if os.path.exists(place) else "unknown (no such path)",
+        disk=disk_kind(path) if os.path.exists(path) else "unknown (no such path)",
         cached=cached,
         chunk_records=first.chunk_records if isinstance(first, HDF5Store) else None,
         target=free_target(path),
         val=val,
         val_targets={split: free_target(given) for split, given in val.items()},
         follow_links=config["data"].get("follow_links"),
-        free_bytes=_free_bytes(place),
+        free_bytes=_free_bytes(path),
         **_pixels(store.manifest.fields, records),
     )
 
@@ -497,7 +493,7 @@ def _raw_pixels(fields: Mapping[str, Field]) -> dict[str, Any]:
 
 def free_target(path: str) -> str:
     """Return a free path: ``path`` without its ending, and with -packed, -packed2, ..."""
-    place = Path(split_version(path).path)
+    place = Path(path)
     if place.suffix in (".h5", ".lmdb"):
         place = place.with_suffix("")
     for number in ("", *range(2, 1000)):

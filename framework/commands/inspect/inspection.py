@@ -14,9 +14,7 @@ from framework.errors import printable
 from framework.image.decode import BadImage
 from framework.image.header import read_header
 from framework.order.batches import spread
-from framework.store.layered import Edit, LayeredStore
-from framework.store.open_store import open_records
-from framework.store.versions import files_of
+from framework.store.open_store import files_of, open_records
 from framework.video.frame_files import BadFrames, frames_of
 
 EXACT_BYTES = 1 << 28  # of a larger store only a sample of the fields of any length is read
@@ -30,11 +28,10 @@ MAX_FILES = 10  # of a directory, that are listed
 
 def describe(path: str) -> Iterator[str]:
     """Yield lines about manifest, files, fields and classes. DataError if there is no store."""
-    manifest, size_bytes, varying, history = _read(path)
+    manifest, size_bytes, varying = _read(path)
     lines = [
         f"{path}: {manifest.num_records:,} records, {size_bytes:,} bytes, schema {manifest.schema}",
         f"source: {manifest.source}",
-        *map(_version_line, history),
     ]
     if manifest.options:
         options = (f"{name}={value}" for name, value in manifest.options.items())
@@ -49,7 +46,7 @@ def describe(path: str) -> Iterator[str]:
 
 def facts(path: str) -> dict[str, Any]:
     """Return all that ``describe`` tells, and every class, as values for JSON."""
-    manifest, size_bytes, varying, history = _read(path)
+    manifest, size_bytes, varying = _read(path)
     summary = None
     if manifest.class_counts:
         summary = class_summary(manifest)._asdict()
@@ -58,7 +55,6 @@ def facts(path: str) -> dict[str, Any]:
         "size_bytes": size_bytes,
         **asdict(manifest),
         **_varying_facts(manifest, varying),
-        "versions": [_version_facts(edit) for edit in history],
         "class_summary": summary,
     }
 
@@ -170,32 +166,14 @@ def _varying_facts(manifest: Manifest, varying: dict[str, _Varying]) -> dict[str
     return facts
 
 
-def _version_line(edit: Edit) -> str:
-    words = f"{edit.manifest.num_records:,} records, {edit.words}"
-    when = f" ({edit.time})" if edit.time else ""
-    return f"version {edit.number}: {words}{when}"
-
-
-def _version_facts(edit: Edit) -> dict[str, Any]:
-    """Return the facts on a version as values for JSON."""
-    return {
-        "number": edit.number,
-        "edit": edit.words,
-        "time": edit.time,
-        "num_records": edit.manifest.num_records,
-        "digest": edit.manifest.digest,
-    }
-
-
-def _read(path: str) -> tuple[Manifest, int, dict[str, _Varying], list[Edit]]:
-    """Return a store's manifest, its size in bytes, what varies, and its versions."""
+def _read(path: str) -> tuple[Manifest, int, dict[str, _Varying]]:
+    """Return a store's manifest, its size in bytes, and what varies."""
     store = open_records(path)
     manifest = store.manifest
     size_bytes = sum(os.path.getsize(file) for file in files_of(path) if os.path.isfile(file))
     varying = _read_varying(store, is_large=size_bytes > EXACT_BYTES)
-    history = store.history if isinstance(store, LayeredStore) else []
     store.close()
-    return manifest, size_bytes, varying, history
+    return manifest, size_bytes, varying
 
 
 def _read_varying(store: RecordStore, is_large: bool) -> dict[str, _Varying]:

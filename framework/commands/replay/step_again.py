@@ -19,10 +19,9 @@ from framework.commands.replay.watched_steps import (
     gathered_passes,
 )
 from framework.config.assemble import Assembly, assemble
-from framework.config.data_versions import recorded_data, with_saved_versions
 from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
-from framework.config.resume import FOLLOWS, is_of
+from framework.config.resume import FOLLOWS, Learned, is_of, with_digest_of
 from framework.config.saved_config import read_config
 from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
 from framework.config.training_parts import training_parts
@@ -277,22 +276,32 @@ class RunAgain:
         self._check_ranks(attempt, position)
         config = with_folds(with_functions(config))
         check_targets(config, self.allowed)
-        known = state
-        if known is None or "learned" not in known:
-            known = recorded_data(self.history.facts)
         config = _only_training(config, self.history.run_dir, self.num_ranks)
-        config, notes = with_saved_versions(config, known)
         if state is not None:
             config = with_saved_digest(config, state)
-        for note in notes:
-            self.say(f"note: {note}")
         assembly = assemble(config, self.allowed, self.say)
         try:
-            _check_data(assembly, known)
+            self._check_data(assembly, (state or {}).get("learned"))
         except BaseException:
             assembly.close()
             raise
         return assembly
+
+    def _check_data(self, assembly: Assembly, learned: Learned | None) -> None:
+        """Raise DataError D340 if the training data is not that of the run.
+
+        ``learned`` is from a saved state; without one, ``run.json`` tells the digest.
+        """
+        if learned is None:
+            recorded = self.history.facts.get("data", {}).get("train", {})
+            learned = with_digest_of(recorded.get("digest") or None)
+        digest = assembly.train_source.manifest.digest
+        if learned.get("data.digest") is None or not digest or is_of(learned, digest):
+            return
+        where = f"data.train = {data_name(assembly.config['data']['train'])}"
+        what = "holds other records than when the run was trained"
+        fix = "restore the store: a step can only be repeated with its own records"
+        raise DataError(340, where, what, fix)
 
     def _ranks_of(self, attempt: Attempt) -> int:
         config, _ = read_config(self.history.run_dir, attempt.config)
@@ -384,18 +393,6 @@ def num_ranks(config: Config, attempt: Attempt) -> int:
 def on_this_host(parallel: Config, num_ranks: int) -> Config:
     """Return the block with all ranks on this host, of which a lost one is not replaced."""
     return {**parallel, "num_processes": num_ranks, "num_nodes": 1, "max_restarts": 0}
-
-
-def _check_data(assembly: Assembly, known: Mapping[str, Any]) -> None:
-    """Raise DataError D340 if the training data is not that of the run."""
-    digest = assembly.train_source.manifest.digest
-    learned = known["learned"]
-    if learned.get("data.digest") is None or not digest or is_of(learned, digest):
-        return
-    where = f"data.train = {data_name(assembly.config['data']['train'])}"
-    what = "holds other records than when the run was trained"
-    fix = "restore the store: a step can only be repeated with its own records"
-    raise DataError(340, where, what, fix)
 
 
 @final

@@ -79,8 +79,6 @@ def pack(
             locks.enter_context(_locked(shared_path, f"part{packing.part}.lock"))
         for path in dict.fromkeys((shared_path, *packing.paths.values())):
             locks.enter_context(_locked(path, "lock", shared=is_part))
-        for path in packing.paths.values():  # an edit may have ended while we waited
-            _check_place(path)
         run = _Run(packing, on_progress, on_note)
         packed = _packed(run, num_workers, start_method)
     return replace(packed, seconds=time.perf_counter() - start)

@@ -9,7 +9,6 @@ from framework.errors import ConfigError
 from framework.pack.engine.jobs import MakeWriter, Prepare
 from framework.pack.engine.journal import BadItem
 from framework.pack.split import MARK, SplitRule
-from framework.store.versions import version_words
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,8 @@ class Packing:
         split: Divides the records into several stores, named after ``path``; None: one store.
 
     Raises:
-        ConfigError: C101 for a path that names a version, C150 for a value that is not possible,
-            C151 for a share that is not, C245 for an output that cannot have splits, C246 for a
-            path with ``{split}`` without splits.
+        ConfigError: C150 for a value that is not possible, C151 for a share that is not, C245 for
+            an output that cannot have splits, C246 for a path with ``{split}`` without splits.
     """
 
     source: RecordInput
@@ -62,15 +60,6 @@ class Packing:
             fix = "give pack.parts=N and pack.part=0..N-1"
             raise ConfigError(151, where, "is not a share of the work", fix)
         self._check_split()
-        self._check_paths()
-
-    def _check_paths(self) -> None:
-        for path in self.paths.values():
-            named = version_words(path)
-            if named is not None:
-                what = "names a version of a store, and packing makes a new store"
-                fix = f"give {named.path}, or change a store with 'paceline edit'"
-                raise ConfigError(101, f"output.path = {path}", what, fix)
 
     def _check_split(self) -> None:
         if self.split is None:

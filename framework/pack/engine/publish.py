@@ -38,7 +38,6 @@ from framework.store.file_format import HEAD_BYTES, file_kind
 from framework.store.manifest import from_json, to_json
 from framework.store.open_store import open_file, open_store
 from framework.store.shards import MANIFEST
-from framework.store.versions import layer_path, num_versions
 from framework.system.durable import move, write_text
 
 DAMAGED = (104, 105)  # the errors for a file whose manifest shows that it is a store of ours
@@ -224,13 +223,10 @@ def check_place(path: Path) -> None:
     be another program's.
 
     Raises:
-        DataError: D115 if something else is at ``path``, D252 if layers of a store are beside it.
+        DataError: D115 if something else is at ``path``.
     """
     if path.is_symlink():
         raise DataError(115, str(path), "is a link", "give the place it points to")
-    if num_versions(str(path)) > 1:  # even if their store was removed
-        what = f"has layers ({layer_path(str(path), 2)}, ...), which would not fit a new store"
-        raise DataError(252, str(path), what, "choose another output.path, or remove them")
     if path.exists() and not (_is_our_folder(path) or _is_our_file(path)):
         fix = "choose another output.path, or remove it"
         what = "is there already, and is not recognizable as a store of ours"

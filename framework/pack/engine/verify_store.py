@@ -1,7 +1,7 @@
 """The check of a store: is it what was packed?
 
 Every record is compared with its CRC32, every file of a folder with its SHA-256, and all records
-with the digest. The layers of a version are stores, too.
+with the digest.
 """
 
 import os
@@ -20,11 +20,9 @@ from framework.pack.engine.packing import OnProgress, PackProgress
 from framework.pack.engine.process_pool import ProcessPool, Send
 from framework.pack.engine.publish import size_of, spans
 from framework.store.checksum import content_crcs, digest_of
-from framework.store.layered import LayeredStore
 from framework.store.open_store import open_store
-from framework.store.versions import split_version
 
-OF_A_FILE = {101, 117, 118, 251}  # errors of a file, whatever record is read
+OF_A_FILE = {101, 117, 118}  # errors of a file, whatever record is read
 FIX = "pack it again from the source"
 
 
@@ -51,46 +49,12 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
     """
     try:
         store = open_store(path)
-        _ = store.manifest
+        manifest = store.manifest
     except DataError as error:
         return Verified(0, 0, 0, [str(error)])
-    if isinstance(store, LayeredStore):
-        return _verify_layers(store, num_workers, on_progress)
-    return _verify_store(store, split_version(path).path, num_workers, on_progress)
-
-
-def _verify_layers(store: LayeredStore, num_workers: int, on_progress: OnProgress) -> Verified:
-    """Check the store as it was packed, each layer, and the records of the version."""
-    files = [(store.base, store.path), *((layer, layer.path) for layer in store.layers)]
-    checks = [_verify_store(part, file, num_workers, on_progress) for part, file in files]
-    findings = [line for check in checks for line in check.findings]
-    if not findings:  # otherwise their lines would come again
-        num_bytes = sum(check.num_bytes for check in checks)
-        whole = _verify_store(store, store.path, num_workers, on_progress, num_bytes)
-        checks.append(whole._replace(num_bytes=0))
-        findings = whole.findings
-    store.close()
-    return Verified(
-        store.manifest.num_records,
-        sum(check.num_bytes for check in checks),
-        sum(check.num_bad for check in checks),
-        findings,
-    )
-
-
-def _verify_store(
-    store: RecordStore,
-    path: str,
-    num_workers: int,
-    on_progress: OnProgress,
-    num_bytes: int | None = None,
-) -> Verified:
-    """Check a store of one file, or a version, whose files have ``num_bytes`` together."""
-    manifest = store.manifest
     size = size_of(Path(path))
-    is_numbered = num_bytes is None and manifest.first_key is not None
     # ranges, since tensors would go through shared memory
-    blocks = spans(manifest.num_records, num_bytes or size, is_numbered)
+    blocks = spans(manifest.num_records, size, manifest.first_key is not None)
     ranges = (range(int(block[0]), int(block[-1]) + 1) for block in blocks)
     tasks: list[Any] = [*ranges, *manifest.shards]
     results: dict[int, _Checked] = {}

@@ -32,13 +32,3 @@ def test_a_way_with_bad_items_that_is_none_is_refused():
 def test_what_is_no_file_cannot_be_a_folder_of_files():
     with pytest.raises(ConfigError, match=r"C150\]: pack\.one_file"):
         Packing(Input(), FolderWriter, "out", make_part=HDF5Writer, one_file=False)
-
-
-@pytest.mark.parametrize("path", ["x.h5@2", "here/x@12"])
-def test_a_version_of_a_store_is_no_output(path):
-    with pytest.raises(ConfigError, match=r"C101\]: output\.path = .*@\d+: names a version"):
-        Packing(Input(), HDF5Writer, path)
-
-
-def test_a_folder_whose_name_looks_like_a_version_is_left_alone():
-    assert Packing(Input(), HDF5Writer, "mail@2/x.h5").path == "mail@2/x.h5"

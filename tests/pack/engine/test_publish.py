@@ -16,9 +16,8 @@ from framework.input.arrays import ArraysInput
 from framework.pack.engine import jobs
 from framework.pack.engine.journal import BadItem, JobResult
 from framework.pack.engine.pack_store import pack
-from framework.pack.engine.publish import check_place, list_bad, size_of, spans, whole
+from framework.pack.engine.publish import list_bad, size_of, spans, whole
 from framework.store.open_store import open_store
-from tests.conftest import make_records, write_store
 from tests.input.inputs import FIELDS, packing
 
 
@@ -117,16 +116,6 @@ def test_a_damaged_store_is_replaced_if_its_manifest_is_found(path):
     Path(path).write_bytes(damaged)
     pack(packing(path))
     assert Path(path).read_bytes() == whole_file != damaged
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_nothing_is_packed_beside_layers(is_there):
-    path = Path(write_store("x.h5", make_records(3)))
-    Path("x.h5.layer2").touch()
-    if not is_there:
-        path.unlink()
-    with pytest.raises(DataError, match="D252"):
-        check_place(path)
 
 
 def peak_bytes(count):
