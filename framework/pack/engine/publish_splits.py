@@ -49,7 +49,6 @@ def join_tasks(
             num_records=int(is_in.sum()),
             options={**manifest.options, "split": words},
             first_key=None,  # the keys of a split have gaps
-            schema=3,
         )
         target = journal.folder / f"joined-{name}{journal.suffix}"
         tasks[name] = Joining(own, results, target, np.split(is_in, ends))
