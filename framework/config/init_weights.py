@@ -41,7 +41,7 @@ class InitFile(NamedTuple):
 
 def with_saved_digest(config: Config, state: Mapping[str, Any]) -> Config:
     """Return the configuration of a resumed run, which does not read the file of ``init`` again."""
-    return {**config, "init": {**config["init"], DIGEST: state.get("init")}}
+    return {**config, "init": {**config["init"], DIGEST: state["init"]}}
 
 
 def with_digest(config: Config) -> tuple[Config, InitFile | None]:
@@ -49,8 +49,8 @@ def with_digest(config: Config) -> tuple[Config, InitFile | None]:
 
     The file is None without ``init``, and for a resumed run. CheckpointError K110, K111.
     """
-    choice = config.get("init", {})  # the configurations of older runs lack it
-    if choice.get("weights") is None or DIGEST in choice:
+    choice = config["init"]
+    if choice["weights"] is None or DIGEST in choice:
         return config, None
     path = weights_path(choice["weights"], choice["average"])
     try:

@@ -13,7 +13,6 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from framework.config.build import last_line
-from framework.config.resume import LATER_KEYS
 from framework.config.rule import check_values
 from framework.config.schema import FACTS, RULES, RULES_BY_BLOCK
 from framework.config.targets import Config
@@ -25,10 +24,8 @@ RESOLVED = re.compile(r"resolved(\.\d+)?\.json")
 KEYS = (
     *("seed", "batch_size", "val_batch_size", "rank_batch_size", "accumulate", "shuffle", "last"),
     *("limit", "select", "fold", "folds", "fold_by", "channels_last", "compile", "device"),
-    *("collate", "verify", "clock"),
+    *("collate", "verify", "clock", "deterministic"),
 )
-# Keys that runs of older versions lack, with what was true for them.
-LATER: Config = {**LATER_KEYS, "deterministic": False}
 USED_PARTS = ("model", "objective", "transform", "augment", "precision", "parallel", "loader")
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
 _DECODED = "${oc.decode:"
@@ -60,7 +57,6 @@ def read_config(run_dir: Path, name: str | None = None) -> tuple[Config, Manifes
         what = "the run never began: it has read no data"
         raise CheckpointError(120, where, what, "wait for it, or give the directory of another run")
     try:
-        config = {**LATER, **config}
         if chosen == newest:  # the others are complete
             for place, value in facts.get("auto", {}).items():
                 _put(config, place, value)
@@ -150,7 +146,7 @@ def _put(config: Config, name: str, value: Any) -> None:
 
 def _check(config: Config) -> None:
     """Check what this module uses of a configuration, which a hostile file may hold."""
-    check_values(config, {key: RULES[key] for key in KEYS})
+    check_values({key: config[key] for key in KEYS}, {key: RULES[key] for key in KEYS})
     check_values(config["workers"], RULES_BY_BLOCK["workers"], "workers.")
     for name, block in [(name, config[name]) for name in USED_PARTS] + [
         ("data.source", config["data"]["source"])

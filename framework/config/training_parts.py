@@ -356,7 +356,7 @@ def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
         "validation": assembly.validates,
         "ends": assembly.ends,
         "world_size": assembly.parallel.world_size,
-        "init": assembly.config.get("init", {}).get(DIGEST),
+        "init": assembly.config["init"].get(DIGEST),
         "versions": {"torch": str(torch.__version__)},
     }
     chosen = assembly.config["checkpoint"]

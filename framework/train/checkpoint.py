@@ -27,7 +27,7 @@ from framework.system.durable import open_durable, reach, remove_leftovers
 from framework.train.plain_state import foreign_value
 
 FOLDER = "checkpoints"
-VERSION = 1
+VERSION = 2
 _MAGIC = b"PACELINE"
 _END = struct.Struct("<8sI4Q")  # magic, version, step, sequence, length, CRC32 of the payload
 _CRC = struct.Struct("<I")  # CRC32 of these

@@ -397,11 +397,11 @@ class Tally:
         """Take over saved results: with another number of ranks, those of several or of none."""
         ranks = [_unflat(values, state["sums"]) for values in state["ranks"]]
         self._forget_passes()
-        self._arrays = set(state.get("arrays", ()))
-        # States of older versions have no totals. Those of all ranks are counted by the first one.
+        self._arrays = set(state["arrays"])
+        # The totals of all ranks are counted by the first one.
         self._totals_before = {
             name: value.clone() if rank == 0 else torch.zeros_like(value)
-            for name, value in state.get("totals", {}).items()
+            for name, value in state["totals"].items()
         }
         self._before = [columns for columns in ranks[rank::world_size] if len(columns.counts)]
         self.carried = sum(float(columns.counts.sum()) for columns in ranks)
