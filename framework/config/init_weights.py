@@ -82,10 +82,12 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
     choice = config["init"]
     rename = choice["rename"] or {}
     own: dict[str, Tensor] = model.state_dict()
-    weights = read_weights(path, choice["average"], _old_names(own, rename))
+    old = [f"{prefix}." for prefix in rename]  # what the names in the file may begin with
+    weights = read_weights(path, choice["average"], [*own, *old])
     weights = _renamed(weights, rename)
     _check_skipped(choice["skip"], {*own, *weights})
-    sized = _num_classes(config, num_classes)
+    typed = (config["model"].get(key) for key in CLASSES)
+    sized = next((size for size in typed if type(size) is int), num_classes)
     fit = _Fit(str(path), own, weights, choice["skip"], sized)
     fit.check()
     return fit.load()
@@ -127,12 +129,6 @@ def folder_note(model: nn.Module, info: Mapping[str, Any], config: Config) -> st
     if unused := sorted(info["unexpected_keys"]):
         note += f"; left out: {_few(unused)}"
     return note
-
-
-def _num_classes(config: Config, num_classes: int) -> int:
-    """Return the number of classes that the model was built for; by default the data's."""
-    typed = (config["model"].get(key) for key in CLASSES)
-    return next((size for size in typed if type(size) is int), num_classes)
 
 
 @final
@@ -306,11 +302,6 @@ def _check_skipped(skip: Sequence[str], names: Collection[str]) -> None:
             what = f"no tensor has this name{did_you_mean(own, modules)}"
             fix = "give names of modules or tensors, with * for any part of them"
             raise ConfigError(300, f"init.skip = [{own}]", what, fix)
-
-
-def _old_names(names: Collection[str], rename: Mapping[str, str]) -> list[str]:
-    """Return the names of a model, and the prefixes that ``init.rename`` expects in the file."""
-    return [*names, *(f"{old}." for old in rename)]
 
 
 def _renamed(weights: Mapping[str, Tensor], rename: Mapping[str, str]) -> dict[str, Tensor]:
