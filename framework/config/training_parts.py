@@ -41,7 +41,7 @@ from framework.contracts.training import (
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, ResourceError
 from framework.image.label_map import colored
-from framework.parallel.warm_up_ddp import warm_up_ddp
+from framework.parallel.ddp import warm_up_ddp
 from framework.sink.tolerant import TolerantSink
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder

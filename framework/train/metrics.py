@@ -250,7 +250,9 @@ class Tally:
         outcome.predictions = None  # nothing else needs them, and they may be large
         outcome.loss = outcome.loss.detach()
         if not counts:
-            outcome = _nothing(outcome)
+            sums = {name: torch.zeros_like(value) for name, value in outcome.sums.items()}
+            totals = {name: torch.zeros_like(value) for name, value in outcome.totals.items()}
+            outcome = Outcome(torch.zeros_like(outcome.loss), sums, 0, totals)
         if outcome.totals or self._totals:
             self._add_totals(outcome)
         self._add_sums(outcome.sums)
@@ -409,12 +411,6 @@ class Tally:
 
 def _shapes(totals: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in totals.items()}
-
-
-def _nothing(outcome: Outcome) -> Outcome:
-    sums = {name: torch.zeros_like(value) for name, value in outcome.sums.items()}
-    totals = {name: torch.zeros_like(value) for name, value in outcome.totals.items()}
-    return Outcome(torch.zeros_like(outcome.loss), sums, 0, totals)
 
 
 def _concatenated(parts: Sequence[Columns]) -> Columns:

@@ -66,7 +66,9 @@ def test_stages_and_usage_are_reported_as_the_summary_names_them(tmp_path):
         "80.0 %",
         "\N{EN DASH}",
     ]
-    assert not resources_table([read_run(make_run(tmp_path / "killed", code=None))], ["killed"]).rows
+    assert not resources_table(
+        [read_run(make_run(tmp_path / "killed", code=None))], ["killed"]
+    ).rows
 
 
 def test_a_metric_that_is_no_number_any_more_sorts_last(tmp_path):
