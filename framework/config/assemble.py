@@ -24,7 +24,7 @@ from framework.config.declared_inputs import (
     with_declared_sizes,
 )
 from framework.config.graph_choice import graph_refusal
-from framework.config.init_weights import InitFile, with_digest
+from framework.config.init_weights import with_digest
 from framework.config.preflight import check_num_steps, check_ranks
 from framework.config.resume import Learned, ending, followed, learned, validation_data
 from framework.config.targets import Config, makes_data, split_of, targets, val_sets
@@ -112,7 +112,7 @@ class Assembly:
     val_loaders: Mapping[str, Loader]
     from_data: Config
     declared: DeclaredInputs = NOTHING
-    starts_from: InitFile | None = None
+    starts_from: Path | None = None
     notes: list[str] = field(default_factory=list)
 
     @property

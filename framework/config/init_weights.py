@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from hashlib import file_digest
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -27,24 +27,12 @@ ALL = "*"  # stands for every name in ``init.rename``, to which it gives a prefi
 CLASSES = ("num_classes", "num_labels", "out_features")  # arguments that size a head
 
 
-class InitFile(NamedTuple):
-    """The file that a model starts from.
-
-    Attributes:
-        path: The file.
-        digest: Its SHA-256, in hexadecimal digits.
-    """
-
-    path: Path
-    digest: str
-
-
 def with_saved_digest(config: Config, state: Mapping[str, Any]) -> Config:
     """Return the configuration of a resumed run, which does not read the file of ``init`` again."""
     return {**config, "init": {**config["init"], DIGEST: state["init"]}}
 
 
-def with_digest(config: Config) -> tuple[Config, InitFile | None]:
+def with_digest(config: Config) -> tuple[Config, Path | None]:
     """Return the configuration with the digest of the file of ``init``, and the file to start from.
 
     The file is None without ``init``, and for a resumed run. CheckpointError K110, K111.
@@ -59,7 +47,7 @@ def with_digest(config: Config) -> tuple[Config, InitFile | None]:
     except OSError as error:
         fix = "give a file that can be read"
         raise CheckpointError(111, str(path), f"cannot be read: {error.strerror}", fix) from error
-    return {**config, "init": {**choice, DIGEST: digest}}, InitFile(path, digest)
+    return {**config, "init": {**choice, DIGEST: digest}}, path
 
 
 def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes: int) -> str:

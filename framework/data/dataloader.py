@@ -233,8 +233,8 @@ class LoaderSource:
             fix = "return a tensor or a list of one value per record"
             raise DataError(235, where, "has no number of records", fix)
         index = batch.get("index")
-        is_tensor = isinstance(index, Tensor) and index.dtype == torch.int64
-        if not is_tensor or index.shape != (size,):
+        wanted = torch.int64, (size,)
+        if not isinstance(index, Tensor) or (index.dtype, index.shape) != wanted:
             index = torch.arange(position, position + size) * self._num_ranks + self._rank
         return {**batch, "index": index}
 
