@@ -2,7 +2,6 @@
 
 import json
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from framework.config.choice_notes import choice_notes
 from framework.config.group_table import group_table
 from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
+from framework.config.saved_config import put
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.parallel import Parallel
@@ -329,22 +329,10 @@ def _starts(run_dir: Path, start_step: int, ranks: int) -> list[dict[str, Any]]:
 
 def _complete_resolved(run_dir: Path, from_data: Config) -> None:
     """Replace each ``auto`` in the newest ``resolved.json`` by its value from the data."""
-    names = re.compile(r"resolved(\.\d+)?\.json")
-    paths = [path for path in run_dir.iterdir() if names.fullmatch(path.name)]
-    if not paths or not from_data:
+    newest = newest_config(run_dir)
+    if not newest.exists() or not from_data:
         return
-    newest = max(paths, key=lambda path: (len(path.name), path.name))
     config = json.loads(newest.read_text(encoding="utf-8"))
     for name, value in from_data.items():
-        with suppress(KeyError, ValueError):  # a key that contains a dot stays ``auto``
-            _put(config, name, value)
+        put(config, name, value)
     write_json(newest, config)
-
-
-def _put(config: Config, name: str, value: Any) -> None:
-    """Set the value at a dotted name."""
-    *parents, key = name.split(".")
-    block: Any = config
-    for parent in parents:
-        block = block[int(parent)] if isinstance(block, list) else block[parent]
-    block[key] = value

@@ -15,7 +15,6 @@ from framework.contracts.batch import Batch
 from framework.system.native import find, num_threads
 
 SHARED = 1 << 16  # pixels from which threads share a batch
-DEEP = 65535  # the white of uint16 pixels
 Fields = str | Sequence[str]  # one field of the batch, or several that are changed alike
 
 
@@ -29,7 +28,7 @@ def white_of(dtype: torch.dtype) -> int:
     if dtype.is_floating_point:
         return 1
     if dtype == torch.uint16:
-        return DEEP
+        return 65535
     return 255
 
 
@@ -68,9 +67,6 @@ def _made_once(
 def _scale_and_shift(
     mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    # Older versions divided uint16 pixels by 255. Their runs keep means of up to 257, and go on.
-    if white == DEEP and max(mean, default=0) > 1:
-        white = 255
     scale = [1 / (white * s) for s in std]
     shift = [-m / s for m, s in zip(mean, std, strict=True)]
     return (

@@ -24,7 +24,7 @@ from framework.config.declared_inputs import (
     with_declared_sizes,
 )
 from framework.config.graph_choice import graph_refusal
-from framework.config.init_weights import InitFile, with_digest
+from framework.config.init_weights import with_digest
 from framework.config.preflight import check_num_steps, check_ranks
 from framework.config.resume import Learned, ending, followed, learned, validation_data
 from framework.config.targets import Config, makes_data, split_of, targets, val_sets
@@ -112,7 +112,7 @@ class Assembly:
     val_loaders: Mapping[str, Loader]
     from_data: Config
     declared: DeclaredInputs = NOTHING
-    starts_from: InitFile | None = None
+    starts_from: Path | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -373,13 +373,16 @@ def source_context(
     order_choice: OrderChoice | None = None
     if "_target_" in config["order"]:
         order_choice = build("order", config["order"], allowed)
+    fold = None
+    if config["folds"] is not None:
+        fold = Fold(config["fold"], config["folds"], config["fold_by"])
     return SourceContext(
         order=_order(config, parallel, training),
         order_choice=order_choice,
         transform=transform or _transform(config, allowed, training),
         training=training,
         select=config["select"],
-        fold=_fold_of(config),
+        fold=fold,
         val_batch_size=config["val_batch_size"],
         seed=config["seed"],
         num_workers=None if workers["num"] == AUTO else workers["num"],
@@ -391,13 +394,6 @@ def source_context(
         start_method=workers["start_method"],
         num_cores=cores_per_rank(),
     )
-
-
-def _fold_of(config: Config) -> Fold | None:
-    """Return the fold that validates; None without folds."""
-    if config["folds"] is None:
-        return None
-    return Fold(config["fold"], config["folds"], config["fold_by"])
 
 
 def _transform(config: Config, allowed: Sequence[str], training: bool) -> Transform:

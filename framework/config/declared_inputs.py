@@ -55,7 +55,7 @@ def declared_inputs(config: Config) -> DeclaredInputs:
     """
     block = config["model"]
     target = str(block.get("_target_"))
-    start = config.get("init", {}).get("weights")
+    start = config["init"]["weights"]
     is_given = start is not None and not os.path.isdir(start)
     if is_from_folder(target):
         return _of_folder(str(block.get(FOLDER) or next(iter(block.get("_args_") or []), "")))

@@ -64,20 +64,12 @@ def secured(where: str, block: Config, allowed: Sequence[str]) -> Config:
         return _of_transformers(where, block, is_allowed)
     if is_allowed:
         return block
-    if package == "timm":
-        block = _with_name(block)
+    if package == "timm" and (arguments := list(block.get("_args_") or [])):
+        block = {**block, "model_name": arguments[0], "_args_": arguments[1:]}
     _check_safe(where, block, package)
     if re.match(r"torchvision\.models\.(segmentation|detection)\.", str(target)):
         return {"weights_backbone": None, **block}  # its default is downloaded
     return block
-
-
-def _with_name(block: Config) -> Config:
-    """Return the block of a model of timm with its first argument by name."""
-    arguments = list(block.get("_args_") or [])
-    if not arguments:
-        return block
-    return {**block, "model_name": arguments[0], "_args_": arguments[1:]}
 
 
 def _check_safe(where: str, block: Config, package: str) -> None:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from hashlib import file_digest
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -27,30 +27,18 @@ ALL = "*"  # stands for every name in ``init.rename``, to which it gives a prefi
 CLASSES = ("num_classes", "num_labels", "out_features")  # arguments that size a head
 
 
-class InitFile(NamedTuple):
-    """The file that a model starts from.
-
-    Attributes:
-        path: The file.
-        digest: Its SHA-256, in hexadecimal digits.
-    """
-
-    path: Path
-    digest: str
-
-
 def with_saved_digest(config: Config, state: Mapping[str, Any]) -> Config:
     """Return the configuration of a resumed run, which does not read the file of ``init`` again."""
-    return {**config, "init": {**config["init"], DIGEST: state.get("init")}}
+    return {**config, "init": {**config["init"], DIGEST: state["init"]}}
 
 
-def with_digest(config: Config) -> tuple[Config, InitFile | None]:
+def with_digest(config: Config) -> tuple[Config, Path | None]:
     """Return the configuration with the digest of the file of ``init``, and the file to start from.
 
     The file is None without ``init``, and for a resumed run. CheckpointError K110, K111.
     """
-    choice = config.get("init", {})  # the configurations of older runs lack it
-    if choice.get("weights") is None or DIGEST in choice:
+    choice = config["init"]
+    if choice["weights"] is None or DIGEST in choice:
         return config, None
     path = weights_path(choice["weights"], choice["average"])
     try:
@@ -59,7 +47,7 @@ def with_digest(config: Config) -> tuple[Config, InitFile | None]:
     except OSError as error:
         fix = "give a file that can be read"
         raise CheckpointError(111, str(path), f"cannot be read: {error.strerror}", fix) from error
-    return {**config, "init": {**choice, DIGEST: digest}}, InitFile(path, digest)
+    return {**config, "init": {**choice, DIGEST: digest}}, path
 
 
 def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes: int) -> str:
@@ -82,10 +70,12 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
     choice = config["init"]
     rename = choice["rename"] or {}
     own: dict[str, Tensor] = model.state_dict()
-    weights = read_weights(path, choice["average"], _old_names(own, rename))
+    old = [f"{prefix}." for prefix in rename]  # what the names in the file may begin with
+    weights = read_weights(path, choice["average"], [*own, *old])
     weights = _renamed(weights, rename)
     _check_skipped(choice["skip"], {*own, *weights})
-    sized = _num_classes(config, num_classes)
+    typed = (config["model"].get(key) for key in CLASSES)
+    sized = next((size for size in typed if type(size) is int), num_classes)
     fit = _Fit(str(path), own, weights, choice["skip"], sized)
     fit.check()
     return fit.load()
@@ -127,12 +117,6 @@ def folder_note(model: nn.Module, info: Mapping[str, Any], config: Config) -> st
     if unused := sorted(info["unexpected_keys"]):
         note += f"; left out: {_few(unused)}"
     return note
-
-
-def _num_classes(config: Config, num_classes: int) -> int:
-    """Return the number of classes that the model was built for; by default the data's."""
-    typed = (config["model"].get(key) for key in CLASSES)
-    return next((size for size in typed if type(size) is int), num_classes)
 
 
 @final
@@ -306,11 +290,6 @@ def _check_skipped(skip: Sequence[str], names: Collection[str]) -> None:
             what = f"no tensor has this name{did_you_mean(own, modules)}"
             fix = "give names of modules or tensors, with * for any part of them"
             raise ConfigError(300, f"init.skip = [{own}]", what, fix)
-
-
-def _old_names(names: Collection[str], rename: Mapping[str, str]) -> list[str]:
-    """Return the names of a model, and the prefixes that ``init.rename`` expects in the file."""
-    return [*names, *(f"{old}." for old in rename)]
 
 
 def _renamed(weights: Mapping[str, Tensor], rename: Mapping[str, str]) -> dict[str, Tensor]:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from framework.contracts.batch import Batch
 from framework.contracts.data import SourceContext
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.records import notes_of
@@ -77,7 +76,7 @@ def make_trainer(
         source = loader_source(data, fields, num_batches if training else None, context=context)
         for note in notes_of(source):
             say(f"note: {note}")
-        own = LoaderContext(source, device, _unchanged, loader_clock)
+        own = LoaderContext(source, device, lambda batch, _: batch, loader_clock)
         return PlainLoader(pin_memory=True, context=own)
 
     val_loader: Loader | Mapping[str, Loader] | None = None
@@ -110,7 +109,3 @@ def make_trainer(
             say=say,
         )
     )
-
-
-def _unchanged(batch: Batch, epoch: int) -> Batch:
-    return batch

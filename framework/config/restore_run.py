@@ -24,11 +24,11 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
             otherwise, K105 if the saved run learns something else.
     """
     resume = assembly.config["resume"]
-    anew = "validation" in state and state["validation"] != assembly.validates
+    anew = state["validation"] != assembly.validates
     if anew:
-        state = {**state, "best": {}, "val": {}, "watching": _without_patience(state)}
-    if state.get("ends") != assembly.ends:  # what ends a run has been changed, maybe to go on
-        state = {**state, "ended": "", "watching": {**state.get("watching", {}), "reason": ""}}
+        state = {**state, "best": {}, "val": {}, "watching": _without_patience(state["watching"])}
+    if state["ends"] != assembly.ends:  # what ends a run has been changed, maybe to go on
+        state = {**state, "ended": "", "watching": {**state["watching"], "reason": ""}}
 
     loads = partial(_loads, trainer, assembly, state)
     try:
@@ -46,10 +46,9 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
     return anew
 
 
-def _without_patience(state: dict[str, Any]) -> dict[str, Any]:
+def _without_patience(watching: dict[str, Any]) -> dict[str, Any]:
     """Return what the watchers remember, but not the best metric on other validation data."""
-    watching = state.get("watching", {})
-    watchers = {n: own for n, own in watching.get("watchers", {}).items() if n != PATIENCE}
+    watchers = {name: own for name, own in watching["watchers"].items() if name != PATIENCE}
     return {**watching, "watchers": watchers}
 
 

@@ -10,8 +10,6 @@ from framework.config.targets import did_you_mean, val_sets, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
 from framework.train.freeze import thaws_of
-from framework.train.lr_scaling import KEYS as SCALING_KEYS
-from framework.train.parameter_groups import GROUPING
 from framework.train.plain_state import foreign_value
 
 Config = dict[str, Any]
@@ -19,35 +17,13 @@ Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
 
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
 VIRTUAL = ("virtual_ranks", "num_threads")  # keys of parallel=virtual that change its bits
+MIXING = ("weights", "temperature")  # keys of data=mixture
 # Of data, beside an object of the user's.
 MADE_KEYS = ("fields", "ragged", "collate", "num_batches")
-KEYS = ("seed", "shuffle", "limit", "clip_norm", "ema_decay")
-# Keys that older states lack, with the values that they had then.
-LATER_KEYS: Config = {
-    "ema_every": 1,
-    "ema_ramp": 0.0,
-    "ema_lookahead": False,
-    "select": None,
-    "fold": None,
-    "folds": None,
-    "fold_by": None,
-}
-FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validations decide
 SELECTING = ("select", "fold", "folds", "fold_by")
-LATER_KEYS_OF: dict[str, Config] = {
-    "framework.augment.crop_flip.CropFlip": {
-        "padding_mode": "zeros",
-        "alternate": False,
-        "dtype": "float32",
-    },
-    "framework.augment.flip.Flip": {"alternate": False},
-    "framework.augment.normalize.Normalize": {"dtype": "float32"},
-    "framework.objective.classify.Classify": {"tta": "none", "class_weights": None},
-    "framework.objective.segment.Segment": {"dice": 0.0, "ignore": 255},
-    "framework.schedule.constant.Constant": {"warmup_steps": 0, "warmup_epochs": None},
-    "framework.schedule.cosine.Cosine": {"warmup_epochs": None},
-    "framework.schedule.one_cycle.OneCycle": {"final": 0.0},
-}
+AVERAGING = ("ema_decay", "ema_every", "ema_ramp", "ema_lookahead")
+KEYS = ("seed", "shuffle", "last", "limit", "clip_norm", *AVERAGING, *SELECTING)
+FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validations decide
 
 
 def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
@@ -62,9 +38,20 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
         batch_size: Records per optimizer step over all ranks.
         manifest: Describes the training data.
     """
-    chosen = {name: config[name] for name in (*PARTS, *KEYS)} | _later(config)
-    data = _contents(manifest) | _made(config["data"], "train", config["data"]["train"])
-    return dict(_leaves({**chosen, "batch_size": batch_size, "data": data}))
+    given = config["data"]
+    chosen = {name: config[name] for name in (*PARTS, *KEYS)} | {
+        "batch_size": batch_size,
+        "data": _contents(manifest) | _made(given, "train", given["train"]),
+        "mixture": {key: given[key] for key in MIXING if key in given},
+        "parallel": {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]},
+    }
+    if config["freeze"]:
+        # null would be no difference to a key that is not there
+        thaws = thaws_of(config["freeze"]).items()
+        chosen["freeze"] = {name: "never" if step is None else step for name, step in thaws}
+    if config["init"]["weights"] is not None:
+        chosen["init"] = config["init"]
+    return dict(_leaves(chosen))
 
 
 def followed(config: Config, validates: Learned | None) -> Learned:
@@ -106,37 +93,10 @@ def _made(data: Config, split: str, given: Any) -> Config:
     return {split: given, **{key: data[key] for key in MADE_KEYS if data.get(key) is not None}}
 
 
-def _later(config: Config) -> Config:
-    """Return the keys that older states lack, if their values differ from what those states had."""
-    optim = config["optim"]
-    if (optim.get("scaling") or "none") == "none":
-        optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
-    nothing = (None, [], {})
-    optim = {key: own for key, own in optim.items() if key not in GROUPING or own not in nothing}
-    keys: Config = {"optim": optim}
-    if config.get("freeze"):
-        # null would be no difference to a key that is not there
-        thaws = thaws_of(config["freeze"]).items()
-        keys["freeze"] = {name: "never" if step is None else step for name, step in thaws}
-    keys |= {key: config[key] for key, value in LATER_KEYS.items() if config[key] != value}
-    data = config.get("data", {})
-    if data.get("weights") or data.get("temperature", 1) != 1:
-        keys["mixture"] = {key: data[key] for key in ("weights", "temperature")}
-    init = config.get("init", {})  # the configurations of older runs lack it
-    if init.get("weights") is not None:
-        keys["init"] = init
-    if config["last"] != "short":
-        keys["last"] = config["last"]
-    virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
-    if virtual:
-        keys["parallel"] = virtual
-    return keys
-
-
 def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
     """Yield the dotted name and the value of everything that is no block or list."""
     yield "data.classes", _hash("\0".join(config["data"]["classes"]))
-    for where, value in _values(_without_later(config)):
+    for where, value in _values(config):
         if not where.startswith("data.classes."):
             yield where, value
 
@@ -146,20 +106,6 @@ def _values(config: Config) -> Iterator[tuple[str, Any]]:
     for where, value in walk(config):
         if not isinstance(value, dict | list):
             yield where, value if isinstance(value, int | float | None) else _hash(str(value))
-
-
-def _without_later(node: Any) -> Any:
-    """Return a copy without the keys of parts that older states lack, if they change nothing."""
-    if isinstance(node, list):
-        return [_without_later(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    later = LATER_KEYS_OF.get(str(node.get("_target_")), {})
-    return {
-        key: _without_later(value)
-        for key, value in node.items()
-        if key not in later or value != later[key]
-    }
 
 
 def _hash(text: str) -> str:
@@ -228,7 +174,7 @@ def check_same(
             ``resume.allow`` only if the state loads.
         ConfigError: C102 for a name in ``allow`` that nothing has.
     """
-    known = {*PARTS, *KEYS, *(key.split(".")[0] for key in (*saved, *present)), "last", "parallel"}
+    known = {*PARTS, *KEYS, *(key.split(".")[0] for key in (*saved, *present)), "parallel"}
     for name in allow:
         if name.split(".")[0] not in known:
             hint = did_you_mean(name, sorted(known))
@@ -282,19 +228,13 @@ def check_form(state: Mapping[str, Any]) -> None:
         if type(count) is not int or count < 0:
             raise ValueError(f"progress.{name} is {count!r}")
     _check_means(state)
-    _check_watched(state)
+    if type(state["trained_s"]) is not float or not 0 <= state["trained_s"] < math.inf:
+        raise TypeError("trained_s is no time")
+    if type(state["ended"]) is not str:
+        raise TypeError("ended is no text")
+    for name, remembered in state["watching"]["watchers"].items():
+        if type(remembered) is not dict:
+            raise TypeError(f"what {name} remembers is no dict")
     foreign = foreign_value({"state": state["optimizer"]["state"]})
     if foreign:
         raise TypeError(foreign)
-
-
-def _check_watched(state: Mapping[str, Any]) -> None:
-    """Check what watchers left in a state, which those of older versions lack."""
-    trained_s = state.get("trained_s", 0.0)
-    if type(trained_s) is not float or not 0 <= trained_s < math.inf:
-        raise TypeError("trained_s is no time")
-    if type(state.get("ended", "")) is not str:
-        raise TypeError("ended is no text")
-    for name, remembered in state.get("watching", {}).get("watchers", {}).items():
-        if type(remembered) is not dict:
-            raise TypeError(f"what {name} remembers is no dict")

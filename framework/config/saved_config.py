@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,19 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from framework.config.build import last_line
-from framework.config.resume import LATER_KEYS
 from framework.config.rule import check_values
 from framework.config.schema import FACTS, RULES, RULES_BY_BLOCK
 from framework.config.targets import Config
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
+from framework.sink.config_files import newest_config
 
-RESOLVED = re.compile(r"resolved(\.\d+)?\.json")
 # The keys and parts of a configuration that use needs; training alone reads the others.
 KEYS = (
     *("seed", "batch_size", "val_batch_size", "rank_batch_size", "accumulate", "shuffle", "last"),
     *("limit", "select", "fold", "folds", "fold_by", "channels_last", "compile", "device"),
-    *("collate", "verify", "clock"),
+    *("collate", "verify", "clock", "deterministic"),
 )
-# Keys that runs of older versions lack, with what was true for them.
-LATER: Config = {**LATER_KEYS, "deterministic": False}
 USED_PARTS = ("model", "objective", "transform", "augment", "precision", "parallel", "loader")
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
 _DECODED = "${oc.decode:"
@@ -43,10 +41,7 @@ def read_config(run_dir: Path, name: str | None = None) -> tuple[Config, Manifes
     where = f"run = {run_dir}"
     fix = "give the directory that a run printed"
     try:
-        paths = [path for path in run_dir.iterdir() if RESOLVED.fullmatch(path.name)]
-        newest = max(paths, key=lambda path: (len(path.name), path.name), default=None)
-        if newest is None:
-            raise FileNotFoundError
+        newest = newest_config(run_dir)
         chosen = run_dir / (name or newest.name)
         config = _resolved(json.loads(chosen.read_text(encoding="utf-8")))
         facts = json.loads((run_dir / FACTS).read_text(encoding="utf-8"))
@@ -60,10 +55,9 @@ def read_config(run_dir: Path, name: str | None = None) -> tuple[Config, Manifes
         what = "the run never began: it has read no data"
         raise CheckpointError(120, where, what, "wait for it, or give the directory of another run")
     try:
-        config = {**LATER, **config}
         if chosen == newest:  # the others are complete
             for place, value in facts.get("auto", {}).items():
-                _put(config, place, value)
+                put(config, place, value)
         _check(config)
         return config, _manifest(facts["data"]["train"])
     except ConfigError as error:
@@ -126,19 +120,20 @@ def _from_environment(match: re.Match[str]) -> str:
     return value
 
 
-def _put(config: Config, name: str, value: Any) -> None:
+def put(config: Config, name: str, value: Any) -> None:
     """Set the value at a dotted name that holds ``auto``. A name without a place is left out."""
     *parents, key = name.split(".")
     block: Any = config
-    for parent in parents:
-        block = block[int(parent)] if isinstance(block, list) else block.get(parent)
-    if isinstance(block, dict) and key in block:
-        block[key] = value
+    with suppress(KeyError, ValueError):  # also of a key that contains a dot
+        for parent in parents:
+            block = block[int(parent)] if isinstance(block, list) else block[parent]
+        if isinstance(block, dict) and key in block:
+            block[key] = value
 
 
 def _check(config: Config) -> None:
     """Check what this module uses of a configuration, which a hostile file may hold."""
-    check_values(config, {key: RULES[key] for key in KEYS})
+    check_values({key: config[key] for key in KEYS}, {key: RULES[key] for key in KEYS})
     check_values(config["workers"], RULES_BY_BLOCK["workers"], "workers.")
     for name, block in [(name, config[name]) for name in USED_PARTS] + [
         ("data.source", config["data"]["source"])

@@ -384,7 +384,10 @@ class SavedRun:
         """
         for name, field in fields.items():
             trained = self.train.fields.get(name)
-            if trained is None or not _differ(field, trained):
+            if trained is None:
+                continue
+            becomes_floats = _are_pixels(trained) and _are_floats(field)
+            if not becomes_floats and not (_are_pixels(field) and _are_floats(trained)):
                 continue
             what = f"{name} is {field.dtype} here, and was {trained.dtype} in training"
             if name in _scaled_fields(self.augment):
@@ -494,13 +497,6 @@ def _as_trained(field: Field, trained: Field | None) -> Field:
     if trained is None or field.encoding != "image" or trained.channels is None:
         return field
     return replace(field, shape=(trained.channels, None, None))
-
-
-def _differ(field: Field, trained: Field) -> bool:
-    """Return whether one field's values are integer pixels in a batch, and the other's floats."""
-    return (_are_pixels(field) and _are_floats(trained)) or (
-        _are_floats(field) and _are_pixels(trained)
-    )
 
 
 def _are_pixels(field: Field) -> bool:

@@ -41,7 +41,7 @@ from framework.contracts.training import (
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, ResourceError
 from framework.image.label_map import colored
-from framework.parallel.warm_up_ddp import warm_up_ddp
+from framework.parallel.ddp import warm_up_ddp
 from framework.sink.tolerant import TolerantSink
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
@@ -197,8 +197,8 @@ def _model(
     )
     if assembly.starts_from is not None:
         num_classes = len(assembly.train_source.manifest.classes)
-        path = assembly.starts_from.path
-        assembly.notes.append(start_from_weights(model, path, config, num_classes))
+        note = start_from_weights(model, assembly.starts_from, config, num_classes)
+        assembly.notes.append(note)
     thaws = freeze_layers(model, config["freeze"])
     model = parallel.wrap(model)
     if config["compile"]:
@@ -252,12 +252,9 @@ def _at_home(assembly: Assembly, records: Batch) -> Batch:
     """Return records, augmented as in validation, where the model was built."""
     batch = move(_augmented(assembly, records), assembly.parallel.home)
     if assembly.parallel.home != assembly.device:  # where nothing casts as the precision does
-        batch |= {name: own.float() for name, own in tensors(batch).items() if _is_half(own)}
+        half = (torch.float16, torch.bfloat16)
+        batch |= {n: own.float() for n, own in tensors(batch).items() if own.dtype in half}
     return batch
-
-
-def _is_half(tensor: torch.Tensor) -> bool:
-    return tensor.dtype in (torch.float16, torch.bfloat16)
 
 
 def _augmented(assembly: Assembly, sample: Batch) -> Batch:
@@ -356,7 +353,7 @@ def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
         "validation": assembly.validates,
         "ends": assembly.ends,
         "world_size": assembly.parallel.world_size,
-        "init": assembly.config.get("init", {}).get(DIGEST),
+        "init": assembly.config["init"].get(DIGEST),
         "versions": {"torch": str(torch.__version__)},
     }
     chosen = assembly.config["checkpoint"]

@@ -14,6 +14,7 @@ from framework.system.code_digest import CodeDigest, files_digest
 KINDS = ("image", "labels", "audio", "video", "text", "bytes", "boxes", "points", "raw")
 CARRIED = ("text", "bytes")  # kinds that are lists in a batch, and stay on the host
 IGNORE = 255  # a label map's value for pixels without a class, as in Pascal VOC
+SCHEMA = 6  # of a manifest's text; others are not read
 LABEL = "label"  # the field whose numbers stand for the classes
 
 
@@ -125,22 +126,12 @@ class Manifest:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # how it was packed
     digest: str = ""
     shards: Sequence[Shard] = ()  # files of a store that is a directory, in the records' order
-    statistics: Mapping[str, ChannelStatistics] = field(  # by field; empty before schema 3
+    statistics: Mapping[str, ChannelStatistics] = field(  # by field
         default_factory=dict[str, ChannelStatistics]
     )
     # The key of record i is the number first_key + i, and no keys are stored; None: they are.
     first_key: int | None = None
-    # Version of this format: 5 if keys are numbers, else 4 if a field is ragged or a video, else 3.
-    schema: int = 3
-
-    def __post_init__(self) -> None:
-        # Older versions of this program can read a store that needs nothing newer.
-        needed = 0
-        if {field.encoding for field in self.fields.values()} & {"ragged", "frames"}:
-            needed = 4
-        if self.first_key is not None:
-            needed = 5
-        object.__setattr__(self, "schema", max(self.schema, needed))
+    schema: int = SCHEMA
 
     @property
     def label_maps(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from threading import Lock
-from typing import Any, final
+from typing import final
 
 import torch
 
@@ -81,19 +81,9 @@ class Padding:
 
 def with_nested(batch: Batch) -> Batch:
     """Return the batch with nested tensors in the jagged layout. They share memory with it."""
-    return {name: _nested(value) for name, value in batch.items()}
-
-
-def _nested(value: Any) -> Any:
-    if not isinstance(value, Ragged):
-        return value
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), value.lengths.cumsum(0)])
-    return torch.nested.nested_tensor_from_jagged(value.values, offsets)
-
-
-def joined(parts: list[Ragged]) -> Ragged:
-    """Return the arrays of several slices of a batch as one."""
-    if len(parts) == 1:
-        return parts[0]
-    values = torch.cat([part.values for part in parts])
-    return Ragged(values, torch.cat([part.lengths for part in parts]))
+    nested = dict(batch)
+    for name, value in batch.items():
+        if isinstance(value, Ragged):
+            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), value.lengths.cumsum(0)])
+            nested[name] = torch.nested.nested_tensor_from_jagged(value.values, offsets)
+    return nested

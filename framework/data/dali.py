@@ -26,7 +26,7 @@ from framework.contracts.data import (
     keyed,
     may_turn,
 )
-from framework.contracts.records import Manifest, Records
+from framework.contracts.records import Manifest
 from framework.data.collate import with_nested
 from framework.data.reader import BatchReader, Request, check_crcs, is_cut, unreadable
 from framework.data.source import store_order
@@ -233,7 +233,10 @@ class DALISource:
         numbers = self._reader.numbers(request, request.keys_of(0, len(request.indices)))
         records |= self._reader.followed(records, request.indices, numbers)
         records |= self._reader.heard(records, request.indices, numbers)
-        self._ragged.append(self._carried(records, request.indices))
+        ragged: Batch = {}
+        for name in self._reader.ragged:
+            ragged |= self._reader.collated(name, records[name], request.indices)
+        self._ragged.append(ragged)
         values: list[Any] = []
         for name in self._names:
             if name in self._maps:
@@ -244,13 +247,6 @@ class DALISource:
         for name in self._cut:
             values += self._windows(name, records[name], request.indices, numbers)
         return tuple(values)
-
-    def _carried(self, records: Records, indices: Tensor) -> Batch:
-        """Return the ragged fields of a batch."""
-        batch: Batch = {}
-        for name in self._reader.ragged:
-            batch |= self._reader.collated(name, records[name], indices)
-        return batch
 
     def _array(self, name: str, values: Any) -> Any:
         if not isinstance(values, Tensor):

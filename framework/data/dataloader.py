@@ -233,7 +233,8 @@ class LoaderSource:
             fix = "return a tensor or a list of one value per record"
             raise DataError(235, where, "has no number of records", fix)
         index = batch.get("index")
-        if not _numbers_records(index, size):
+        wanted = torch.int64, (size,)
+        if not isinstance(index, Tensor) or (index.dtype, index.shape) != wanted:
             index = torch.arange(position, position + size) * self._num_ranks + self._rank
         return {**batch, "index": index}
 
@@ -287,10 +288,6 @@ def _size(batch: Batch) -> int | None:
         if isinstance(value, Tensor) and value.dim():
             return len(value)
     return next((len(value) for value in batch.values() if isinstance(value, list)), None)
-
-
-def _numbers_records(index: Any, size: int) -> bool:
-    return isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == (size,)
 
 
 def _joined(batch: Batch, more: Batch) -> Batch | None:

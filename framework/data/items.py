@@ -168,7 +168,9 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
     batch: Batch = {}
     for field in first:
         values = [record[field] for record in records]
-        if _is_picture(values[0]) and (field in form.ragged or _are_alike_pictures(values)):
+        are_pictures = all(map(_is_picture, values))
+        are_alike = are_pictures and len({(own.mode, own.size) for own in values}) == 1
+        if are_alike or (field in form.ragged and _is_picture(values[0])):
             values = [_pixels(value) for value in values]
         if field in form.ragged:
             batch |= _ragged(field, values, name, form.way)
@@ -201,11 +203,6 @@ def _is_picture(value: Any) -> bool:
     """Return whether a value is an image of Pillow, without importing it."""
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(value, pillow.Image)
-
-
-def _are_alike_pictures(values: Sequence[Any]) -> bool:
-    """Return whether all values are images of Pillow with one mode and one size."""
-    return all(map(_is_picture, values)) and len({(own.mode, own.size) for own in values}) == 1
 
 
 def _pixels(value: Any) -> Any:

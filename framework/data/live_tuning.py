@@ -120,7 +120,8 @@ class LiveTuning:
         """Observe and decide. Return when to look again, by ``perf_counter``."""
         before = self._before
         num_batches = self._waits.num_batches - before["num_batches"]
-        if num_batches < LEAST_BATCHES or self._seconds(before) < LOOK_S / 2:
+        seconds = self._wait_s + self._waits.step_s - before["wait_s"] - before["step_s"]
+        if num_batches < LEAST_BATCHES or seconds < LOOK_S / 2:
             return now + LOOK_S / 4
         counters = self._counters()
         self._before = counters
@@ -128,10 +129,6 @@ class LiveTuning:
         if decision is not None:
             self._apply(decision)
         return now + LOOK_S
-
-    def _seconds(self, before: dict[str, float]) -> float:
-        """Return the seconds of training since ``before``."""
-        return self._wait_s + self._waits.step_s - before["wait_s"] - before["step_s"]
 
     @property
     def _wait_s(self) -> float:

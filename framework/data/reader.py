@@ -37,7 +37,7 @@ from framework.contracts.records import (
     SamplesColors,
 )
 from framework.data.clips import clip_frames
-from framework.data.collate import WAYS, collated, joined, length_name
+from framework.data.collate import WAYS, collated, length_name
 from framework.data.ledger import SlowRead, Usual
 from framework.data.sounds import heard
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
@@ -49,6 +49,7 @@ from framework.image.label_map import decode_labels
 from framework.image.scale import before_turn, put_planes, scale_into, scaled_image
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import ON_HOST, draws, record_seeds
+from framework.store.columns import joined
 from framework.system.page_locked import pins_here
 from framework.system.user_code import user_error
 
@@ -321,8 +322,11 @@ class BatchReader:
         if sounds:
             watch.mark("decode")
         if self.measures_records:
+            files = [values for values in records.values() if isinstance(values, list)]
             slow = self._usual.slow(
-                indices, seconds.tolist(), lambda place: _size_bytes(records, place)
+                indices,
+                seconds.tolist(),
+                lambda place: sum(len(values[place]) for values in files),
             )
             work.slow.extend(slow)
         work.parts[start] = {**records, **images, **followed, **sounds}
@@ -338,7 +342,7 @@ class BatchReader:
             if name in work.images:
                 batch[name] = work.images[name]
             elif name in self.ragged:
-                batch |= self.collated(name, _whole([part[name] for part in parts]), indices)
+                batch |= self.collated(name, joined([part[name] for part in parts]), indices)
             else:
                 batch[name] = self._joined([part[name] for part in parts], indices)
         watch.mark("collate")
@@ -613,7 +617,8 @@ class BatchReader:
             changed = function(dict(images), seed)
             if changed.keys() != images.keys():
                 raise ValueError(f"gave {sorted(changed)}, was given {sorted(images)}")
-            return {name: _channels_first(np.asarray(image)) for name, image in changed.items()}
+            arrays = {name: np.asarray(image) for name, image in changed.items()}
+            return {n: a.transpose(2, 0, 1) if a.ndim == 3 else a for n, a in arrays.items()}
         except PacelineError:
             raise
         except (Exception, SystemExit) as error:
@@ -639,13 +644,6 @@ class BatchReader:
         if of_function:
             fix = "let the function return one size, in validation too: transform.evaluation=true"
         return DataError(107, self.store.name(index), what, fix)
-
-
-def _whole(parts: list[Any]) -> Any:
-    """Return the values of a ragged field, or the windows of sounds, of a whole batch."""
-    if isinstance(parts[0], Tensor):
-        return torch.cat(parts)
-    return joined(parts)
 
 
 def followers(manifest: Manifest) -> dict[str, Field]:
@@ -756,18 +754,9 @@ def plain(error: BaseException) -> str:
     return f"{type(error).__name__}: {words_of(error)}"
 
 
-def _size_bytes(records: Records, place: int) -> int:
-    """Return the bytes of the files of a record."""
-    return sum(len(values[place]) for values in records.values() if isinstance(values, list))
-
-
 def _place(window: Any) -> tuple[slice, slice]:
     top, left, height, width, _ = window
     return slice(top, top + height), slice(left, left + width)
-
-
-def _channels_first(image: np.ndarray) -> np.ndarray:
-    return image.transpose(2, 0, 1) if image.ndim == 3 else image
 
 
 def _copied(planes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

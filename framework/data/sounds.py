@@ -39,7 +39,8 @@ def heard(
             for number, data in enumerate(arrays):  # noqa: B007  # for the error
                 sounds.append(read_sound(data))
             _check_channels(store, indices, sounds)
-            return _ragged(sounds)
+            lengths = torch.tensor([len(sound) for sound in sounds], dtype=torch.int64)
+            return Ragged(torch.from_numpy(np.concatenate(sounds)), lengths)
         headers: list[SoundHeader] = []
         for number, data in enumerate(arrays):  # noqa: B007
             headers.append(sound_header(data))
@@ -56,11 +57,6 @@ def heard(
     for window, sound in zip(windows, sounds, strict=True):
         window[: len(sound)] = torch.from_numpy(sound)
     return windows
-
-
-def _ragged(sounds: list[np.ndarray]) -> Ragged:
-    lengths = torch.tensor([len(sound) for sound in sounds], dtype=torch.int64)
-    return Ragged(torch.from_numpy(np.concatenate(sounds)), lengths)
 
 
 def _check_channels(store: RecordStore, indices: Tensor, sounds: list[np.ndarray]) -> None:

@@ -27,7 +27,7 @@ from framework.sound.sound_file import is_sound
 from framework.store.array_values import native
 from framework.store.foreign import fields_word
 from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
-from framework.store.kinds import check_present, field_of_kind
+from framework.store.kinds import check_present, field_of_kind, text_of
 from framework.store.label import check_classes, label_column, numbered_classes
 from framework.store.walk_tree import named_files
 
@@ -288,7 +288,12 @@ class HDF5Input:
     def _raw_values(self, name: str, start: int, stop: int) -> Any:
         nodes, keys, starts = self.table.columns[name], self.table.keys, self.table.starts
         if keys is not None:
-            return [_value_of(node) for node in nodes[start:stop]]
+            return [
+                node.file.attribute(node.name, node.attribute)
+                if node.attribute
+                else node.file.value(node.name)
+                for node in nodes[start:stop]
+            ]
         parts: list[Any] = []
         for node, first, last in zip(nodes, starts, starts[1:], strict=False):
             begin, end = max(start, first), min(stop, last)
@@ -310,12 +315,7 @@ class HDF5Input:
         is_text = isinstance(value, bytes) and not node.attribute and node.dataset.kind == "text"
         if not is_text or kind == "bytes":
             return value
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            what = f"{name} is not UTF-8 text"
-            fix = f"add 'input.kinds={{{name}: bytes}}', or leave it out"
-            raise DataError(162, self.name(index), what, fix) from error
+        return text_of(value, name, f"{self.name(index)}: {name}", "input")
 
     def name(self, index: int) -> str:
         node, number = self._node(index)
@@ -378,9 +378,3 @@ def _is_file(data: bytes) -> bool:
 def _first(values: Any) -> Any:
     """Return the first of some values; a number as an array."""
     return np.asarray(values[0]) if isinstance(values, np.ndarray) else values[0]
-
-
-def _value_of(node: _Node) -> Any:
-    if node.attribute:
-        return node.file.attribute(node.name, node.attribute)
-    return node.file.value(node.name)

@@ -243,16 +243,14 @@ class Tuner:
         """Take back what was added, if steps do not wait and enough workers remain."""
         if self.plan == self.home or self._num_cool < self._cool:
             return None
-        enough = (plan for plan in (self.home, *self._path) if self._is_enough(plan, seen))
-        plan = next(enough, self.plan)
+        needed = SPARE * seen.busy_workers
+        plans = (plan for plan in (self.home, *self._path) if max(1, plan.num_workers) >= needed)
+        plan = next(plans, self.plan)
         if plan == self.plan:
             return None
         self._trial = _Trial(self.plan, seen.rate, goes_back=True)
         busy = f"{seen.busy_workers:.1f} of {self.plan.num_workers} workers were busy"
         return self._change(plan, f"steps waited {100 * seen.wait_share:.0f} %, and {busy}")
-
-    def _is_enough(self, plan: ReadPlan, seen: Observation) -> bool:
-        return max(1, plan.num_workers) >= SPARE * seen.busy_workers
 
     def _change(self, plan: ReadPlan, why: str) -> Decision:
         self.plan = plan

@@ -34,6 +34,7 @@ class Multilabel:
         class_weights: Sequence[float] | None = None,
     ) -> None:
         self.input = input
+        self.inputs = input_names(input)
         self.target = target
         self._weights = ClassWeights(class_weights)
 
@@ -52,10 +53,6 @@ class Multilabel:
         if not model.training:
             outcome.predictions = (logits.sigmoid(), truth.long())
         return outcome
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        return input_names(self.input)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         logits = prediction(model(*model_inputs(batch, self.input)))

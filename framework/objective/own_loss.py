@@ -52,6 +52,7 @@ class OwnLoss:
             fix = f"choose {CLASSES} or {NUMBERS}"
             raise ConfigError(390, where, "is nothing that a model predicts", fix)
         self.input = input
+        self.inputs = input_names(input)
         self.targets = input_names(target)
         self.predicts = predicts
         self.losses = _checked(losses)
@@ -75,10 +76,6 @@ class OwnLoss:
         if not model.training and len(targets) == 1:
             outcome.predictions = self._compared(output, targets[0])
         return outcome
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        return input_names(self.input)
 
     @property
     def target(self) -> str:

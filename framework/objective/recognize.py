@@ -38,6 +38,7 @@ class Recognize:
 
     def __init__(self, input: str | Sequence[str], target: str, alphabet: str) -> None:  # noqa: A002
         self.input = input
+        self.inputs = input_names(input)
         self.target = target
         self.alphabet = alphabet
         self._symbols = {char: number + 1 for number, char in enumerate(alphabet)}
@@ -66,10 +67,6 @@ class Recognize:
         counts = {"errors": errors, "characters": sum(lengths)}
         totals = {name: torch.tensor(count, device=loss.device) for name, count in counts.items()}
         return Outcome(loss, {}, len(texts), totals)
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        return input_names(self.input)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         logits, steps = model(*model_inputs(batch, self.input))

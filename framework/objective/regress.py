@@ -1,6 +1,6 @@
 """Numbers or images from numbers or images: mean squared or mean absolute error to learn."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import final
 
 import torch
@@ -46,6 +46,7 @@ class Regress:
 
     def __init__(self, input: str, target: str, loss: str) -> None:  # noqa: A002
         self.input = input
+        self.inputs = [input]
         self.target = target
         self.loss = loss_of(loss)
 
@@ -61,10 +62,6 @@ class Regress:
                 totals = moments(guess.double(), target.double())
         sums = {"mae": absolute}
         return Outcome(loss, sums, len(target), totals, predictions=(guess, target))
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        return [self.input]
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         return PredictedNumbers(prediction(model(batch[self.input])).float())

@@ -1,6 +1,6 @@
 """Images from damaged images: the error to learn, the peak signal-to-noise ratio to look at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -26,6 +26,7 @@ class Restore:
 
     def __init__(self, input: str, target: str, loss: str, peak: float) -> None:  # noqa: A002
         self.input = input
+        self.inputs = [input]
         self.target = target
         self.loss = loss_of(loss)
         self.peak = peak
@@ -42,10 +43,6 @@ class Restore:
             if damaged.shape == target.shape:
                 sums["input_psnr"] = self._psnr(damaged, target)
         return Outcome(loss, sums, len(target), predictions=(guess, target))
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        return [self.input]
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         guess = prediction(model(_floats(batch[self.input]))).float()

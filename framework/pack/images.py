@@ -360,7 +360,8 @@ class Preparation:
                 self._check(chunk, name, number)
             return chunk.records[name]
         if target.encoding == "image":
-            return [self._encoded(chunk, name, number) for number in numbers]
+            pixels = (self._pixels(chunk, name, number) for number in numbers)
+            return [self.encoded(planes.transpose(2, 0, 1)) for planes in pixels]
         return self._stacked(chunk, name)
 
     def _stacked(self, chunk: Chunk, name: str) -> np.ndarray:
@@ -379,9 +380,6 @@ class Preparation:
                 raise DataError(107, chunk.keys[number], what, fix)
             arrays[number] = image
         return stored
-
-    def _encoded(self, chunk: Chunk, name: str, number: int) -> bytes:
-        return self.encoded(self._pixels(chunk, name, number).transpose(2, 0, 1))
 
     def encoded(self, planes: np.ndarray) -> bytes:
         """Return pixels [C, H, W] as an image file: PNG if that is chosen, else JPEG."""

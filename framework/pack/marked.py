@@ -66,7 +66,10 @@ class MarkedInput:
         max_pixels: int = MAX_PIXELS,
         kinds: Mapping[str, str] | None = None,
     ) -> None:
-        _check_names(labels)
+        is_list = isinstance(labels, list | tuple) and all(isinstance(n, str) for n in labels)
+        if labels is not None and not is_list:
+            fix = "give input.labels=[mask], say"
+            raise ConfigError(179, f"input.labels = {labels}", "must be a list of fields", fix)
         self.source, self.max_pixels = source, max_pixels
         self.kinds = checked_kinds(kinds)
         if isinstance(source, TakesKinds):
@@ -275,13 +278,6 @@ def _field_of_kind(name: str, field: Field, kind: str) -> Field:
         fix = "correct input.kinds, or pack it with input=function"
         raise ConfigError(179, f"input.kinds.{name} = {kind}", what, fix)
     return wanted
-
-
-def _check_names(labels: Any) -> None:
-    is_list = isinstance(labels, list | tuple) and all(isinstance(n, str) for n in labels)
-    if labels is not None and not is_list:
-        fix = "give input.labels=[mask], say"
-        raise ConfigError(179, f"input.labels = {labels}", "must be a list of fields", fix)
 
 
 def _checked_values(values: Any) -> dict[int, int]:

@@ -169,27 +169,22 @@ class SplitRule:
         Raises:
             ConfigError: C244 if a split has no record.
         """
-        splits = self._assigned(hashes, labels)
+        if self.by is None:
+            splits = by_hash(self.cuts, hashes)
+        elif labels is None:
+            splits = by_groups(self.cuts, hashes)
+        else:
+            shares = [Fraction(str(share)) for share in self.shares.values()]
+            splits = by_classes(shares, hashes, labels)
         missing = set(range(len(self.shares))) - set(np.unique(splits).tolist())
         if missing:
-            raise self._lacks(list(self.shares)[min(missing)], hashes)
+            name = list(self.shares)[min(missing)]
+            values = "keys" if self.by in (None, STRATIFIED) else f"values of {self.by}"
+            num_values = len(np.unique(hashes))
+            what = f"{name} has no record: {len(hashes):,} records have {num_values:,} {values}"
+            fix = f"give {name} a larger share; what has been read is kept"
+            raise ConfigError(244, f"pack.split = {self.words}", what, fix)
         return splits
-
-    def _assigned(self, hashes: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
-        if self.by is None:
-            return by_hash(self.cuts, hashes)
-        if labels is None:
-            return by_groups(self.cuts, hashes)
-        return by_classes([Fraction(str(share)) for share in self.shares.values()], hashes, labels)
-
-    def _lacks(self, name: str, hashes: np.ndarray) -> ConfigError:
-        """Return the error for a split without a record."""
-        values = "keys"
-        if self.by is not None and self.by != STRATIFIED:
-            values = f"values of {self.by}"
-        what = f"{name} has no record: {len(hashes):,} records have {len(np.unique(hashes)):,} "
-        fix = f"give {name} a larger share; what has been read is kept"
-        return ConfigError(244, f"pack.split = {self.words}", f"{what}{values}", fix)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -11,10 +11,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from framework.contracts.batch import Batch
+from framework.contracts.parallel import Precision
+from framework.contracts.training import Objective
 from framework.errors import ConfigError, printable
 from framework.parallel.defaults import UnshardedState
 from framework.parallel.exchange import ExchangeEnds
 from framework.parallel.group import RankGroup
+from framework.system.rng import kept_generators
 
 COMPRESS = ("none", "bf16")
 _UNFINISHED = "Expected to have finished reduction"  # torch's error in the next forward pass
@@ -169,6 +173,29 @@ def explained(model: nn.Module) -> Generator[None, None, None]:
             fix = "let forward return tensors, or tuples, lists, dicts or dataclasses of them"
             raise ConfigError(146, "model", what, fix) from error
         raise
+
+
+def warm_up_ddp(
+    model: nn.Module, objective: Objective, precision: Precision, batch: Batch, device: torch.device
+) -> None:
+    """Run one forward and backward pass that changes neither the model nor the random generators.
+
+    After its first pass DDP rearranges its buckets by the order in which gradients arrive. The sums
+    of three ranks depend on that, and a resumed run must add in the same order from its first step
+    on. All ranks must call this together, with the wrapped model and a batch as in a step.
+
+    ConfigError C146 if a gradient is missing.
+    """
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    with kept_generators(device), explained(model):
+        with precision.autocast():
+            loss = objective(model, batch).loss
+        loss.backward()
+    check_gradients(model)
+    model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(before)
 
 
 def check_gradients(model: nn.Module) -> None:

@@ -164,7 +164,10 @@ class _Step:
         A parameter without a gradient adds zeros.
         """
         self._check()
-        gradients = [_gradient(parameter) for parameter in self._parameters.values()]
+        gradients = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
+            for parameter in self._parameters.values()
+        ]
         flags = gradients[0].real.new_ones(len(gradients))
         for number, parameter in enumerate(self._parameters.values()):
             if parameter.grad is None:
@@ -243,12 +246,6 @@ class _Step:
         # The ranks' last parts differ, so all generators continue from a common state.
         seed_generators((self._seed + self._count) % _SEEDS)
         torch.set_rng_state(self._generator)
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
-        return torch.zeros_like(parameter)
-    return parameter.grad.to_dense()
 
 
 def _reals(tensors: Iterable[Tensor]) -> list[Tensor]:

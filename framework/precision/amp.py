@@ -43,7 +43,10 @@ class AMP:
         looks = skip_bad and not self._scaler.is_enabled()
         if looks and not are_finite(gradients(optimizer)):
             return False
-        self._watch(optimizer)
+        if self._optimizer is not optimizer:
+            # the optimizer itself reports its steps: comparing scales would synchronize
+            self._optimizer = optimizer
+            optimizer.register_step_post_hook(self._mark_stepped)
         if clip_norm is not None:
             # before clipping, since the norm of scaled gradients means nothing
             self._scaler.unscale_(optimizer)
@@ -52,12 +55,6 @@ class AMP:
         self._scaler.step(optimizer)
         self._scaler.update()
         return self._stepped
-
-    def _watch(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the optimizer itself report its steps: comparing scales would synchronize."""
-        if self._optimizer is not optimizer:
-            self._optimizer = optimizer
-            optimizer.register_step_post_hook(self._mark_stepped)
 
     def _mark_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # torch sets it while it calls a fused optimizer, which skips steps by itself

@@ -26,7 +26,9 @@ def content_crcs(records: Records, fields: Mapping[str, Field]) -> np.ndarray:
     """Return the CRC32 of each record: over all fields, in the order of ``fields``. uint32 [B]."""
     columns = [records[name] for name in fields]
     extend = find("paceline_crc32")
-    if extend is not None and all(map(_is_array, columns)) and _record_bytes(columns) < LONG_BYTES:
+    are_arrays = all(isinstance(column, Tensor | np.ndarray) for column in columns)
+    num_bytes = sum(column.nbytes for column in columns) if are_arrays else 0
+    if extend is not None and are_arrays and num_bytes < LONG_BYTES * max(1, len(columns[0])):
         extended = np.zeros(len(columns[0]), np.uint32)
         for column in columns:
             rows = np.ascontiguousarray(column)
@@ -57,14 +59,6 @@ def numbered_crcs(crcs: np.ndarray, indices: np.ndarray) -> np.ndarray:
 def mismatches(indices: Tensor, crcs: np.ndarray, stored: np.ndarray) -> list[int]:
     """Return those ``indices`` whose CRC32 differs from the stored one (both uint32 [B])."""
     return indices[torch.from_numpy(crcs != stored)].tolist()
-
-
-def _is_array(values: Any) -> bool:
-    return isinstance(values, Tensor | np.ndarray)
-
-
-def _record_bytes(columns: Sequence[Any]) -> int:
-    return sum(column.nbytes for column in columns) // max(1, len(columns[0]))
 
 
 def buffers(values: Any) -> Sequence[Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import Chunk, Manifest, Ragged, RecordInput, Records
+from framework.store.columns import joined
 from framework.store.read_files import ask_item_files
 
 
@@ -75,7 +76,8 @@ class ItemStore:
             return self._fields(chunk, torch.arange(len(numbers)))
         parts = [self._source.read(number, number + 1) for number in numbers]
         first = torch.zeros(1, dtype=torch.int64)
-        return _joined([self._fields(chunk, first) for chunk in parts])
+        records = [self._fields(chunk, first) for chunk in parts]
+        return {name: joined([own[name] for own in records]) for name in records[0]}
 
     def _fields(self, chunk: Chunk, indices: Tensor) -> Records:
         return {name: _taken(chunk.records[name], indices) for name in self.manifest.fields}
@@ -94,21 +96,6 @@ class ItemStore:
 
     def close(self) -> None:
         pass
-
-
-def _joined(parts: Sequence[Records]) -> Records:
-    """Join records that were read one by one."""
-    joined: Records = {}
-    for name, first in parts[0].items():
-        values = [part[name] for part in parts]
-        if isinstance(first, Tensor):
-            joined[name] = torch.cat(values)
-        elif isinstance(first, Ragged):
-            lengths = torch.cat([value.lengths for value in values])
-            joined[name] = Ragged(torch.cat([value.values for value in values]), lengths)
-        else:
-            joined[name] = [item for value in values for item in value]
-    return joined
 
 
 def _taken(values: Any, indices: Tensor) -> Any:

@@ -319,7 +319,10 @@ class ColumnFiles:
         file, group = self.starts[number]
         path, reader = self.paths[file], self.readers[file]
         identify(path, self.identities[path])
-        _check_group_size(path, group, reader.num_bytes(group))
+        num_bytes = reader.num_bytes(group)
+        if not 0 <= num_bytes <= MOST_GROUP_BYTES:
+            what = f"group {group} has {num_bytes:,} bytes, which must be decoded together"
+            raise DataError(102, path, what, "write it with smaller groups (row_group_size=1000)")
         try:
             table = reader.read(group, sorted({column.name for column in columns.values()}))
             if table.num_rows != reader.rows[group]:
@@ -342,12 +345,6 @@ def _restored(paths: list[str], cache_mb: int, identities: dict[str, Identity]) 
     files = ColumnFiles(paths, cache_mb)
     files.identities = dict(identities)
     return files
-
-
-def _check_group_size(path: str, group: int, num_bytes: int) -> None:
-    if not 0 <= num_bytes <= MOST_GROUP_BYTES:
-        what = f"group {group} has {num_bytes:,} bytes, which must be decoded together"
-        raise DataError(102, path, what, "write it with smaller groups (row_group_size=1000)")
 
 
 class ColumnLibrary(NamedTuple):

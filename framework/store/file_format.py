@@ -91,7 +91,10 @@ def refuse_other(path: str, choice: str) -> None:
     if present is None or present.choice == choice:
         return
     if choice in ("hdf5", "lmdb") and present not in PACKED:
-        raise _not_packed(path, present)
+        command = _pack_command(path, f"input={present.choice}", f"input.path={path}")
+        what = f"is {present.name}, but not a Paceline store"
+        fix = f"read it as it lies with data={present.choice}, or pack it: {command}"
+        raise DataError(103, path, what, fix)
     what = f"is {present.name}, which data={choice} does not read"
     raise DataError(103, path, what, f"choose data={present.choice}")
 
@@ -99,13 +102,6 @@ def refuse_other(path: str, choice: str) -> None:
 def refuse_unpacked(path: str) -> None:
     """Raise DataError D103 for files that another choice reads where they lie."""
     refuse_other(path, "hdf5")
-
-
-def _not_packed(path: str, present: Format) -> DataError:
-    command = _pack_command(path, f"input={present.choice}", f"input.path={path}")
-    what = f"is {present.name}, but not a Paceline store"
-    fix = f"read it as it lies with data={present.choice}, or pack it: {command}"
-    return DataError(103, path, what, fix)
 
 
 def _pack_command(path: str, *words: str) -> str:

@@ -6,7 +6,7 @@ Nothing outside of the file is read, and no plugin is run, whatever the file ask
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -371,7 +371,7 @@ def _suggested_patterns(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     depths = Counter(name.count("/") for name in datasets)
     depth = max(depths, key=lambda depth: depths[depth])
     records: dict[str, set[str]] = {}  # groups by the last part of the name
-    for name in _of_depth(datasets, depth):
+    for name in (name for name in datasets if name.count("/") == depth):
         group, _, last = name.rpartition("/")
         records.setdefault(last, set()).add(group)
     most = max(map(len, records.values()))
@@ -380,10 +380,6 @@ def _suggested_patterns(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     if not depth or most == 1 or not is_named:
         return {"value": "/".join(["*"] * (depth + 1))}
     return _named_by_last("/".join([*["*"] * depth, last]) for last in filter(is_quotable, shared))
-
-
-def _of_depth(datasets: Mapping[str, Dataset], depth: int) -> Iterator[str]:
-    return (name for name in datasets if name.count("/") == depth)
 
 
 def _named_by_last(paths: Iterable[str]) -> dict[str, str]:

@@ -133,7 +133,10 @@ class Blocks:
         fields = manifest.fields.items()
         self._begins = dict(zip((*manifest.fields, ""), begins.unbind(0), strict=True))
         flat = torch.from_numpy(file)
-        self._gathers = {name: _gather(flat, field) for name, field in fields}
+        self._gathers = {
+            name: Gather(flat, 1, _shape(field), torch.from_numpy(np.empty(0, field.dtype)).dtype)
+            for name, field in fields
+        }
         self._gather_crcs = Gather(flat, 1, (), torch.int32)
 
     def rows(self, indices: Tensor) -> Rows:
@@ -183,10 +186,6 @@ def _parts(fields: Mapping[str, Field], count: int) -> list[int]:
 
 def _padded(size: int) -> int:
     return -(-size // 8) * 8
-
-
-def _gather(flat: Tensor, field: Field) -> Gather:
-    return Gather(flat, 1, _shape(field), torch.from_numpy(np.empty(0, field.dtype)).dtype)
 
 
 def _num_bytes(field: Field) -> int:

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +12,7 @@ from isal.isal_zlib import crc32
 from framework.contracts.records import (
     CARRIED,
     KINDS,
+    SCHEMA,
     ChannelStatistics,
     Field,
     Manifest,
@@ -20,25 +20,16 @@ from framework.contracts.records import (
 )
 from framework.errors import DataError
 
-SCHEMA = 5
-READABLE = (2, 3, 4, 5)  # schema 2 has no statistics, and kinds of fields are derived
 MOST_RECORDS = 1 << 62  # so that the sum of two numbers fits int64
 ENCODINGS = ("raw", "ragged", "image", "frames")
 # What a damaged manifest raises while it is read.
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
-# Files hold the statistics of uint16 pixels over 255, since older versions measured them so. One
-# scale in old and new files needs no marker. ``Manifest`` has those of pixels over 65535.
-DEEP = 257
 
 
 def to_json(manifest: Manifest) -> str:
     """Return the text, which holds its own CRC32: a flipped bit in a name must be noticed."""
     data = asdict(manifest)
-    for name, block in data["statistics"].items():
-        if manifest.fields[name].dtype == "uint16":
-            block |= {key: [number * DEEP for number in block[key]] for key in ("mean", "std")}
-    if manifest.first_key is None:  # which older versions do not know
-        del data["first_key"]
+    data["schema"] = SCHEMA
     return json.dumps({**data, "crc32": _crc(data)})
 
 
@@ -51,7 +42,7 @@ def from_json(path: str, text: str | bytes) -> Manifest:
     try:
         data = json.loads(text)
         schema = int(data["schema"])
-        if schema not in READABLE:
+        if schema != SCHEMA:
             what = f"written with schema {schema}, this version reads {SCHEMA}"
             fix = "pack it again"
             if schema > SCHEMA:
@@ -62,8 +53,7 @@ def from_json(path: str, text: str | bytes) -> Manifest:
         fields = {name: _field(name, block) for name, block in data.pop("fields").items()}
         shards = [Shard(**shard) for shard in data.pop("shards")]
         statistics = {
-            name: _statistics(name, block, fields[name].dtype)
-            for name, block in data.pop("statistics", {}).items()
+            name: _statistics(name, block) for name, block in data.pop("statistics").items()
         }
         manifest = Manifest(fields=fields, shards=shards, statistics=statistics, **data)
         _check_sizes(manifest)
@@ -78,10 +68,7 @@ def _crc(data: dict[str, Any]) -> int:
 
 
 def _field(name: str, block: dict[str, Any]) -> Field:
-    kind = block.get("kind", "")
-    if not isinstance(kind, str):
-        raise TypeError(f"field {name!r} has the kind {kind}")
-    field = Field(block["dtype"], tuple(block["shape"]), block["encoding"], kind)
+    field = Field(block["dtype"], tuple(block["shape"]), block["encoding"], block["kind"])
     if field.encoding not in ENCODINGS or np.dtype(field.dtype).kind not in "biufc":
         raise ValueError(f"field {name!r} is {field.encoding} {field.dtype}")
     torch.from_numpy(np.empty(0, field.dtype))  # TypeError for a dtype that torch lacks
@@ -90,7 +77,7 @@ def _field(name: str, block: dict[str, Any]) -> Field:
         no_size = field.shape[:1] != (None,) or bool({None, 0} & set(field.shape[1:]))
     if no_size:
         raise ValueError(f"field {name!r} has no size")
-    if field.kind not in KINDS or not fits_kind(field):
+    if block["kind"] not in KINDS or not fits_kind(field):
         raise ValueError(f"field {name!r} is {field.kind} {field.dtype} {list(field.shape)}")
     return field
 
@@ -120,21 +107,14 @@ def _fits_video(field: Field) -> bool:
     return (height is None) == (width is None) and 0 not in (height, width)
 
 
-def _statistics(name: str, block: dict[str, Any], dtype: str) -> ChannelStatistics:
+def _statistics(name: str, block: dict[str, Any]) -> ChannelStatistics:
     statistics = ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
-    if dtype == "uint16":
-        statistics = ChannelStatistics(_over_deep(block["mean"]), _over_deep(block["std"]))
     numbers = (*statistics.mean, *statistics.std)
     is_finite = all(math.isfinite(number) for number in numbers)  # TypeError if not a number
     is_negative = min(statistics.std, default=0) < 0
     if not is_finite or is_negative or len(statistics.mean) != len(statistics.std):
         raise ValueError(f"impossible statistics of {name!r}")
     return statistics
-
-
-def _over_deep(numbers: Sequence[float]) -> tuple[float, ...]:
-    """Return numbers over 257, with the six digits with which they were measured."""
-    return tuple(float(f"{number / DEEP:.6g}") for number in numbers)
 
 
 def _check_sizes(manifest: Manifest) -> None:
@@ -148,5 +128,7 @@ def _check_sizes(manifest: Manifest) -> None:
             raise TypeError(f"a shard has the name {shard.name}")
     if manifest.first_key is not None:
         sizes += [manifest.first_key, MOST_RECORDS - manifest.first_key - manifest.num_records]
+    if manifest.statistics.keys() - manifest.fields.keys():
+        raise ValueError("statistics of fields that it lacks")
     if any(type(size) is not int or size < 0 for size in sizes):
         raise ValueError("impossible sizes")

@@ -83,14 +83,10 @@ class TarRecords:
         self.group = group
         self.keep = keep
         self.fields = _checked_fields(fields, group)
-        self.pattern = self._checked_pattern(label_pattern)
-
-    def _checked_pattern(self, label_pattern: str | None) -> re.Pattern[str] | None:
-        pattern = class_pattern(label_pattern, self.group)
-        if pattern is not None and LABEL in (self.fields or {}):
-            what = f"{self.group}.fields has a label already"
-            raise ConfigError(162, f"{self.group}.label_pattern", what, "give one of the two")
-        return pattern
+        self.pattern = class_pattern(label_pattern, group)
+        if self.pattern is not None and LABEL in (self.fields or {}):
+            what = f"{group}.fields has a label already"
+            raise ConfigError(162, f"{group}.label_pattern", what, "give one of the two")
 
     @cached_property
     def listed(self) -> "Listed":

@@ -17,7 +17,6 @@ import re
 import stat
 import struct
 import tarfile
-from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, final
@@ -158,7 +157,12 @@ def list_shard(shard: str) -> ShardIndex:
     """Read all headers of a shard. DataError D101, D163, D165, D166 as in ``shard_index``."""
     try:
         with _Headers(shard) as file:
-            _refuse_compressed(shard, file.read(8))
+            head = file.read(8)
+            for magic, (name, command) in COMPRESSED.items():
+                if head.startswith(magic):
+                    what = f"is compressed with {name}, so its members cannot be read at any place"
+                    fix = f"unpack it to .tar: {command} {quote(shard)}"
+                    raise DataError(166, shard, what, fix)
             listing = _Listing(shard, file.fileno())
             if not listing.add_plain():
                 file.seek(0)
@@ -196,13 +200,6 @@ class _Headers(io.FileIO):
         if size is None or not 0 <= size <= MOST_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size} bytes")
         return super().read(size)
-
-
-def _refuse_compressed(shard: str, head: bytes) -> None:
-    for magic, (name, command) in COMPRESSED.items():
-        if head.startswith(magic):
-            what = f"is compressed with {name}, so its members cannot be read at any place"
-            raise DataError(166, shard, what, f"unpack it to .tar: {command} {quote(shard)}")
 
 
 @final
@@ -270,7 +267,11 @@ class _Listing:
     def index(self) -> ShardIndex:
         """Return what was added. DataError D166 if there are too many suffixes."""
         members = [member for record in self.records.values() for member in record.values()]
-        numbers = self._numbered(member[0] for member in members)
+        suffixes = dict.fromkeys(member[0] for member in members)
+        if len(suffixes) > MOST_SUFFIXES:
+            fix = "give members of a record names that differ behind the first dot"
+            raise DataError(166, self.shard, f"has {len(suffixes)} different suffixes", fix)
+        numbers = {suffix: number for number, suffix in enumerate(suffixes)}
         keys = [key.encode("utf-8", "surrogateescape") for key in self.records]
         counts = [len(record) for record in self.records.values()]
         return ShardIndex(
@@ -285,13 +286,6 @@ class _Listing:
             b"".join(member[4] for member in members),
             self.left_out,
         )
-
-    def _numbered(self, suffixes: Iterable[str]) -> dict[str, int]:
-        names = dict.fromkeys(suffixes)
-        if len(names) > MOST_SUFFIXES:
-            fix = "give members of a record names that differ behind the first dot"
-            raise DataError(166, self.shard, f"has {len(names)} different suffixes", fix)
-        return {name: number for number, name in enumerate(names)}
 
 
 def plain_header(head: bytes) -> tuple[str, int] | None:
@@ -349,16 +343,12 @@ def _packed(index: ShardIndex, identity: Identity) -> bytes:
     counts = (len(index.key_ends), len(index.kinds), len(index.keys), len(index.texts))
     head: dict[str, Any] = dict(zip(NUMBERS, (*identity[1:], index.left_out, *counts), strict=True))
     text = json.dumps({**head, "suffixes": index.suffixes}).encode()
+    parts = index.key_ends, index.lasts, index.kinds, index.starts, index.sizes, index.crcs
     arrays = [
-        array.astype(dtype).tobytes()
-        for array, (_, dtype) in zip(_arrays(index), ARRAYS, strict=True)
+        array.astype(dtype).tobytes() for array, (_, dtype) in zip(parts, ARRAYS, strict=True)
     ]
     data = b"".join((MAGIC, LENGTH.pack(len(text)), text, *arrays, index.keys, index.texts))
     return data + LENGTH.pack(crc32(data))
-
-
-def _arrays(index: ShardIndex) -> tuple[np.ndarray, ...]:
-    return index.key_ends, index.lasts, index.kinds, index.starts, index.sizes, index.crcs
 
 
 def _written(place: str, data: bytes) -> bool:

@@ -180,9 +180,10 @@ class TarStore:
     def _views(self, shards: Sequence[int]) -> dict[int, memoryview]:
         """Return the bytes of shards, by number."""
         listed = self.records.listed
-        opened = self._opened()
+        if self._maps.process != os.getpid():  # a lock of the parent may be held by its threads
+            self._maps = _Maps()
         return {
-            number: opened.view(listed.shards[number], listed.identities[number])
+            number: self._maps.view(listed.shards[number], listed.identities[number])
             for number in set(shards)
         }
 
@@ -252,11 +253,6 @@ class TarStore:
     def close(self) -> None:
         self._maps = _Maps()
 
-    def _opened(self) -> "_Maps":
-        if self._maps.process != os.getpid():  # a lock of the parent may be held by its threads
-            self._maps = _Maps()
-        return self._maps
-
 
 @final
 class _Maps:
@@ -279,21 +275,17 @@ class _Maps:
         view = self.views.get(shard)
         if view is not None:
             return view
-        view = _mapped(shard)
+        try:
+            with open(shard, "rb") as file:
+                view = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise unreadable(shard, error) from error
         identify(shard, identity)  # it may be replaced meanwhile
         with self._lock:
             while len(self.views) >= MOST_MAPS:
                 del self.views[next(iter(self.views))]
             self.views[shard] = view
         return view
-
-
-def _mapped(path: str) -> memoryview:
-    try:
-        with open(path, "rb") as file:
-            return memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
 
 
 def _put_together(arrays: list[np.ndarray], field: Field) -> Tensor | Ragged:

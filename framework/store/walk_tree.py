@@ -96,15 +96,18 @@ def walk(
     Raises:
         DataError: D101 if a folder is missing or cannot be read.
     """
-    _check_folders(root, follow_links)
+    if not os.path.isdir(root):
+        fix = "correct the path (source, data.train or input.path)"
+        raise DataError(101, root or "path = ", "no such folder", fix)
+    if follow_links is not None and not os.path.isdir(follow_links):
+        fix = "give the folder that the links' targets lie under"
+        raise DataError(101, f"follow_links = {follow_links}", "no such folder", fix)
     walker = _Walker(root, tuple(suffixes), follow_links, hidden)
     walker.walk()
-    names = sorted(walker.names, key=os.fsencode)
-    folders = sorted(walker.folders, key=os.fsencode)
     return Walked(
         root,
-        names,
-        folders,
+        sorted(walker.names, key=os.fsencode),
+        sorted(walker.folders, key=os.fsencode),
         walker.skipped_links,
         walker.specials,
         follow_links,
@@ -129,15 +132,6 @@ def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
         what = " ".join(f"no file {' or '.join(suffixes)} here".split())
         raise DataError(101, path, what, "give a file, a folder, or a pattern such as 'train-*'")
     return names
-
-
-def _check_folders(root: str, follow_links: str | None) -> None:
-    if not os.path.isdir(root):
-        fix = "correct the path (source, data.train or input.path)"
-        raise DataError(101, root or "path = ", "no such folder", fix)
-    if follow_links is not None and not os.path.isdir(follow_links):
-        fix = "give the folder that the links' targets lie under"
-        raise DataError(101, f"follow_links = {follow_links}", "no such folder", fix)
 
 
 @final
@@ -181,7 +175,13 @@ class _Walker:
     def _note_entries(self, folder: str) -> list[str]:
         """Note what lies directly in a folder, and return its subfolders."""
         subfolders: list[str] = []
-        for entry in _entries(os.path.join(self.root, folder)):
+        path = os.path.join(self.root, folder)
+        try:
+            with os.scandir(path) as listed:
+                entries = list(listed)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        for entry in entries:
             name = os.path.join(folder, entry.name)
             if entry.name.startswith(".") and not self.takes_hidden:
                 self.hidden += 1
@@ -224,11 +224,3 @@ class _Walker:
     def _note_folder(self, name: str) -> None:
         if os.sep not in name:
             self.folders.append(name)
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise unreadable(folder, error) from error

@@ -356,7 +356,8 @@ def leave(code: int) -> NoReturn:
     """
     if "RANK" not in os.environ:
         set_all(signal.SIG_IGN)  # the work is done: a signal must not change the exit code
-        threading._shutdown()  # noqa: SLF001  # pyright: ignore  # waits for threads that are no daemons
+        # This waits for the threads that are no daemons.
+        threading._shutdown()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if threading.active_count() == 1:
             sys.exit(code)

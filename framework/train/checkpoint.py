@@ -27,7 +27,7 @@ from framework.system.durable import open_durable, reach, remove_leftovers
 from framework.train.plain_state import foreign_value
 
 FOLDER = "checkpoints"
-VERSION = 1
+VERSION = 2
 _MAGIC = b"PACELINE"
 _END = struct.Struct("<8sI4Q")  # magic, version, step, sequence, length, CRC32 of the payload
 _CRC = struct.Struct("<I")  # CRC32 of these
@@ -88,7 +88,12 @@ class CheckpointFolder:
     ) -> Saved:
         """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
         if not self._is_checked:
-            self._check_optimizer(state.get("optimizer", {}))
+            # before hours of training from whose states no run could continue
+            self._is_checked = True
+            foreign = foreign_value(state.get("optimizer", {}))
+            if foreign:
+                fix = "choose an optimizer that keeps tensors and plain values"
+                self.warn(f"warning: {foreign}: this run cannot be resumed; {fix}")
         saved = Saved(None, False)
         try:
             if weights is not None:  # first, so that a run that resumes from the state has them
@@ -100,7 +105,9 @@ class CheckpointFolder:
             path = self.folder / f"step-{step:08}.pt"
             save_state(path, {**state, **self.facts}, step, self._sequence)
             saved = Saved(path, saved.is_best)
-            self._remove_old()
+            for _, old in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk
+                old.unlink(missing_ok=True)
+                reach("checkpoint.removed")
         except ResourceError as error:
             if final:
                 raise
@@ -111,23 +118,10 @@ class CheckpointFolder:
         self._saved_at = time.monotonic()
         return saved
 
-    def _check_optimizer(self, state: dict[str, Any]) -> None:
-        """Warn, before hours of training, that no run will be able to continue from a state."""
-        self._is_checked = True
-        foreign = foreign_value(state)
-        if foreign:
-            fix = "choose an optimizer that keeps tensors and plain values"
-            self.warn(f"warning: {foreign}: this run cannot be resumed; {fix}")
-
     def _save_weights(self, name: str, weights: dict[str, Any]) -> None:
         with open_durable(self.folder / name) as file:
             _dump(weights, file)
         reach("checkpoint.weights")
-
-    def _remove_old(self) -> None:
-        for _, path in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk by now
-            path.unlink(missing_ok=True)
-            reach("checkpoint.removed")
 
 
 class _Counting:

@@ -131,17 +131,12 @@ def _statistics(model: nn.Module, patterns: Thaws) -> Sequence[tuple[nn.Module, 
     for place, module in model.named_modules():
         if keeps_statistics(module):
             own = [name for name, _ in module.named_parameters(place)] or [place]
-            steps = [_step_of(name, patterns) for name in own]
+            steps = [
+                next((step for pattern, step in patterns.items() if is_match(name, pattern)), 0)
+                for name in own
+            ]
             known = [step for step in steps if step is not None]
             thaw = min(known, default=None)
             if _lasts(thaw, 0):
                 norms.append((module, thaw))
     return norms
-
-
-def _step_of(name: str, patterns: Thaws) -> int | None:
-    """Return the step from which on a name is not frozen: 0 if no pattern matches."""
-    for pattern, step in patterns.items():
-        if is_match(name, pattern):
-            return step
-    return 0

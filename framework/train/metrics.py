@@ -250,7 +250,9 @@ class Tally:
         outcome.predictions = None  # nothing else needs them, and they may be large
         outcome.loss = outcome.loss.detach()
         if not counts:
-            outcome = _nothing(outcome)
+            sums = {name: torch.zeros_like(value) for name, value in outcome.sums.items()}
+            totals = {name: torch.zeros_like(value) for name, value in outcome.totals.items()}
+            outcome = Outcome(torch.zeros_like(outcome.loss), sums, 0, totals)
         if outcome.totals or self._totals:
             self._add_totals(outcome)
         self._add_sums(outcome.sums)
@@ -397,11 +399,11 @@ class Tally:
         """Take over saved results: with another number of ranks, those of several or of none."""
         ranks = [_unflat(values, state["sums"]) for values in state["ranks"]]
         self._forget_passes()
-        self._arrays = set(state.get("arrays", ()))
-        # States of older versions have no totals. Those of all ranks are counted by the first one.
+        self._arrays = set(state["arrays"])
+        # The totals of all ranks are counted by the first one.
         self._totals_before = {
             name: value.clone() if rank == 0 else torch.zeros_like(value)
-            for name, value in state.get("totals", {}).items()
+            for name, value in state["totals"].items()
         }
         self._before = [columns for columns in ranks[rank::world_size] if len(columns.counts)]
         self.carried = sum(float(columns.counts.sum()) for columns in ranks)
@@ -409,12 +411,6 @@ class Tally:
 
 def _shapes(totals: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in totals.items()}
-
-
-def _nothing(outcome: Outcome) -> Outcome:
-    sums = {name: torch.zeros_like(value) for name, value in outcome.sums.items()}
-    totals = {name: torch.zeros_like(value) for name, value in outcome.totals.items()}
-    return Outcome(torch.zeros_like(outcome.loss), sums, 0, totals)
 
 
 def _concatenated(parts: Sequence[Columns]) -> Columns:

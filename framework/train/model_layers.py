@@ -1,6 +1,5 @@
 """The layers of a model: its blocks in their order, and which modules normalize."""
 
-from collections.abc import Iterator
 from typing import final
 
 from torch import nn
@@ -80,13 +79,10 @@ def _is_opened(module: nn.Module) -> bool:
         return any(_has_parts(child) for child in module.children())
     return any(
         _has_parts(child) and not isinstance(child, CONTAINERS)
-        for inner in _containers(module)
+        for inner in module.modules()
+        if isinstance(inner, CONTAINERS)
         for child in inner.children()
     )
-
-
-def _containers(module: nn.Module) -> Iterator[nn.Module]:
-    return (inner for inner in module.modules() if isinstance(inner, CONTAINERS))
 
 
 def _has_parts(module: nn.Module) -> bool:

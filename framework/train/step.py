@@ -247,6 +247,6 @@ class Stepper:
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.precision.load_state_dict(state["precision"])
         keeper = self.setter or self._follower
-        if keeper is not None and state.get("schedule") is not None:
+        if keeper is not None and state["schedule"] is not None:
             keeper.load_state_dict(state["schedule"])
         self._keep_buffers()

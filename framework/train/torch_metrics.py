@@ -103,14 +103,11 @@ class TorchMetrics:
             what = f"does not fit what the objective predicts ({words_of(error)})"
             raise ConfigError(332, f"metrics.{name}", what, "correct its arguments") from error
         for warning in [] if quiet else caught:
-            self._pass_on(name, " ".join(str(warning.message).split()))
+            words = " ".join(str(warning.message).split())
+            if "before the ``update``" not in words and words not in self._said:
+                self._said.add(words)
+                self._say(f"note: metrics.{name}: {words}")
         return result
-
-    def _pass_on(self, name: str, words: str) -> None:
-        """Say a warning of a metric once."""
-        if "before the ``update``" not in words and words not in self._said:
-            self._said.add(words)
-            self._say(f"note: metrics.{name}: {words}")
 
 
 def _check(name: str, metric: Any, num_ranks: int) -> None:

@@ -290,10 +290,9 @@ class Trainer:
         self.best = dict(state["best"])
         self.val_means = dict(state["val"])
         self._tally.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
-        # States of older versions have none of these.
-        self.pace.before_s = float(state.get("trained_s", 0.0))
-        self.ended = str(state.get("ended", ""))
-        self._watching.load_state_dict(state.get("watching", {}))
+        self.pace.before_s = state["trained_s"]
+        self.ended = state["ended"]
+        self._watching.load_state_dict(state["watching"])
         generators = state["generators"]
         set_generator_state(generators[parallel.rank % len(generators)], parallel.device)
         self._begin_passes()

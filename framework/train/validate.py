@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from framework.contracts.loader import Clock, Epochs, Loader
 from framework.contracts.parallel import Parallel, Precision
@@ -137,11 +137,11 @@ def evaluate(
     results = tally.results(parallel.total)
     if metrics is None:
         return results
-    return _with_metrics(results, metrics.results())
-
-
-def _with_metrics(results: Results, metrics: Mapping[str, Tensor]) -> Results:
-    numbers = {name: float(value) for name, value in metrics.items() if not value.dim()}
-    arrays = {name: value for name, value in metrics.items() if value.dim()}
-    means = {**results.means, **numbers}
-    return results._replace(means=means, arrays={**results.arrays, **arrays})
+    numbers = dict(results.means)
+    arrays = dict(results.arrays)
+    for name, value in metrics.results().items():
+        if value.dim():
+            arrays[name] = value
+        else:
+            numbers[name] = float(value)
+    return results._replace(means=numbers, arrays=arrays)

@@ -113,9 +113,9 @@ class Watching:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from ``state``. A watcher that it lacks starts anew."""
-        states = state.get("watchers", {})
+        states = state["watchers"]
         if self._watchers:
-            self._reason = str(state.get("reason", ""))
+            self._reason = state["reason"]
             self.asks = bool(self._reason)
         for name, watcher in self._watchers.items():
             if name in states:

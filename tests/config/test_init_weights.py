@@ -273,10 +273,6 @@ def test_a_resumed_run_reads_no_file():
     assert config["init"]["digest"] == "abc"
 
 
-def test_a_configuration_of_an_older_run_starts_from_nothing():
-    assert with_digest({"seed": 0}) == ({"seed": 0}, None)
-
-
 def trained(*words):
     done = paceline("train", *SHORT, *words)
     assert done.code == 0, done.err

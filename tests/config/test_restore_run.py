@@ -22,6 +22,7 @@ def saved_state(*words):
         trainer = Trainer(training_parts(assembly))
         trainer.fit()
         facts = {"learned": assembly.learns, "validation": assembly.validates}
+        facts["ends"] = assembly.ends
         return {**trainer.state_dict(), **facts}
 
 
@@ -75,6 +76,6 @@ def test_a_run_that_has_ended_goes_on_only_if_what_ends_it_has_changed(state):
     assert restored(same, "stop.after=2h")[1].ended == ""
 
 
-def test_patience_begins_anew_on_other_validation_data(state):
-    kept = _without_patience({**state, **WATCHED})
+def test_patience_begins_anew_on_other_validation_data():
+    kept = _without_patience(WATCHED["watching"])
     assert kept == {"reason": "late", "watchers": {"watchers.a": {}}}

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from framework.contracts.records import Field, Ragged
-from framework.data.collate import Padding, collated, joined, length_name, with_nested
+from framework.data.collate import Padding, collated, length_name, with_nested
+from framework.store.columns import joined
 
 SIGNAL = Field("float32", (None, 2))
 TEXT = Field("uint8", (None,), kind="text")

@@ -138,7 +138,9 @@ def test_r5_a_store_of_a_later_version_is_said_before_anything_starts(path):
             file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], schema=SCHEMA + 1)
     else:
         data = Path(path).read_bytes()
-        Path(path).write_bytes(data.replace(b'"schema": 3', b'"schema": %d' % (SCHEMA + 1)))
+        Path(path).write_bytes(
+            data.replace(b'"schema": %d' % SCHEMA, b'"schema": %d' % (SCHEMA + 1))
+        )
     for words in commands(path):
         assert is_one_line(paceline(*words), "D104", 3, path, f"schema {SCHEMA + 1}")
 

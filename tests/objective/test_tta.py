@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from framework.objective.classify import Classify
-from framework.objective.tta import mean_logits
+from framework.objective.classify import Classify, mean_logits
 
 IMAGE = torch.randn(5, 2, 4, 6, generator=torch.Generator().manual_seed(0))
 

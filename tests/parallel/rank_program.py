@@ -23,11 +23,10 @@ from framework.contracts.training import Watcher
 from framework.errors import ConfigError, DistributedError
 from framework.objective.classify import Classify
 from framework.objective.segment import confusion_of
-from framework.parallel.ddp import DistributedParallel
+from framework.parallel.ddp import DistributedParallel, warm_up_ddp
 from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.launch.ranks import share_text, under_launcher
 from framework.parallel.virtual import VirtualParallel
-from framework.parallel.warm_up_ddp import warm_up_ddp
 from framework.precision.fp32 import FP32
 from framework.system.stopping import die_with_parent, leave, set_all
 from framework.train.goal import Goal

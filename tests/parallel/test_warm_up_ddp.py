@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from framework.objective.classify import Classify
-from framework.parallel.warm_up_ddp import warm_up_ddp
+from framework.parallel.ddp import warm_up_ddp
 from framework.system.rng import generator_state, set_generator_state
 from tests.cli.command import losses, paceline
 

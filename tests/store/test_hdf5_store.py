@@ -79,14 +79,23 @@ def test_a_newer_schema_is_named():
         lambda file: file.pop("records"),
         lambda file: _manifest(file, num_records=4),
         lambda file: _manifest(
-            file, fields={"label": {"dtype": "int32", "shape": [], "encoding": "raw"}}
-        ),
-        lambda file: _manifest(
-            file, fields={"label": {"dtype": "int64", "shape": [2], "encoding": "raw"}}
+            file,
+            fields={"label": {"dtype": "int32", "shape": [], "encoding": "raw", "kind": "raw"}},
         ),
         lambda file: _manifest(
             file,
-            fields={"label": {"dtype": "uint8", "shape": [3, None, None], "encoding": "image"}},
+            fields={"label": {"dtype": "int64", "shape": [2], "encoding": "raw", "kind": "raw"}},
+        ),
+        lambda file: _manifest(
+            file,
+            fields={
+                "label": {
+                    "dtype": "uint8",
+                    "shape": [3, None, None],
+                    "encoding": "image",
+                    "kind": "image",
+                }
+            },
         ),
     ],
 )

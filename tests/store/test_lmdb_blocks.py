@@ -135,7 +135,7 @@ def test_a_truncated_file_is_named(part):
 @pytest.mark.parametrize("size", [1 << 40, 1 << 61, (1 << 63) - 1])
 def test_a_manifest_of_huge_records_is_refused(size):
     path, _ = write()
-    fields = {"image": {"dtype": "uint8", "shape": [size], "encoding": "raw"}}
+    fields = {"image": {"dtype": "uint8", "shape": [size], "encoding": "raw", "kind": "raw"}}
     text = edited_manifest(to_json(LMDBStore(path).manifest), fields=fields)
     put(path, {b"manifest": text.encode()})
     with pytest.raises(DataError, match=r"D105.*x\.lmdb"):

@@ -99,7 +99,12 @@ def test_a_record_whose_header_does_not_fit_is_named(kind, value):
 
 def test_a_field_whose_size_overflows_to_the_stored_size_is_refused():
     path = write_store("x.lmdb", {"x": np.zeros((1, 48), np.uint8)}, {"x": Field("uint8", (48,))})
-    field = {"dtype": "uint8", "shape": [16, 3 + (1 << 60)], "encoding": "raw"}  # 48 modulo 2^64
+    field = {
+        "dtype": "uint8",
+        "shape": [16, 3 + (1 << 60)],
+        "encoding": "raw",
+        "kind": "raw",
+    }  # 48 modulo 2^64
     text = edited_manifest(to_json(LMDBStore(path).manifest), fields={"x": field})
     _put(path, b"manifest", text.encode())
     with pytest.raises(DataError, match=r"D105.*x\.lmdb: record 0.*header"):

@@ -2,7 +2,6 @@ import errno
 import os
 import pickle
 import random
-import shutil
 import zipfile
 from pathlib import Path
 from zlib import crc32
@@ -20,6 +19,7 @@ from framework.train.checkpoint import (
     _END,
     _MAGIC,
     END_BYTES,
+    VERSION,
     CheckpointFolder,
     Damaged,
     newest_path,
@@ -30,9 +30,9 @@ from framework.train.checkpoint import (
 )
 from tests.fakes import FakeLoader, make_data, make_model, make_trainer
 
-GOLDEN = (
-    Path(__file__).parents[1] / "golden" / "state-v1.pt"
-)  # written by version 1; every later version must read it
+# A state of the present format, saved after two of four steps. Later revisions must read it, or
+# count ``VERSION`` up and save another.
+GOLDEN = Path(__file__).parents[1] / "golden" / f"state-v{VERSION}.pt"
 
 
 def folder_of(run_dir, keep=2, every_s=None, said=None):
@@ -146,8 +146,13 @@ def test_the_state_alone_is_enough_to_go_on(tmp_path):
     assert resumed.progress.step == 4
 
 
-def test_a_state_of_version_1_is_read(tmp_path):
-    assert read_state(shutil.copy(GOLDEN, tmp_path))["progress"]["step"] == 2
+def test_a_state_that_another_revision_saved_is_continued():
+    state = read_state(GOLDEN)
+    check_form(state)
+    resumed = make_trainer(make_data(8), 4, ema=0.9, epochs=2)
+    resumed.load_state_dict(state)
+    resumed.fit()
+    assert (state["progress"]["step"], resumed.progress.step) == (2, 4)
 
 
 # --------------------------------------------------------------------------------------- the newest
@@ -273,8 +278,9 @@ def test_what_is_damaged_is_not_unpickled(whole, monkeypatch):
 
 
 def test_a_later_version_is_reported(whole, monkeypatch):
-    monkeypatch.setattr("framework.train.checkpoint.VERSION", 2)
-    with pytest.raises(Damaged, match="written in version 1, this paceline reads 2"):
+    monkeypatch.setattr("framework.train.checkpoint.VERSION", VERSION + 1)
+    what = f"written in version {VERSION}, this paceline reads {VERSION + 1}"
+    with pytest.raises(Damaged, match=what):
         read_state(whole[0])
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from framework.train import host_clocks
-from framework.train.host_clocks import DRIFT, HostClocks
+from framework.train import rank_watch
 from framework.train.lateness import ClockOffsets
+from framework.train.rank_watch import DRIFT, HostClocks
 
 AHEAD_S = (0.0, 5.0, -3.0)
 
@@ -46,7 +46,7 @@ def own_clocks(monkeypatch):
     def now():
         return time.perf_counter() + AHEAD_S[int(threading.current_thread().name)]
 
-    monkeypatch.setattr(host_clocks, "perf_counter", now)
+    monkeypatch.setattr(rank_watch, "perf_counter", now)
 
 
 def compared(times):
@@ -96,7 +96,7 @@ def test_a_clock_drifts_evenly_between_two_comparisons():
 
 def test_clocks_are_compared_at_once_and_then_now_and_then(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(host_clocks, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(rank_watch, "perf_counter", lambda: now[0])
     clocks = HostClocks()
     assert clocks.are_due()
     assert not clocks.are_known
@@ -104,6 +104,6 @@ def test_clocks_are_compared_at_once_and_then_now_and_then(monkeypatch):
     clocks.compare(ranks.of(0))
     assert clocks.are_known
     assert not clocks.are_due()
-    now[0] += host_clocks.COMPARED_S + 1
+    now[0] += rank_watch.COMPARED_S + 1
     assert clocks.are_due()
     assert torch.is_tensor(ranks.parts[0])

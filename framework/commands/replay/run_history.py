@@ -129,7 +129,7 @@ def _means(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _attempts(facts: Mapping[str, Any], newest: str) -> tuple[Attempt, ...]:
-    """Return the parts of a run. Runs of older versions know only their newest configuration."""
+    """Return the parts of a run; the newest configuration alone if ``run.json`` is damaged."""
     given = facts.get("starts")
     parts: list[Attempt] = []
     for part in map(mapping, given if isinstance(given, list) else []):

@@ -59,11 +59,8 @@ def _cell(
     repeats: list[float] = []
     rounds: dict[int, float] = {}
     for place, line in enumerate(lines):
-        rates = _windows(line)
-        windows += rates
+        windows += _windows(line)
         rate = positive(line.get("records_per_s"))
-        if rate is None and rates:
-            rate = fmean(rates)
         if rate is not None:  # every cell is measured once in each round of the bench
             repeats.append(rate)
             repeat = duration(line.get("repeat"))
@@ -77,7 +74,7 @@ def _cell(
         status=status,
         reason=reason,
         kind="cell",
-        what=shown(header.get("what") or "train"),
+        what=shown(header.get("what")),
         choices={shown(key): shown(value) for key, value in choice.items()},
         config={shown(key): value for key, value in choice.items()},
         facts=facts_of(header),
@@ -94,17 +91,14 @@ def _cell(
 
 
 def _status(lines: list[Line], num_rates: int) -> tuple[str, str]:
-    """Return status and reason. ``impossible``: refused; ``failed``: no repeat ended."""
+    """Return status and reason. ``impossible``: the combination cannot run."""
     illegal = [shown(line["illegal"]) for line in lines if line.get("illegal")]
-    failed = [shown(line["failed"]) for line in lines if line.get("failed")]
     if illegal:
         return "impossible", illegal[0]
     if not lines:
         return "unfinished", "not measured: the bench was stopped, or is running"
     if not num_rates:
-        return "failed", (failed or ["no rate is recorded"])[0]
-    if failed:
-        return "finished", f"{len(failed)} of {len(lines)} repeats failed: {failed[0]}"
+        return "failed", "no rate is recorded"
     return "finished", ""
 
 

@@ -80,7 +80,7 @@ def read_run(path: Path) -> RecordedRun:
         figures={"steps": metrics.last_step, **{n: known[n] for n in FIGURES if n in known}},
         resources=resources,
         slow=_slow(mapping(summary.get("slow_records")) or metrics.slow),
-        notes=_notes(path, summary, spans, metrics),
+        notes=_notes(path, summary, metrics),
         ranks=_ranks(mapping(summary.get("ranks"))),
     )
 
@@ -105,7 +105,7 @@ def _status(
 
 
 def _spans(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, RecordedSpan]:
-    """Return the spans with quantiles, else from the sums of an older version, else of the log."""
+    """Return the spans with quantiles; without a summary the means of the log."""
     spans: dict[str, RecordedSpan] = {}
     for name, value in mapping(summary.get("spans")).items():
         block = mapping(value)
@@ -113,10 +113,6 @@ def _spans(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, RecordedSp
         if mean_s is not None:
             quantiles = duration(block.get("p50_s")), duration(block.get("p90_s"))
             spans[shown(name)] = RecordedSpan(mean_s, *quantiles)
-    steps = positive(summary.get("run_steps"))
-    if not spans and steps:
-        totals_s = numbers(summary.get("spans_s"), duration)
-        spans = {shown(name): RecordedSpan(total_s / steps) for name, total_s in totals_s.items()}
     return spans or metrics.spans
 
 
@@ -174,15 +170,11 @@ def _validation(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, float
     return {named_by_set(*key): float(points[-1]) for key, points in curves}
 
 
-def _notes(
-    path: Path, summary: Mapping[str, Any], spans: Mapping[str, RecordedSpan], metrics: Metrics
-) -> tuple[str, ...]:
+def _notes(path: Path, summary: Mapping[str, Any], metrics: Metrics) -> tuple[str, ...]:
     notes = list(map(shown, words(summary.get("notes"))))
     with suppress(KeyError, TypeError, ValueError):  # of a damaged summary
         if line := slow_words(summary["slow_records"], summary["train_s"]):
             notes.append(shown(line))
-    if summary and spans and all(span.p50_s is None for span in spans.values()):
-        notes.append("older format: means only, no p50 and p90 of the spans")
     tuned = mapping(summary.get("tuning")).get("decisions")
     decisions = map(mapping, tuned if isinstance(tuned, list) else [])
     notes += [f"after {shown(own.get('at_s'))} s: {shown(own.get('text'))}" for own in decisions]

@@ -70,7 +70,7 @@ class RecordedRun:
     resources: Mapping[str, float] = field(default_factory=dict)  # stages, use of the machine
     slow: tuple[RecordedRecord, ...] = ()
     notes: tuple[str, ...] = ()
-    ranks: RankReport | None = None  # None: one rank, or an older version
+    ranks: RankReport | None = None  # None: one rank
 
     @property
     def is_whole(self) -> bool:

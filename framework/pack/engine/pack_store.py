@@ -29,7 +29,6 @@ from framework.pack.engine.packing import (
     PackProgress,
 )
 from framework.pack.engine.publish import Joining
-from framework.pack.engine.publish_splits import join_tasks, put_splits
 from framework.pack.engine.supervise import JobSupervisor
 from framework.system.durable import remove_leftovers, tidied
 from framework.system.lock import PATIENCE_S, locked
@@ -285,9 +284,9 @@ class _Run:
         if not manifest.num_records:
             return self._close(results)
         if self.packing.split is not None:
-            tasks = join_tasks(self.packing.split, manifest, results, self.journal)
+            tasks = publish.join_tasks(self.packing.split, manifest, results, self.journal)
             self._join(supervisor, manifest, tasks.values())
-            return self._close(results, put_splits(tasks, self.packing.paths))
+            return self._close(results, publish.put_splits(tasks, self.packing.paths))
         self._put(supervisor, manifest, results)
         return self._close(results)
 

@@ -1,4 +1,9 @@
-"""The last step: the jobs' files become one store, which only then replaces an old one."""
+"""The last step: the jobs' files become one store, which only then replaces an old one.
+
+Of a packing with splits the records of all jobs become a store per split. A split is known only
+after all records are: classes and groups are counted first. So the items are read once, into the
+jobs' files, and each split is joined from all of these.
+"""
 
 import json
 import os
@@ -14,6 +19,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import (
+    LABEL,
     Chunk,
     KnowsKeys,
     Manifest,
@@ -32,8 +38,11 @@ from framework.pack.engine.jobs import (
     write_file,
 )
 from framework.pack.engine.journal import BadItem, JobResult, Journal
+from framework.pack.engine.packing import PackedSplit
+from framework.pack.split import STRATIFIED, SplitRule, hashed
 from framework.store.channel_statistics import statistics_of
 from framework.store.checksum import digest_of
+from framework.store.columns import column_of
 from framework.store.file_format import HEAD_BYTES, file_kind
 from framework.store.manifest import from_json, to_json
 from framework.store.open_store import open_file, open_store
@@ -117,15 +126,12 @@ def _read_back(
             records = store.read(indices)
             if damaged := store.damaged(indices, records):
                 journal.forget(job.number)
-                raise _mismatch(store.name(damaged[0]), len(damaged))
+                what = f"{len(damaged)} records do not match their checksums any more"
+                fix = "the same command packs them again; look at the disk"
+                raise DataError(155, store.name(damaged[0]), what, fix)
             yield Chunk(as_written(records), keys_of(store, indices))
             num_bytes = job.num_bytes * len(indices) // job.num_records
             report(Increment(0, len(indices), num_bytes))
-
-
-def _mismatch(record: str, num_records: int) -> DataError:
-    what = f"{num_records} records do not match their checksums any more"
-    return DataError(155, record, what, "the same command packs them again; look at the disk")
 
 
 def as_written(records: Records) -> Records:
@@ -269,3 +275,74 @@ def size_of(path: Path) -> int:
     """Return the bytes of a file, or of all files in a folder."""
     files = [path] if path.is_file() else path.rglob("*")
     return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def join_tasks(
+    rule: SplitRule, manifest: Manifest, results: Sequence[JobResult], journal: Journal
+) -> dict[str, Joining]:
+    """Return the task that makes the store of each split, by its name.
+
+    Args:
+        rule: Divides the records.
+        manifest: Of all records.
+        results: All jobs.
+        journal: Has their files.
+
+    Raises:
+        ConfigError: C244 if a split has no record.
+    """
+    splits = _assigned(rule, results, journal)
+    ends = np.cumsum([job.num_records for job in results])[:-1]
+    tasks: dict[str, Joining] = {}
+    for number, name in enumerate(rule.shares):
+        is_in = splits == number
+        words = f"{name} of {rule.words}"
+        if rule.by is not None:
+            words += f" by {rule.by}"
+        own = replace(
+            manifest,
+            num_records=int(is_in.sum()),
+            options={**manifest.options, "split": words},
+            first_key=None,  # the keys of a split have gaps
+        )
+        target = journal.folder / f"joined-{name}{journal.suffix}"
+        tasks[name] = Joining(own, results, target, np.split(is_in, ends))
+    return tasks
+
+
+def _assigned(rule: SplitRule, results: Sequence[JobResult], journal: Journal) -> np.ndarray:
+    """Return the number of each record's split, in the order of the jobs. ConfigError C244."""
+    hashes: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
+    for job in results:
+        if job.num_records:
+            with closing(open_store(str(journal.file(job.number)))) as store:
+                hashes.append(hashed(_texts(rule, store)))
+                if rule.by == STRATIFIED:
+                    labels.append(column_of(store, LABEL).numpy())
+    return rule.assign(np.concatenate(hashes), np.concatenate(labels) if labels else None)
+
+
+def _texts(rule: SplitRule, store: RecordStore) -> list[bytes]:
+    """Return what is hashed of each record: its key, a part of it, or the value of a field."""
+    if rule.field is None:
+        keys = keys_of(store, torch.arange(store.manifest.num_records))
+        texts = rule.texts(keys, store.name(0))
+        return [text.encode(errors="surrogateescape") for text in texts]
+    values = column_of(store, rule.field)
+    if isinstance(values, Ragged):
+        return [text.tobytes() for text in values.arrays()]
+    return [str(number).encode() for number in values.tolist()]
+
+
+def put_splits(tasks: dict[str, Joining], paths: dict[str, str]) -> list[PackedSplit]:
+    """Move the joined file of each split to its path.
+
+    After a kill in between, the same command joins all of them again: the jobs' files stay.
+    """
+    for name, task in tasks.items():
+        move(task.target, Path(paths[name]))
+    return [
+        PackedSplit(name, paths[name], task.manifest.num_records, size_of(Path(paths[name])))
+        for name, task in tasks.items()
+    ]

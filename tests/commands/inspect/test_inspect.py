@@ -18,7 +18,7 @@ def test_inspect_prints_the_manifest_and_draws_a_grid():
     assert done.code == 0
     for words in (
         "1,437 records",
-        "schema 3",
+        "schema 6",
         "field image: raw uint8 1x8x8, 64 bytes a record",
         "class 3: 3  135 records",
     ):

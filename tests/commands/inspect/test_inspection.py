@@ -54,7 +54,7 @@ def _directory(files, num_records=4):
 def test_a_store_is_described_by_records_fields_and_classes(kind):
     path, _ = write_case(kind, 5)
     lines = list(describe(path))
-    assert lines[0] == f"{path}: 5 records, {Path(path).stat().st_size:,} bytes, schema 3"
+    assert lines[0] == f"{path}: 5 records, {Path(path).stat().st_size:,} bytes, schema 6"
     assert lines[1:] == [
         "source: a test",
         f"digest: sha256 {open_store(path).manifest.digest}",
@@ -134,7 +134,7 @@ def test_a_directory_is_described_with_its_files(files):
     path = _directory(files)
     lines = list(describe(path))
     size = sum(entry.stat().st_size for entry in Path(path).iterdir())
-    assert lines[0] == f"store: {files * 4} records, {size:,} bytes, schema 3"
+    assert lines[0] == f"store: {files * 4} records, {size:,} bytes, schema 6"
     named = [line for line in lines if line.startswith("file 0000")]
     assert len(named) == min(files, 10)
     assert named[1].endswith(f"bytes, sha256 {'ab' * 32}")

@@ -68,7 +68,6 @@ def make_run(
     lines: list[dict] | None = None,
     code: int | None = 0,
     reason: str = "finished",
-    quantiles: bool = True,
     slow: float = 1.0,
     machine: dict | None = None,
     notes: tuple[str, ...] = (),
@@ -98,19 +97,20 @@ def make_run(
     if code is not None:
         (path / "exit.json").write_text(json.dumps({"code": code, "reason": reason}))
     if code == 0:
-        (path / "summary.json").write_text(json.dumps(summary_of(lines, slow, quantiles, notes)))
+        (path / "summary.json").write_text(json.dumps(summary_of(lines, slow, notes)))
     return path
 
 
-def summary_of(lines: list[dict], slow: float, quantiles: bool, notes: tuple[str, ...]) -> dict:
-    """Return the content of a run's ``summary.json``.
-
-    Without ``quantiles``, it is as it was before there were any.
-    """
+def summary_of(lines: list[dict], slow: float, notes: tuple[str, ...]) -> dict:
+    """Return the content of a run's ``summary.json``."""
     steps = max((line["step"] for line in lines), default=0)
     val = next((line for line in reversed(lines) if line["split"] == "val"), {})
     means = {name: val[name] for name in ("loss", "accuracy") if name in val}
-    summary = {
+    each = {
+        name: {"mean_s": s * slow, "p50_s": s * slow * 0.9, "p90_s": s * slow * 1.4}
+        for name, s in SPANS_S.items()
+    }
+    return {
         "status": "finished",
         "steps": steps,
         "run_steps": steps,
@@ -119,22 +119,13 @@ def summary_of(lines: list[dict], slow: float, quantiles: bool, notes: tuple[str
         "records_per_s": 128 / (8.1e-3 * slow),
         "val": means,
         "best": {**means, "step": steps},
-        "spans_s": {name: seconds * slow * steps for name, seconds in SPANS_S.items()},
         "validate_s": 0.1,
         "peak_rss_bytes": 5 * 2**28,
         "notes": list(notes),
+        "spans": each,
+        "stages_s": {"read": 0.4, "decode": 0.9},
+        "usage": {"cpu_share": 0.8},
     }
-    if quantiles:
-        each = {
-            name: {"mean_s": s * slow, "p50_s": s * slow * 0.9, "p90_s": s * slow * 1.4}
-            for name, s in SPANS_S.items()
-        }
-        summary |= {
-            "spans": each,
-            "stages_s": {"read": 0.4, "decode": 0.9},
-            "usage": {"cpu_share": 0.8},
-        }
-    return summary
 
 
 def make_bench(

@@ -24,20 +24,14 @@ def test_cells_that_cannot_be_or_failed_say_why(tmp_path):
     lines = [
         cell(100.0, data="a"),
         {"cell": {"data": "b"}, "illegal": "no CUDA"},
-        {"cell": {"data": "c"}, "repeat": 0, "failed": "killed"},
+        {"cell": {"data": "c"}, "repeat": 0},
     ]
     runs = read_bench(make_bench(tmp_path / "b.jsonl", lines))
     assert [(run.status, run.reason) for run in runs] == [
         ("finished", ""),
         ("impossible", "no CUDA"),
-        ("failed", "killed"),
+        ("failed", "no rate is recorded"),
     ]
-
-
-def test_a_cell_of_which_a_repeat_failed_says_so(tmp_path):
-    lines = [cell(100.0, 0, data="a"), {"cell": {"data": "a"}, "repeat": 1, "failed": "killed"}]
-    (run,) = read_bench(make_bench(tmp_path / "b.jsonl", lines))
-    assert (run.status, run.reason) == ("finished", "1 of 2 repeats failed: killed")
 
 
 def test_a_file_that_was_cut_off_keeps_what_is_whole(tmp_path):

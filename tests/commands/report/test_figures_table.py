@@ -67,7 +67,7 @@ def test_stages_and_usage_are_reported_as_the_summary_names_them(tmp_path):
         "\N{EN DASH}",
     ]
     assert not resources_table(
-        [read_run(make_run(tmp_path / "old", quantiles=False))], ["old"]
+        [read_run(make_run(tmp_path / "killed", code=None))], ["killed"]
     ).rows
 
 

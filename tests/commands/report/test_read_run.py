@@ -54,13 +54,6 @@ def test_a_run_claimed_and_killed_at_once_is_unfinished(tmp_path):
     assert any("run.json cannot be read" in note for note in run.notes)
 
 
-def test_an_older_run_has_means_and_says_so(tmp_path):
-    run = read_run(make_run(tmp_path / "a", quantiles=False))
-    assert run.spans["wait"].mean_s == pytest.approx(SPANS_S["wait"])
-    assert run.spans["wait"].p50_s is None
-    assert any("older format" in note for note in run.notes)
-
-
 def test_of_a_resumed_run_the_newest_configuration_counts(tmp_path):
     path = make_run(tmp_path / "a", config={"epochs": 1})
     (path / "resolved.2.json").write_text('{"epochs": 2}')

@@ -9,7 +9,7 @@ import torch
 
 from framework.contracts.records import Chunk, Field
 from framework.errors import ConfigError, DataError, ResourceError
-from framework.pack.engine import journal, publish, publish_splits
+from framework.pack.engine import journal, publish
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.pack.engine.verify_store import verify
@@ -156,13 +156,14 @@ def killed(path, module, name, number):
     pack(split(path))
 
 
+# The keys of the five jobs are asked for to divide them, and those of five jobs for each split.
 POINTS = {
     "after a note": (journal, "write_bytes", 3),
-    "before the splits are known": (publish_splits, "keys_of", 1),
-    "in the middle of joining the first": (publish, "keys_of", 2),
-    "in the middle of joining the last": (publish, "keys_of", 11),
-    "after the first store has its name": (publish_splits, "move", 1),
-    "after the last store has its name": (publish_splits, "move", 3),
+    "before the splits are known": (publish, "keys_of", 1),
+    "in the middle of joining the first": (publish, "keys_of", 5 + 2),
+    "in the middle of joining the last": (publish, "keys_of", 5 + 11),
+    "after the first store has its name": (publish, "move", 1),
+    "after the last store has its name": (publish, "move", 3),
 }
 
 
