@@ -17,7 +17,6 @@ import torch
 from framework.measure.cgroup import Cgroups
 
 CGROUPS = Cgroups()
-STDIN = 0
 PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED of a whole process
 
 
@@ -44,12 +43,6 @@ def unshared_bytes(pid: int) -> int:
     return memory.rss - getattr(memory, "shared", 0)
 
 
-def files_being_read() -> list[str]:
-    """Return the files that this process has open for reading alone, without its own input."""
-    own = psutil.Process().open_files()
-    return [file.path for file in own if file.mode == "r" and file.fd != STDIN]
-
-
 def process_cpu_s(pid: int) -> float | None:
     """Return the exact CPU time of a process; None if it has ended or this is not Linux.
 
@@ -68,11 +61,6 @@ def busy_cpu_s() -> float | None:
     None if the system does not say.
     """
     return _cpu_s((1, 2, 3, 6, 7))  # user, nice, system, interrupts, soft interrupts
-
-
-def stolen_cpu_s() -> float | None:
-    """Return the CPU time that a hypervisor gave to other machines; None if it is unknown."""
-    return _cpu_s((8,))
 
 
 def _cpu_s(columns: tuple[int, ...]) -> float | None:
@@ -124,16 +112,6 @@ def run_on(cores: set[int]) -> None:
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(int(thread), cores)
-
-
-def move_threads(cores: set[int]) -> None:
-    """Run all threads of this process and of its children on these cores only."""
-    me = psutil.Process()
-    for process in (me, *me.children(recursive=True)):
-        with suppress(psutil.Error):  # it has ended
-            for thread in process.threads():
-                with suppress(OSError):
-                    os.sched_setaffinity(thread.id, cores)
 
 
 def cores_per_rank() -> int:
