@@ -2,52 +2,63 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+READY := $(VENV)/.ready  # what a run needs
+COMPLETE := $(VENV)/.complete  # and what the tests, the pages, the trackers and DALI need
+SOURCES := pyproject.toml constraints.txt hatch_build.py $(wildcard framework/system/native/*.c)
+INSTALL := $(BIN)/python -m pip install -q -c constraints.txt
 # one more than the cores, since tests also wait; at most 8, which take about 1 GB each
 PROCESSES := $(shell cores=$$(nproc); echo $$((cores < 7 ? cores + 1 : 8)))
 # bytecode is kept: the tests start many processes, which would compile the framework anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup train test test-long check format docs fresh bench-overhead bench-diagnosis bench-data gpu bench-gpu faults cluster-test gpu-bundle
+.PHONY: help setup train dali test test-long check format docs fresh bench-overhead bench-diagnosis bench-data gpu bench-gpu faults cluster-test gpu-bundle
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
 
-setup: $(READY)  ## make .venv and install everything, pinned by constraints.txt
+setup: $(COMPLETE)  ## make .venv and install everything, pinned by constraints.txt
 
-$(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard framework/system/native/*.c)
+$(READY): $(SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[albumentations,audio,dali,dev,digits,docs,huggingface,kornia,metrics,mlflow,onnx,parquet,report,safetensors,server,stats,tfrecord,turbo,video,wandb]'
+	$(INSTALL) torch
+	$(INSTALL) -e '.[turbo]'
 	@touch $@
 
-train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them
+$(COMPLETE): $(READY)
+	$(INSTALL) -e '.[albumentations,audio,dali,dev,docs,huggingface,kornia,metrics,mlflow,onnx,parquet,photos,report,safetensors,server,stats,tfrecord,turbo,video,wandb]'
+	@touch $@
+
+train: $(READY)  ## pack 1,797 handwritten digits and train a small CNN on them
 	$(BIN)/paceline train
 
-test: $(READY)  ## the tests, side by side: ARGS=tests/loader for a part
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --durations=30 --durations-min=3 -m 'not cluster and not slow' $(ARGS)
+dali: $(READY)  ## install DALI, for data=dali
+	$(INSTALL) -e '.[dali]'
 
-test-long: $(READY)  ## the tests that take long, and those that repeat another
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'slow and not cluster' $(ARGS)
+test: $(COMPLETE)  ## the tests, side by side: ARGS=tests/loader for a part
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --durations=30 --durations-min=3 -m 'not cluster and not slow' $(ARGS)
 
-check: $(READY)  ## lint, format, types and style
+test-long: $(COMPLETE)  ## the tests that take long, and those that repeat another
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'slow and not cluster' $(ARGS)
+
+check: $(COMPLETE)  ## lint, format, types and style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/python -m tests.style
+	$(BIN)/python -m tests.same_collection
 
-format: $(READY)  ## format the code, and list its errors in docs/errors.md
+format: $(COMPLETE)  ## format the code, and list its errors in docs/errors.md
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python docs/errors.py
 
-docs: $(READY)  ## build the documentation into site/; a broken link fails
+docs: $(COMPLETE)  ## build the documentation into site/; a broken link fails
 	$(BIN)/python -m mkdocs build -q --strict $(ARGS)
 
-bench-overhead: $(READY)  ## the Trainer's cost a step beside a hand-written loop
+bench-overhead: $(COMPLETE)  ## the Trainer's cost a step beside a hand-written loop
 	$(BIN)/python benchmarks/overhead.py
 
-bench-diagnosis: $(READY)  ## planted causes, and what 'paceline diagnose' names: ARGS="--only NAME --runs 2"
+bench-diagnosis: $(COMPLETE)  ## planted causes, and what 'paceline diagnose' names: ARGS="--only NAME --runs 2"
 	$(BIN)/python benchmarks/diagnosis.py $(ARGS)
 
 BENCH := .venv.bench
@@ -56,7 +67,7 @@ BENCH_READY := $(BENCH)/.ready
 BENCH_ALONE := litdata mosaicml-streaming pytorch-pfn-extras
 
 # sees the packages of .venv, so that torch is the same; what it adds stays out of there
-$(BENCH_READY): $(READY) benchmarks/constraints.txt
+$(BENCH_READY): $(COMPLETE) benchmarks/constraints.txt
 	@test -x $(BENCH)/bin/python || $(BIN)/python -m venv $(BENCH)
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_paths()["purelib"])' \
 	  > $$($(BENCH)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/paceline-setup.pth
@@ -71,17 +82,17 @@ bench-data: $(BENCH_READY)  ## reading and packing beside the peers: IMAGES=fold
 
 CUDA_IS_THERE = $(BIN)/python -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'
 
-gpu: $(READY)  ## tests that need CUDA
+gpu: $(COMPLETE)  ## tests that need CUDA
 	@if $(CUDA_IS_THERE); then $(BIN)/python -m pytest -m gpu $(ARGS); else echo 'no CUDA device here: nothing run'; fi
 
-bench-gpu: $(READY)  ## figures of a GPU beside their goals: ARGS="--only PARTS --cifar10 FOLDER --out DIR"
+bench-gpu: $(COMPLETE)  ## figures of a GPU beside their goals: ARGS="--only PARTS --cifar10 FOLDER --out DIR"
 	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
-gpu-bundle: $(READY)  ## what a GPU machine without a package registry needs: OUT=FOLDER CIFAR=FOLDER_OR_TAR
+gpu-bundle: $(COMPLETE)  ## what a GPU machine without a package registry needs: OUT=FOLDER CIFAR=FOLDER_OR_TAR
 	$(BIN)/python benchmarks/gpu_bundle.py $(OUT) $(if $(CIFAR),--cifar10 $(CIFAR)) $(ARGS)
 
 # hydra-ray-launcher alone asks for an old cloudpickle; it works with what submitit brings
-$(VENV)/.cluster: $(READY)
+$(VENV)/.cluster: $(COMPLETE)
 	$(BIN)/python -m pip install -q hydra-optuna-sweeper hydra-submitit-launcher 'ray[default]<3'
 	$(BIN)/python -m pip install -q --no-deps hydra-ray-launcher
 	@touch $@
@@ -89,5 +100,5 @@ $(VENV)/.cluster: $(READY)
 cluster-test: $(VENV)/.cluster  ## several hosts, Slurm, launchers, for real: root, and Debian's iproute2, slurm-wlm, munge
 	$(BIN)/python -m pytest -m cluster -v -rs $(ARGS)
 
-faults: $(READY)  ## faults by the thousand, and a table of what was survived (about an hour): ARGS="--only kills --seed 7 --times 1"
+faults: $(COMPLETE)  ## faults by the thousand, and a table of what was survived (about an hour): ARGS="--only kills --seed 7 --times 1"
 	$(BIN)/python -m tests.faults $(ARGS)

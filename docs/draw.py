@@ -24,10 +24,10 @@ from typing import Any
 
 import cv2
 import numpy as np
+from paceline_examples.digits_input import DIGITS
 from paceline_examples.drawn_lines import drawn_lines
 from paceline_examples.noisy_waves import noisy_waves
 from paceline_examples.photo_shapes import CLASSES, detect_scenes, segment_scenes
-from sklearn.datasets import load_digits
 
 from framework.commands.report.palette import COLORS, OF_SPAN
 from framework.contracts.span import SPANS
@@ -264,7 +264,7 @@ def diagnosis() -> tuple[int, list[str]]:
 def recipes() -> tuple[int, list[str]]:
     """Draw records of two recipes: digits, and a wave with and without noise."""
     parts = [text(0, 18, "recipes=digits", font_weight="bold")]
-    for number, pixels in enumerate(load_digits().images[:8]):
+    for number, pixels in enumerate(np.load(DIGITS)["image"][:8]):
         for row, column in zip(*np.nonzero(pixels > 3), strict=True):
             shade = "ink" if pixels[row, column] > 9 else "muted"
             parts.append(box(60 * number + 6 * column, 34 + 6 * row, 6, 6, shade))

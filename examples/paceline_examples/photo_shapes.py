@@ -154,6 +154,6 @@ def _cutting(rng: np.random.Generator, split: str, size: int) -> np.ndarray:
 
 @cache
 def _photographs() -> list[np.ndarray]:
-    needed("sklearn", "digits")
+    needed("sklearn", "photos")
     folder = files("sklearn.datasets.images")
     return [decode(folder.joinpath(name).read_bytes(), 3) for name in PHOTOGRAPHS]

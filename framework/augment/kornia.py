@@ -18,7 +18,7 @@ from framework.augment.labels import inverted, moving
 from framework.augment.normalize import Fields, fields_of, unit
 from framework.contracts.batch import Batch
 from framework.errors import ResourceError
-from framework.system.extras import Step, make_step
+from framework.system.extras import Step, make_step, pip_install
 
 
 @final
@@ -101,8 +101,7 @@ def _import() -> Any:
         import kornia.augmentation  # noqa: PLC0415  # optional: an extra
     except ImportError as error:
         what = f"Kornia is not installed ({error})"
-        fix = "pip install 'paceline[kornia]'"
-        raise ResourceError(131, "augment = kornia", what, fix) from error
+        raise ResourceError(131, "augment = kornia", what, pip_install("kornia")) from error
     return kornia.augmentation
 
 

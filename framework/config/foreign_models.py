@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.errors import ConfigError, PacelineError
+from framework.system.extras import pip_install
 
 Config = dict[str, Any]
 
@@ -137,4 +138,4 @@ def advice(target: str) -> str:
     """Return how to install what a name needs, or to correct the name."""
     if not is_foreign(target):
         return "correct the name"
-    return f"pip install 'paceline[{EXTRAS[target.partition('.')[0]]}]', or correct the name"
+    return f"{pip_install(EXTRAS[target.partition('.')[0]])}, or correct the name"

@@ -35,6 +35,7 @@ from framework.image.decode import decode
 from framework.image.header import BadImage
 from framework.order.batches import Order, Share
 from framework.store.open_store import open_store
+from framework.system.extras import pip_install
 from framework.system.native import crowded
 
 
@@ -327,6 +328,6 @@ def _import_dali() -> tuple[Any, Any, Any]:
         from nvidia.dali.pipeline import Pipeline  # noqa: PLC0415
     except ImportError as error:
         what = f"DALI is not installed ({error})"
-        fix = "pip install 'paceline[dali]', or choose data=hdf5"
+        fix = f"{pip_install('dali')}, or choose data=hdf5"
         raise ResourceError(103, "data = dali", what, fix) from error
     return fn, types, Pipeline

@@ -21,6 +21,7 @@ from framework.store.identity import unreadable
 from framework.store.kinds import text_of
 from framework.store.label import check_classes
 from framework.store.walk_tree import named_files
+from framework.system.extras import pip_install
 
 HEAD = struct.Struct("<QI")  # length of the data, masked CRC32C of these 8 bytes
 TAIL = struct.Struct("<I")  # masked CRC32C of the data
@@ -50,8 +51,7 @@ def library() -> Library:
         from tfrecord import example_pb2  # noqa: PLC0415
     except ImportError as error:
         what = f"the tfrecord package is not installed ({error})"
-        fix = "pip install 'paceline[tfrecord]'"
-        raise ResourceError(160, "input = tfrecord", what, fix) from error
+        raise ResourceError(160, "input = tfrecord", what, pip_install("tfrecord")) from error
     messages: Any = example_pb2
     return Library(messages.Example.FromString, crc32c, DecodeError)
 

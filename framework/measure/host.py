@@ -63,6 +63,11 @@ def busy_cpu_s() -> float | None:
     return _cpu_s((1, 2, 3, 6, 7))  # user, nice, system, interrupts, soft interrupts
 
 
+def stolen_cpu_s() -> float | None:
+    """Return the CPU time that a hypervisor gave to other machines; None if it is unknown."""
+    return _cpu_s((8,))
+
+
 def _cpu_s(columns: tuple[int, ...]) -> float | None:
     """Return the seconds in these columns of /proc/stat, on the cores this process may run on.
 
@@ -112,6 +117,16 @@ def run_on(cores: set[int]) -> None:
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(int(thread), cores)
+
+
+def move_threads(cores: set[int]) -> None:
+    """Run all threads of this process and of its children on these cores only."""
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended
+            for thread in process.threads():
+                with suppress(OSError):
+                    os.sched_setaffinity(thread.id, cores)
 
 
 def cores_per_rank() -> int:

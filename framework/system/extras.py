@@ -1,8 +1,10 @@
-"""Packages that only some choices need, and that the extras of ``pyproject.toml`` install."""
+"""Packages that only some choices need: the extras of ``pyproject.toml``."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import requires
+from shlex import quote
 from typing import Any
 
 from framework.errors import ConfigError, ResourceError
@@ -11,12 +13,22 @@ Step = Mapping[str, Any]  # one step of another library's pipeline: name and par
 
 
 def needed(module: str, extra: str) -> None:
-    """Raise ResourceError R112, which names the extra, unless ``module`` can be imported."""
+    """Raise ResourceError R112, which names the packages, unless ``module`` can be imported."""
     try:
         import_module(module)
     except ImportError as error:
-        fix = f"pip install 'paceline[{extra}]'"
-        raise ResourceError(112, module, f"is not installed ({error})", fix) from error
+        what = f"is not installed ({error})"
+        raise ResourceError(112, module, what, pip_install(extra)) from error
+
+
+def pip_install(extra: str) -> str:
+    """Return the command that installs the packages of an extra, as the registry knows them."""
+    words = ["pip install"]
+    for line in requires("paceline") or []:
+        package, _, condition = line.partition(";")
+        if f"extra == '{extra}'" in condition.replace('"', "'"):
+            words.append(quote(package.strip()))
+    return " ".join(words)
 
 
 def make_step(

@@ -20,7 +20,7 @@ import numpy as np
 from framework.contracts.data import Transform
 from framework.contracts.records import IGNORE
 from framework.errors import ConfigError, ResourceError
-from framework.system.extras import Step, make_step
+from framework.system.extras import Step, make_step, pip_install
 from framework.transform.function import AfterGeometry, Images, checked
 
 KEYS = ("name", "params", "steps")  # a composition, such as OneOf, has steps
@@ -134,7 +134,7 @@ def _import() -> Any:
         import albumentations  # noqa: PLC0415  # optional: an extra
     except ImportError as error:
         what = f"Albumentations is not installed ({error})"
-        fix = "pip install 'paceline[albumentations]'"
+        fix = pip_install("albumentations")
         raise ResourceError(130, "transform = albumentations", what, fix) from error
     return albumentations
 

@@ -90,7 +90,7 @@ def test_only_models_come_from_a_folder():
 
 
 def test_what_is_not_installed_is_named_with_its_extra():
-    assert "'paceline[timm]'" in advice("timm.create_model")
+    assert "pip install 'timm>=1' torchvision" in advice("timm.create_model")
     assert advice("mine.Net") == "correct the name"
 
 

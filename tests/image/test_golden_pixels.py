@@ -290,9 +290,7 @@ def test_a_bomb_is_refused_from_its_header():
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_dali_gives_the_same(channels):
-    dali = pytest.importorskip(
-        "nvidia.dali", reason="DALI is not installed: pip install 'paceline[dali]'"
-    )
+    dali = pytest.importorskip("nvidia.dali", reason="DALI is not installed: make dali")
     files = {name: data for name, data in ACCEPTED.items() if name not in NOT_FOR_DALI}
     encoded = [np.frombuffer(data, np.uint8) for data in files.values()]
     pipeline = dali.Pipeline(

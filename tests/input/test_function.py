@@ -196,7 +196,7 @@ def test_a_field_that_is_not_there_has_no_kind():
 
 def test_an_error_that_is_not_the_data_s_stays_as_it_is():
     def lacks(item):
-        raise ResourceError(112, "sklearn", "is not installed", "pip install 'paceline[digits]'")
+        raise ResourceError(112, "sklearn", "is not installed", "pip install scikit-learn")
 
     with pytest.raises(ResourceError, match=r"^error\[R112\]: sklearn: is not installed"):
         _input(lacks, items=2).read(0, 1)

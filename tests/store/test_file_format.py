@@ -83,16 +83,35 @@ IDX = b"\0\0\x08"
 @pytest.mark.parametrize(
     ("name", "head", "words"),
     [
-        ("x", b"\x93NUMPY", "input=arrays input.path=x output.path=x.packed.h5"),
-        ("x.npz", b"PK\3\4", "input=arrays input.path=x.npz output.path=x.packed.h5"),
-        ("a b.csv", b"image,label\n", """input=list 'input.path="a b.csv"'"""),
-        ("x.tfrecord-00000", b"\1", "input=tfrecord .*'input.features={image: image/encoded,"),
-        ("x.gz", gzip.compress(IDX + b"\3"), "input=idx input.images=x.gz input.labels=LABELS"),
-        ("x", IDX + b"\1", "input=idx input.images=IMAGES input.labels=x"),
-        (
+        pytest.param(
+            "x", b"\x93NUMPY", "input=arrays input.path=x output.path=x.packed.h5", id="array"
+        ),
+        pytest.param(
+            "x.npz", b"PK\3\4", "input=arrays input.path=x.npz output.path=x.packed.h5", id="npz"
+        ),
+        pytest.param(
+            "a b.csv", b"image,label\n", """input=list 'input.path="a b.csv"'""", id="csv"
+        ),
+        pytest.param(
+            "x.tfrecord-00000",
+            b"\1",
+            "input=tfrecord .*'input.features={image: image/encoded,",
+            id="tfrecord",
+        ),
+        pytest.param(
+            "x.gz",
+            gzip.compress(IDX + b"\3"),
+            "input=idx input.images=x.gz input.labels=LABELS",
+            id="images of idx",
+        ),
+        pytest.param(
+            "x", IDX + b"\1", "input=idx input.images=IMAGES input.labels=x", id="labels of idx"
+        ),
+        pytest.param(
             "train-labels-idx1-ubyte",
             IDX + b"\1",
             "input=idx input.images=train-images-idx3-ubyte input.labels=train-labels-idx1-ubyte",
+            id="usual names of idx",
         ),
     ],
 )

@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
 
 def test_without_the_extra_the_figures_are_written_alone(folder, monkeypatch, capsys):
     def missing(name, extra):
-        raise ResourceError(112, name, "is not installed", f"pip install 'paceline[{extra}]'")
+        raise ResourceError(112, name, "is not installed", f"pip install {extra}")
 
     monkeypatch.chdir(folder)
     monkeypatch.setattr(module, "needed", missing)
@@ -31,4 +31,4 @@ def test_without_the_extra_the_figures_are_written_alone(folder, monkeypatch, ca
     worst = json.loads(Path("out/evaluation.json").read_text())["sets"]["val"]["worst"]
     assert worst[0]["loss"] >= worst[1]["loss"]
     assert worst[0]["key"]
-    assert "pip install 'paceline[report]'" in capsys.readouterr().err
+    assert "pip install report" in capsys.readouterr().err
