@@ -70,6 +70,19 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a value that has no plain name of its own after its argument; pytest numbers them.
+
+    Bytes may hold the time of day, a path the folder of this clone, and a lambda has no name. Short
+    printable texts and everything else keep the ids that pytest gives them.
+    """
+    if isinstance(val, str):
+        plain = len(val) <= 60 and val.isprintable() and not val.startswith("/")
+        return None if plain else argname
+    name = getattr(val, "__name__", "")
+    return argname if isinstance(val, bytes) or "<" in name else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Let a test draw the same numbers whatever ran before it, so that a failure can be repeated.
