@@ -205,6 +205,9 @@ def test_it_reads_the_same_in_another_process():
     _ = source.manifest
     assert str(pickle.loads(pickle.dumps(source)).read(1, 5)) == str(source.read(1, 5))
     assert "y.lmdb" in source.name(4)
+    source = _changed()
+    _ = source.manifest
+    assert str(pickle.loads(pickle.dumps(source)).read(1, 5)) == str(source.read(1, 5))
 
 
 # ---- other records and values
