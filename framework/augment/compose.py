@@ -94,32 +94,21 @@ def _check_pixels(parts: Mapping[str, Augment]) -> None:
     scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
     for place, part in flat_parts(parts):
         if isinstance(part, NeedsUnitRange):
-            _check_unit(place, part, normalized)
-        if isinstance(part, Paints):
-            from_0_to_1 = {field: scaled[field] for field in scaled if field not in normalized}
-            _check_paint(place, part, from_0_to_1)
+            for other in (normalized[field] for field in part.unit_fields if field in normalized):
+                what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
+                raise ValueError(f"{what}: put it before {other}")
+        if isinstance(part, Paints) and max(part.value) > 1:
+            from_0_to_1 = scaled.keys() - normalized.keys()
+            for other in (scaled[field] for field in part.painted_fields if field in from_0_to_1):
+                what = f"{place}.value = {list(part.value)} is above 1, and {other} before it"
+                raise ValueError(f"{what} makes pixels from 0 to 1: give values from 0 to 1")
         if isinstance(part, Normalizes):
-            _check_once(place, part, normalized)
+            for field in part.normalized_fields:
+                if field in normalized:
+                    other = normalized[field]
+                    what = f"{place} normalizes {field}, and {other} before it has already"
+                    fix = "set mean and std of one of them to null, or leave it out"
+                    raise ValueError(f"{what}: {fix}")
             normalized |= dict.fromkeys(part.normalized_fields, place)
         if isinstance(part, MakesUnitRange):
             scaled |= dict.fromkeys(part.scaled_fields, place)
-
-
-def _check_unit(place: str, part: NeedsUnitRange, normalized: Mapping[str, str]) -> None:
-    for other in (normalized[field] for field in part.unit_fields if field in normalized):
-        what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
-        raise ValueError(f"{what}: put it before {other}")
-
-
-def _check_once(place: str, part: Normalizes, normalized: Mapping[str, str]) -> None:
-    for field in part.normalized_fields:
-        if field in normalized:
-            what = f"{place} normalizes {field}, and {normalized[field]} before it has already"
-            raise ValueError(f"{what}: set mean and std of one of them to null, or leave it out")
-
-
-def _check_paint(place: str, part: Paints, scaled: Mapping[str, str]) -> None:
-    for other in (scaled[field] for field in part.painted_fields if field in scaled):
-        if max(part.value) > 1:
-            what = f"{place}.value = {list(part.value)} is above 1, and {other} before it"
-            raise ValueError(f"{what} makes pixels from 0 to 1: give values from 0 to 1")

@@ -41,7 +41,12 @@ class Kornia:
         self.fields = fields_of(field)
         self.together = together
         self.labels: tuple[str, ...] = ()
-        kinds = {name: kind for name, kind in vars(library).items() if _is_theirs(library, kind)}
+        kinds = {
+            name: kind
+            for name, kind in vars(library).items()
+            if isinstance(kind, type) and issubclass(kind, library.AugmentationBase2D)
+            if "Base" not in kind.__name__
+        }
         self.steps = [
             make_step("kornia.augmentation", kinds, step, f"augment.pipeline.{number}")
             for number, step in enumerate(pipeline)
@@ -103,8 +108,3 @@ def _import() -> Any:
         what = f"Kornia is not installed ({error})"
         raise ResourceError(131, "augment = kornia", what, pip_install("kornia")) from error
     return kornia.augmentation
-
-
-def _is_theirs(library: Any, kind: Any) -> bool:
-    is_augmentation = isinstance(kind, type) and issubclass(kind, library.AugmentationBase2D)
-    return is_augmentation and "Base" not in kind.__name__

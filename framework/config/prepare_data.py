@@ -4,12 +4,12 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from framework.config.build import build
-from framework.config.prepare_words import PrepareWords
 from framework.config.signature import static_signature
 from framework.config.targets import MARK_KEYS, Config, split_of, val_sets, with_added
 from framework.contracts.records import (
@@ -23,6 +23,8 @@ from framework.contracts.records import (
 from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
 from framework.pack.engine.jobs import MakeWriter
+from framework.pack.engine.packing import Packing
+from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput, marked
 from framework.store.open_store import open_store
 from framework.system.lock import locked
@@ -30,6 +32,7 @@ from framework.system.stopping import undone
 
 # (input, keys of ``pack:``, writer, path, the blocks ``input`` and ``output``)
 PackOne = Callable[[RecordInput, Config, MakeWriter, str, Config], object]
+PACK_KEYS = [option.name for kind in (Preparation, Packing) for option in fields(kind)]
 
 
 def prepare(
@@ -137,7 +140,7 @@ def _check_classes(
     paths: Config,
     val: str,
     missing: Mapping[str, RecordInput],
-    words: Mapping[str, PrepareWords],
+    words: Mapping[str, "PrepareWords"],
 ) -> None:
     """Check, before anything is packed, that the split ``val`` has no class that training lacks.
 
@@ -240,3 +243,46 @@ def _make_writer(
     num_records: int,
 ) -> RecordWriter:
     return build(where, {**block, "path": path}, allowed, fields=fields, num_records=num_records)
+
+
+@final
+class PrepareWords:
+    """Replaces ``input.KEY`` by ``prepare.SPLIT.input.KEY``, and ``pack.KEY`` likewise.
+
+    ``KEY=value`` becomes a word that can be typed whether the recipe has the key or not.
+
+    Args:
+        split: The split that is packed.
+        source: The keys of its input.
+    """
+
+    def __init__(self, split: str, source: Mapping[str, Any]) -> None:
+        signature = static_signature(str(source.get("_target_")))
+        names = {*MARK_KEYS, *map(str, source)}
+        if signature is not None:
+            names.update(signature.names)
+        # Only the names of keys: pack.h5 is a file.
+        keys = [f"input.{name}" for name in names] + [f"pack.{name}" for name in PACK_KEYS]
+        self._keys = re.compile(rf"(?<![\w./])({'|'.join(map(re.escape, keys))})\b(=?)")
+        self._prefix = f"prepare.{split}."
+
+    def __call__(self, text: str) -> str:
+        if "paceline pack" in text:  # the text has a whole command
+            return text
+        text = text.replace("output.path", "dataset").replace("output=", "data=")
+        return self._keys.sub(self._of_training, text)
+
+    def _of_training(self, match: re.Match[str]) -> str:
+        key, equals = match.groups()
+        sign = "++" if equals else ""
+        return f"{sign}{self._prefix}{key}{equals}"
+
+    @contextmanager
+    def in_errors(self) -> Generator[None]:
+        """Replace the keys in an error of the block."""
+        try:
+            yield
+        except PacelineError as error:
+            number, *parts = error.args
+            error.args = (number, *map(self, parts))
+            raise

@@ -308,7 +308,10 @@ def _tags(data: Any) -> _Tags:
 
 def _tiff(data: Any) -> ImageHeader:
     tags = _tags(data)
-    _refuse_truncated(tags)
+    for starts, lengths in ((STRIPS, STRIP_BYTES), (TILES, TILE_BYTES)):
+        pieces = zip(tags.values(starts), tags.values(lengths), strict=False)
+        if max((start + length for start, length in pieces), default=0) > len(tags.data):
+            raise BadImage("truncated")
     gray = tags.value(PHOTOMETRIC, 2) in (0, 1)
     samples = tags.value(SAMPLES, 1)
     channels = min(max(samples, 3), 4)
@@ -323,13 +326,6 @@ def _tiff(data: Any) -> ImageHeader:
     height = tags.value(HEIGHT, 0)
     width = tags.value(WIDTH, 0)
     return ImageHeader("tiff", height, width, channels, bit_depth, orientation, 1 + tags.more)
-
-
-def _refuse_truncated(tags: _Tags) -> None:
-    for starts, lengths in ((STRIPS, STRIP_BYTES), (TILES, TILE_BYTES)):
-        pieces = zip(tags.values(starts), tags.values(lengths), strict=False)
-        if max((start + length for start, length in pieces), default=0) > len(tags.data):
-            raise BadImage("truncated")
 
 
 READERS = {

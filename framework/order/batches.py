@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.order.permutation import MOST_SORTED, shuffled, shuffled_in_blocks
+from framework.order.permutation import shuffled, shuffled_in_blocks
 
 MOST_AT_ONCE = 1 << 14  # places of an epoch that are computed together
 
@@ -243,14 +243,10 @@ class Order:
     def _place_identity(self) -> dict[str, int]:
         """The settings that decide which record is at each place of an epoch."""
         identity: dict[str, int] = {}
-        num_shuffled = self.num_places
         if self.sampling is not None:
             identity |= self.sampling.identity
         if self.block is not None:
             identity |= {"block": self.block, "window": self.window}
-            num_shuffled = -(-num_shuffled // self.block)
-        if self.shuffle and num_shuffled > MOST_SORTED:
-            identity["bijection"] = 1  # the version of its numbers; before it, all were sorted
         return identity
 
     def used(self) -> Tensor:

@@ -40,18 +40,15 @@ class WeightedOrder:
         """
         if not training:
             return order
-        where, weights = self._given(facts)
+        if self.file is not None:
+            where, weights = f"order.file = {self.file}", _read(self.file)
+        else:
+            where, weights = f"order.field = {self.field}", facts.values(self.field or "")
         if weights.shape != (order.num_records,):
             what = f"has the shape {list(weights.shape)}, the data {order.num_records} records"
             raise ConfigError(202, where, what, FIX)
         weights = checked(weights, where)[order.used().numpy()]
         return with_weights(order, weights, where, order.num_used)
-
-    def _given(self, facts: RecordFacts) -> tuple[str, np.ndarray]:
-        """Return what gives the weights, for messages, and the weights of all records."""
-        if self.file is not None:
-            return f"order.file = {self.file}", _read(self.file)
-        return f"order.field = {self.field}", facts.values(self.field or "")
 
 
 def checked(weights: np.ndarray, where: str) -> np.ndarray:

@@ -55,19 +55,15 @@ def locked(
         fix = "choose another place, one whose file system has locks"
         raise ResourceError(101, str(path), f"cannot be locked: {error.strerror}", fix) from error
     try:
-        _name_owner(descriptor)
+        with suppress(OSError):  # a lock works on a full disk, too
+            os.ftruncate(descriptor, 0)
+            process = f"process {os.getpid()} on {socket.gethostname()}"
+            os.pwrite(descriptor, f"{process} since {time.strftime('%F %T')}\n".encode(), 0)
         with undone(lambda _: _remove(path, descriptor)):
             yield
     finally:
         _remove(path, descriptor)
         os.close(descriptor)
-
-
-def _name_owner(descriptor: int) -> None:
-    with suppress(OSError):  # a lock works on a full disk, too
-        os.ftruncate(descriptor, 0)
-        process = f"process {os.getpid()} on {socket.gethostname()}"
-        os.pwrite(descriptor, f"{process} since {time.strftime('%F %T')}\n".encode(), 0)
 
 
 def _remove(path: Path, descriptor: int) -> None:

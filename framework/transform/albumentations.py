@@ -141,7 +141,13 @@ def _import() -> Any:
 
 def _make_all(library: Any, steps: Sequence[Step], where: str) -> list[Any]:
     """Return the transforms. A step that the library refuses or ignores raises ConfigError."""
-    kinds = {name: kind for name, kind in vars(library).items() if _is_theirs(library, kind)}
+    known = (library.BasicTransform, library.BaseCompose)
+    kinds = {
+        name: kind
+        for name, kind in vars(library).items()
+        if isinstance(kind, type) and issubclass(kind, known)
+        if kind.__module__.startswith("albumentations.")
+    }
     made: list[Any] = []
     for number, step in enumerate(steps):
         place = f"{where}.{number}"
@@ -152,9 +158,3 @@ def _make_all(library: Any, steps: Sequence[Step], where: str) -> list[Any]:
             warnings.simplefilter("error")  # it only warns of a parameter that it does not know
             made.append(make_step("albumentations", kinds, step, place, KEYS, **inner))
     return made
-
-
-def _is_theirs(library: Any, kind: Any) -> bool:
-    known = (library.BasicTransform, library.BaseCompose)
-    is_transform = isinstance(kind, type) and issubclass(kind, known)
-    return is_transform and kind.__module__.startswith("albumentations.")

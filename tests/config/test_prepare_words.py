@@ -1,6 +1,6 @@
 import pytest
 
-from framework.config.prepare_words import PrepareWords
+from framework.config.prepare_data import PrepareWords
 from framework.errors import ConfigError, DataError
 
 FOLDER = {"_target_": "framework.input.folder.FolderInput", "path": "photos"}

@@ -250,17 +250,3 @@ def test_any_step_of_whole_batches_is_reached_by_a_jump(order, epoch, last, star
     if start > 0:
         begin = passes[start - 1] + 1 if start <= len(passes) else len(whole)
     assert [_lists([share]) for share in order.shares(epoch, start)] == whole[begin:]
-
-
-@pytest.mark.parametrize(
-    ("order", "is_bijection"),
-    [
-        (Order(65_536, 2, shuffle=True), False),
-        (Order(65_537, 2, shuffle=True), True),
-        (Order(65_537, 2), False),
-        (Order(65_537, 2, block=2, window=4, shuffle=True), False),
-        (Order(131_074, 2, block=2, window=4, shuffle=True), True),
-    ],
-)
-def test_an_order_says_whether_a_bijection_makes_it(order, is_bijection):
-    assert ("bijection" in order.identity) == is_bijection
