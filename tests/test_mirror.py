@@ -1,7 +1,4 @@
-"""The configuration, the package and the tests mirror each other.
-
-``conf/<group>/<name>.yaml``, ``framework/<group>/<name>.py`` and ``tests/<group>/test_<name>.py``.
-"""
+"""``conf/<group>/<name>.yaml`` and ``framework/<group>/<name>.py`` mirror each other."""
 
 import re
 from pathlib import Path
@@ -40,13 +37,6 @@ def module_of(target):
     return None
 
 
-def mirrored_test(module):
-    """Return the test module of a module of ours."""
-    if EXAMPLES in module.parents:
-        return TESTS / "examples" / f"test_{module.name}"
-    return TESTS / module.parent.relative_to(PACKAGE) / f"test_{module.name}"
-
-
 @pytest.mark.parametrize("path", CHOICES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_choice_has_a_module_of_its_name_or_says_which(path):
     named = [module_of(target) for target in targets(yaml.safe_load(path.read_text()))]
@@ -60,13 +50,6 @@ def test_a_choice_says_what_it_is_in_one_line(path):
     lines = path.read_text().splitlines()
     first = next(line for line in lines if not line.startswith("# @package"))
     assert re.match(r"# \S", first)
-
-
-def test_every_module_has_a_test():
-    modules = [*PACKAGE.rglob("[!_]*.py"), *EXAMPLES.rglob("[!_]*.py")]
-    contracts = PACKAGE / "contracts"  # tests/contract/ holds every implementation to them
-    wanted = [mirrored_test(module) for module in modules if module.parent != contracts]
-    assert not [str(path.relative_to(TESTS)) for path in sorted(wanted) if not path.is_file()]
 
 
 def test_no_two_modules_share_a_stem_except_the_choices_of_groups():

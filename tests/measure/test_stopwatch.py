@@ -39,14 +39,6 @@ def test_slices_add_up_until_they_are_taken():
     assert (sums.take(), sums.take()) == ({"read": 16.0}, {})
 
 
-def test_what_is_taken_changes_no_more():
-    sums = Stages()
-    sums.add_slices([{"read": 1.0}])
-    taken = sums.take()
-    sums.add_slices([{"read": 2.0}])
-    assert taken == {"read": 1.0}
-
-
 def test_nothing_is_lost_between_a_thread_that_adds_and_one_that_takes():
     sums, laps = Stages(), []
     adder = threading.Thread(

@@ -15,11 +15,6 @@ def ranks(tmp_path_factory):
     return launched("talk", tmp_path_factory.mktemp("talk"))
 
 
-def test_each_rank_knows_its_number(ranks):
-    assert [facts["rank"] for facts in ranks] == [[0, 2, "cpu"], [1, 2, "cpu"]]
-    assert all(facts["under_launcher"] for facts in ranks)
-
-
 def test_rank_0_s_text_reaches_every_rank_before_there_is_a_group(ranks):
     assert [json.loads(facts["text"]) for facts in ranks] == [{"seed": 7}] * 2
 
@@ -41,10 +36,6 @@ def test_ranks_agree_on_what_was_said_once(ranks):
     assert True in first
 
 
-def test_ranks_that_never_said_yes_never_agree(ranks):
-    assert {flag for facts in ranks for flag in facts["never"]} == {False}
-
-
 def test_every_rank_starts_with_rank_0_s_weights(ranks):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
@@ -52,11 +43,6 @@ def test_every_rank_starts_with_rank_0_s_weights(ranks):
         value for parameter in model.parameters() for value in parameter.double().flatten().tolist()
     ]
     assert [facts["weights"] for facts in ranks] == [expected] * 2
-
-
-def test_unwrapping_gives_the_plain_model_with_its_plain_names(ranks):
-    for key in ("is_the_plain_model", "of_the_plain_model", "plain_names"):
-        assert [facts[key] for facts in ranks] == [True, True]
 
 
 def test_gradients_are_exchanged_in_the_last_pass_only(ranks):
@@ -70,10 +56,6 @@ def test_accumulated_gradients_are_the_mean_over_ranks_of_their_sums(ranks):
         [[0 + 4 + 8, 1 + 5 + 9, 3], [2 + 6 + 10, 3 + 7 + 11, 3]], dtype=torch.float64
     )
     assert [facts["accumulated"][2] for facts in ranks] == [sums.mean(0).tolist()] * 2
-
-
-def test_closing_ends_the_group_and_may_be_repeated(ranks):
-    assert [facts["closed"] for facts in ranks] == [True, True]
 
 
 def test_a_process_that_is_no_rank_learns_how_to_start_some(monkeypatch):

@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 import torch.distributed
-from torch import nn
 
 from framework.errors import ConfigError
 from framework.parallel.group import RankGroup
@@ -38,17 +37,6 @@ def test_a_rank_alone_talks_to_itself(alone):
     assert alone.total(torch.tensor([1.5], dtype=torch.float64)).tolist() == [1.5]
     assert [facts.tolist() for facts in alone.gather(torch.arange(3))] == [[0, 1, 2]]
     assert any(alone.agree(False, True)[1] for _ in range(40))
-
-
-def test_a_model_without_a_parameter_is_refused(alone):
-    with pytest.raises(ConfigError, match=r"^error\[C108\]: model: "):
-        alone.trainable(nn.Identity())
-
-
-def test_closing_twice_is_closing_once(alone):
-    alone.close()
-    assert not torch.distributed.is_initialized()
-    alone.close()
 
 
 def test_a_process_that_is_no_rank_learns_which_choice_wants_ranks(monkeypatch):

@@ -6,12 +6,6 @@ from framework.parallel.none import NoParallel
 CPU = torch.device("cpu")
 
 
-def test_the_model_stays_what_it_is():
-    parallel, model = NoParallel(device=CPU), nn.Linear(2, 2)
-    assert parallel.wrap(model) is model
-    assert parallel.unwrap(model) is model
-
-
 def test_it_is_one_replica_on_the_device_it_was_given():
     parallel = NoParallel(device=torch.device("meta"))
     assert (parallel.rank, parallel.world_size, parallel.device.type, parallel.notes) == (
@@ -28,7 +22,3 @@ def test_gradients_of_passes_add_up():
         with parallel.accumulate(model, last):
             model(torch.ones(1, 1)).sum().backward()
     assert model.weight.grad.tolist() == [[2.0]]
-
-
-def test_sums_of_one_rank_are_the_total():
-    assert NoParallel(device=CPU).total(torch.tensor([1.5, 2.0])).tolist() == [1.5, 2.0]

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import ConfigError
-from framework.parallel.virtual import PairwiseSum, VirtualParallel, pairwise_sum
+from framework.parallel.virtual import VirtualParallel, pairwise_sum
 from framework.train.checkpoint import newest_path, read_state
-from tests.cli.command import is_one_error_line, losses, paceline
+from tests.cli.command import losses, paceline
 from tests.parallel.launching import launched
 
 # Everything that could reveal how the work was shared: batch norm, momentum, an average, clipping,
@@ -54,15 +54,6 @@ def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
     )
 
 
-def test_a_sum_keeps_few_tensors_and_begins_anew():
-    pairwise = PairwiseSum()
-    for _ in range(2):
-        for number in range(1000):
-            pairwise.add(torch.tensor([float(number)]))
-            assert len(pairwise._parts) <= 11
-        assert pairwise.total().item() == 499_500
-
-
 # ---- the ranks
 
 
@@ -97,12 +88,6 @@ def test_statistics_are_means_over_the_virtual_ranks_and_counted_once_a_step(ran
         assert facts["whole_number"] == facts["expected_whole_number"]
 
 
-def test_what_was_infinite_or_large_may_become_anything(ranks):
-    for facts in ranks:
-        assert facts["least"] == pytest.approx(facts["expected_least"])
-        assert facts["newest"] == pytest.approx([0.125, 3e38])
-
-
 def test_a_model_whose_forward_leaves_traces_for_the_next_part_is_refused(ranks):
     for facts in ranks:
         moved, added, other, synced = facts["refused"]
@@ -112,10 +97,6 @@ def test_a_model_whose_forward_leaves_traces_for_the_next_part_is_refused(ranks)
         assert synced.startswith(
             "error[C146]: model: SyncBatchNorm looks at other processes' records"
         )
-
-
-def test_constants_stay_what_they_are(ranks):
-    assert all(facts["constants"] == facts["expected_constants"] for facts in ranks)
 
 
 def test_a_parameter_has_a_gradient_only_if_some_part_used_it(ranks):
@@ -234,17 +215,6 @@ def test_fused_optimizers_get_gradients_laid_out_as_the_weights():
     for layout in ("true", "false"):
         train(f"layout-{layout}", *words, f"channels_last={layout}")
     assert losses(Path("layout-true")) == pytest.approx(losses(Path("layout-false")), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_other_virtual_ranks_are_another_run():
-    train("four", *COMMON, "max_steps=3", "parallel.num_processes=1")
-    again = paceline("train", "resume=four", "parallel.virtual_ranks=2", "max_steps=6")
-    assert is_one_error_line(again, "K105")
-    assert "parallel.virtual_ranks (4, now 2)" in again.err
-    assert is_one_error_line(
-        paceline("train", "resume=four", "parallel=none", "max_steps=6"), "K105"
-    )
 
 
 def test_a_batch_by_the_rank_is_one_by_the_virtual_rank():

@@ -49,11 +49,6 @@ def test_a_map_that_is_locked_leaves_the_time_of_its_file(paths):
     assert os.stat(paths[0]).st_mtime_ns == before
 
 
-def test_pieces_know_their_size():
-    pieces = Pieces(torch.tensor([8, 0, 8]), (2, 3), torch.int16, [])
-    assert (len(pieces), pieces.nbytes) == (3, 36)
-
-
 @pytest.mark.parametrize("own_stream", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 40_000])
 @pytest.mark.gpu

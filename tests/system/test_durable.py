@@ -13,9 +13,7 @@ from framework.system.durable import (
     open_durable,
     publish,
     remove_leftovers,
-    temporary_name,
     uninterrupted,
-    write_json,
     write_text,
 )
 from tests.small_disk import small_disk
@@ -52,19 +50,6 @@ def test_what_was_written_is_there_under_its_name():
     write_text(Path("a.txt"), "grün")
     assert Path("a.txt").read_bytes() == "grün".encode()
     assert os.listdir() == ["a.txt"]
-
-
-def test_json_is_indented_and_keeps_its_letters():
-    write_json(Path("a.json"), {"name": "ü", "list": [1]})
-    assert (
-        Path("a.json").read_text(encoding="utf-8")
-        == '{\n  "name": "ü",\n  "list": [\n    1\n  ]\n}\n'
-    )
-
-
-def test_missing_folders_are_made():
-    write_text(Path("one/two/a.txt"), "x")
-    assert Path("one/two/a.txt").read_text() == "x"
 
 
 def test_file_then_name_then_folder_reach_the_disk_in_this_order(calls):
@@ -105,12 +90,6 @@ def test_a_full_disk_is_a_resource_error_and_leaves_the_old_file():
     assert os.listdir() == ["a.txt"]
 
 
-def test_a_folder_that_is_a_file_is_a_resource_error():
-    Path("folder").write_text("in the way")
-    with pytest.raises(ResourceError, match=r"R101.*folder"):
-        write_text(Path("folder/a.txt"), "x")
-
-
 def test_a_name_taken_by_a_folder_is_a_resource_error():
     Path("a.txt").mkdir()
     with pytest.raises(ResourceError, match=r"R101.*a\.txt"):
@@ -118,24 +97,10 @@ def test_a_name_taken_by_a_folder_is_a_resource_error():
     assert os.listdir() == ["a.txt"]
 
 
-def test_an_error_that_is_not_the_disks_passes_unchanged():
-    with pytest.raises(OSError, match="a library's words"):
-        _fail_inside(Path("a.txt"), OSError("a library's words"))
-
-
 def test_what_was_never_written_is_not_published():
     with pytest.raises(FileNotFoundError), publish(Path("a.txt")):
         pass
     assert os.listdir() == []
-
-
-def test_temporary_names_lie_beside_the_file_and_differ():
-    names = {temporary_name(Path("folder/a.txt")) for _ in range(50)}
-    assert len(names) == 50
-    assert {name.parent for name in names} == {Path("folder")}
-    assert all(
-        name.name.startswith("a.txt.tmp.") and f".{os.getpid()}." in name.name for name in names
-    )
 
 
 def test_two_writers_of_one_file_do_not_meet():
@@ -170,14 +135,6 @@ def test_a_file_or_folder_takes_the_name_of_either(new, old):
     move(Path("new"), Path("target"))
     assert text_of("target") == "new"
     assert os.listdir() == ["target"]
-
-
-def test_a_name_that_was_given_reaches_the_disk(calls):
-    Path("from").mkdir()
-    Path("to").mkdir()
-    make("from/a", "file", "new")
-    move(Path("from/a"), Path("to/b"))
-    assert calls == [("replace", "b"), ("fsync", "from"), ("fsync", "to")]
 
 
 def dead_pid():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from framework.system.malloc import SETTINGS, keep_freed_memory
+from framework.system.malloc import SETTINGS
 
 HEAP = """
 import ctypes, sys
@@ -65,7 +65,3 @@ def test_training_on_the_cpu_keeps_blocks_of_any_size():
 
 def test_who_has_set_malloc_by_the_environment_is_left_alone():
     assert _heap("keep", MALLOC_TRIM_THRESHOLD_="1000000")[0] == "False"
-
-
-def test_asking_twice_is_asking_once():
-    assert keep_freed_memory() is keep_freed_memory()

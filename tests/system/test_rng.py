@@ -44,14 +44,6 @@ def test_a_seed_is_a_beginning_for_all(seed):
     assert all(first != second for first, second in zip(result[0], result[2], strict=True))
 
 
-def test_a_host_seed_is_the_same_beginning():
-    result = []
-    for seed in (seed_generators, seed_host_generators):
-        seed(7)
-        result.append(drawn())
-    assert result[0] == result[1]
-
-
 @pytest.mark.parametrize(
     "draw", [random.random, np.random.rand, np.random.randn, lambda: torch.rand(1)]
 )
@@ -61,12 +53,6 @@ def test_a_mark_moves_with_each_generator(draw):
     assert generator_mark() == mark
     draw()
     assert generator_mark() != mark
-
-
-def test_a_state_is_bytes_and_asking_draws_nothing():
-    state = generator_state(CPU)
-    assert (state.dtype, state.dim()) == (torch.uint8, 1)
-    assert torch.equal(generator_state(CPU), state)
 
 
 def test_what_is_drawn_inside_moves_nothing():

@@ -5,15 +5,9 @@ import sys
 
 import torch
 
-from framework.errors import DataError, UserCodeError, UserRecordError, error_kinds, words_of
-from framework.order.draws import draws
+from framework.errors import DataError, UserCodeError, UserRecordError, error_kinds
 from framework.system import user_code
 from framework.system.user_code import user_error, user_line
-
-
-class Mute(Exception):
-    def __str__(self):
-        raise ValueError("no words")
 
 
 def caught(call):
@@ -43,10 +37,6 @@ def test_what_a_library_raises_belongs_to_the_user_who_called_it():
     assert "json" not in str(user_error(caught(lambda: json.loads("{"))))
 
 
-def test_what_our_own_code_raises_is_not_the_user_s():
-    assert user_error(caught(lambda: draws("nothing", 0, 0, 0))) is None
-
-
 def test_our_own_errors_and_used_up_memory_stand_for_themselves():
     assert user_error(DataError(106, "x", "bad", "mend it")) is None
     assert user_error(caught(lambda: exec("raise MemoryError"))) is None
@@ -71,12 +61,6 @@ def test_a_file_that_cannot_be_parsed_is_named_with_its_line(tmp_path):
     finally:
         sys.path.remove(str(tmp_path))
     assert "broken.py:2: SyntaxError: " in str(user_error(error))
-
-
-def test_building_a_message_never_raises():
-    error = caught(lambda: (_ for _ in ()).throw(Mute))
-    assert "Mute: no words" in str(user_error(error))
-    assert words_of(Mute()) == "no words"
 
 
 def test_an_error_of_a_record_can_be_skipped_and_sent():

@@ -17,7 +17,7 @@ from framework.commands.bench.compare_benches import (
     notes,
 )
 from framework.commands.bench.lines import Bench, Measured
-from framework.measure.statistics import least_p, repeats_needed, u_test
+from framework.measure.statistics import repeats_needed
 
 DEFAULT = DecisionRule()
 STEADY = [100.0, 101.0, 99.0, 100.5, 99.5]
@@ -54,20 +54,11 @@ def test_a_sure_difference_below_the_threshold_does_not_matter():
     assert word(STEADY, slower, DecisionRule(threshold=0.02)) == SLOWER
 
 
-def test_a_large_difference_that_chance_may_make_is_noise():
-    assert word([100.0, 80.0, 120.0, 95.0, 105.0], [90.0, 70.0, 110.0, 85.0, 106.0]) == NOISE
-
-
 def test_three_repeats_cannot_tell_at_one_percent():
     assert word(STEADY[:3], [50.0, 51.0, 52.0]) == UNDECIDED
     assert word(STEADY[:3], [50.0, 51.0, 52.0], DecisionRule(level=0.1)) == SLOWER
     assert word(STEADY[:3], STEADY[1:4]) == NOISE  # nothing to tell
     assert (repeats_needed(0.01), repeats_needed(0.1), repeats_needed(1.0)) == (5, 3, 1)
-
-
-@pytest.mark.parametrize(("old", "new"), [(3, 3), (5, 5), (4, 6), (9, 9)])
-def test_the_least_p_is_what_the_test_says_of_sides_that_do_not_overlap(old, new):
-    assert u_test(range(old), range(100, 100 + new)) == pytest.approx(least_p(old, new))
 
 
 @pytest.mark.parametrize("kind", ["normal", "two humps", "long tail"])
@@ -112,13 +103,6 @@ def test_cells_of_one_side_and_cells_that_do_not_run_are_reported():
     assert [verdict.choice["data"] for verdict in verdicts if verdict.regressed] == ["b"]
 
 
-def test_a_cell_that_now_fails_after_some_repeats_is_broken():
-    assert (
-        judged([measured(STEADY)], [measured(STEADY[:2], illegal="why")], DecisionRule())[0].word
-        == BROKEN
-    )
-
-
 def bench(speeds=(), **changes) -> Bench:
     header = {
         "machine": {"processor": "x", "num_cores": 2},
@@ -129,10 +113,6 @@ def bench(speeds=(), **changes) -> Bench:
     }
     lines = [{"repeat": repeat, "yardstick_per_s": speed} for repeat, speed in enumerate(speeds)]
     return Bench({**header, **changes}, lines)
-
-
-def test_the_same_machine_needs_no_note():
-    assert notes([bench(STEADY)], [bench(STEADY)], DecisionRule()) == []
 
 
 def test_another_machine_another_version_and_other_settings_are_said():

@@ -1,10 +1,7 @@
-from collections import Counter
-
 from framework.commands.bench.grid import (
     BenchCell,
     BenchPlan,
     combinations,
-    label,
     measurements,
     schedule,
 )
@@ -26,18 +23,6 @@ def test_the_last_key_changes_fastest_and_nothing_comes_twice():
         ("lmdb", "plain"),
         ("lmdb", "stream"),
     ]
-
-
-def test_without_a_sweep_there_is_one_cell():
-    assert combinations({}) == [{}]
-    assert label({}) == "as given"
-    assert label({"data": "hdf5", "loader": "plain"}) == "data=hdf5 loader=plain"
-
-
-def test_every_cell_is_measured_once_a_repeat():
-    order = list(schedule(5, 3, seed=0))
-    assert Counter(order) == Counter((repeat, cell) for repeat in range(3) for cell in range(5))
-    assert [repeat for repeat, _ in order] == sorted(repeat for repeat, _ in order)
 
 
 def test_the_order_is_another_in_each_repeat_and_the_same_for_a_seed():
@@ -80,7 +65,3 @@ def test_a_cell_that_breaks_is_named():
     reasons = [line["illegal"] for line in lines if line["cell"] == {"data": "lmdb"}]
     assert len(reasons) == 1
     assert reasons[0].startswith("error[R185]: data=lmdb: RuntimeError: boom; ")
-
-
-def test_the_length_grows_with_the_cells():
-    assert PLAN.length_s(2) == 2 * PLAN.length_s(1) >= 6 * 2.5

@@ -52,12 +52,6 @@ def test_cells_are_compared_inside_a_repeat():
     assert collected([Bench(HEADER, [line("hdf5", 7, 1.0)])])[0].relative_to(second) is None
 
 
-def test_files_taken_together_keep_their_repeats_apart():
-    first = Bench(HEADER, [line("hdf5", 0, 1.0)])
-    second = Bench(HEADER, [line("hdf5", 0, 3.0)])
-    assert collected([first, second])[0].rates == {(0, 0): 1.0, (1, 0): 3.0}
-
-
 def test_on_a_device_only_its_idle_time_is_lost():
     spans = {"wait": 6.0, "idle": 1.0, "forward": 3.0}
     assert collected([Bench(HEADER, [{**line("hdf5", 0, 1.0), "spans_s": spans}])])[
@@ -79,12 +73,6 @@ def test_a_cell_that_failed_after_a_repeat_does_not_run():
     failed = Bench(HEADER, [line("hdf5", 0, 1.0), {"cell": {"data": "hdf5"}, "illegal": "why"}])
     assert collected([failed])[0].illegal == "why"
     assert not collected([failed])[0].runs
-
-
-def test_what_is_written_is_read():
-    lines = [HEADER, line("hdf5", 0, 1.5), {"cell": {"data": "lmdb"}, "illegal": "why"}]
-    Path("a.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))
-    assert read(Path("a.jsonl")) == Bench(HEADER, lines[1:])
 
 
 @pytest.mark.parametrize(

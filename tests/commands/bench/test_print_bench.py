@@ -5,7 +5,6 @@ from framework.commands.bench.print_bench import (
     MeasuringProgress,
     print_bench,
     print_verdicts,
-    rule_in_words,
 )
 
 PLAN = BenchPlan("train", repeats=2, seconds=0.1, burn_in=0.0, seed=0)
@@ -46,8 +45,3 @@ def test_a_comparison_has_a_row_per_cell(capsys):
     out = capsys.readouterr().out
     assert "-50.0%" in out
     assert all(choice["data"] in out for choice in CHOICES)
-
-
-def test_the_rule_names_its_threshold_and_its_level():
-    assert "5 %" in rule_in_words(DecisionRule(0.05, 0.01))
-    assert "0.01" in rule_in_words(DecisionRule(0.05, 0.01))

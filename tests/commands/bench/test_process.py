@@ -70,8 +70,3 @@ def test_an_interrupt_ends_the_process_and_what_it_started(tmp_path):
     ):
         time.sleep(0.02)
     assert not Path(f"/proc/{pid}").exists() or ") Z" in Path(f"/proc/{pid}/stat").read_text()
-
-
-def test_ranks_variables_of_another_launch_are_not_handed_on(monkeypatch, tmp_path):
-    monkeypatch.setenv("RANK", "1")
-    assert module._wait(["/bin/sh", "-c", 'test -z "$RANK"'], tmp_path / "stderr.txt") == 0

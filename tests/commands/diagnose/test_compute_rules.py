@@ -10,7 +10,6 @@ from framework.commands.diagnose.compute_rules import (
     synchronizations,
 )
 from framework.commands.diagnose.device_syncs import Sync
-from framework.commands.diagnose.host_python import HostPython
 from tests.commands.diagnose.cases import CUDA, FINE, facts
 
 SYNCS = (Sync("/code/loss.py", 9, "item()", 3000, "total += x.item()"),)
@@ -58,19 +57,6 @@ def test_tiny_batches_slow_loading_as_well():
     assert larger_batch(facts(rates={**MOSTLY_FIXED, "other_size": 512, "whole": 40.0})) is None
 
 
-def test_a_larger_batch_has_no_more_records_than_the_store():
-    verdict = larger_batch(facts(**TINY, rates=MOSTLY_FIXED, storage={"num_records": 5}))
-    assert verdict.overrides == ("batch_size=4",)
-    assert larger_batch(facts(**TINY, rates=MOSTLY_FIXED, storage={"num_records": 1})) is None
-
-
-@pytest.mark.parametrize(("share", "speaks"), [(0.3, True), (0.6, False)])
-def test_a_fixed_cost_of_the_users_python_is_no_cause_for_larger_batches(share, speaks):
-    python = HostPython({"objective": share})
-    verdict = larger_batch(facts(rates={**SMALL_STEPS, "other": 500.0}, python=python))
-    assert (verdict is not None) == speaks
-
-
 def test_that_data_is_fine_is_said_with_a_bound():
     verdict = data_is_fine(facts(rates={"whole": 980.0}))
     assert "at most 2 % to win" in verdict.says
@@ -82,10 +68,3 @@ def test_that_data_is_fine_is_said_with_a_bound():
 )
 def test_the_share_that_does_not_grow_with_the_batch(other, wanted):
     assert fixed_share(facts(rates={"other": other})) == pytest.approx(wanted, abs=1e-9)
-
-
-def test_half_precision_is_that_of_the_hardware():
-    assert (
-        "precision.dtype=fp16" in amp(facts(rates=FINE, machine={**CUDA, "bf16": False})).overrides
-    )
-    assert "precision.dtype=bf16" in amp(facts(rates=FINE, machine=CUDA)).overrides

@@ -47,18 +47,6 @@ def slow(tmp_path, monkeypatch):
     sys.modules.pop("slowloss", None)
 
 
-def syncs_of(*words, allowed=()):
-    probe = setting(*WORDS, *words)._replace(allowed=allowed).probe()
-    try:
-        return find_syncs(probe)
-    finally:
-        probe.close()
-
-
-def test_a_clean_step_has_none():
-    assert syncs_of() == []
-
-
 def test_a_read_in_the_users_code_is_named_by_file_and_line(slow):
     probe = setting(*WORDS).probe()
     config = {
@@ -95,7 +83,3 @@ def test_the_place_is_the_nearest_code_that_is_not_torchs():
 
     nn.Sequential(Watch())(torch.zeros(1))
     assert places[0][0] == __file__
-
-
-def test_nobody_is_no_culprit():
-    assert culprit(None) is None

@@ -1,13 +1,11 @@
 """``paceline diagnose`` as its users meet it."""
 
 import json
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from framework.commands.diagnose.diagnose import changed, main, parse
-from framework.errors import ConfigError
+from framework.commands.diagnose.diagnose import changed
 from tests.cli.command import is_one_error_line, paceline
 
 QUICK = ["seconds=1", "batch_size=32"]
@@ -53,33 +51,10 @@ def test_what_cannot_be_is_one_line(words, number):
     assert done.code == (3 if number.startswith("D") else 2)
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("odd"), ConfigError(101, "here", "is wrong", "mend")]
-)
-def test_the_traceback_of_an_unexpected_error_is_kept(error, tmp_path, monkeypatch, capsys):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("framework.commands.diagnose.diagnose._diagnose", fail)
-    assert main([]) != 0
-    line = capsys.readouterr().err.strip()
-    if isinstance(error, ConfigError):
-        assert list(tmp_path.glob("paceline-*")) == []
-    else:
-        log = Path(line.partition("the traceback is in ")[2])
-        assert "RuntimeError: odd" in log.read_text()
-
-
 def test_help_names_our_own_keys():
     done = paceline("diagnose", "--help")
     assert done.code == 0
     assert all(key in done.out for key in ("apply", "seconds", "output"))
-
-
-def test_our_own_keys_are_taken_from_the_words():
-    asked = parse(["loader=plain", "apply=True", "seconds=9", "--config-dir", "."])
-    assert asked == (["loader=plain"], ".", True, 9.0, None)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +77,3 @@ def test_our_own_keys_are_taken_from_the_words():
 )
 def test_a_change_takes_the_place_of_what_it_changes(words, changes, wanted):
     assert changed(words, changes) == wanted
-
-
-def test_a_number_of_seconds_has_bounds():
-    with pytest.raises(ConfigError, match="from 1 to 3600"):
-        parse(["seconds=1e9"])

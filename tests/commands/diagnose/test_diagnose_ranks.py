@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,18 +95,6 @@ def test_an_error_of_a_rank_is_one_line(environment):
     *progress, line = done.stderr.strip().splitlines()
     assert line.startswith("error[U100]: own_net.py:12: in Net.forward: ValueError"), done.stderr
     assert not any("error" in said or "Traceback" in said for said in progress), done.stderr
-
-
-@pytest.mark.slow
-def test_a_signal_ends_it_at_once(environment):
-    command = [sys.executable, "-m", "framework", "diagnose", *WORDS, "seconds=600"]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(8)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130
-    assert "the diagnosis is not complete" in said
 
 
 def test_ranks_that_would_each_be_alone_are_refused(monkeypatch, capsys):

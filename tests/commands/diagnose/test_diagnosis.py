@@ -89,20 +89,6 @@ WAIT = {"parts": ("wait",)}
 COMPUTE = {"parts": ("forward", "backward", "optimizer", "compute")}
 
 
-def test_a_certain_cause_comes_before_a_likely_one():
-    slow = facts(settings={"workers": 0, "loader": "plain"})
-    likely = [
-        Verdict("processes", "p", "w", 0.9, tried=True, modeled=1.9, **WAIT),
-        Verdict("prefetch", "p", "w", 1.01, tried=True, modeled=1.5, **WAIT),
-        Verdict("raise_workers", "r", "w", 0.9, modeled=1.2, **WAIT),
-    ]
-    assert cause_of(slow, [], likely).rule == "prefetch"
-    packed = [Verdict("pack_folder", "f", "w", 1.1, **WAIT)]
-    assert cause_of(slow, packed, likely).rule == "pack_folder"
-    assert cause_of(slow, [], []) is None
-    assert "One thread" in limit_of(slow, None)
-
-
 def test_the_cause_is_that_of_the_largest_part():
     slow = facts(settings={"workers": 0, "loader": "plain"})
     fine = facts(rates=FINE)
@@ -111,12 +97,6 @@ def test_the_cause_is_that_of_the_largest_part():
     assert cause_of(fine, compute, []).rule == "larger_batch"
     untried = [Verdict("larger_batch", "l", "w", 2.0, modeled=2.0, **COMPUTE)]
     assert cause_of(fine, [], untried).rule == "larger_batch"
-
-
-def test_what_makes_every_step_faster_is_no_cause():
-    assert cause_of(facts(rates=FINE), [Verdict("amp", "a", "w", 2.0, **COMPUTE)], []).rule == (
-        "data_is_fine"
-    )
 
 
 def test_a_trial_that_gains_refutes_that_data_is_fine():
@@ -160,24 +140,11 @@ def test_applying_a_repack_writes_the_store_to_its_target(tmp_path):
     assert "b.lmdb" in applied.note
 
 
-def test_without_advice_nothing_is_applied():
-    compose = compose_of("data=synthetic", "batch_size=8")
-    result = replace(diagnose(compose, 0.5, silent), verdicts=(), rejected=())
-    assert result.best is None
-    assert apply(result, compose, 0.5, silent).applied is None
-
-
 def test_two_settings_are_run_in_turn():
     same = setting("data=synthetic", "batch_size=8")
     pairs = alternate(same, same, 2, 0.1, 0.02, 0)
     assert len(pairs.before) == len(pairs.after) == 2
     assert all(rate > 0 for rate in (*pairs.before, *pairs.after))
-
-
-def test_every_run_of_a_comparison_has_a_number_of_its_own():
-    """It begins an epoch of its own, so that no run finds the records of another in memory."""
-    pairs = alternate(None, None, 2, 0.1, 0.02, 3, lambda *given: float(given[-1]))
-    assert (pairs.before, pairs.after) == ((4.0, 7.0), (5.0, 6.0))
 
 
 def test_a_trial_reads_records_that_no_trial_before_it_has_read(epochs_read):
@@ -204,15 +171,6 @@ def test_advice_that_was_tried_and_lost_is_no_advice_and_no_cause():
     diagnosed = diagnosis.Diagnosis(slow, "processes", "limit", (), (lost,), 1.0)
     assert diagnosed.best is None
     assert replace(diagnosed, rejected=(replace(lost, gain=1.01),)).best is not None
-
-
-def test_advice_that_the_model_expects_to_slow_is_no_advice_and_no_cause():
-    slow = facts(settings={"workers": 0, "loader": "plain"})
-    slower = Verdict("no_workers", "n", "w", 0.81, ("a=1",), modeled=0.81, **WAIT)
-    assert cause_of(slow, [], [slower]) is None
-    assert diagnosis.Diagnosis(slow, "no_workers", "limit", (), (slower,), 1.0).best is None
-    unknown = replace(slower, gain=1.0, modeled=1.0)
-    assert cause_of(slow, [], [unknown]) == unknown
 
 
 def test_trials_end_with_the_time(monkeypatch):
@@ -330,10 +288,3 @@ def test_advice_against_the_cause_is_applied_before_larger_gains():
     cause = Verdict("frequent_validation", "", "", 3.0, ("validate_every=100",))
     made = Diagnosis(facts(), "frequent_validation", "", (other, cause), (), (), 1.0)
     assert made.best == cause
-
-
-def test_a_disk_that_is_waited_for_is_the_cause_even_if_packing_gains_more():
-    known = facts(rates={"wait": 0.9})
-    packing = Verdict("repack_raw", "", "", 9.0, parts=("wait",), tried=True)
-    disk = Verdict("network_disk", "", "", 5.0, ("workers.num=8",), parts=("wait",))
-    assert cause_of(known, (packing, disk), ()) == disk

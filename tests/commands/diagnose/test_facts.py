@@ -1,6 +1,6 @@
 import pytest
 
-from framework.commands.diagnose.facts import Load, gain, load_of
+from framework.commands.diagnose.facts import Load
 from tests.commands.diagnose.cases import FINE, facts
 
 
@@ -25,20 +25,8 @@ def test_the_share_of_the_lock_is_measured_by_two_threads(two, wanted):
     assert facts(rates={"prepare_two": two}).lock_share == pytest.approx(wanted)
 
 
-def test_busy_cores_are_not_taken_for_a_lock():
-    busy = {"prepare_two": 420.0, "two_cores": 1.4}
-    assert facts(rates=busy).lock_share == pytest.approx(0.0)
-    assert facts(rates={**busy, "prepare_two": 360.0}).lock_share == pytest.approx(0.5)
-    assert facts(rates={**busy, "prepare_two": 300.0, "two_cores": 1.1}).lock_share == 0.0
-
-
 def test_the_bytes_of_a_store():
     assert facts().storage.num_bytes == 10_000 * 50e3
-
-
-@pytest.mark.parametrize(("load", "busy"), [(0.1, False), (2.0, False), (2.1, True)])
-def test_other_programs_make_figures_rough(load, busy):
-    assert facts(machine={"load": load}).machine.busy == busy
 
 
 @pytest.mark.parametrize(
@@ -58,13 +46,3 @@ def test_a_step_takes_as_long_as_its_slowest_part(workers, kind, lock, ahead, wa
 
 def test_cores_are_shared_with_the_computation():
     assert Load(4.0, 2.0, 2.0, 2, 2, "thread", 0.0, True).step_s == pytest.approx(4.0)
-
-
-def test_a_gain_is_no_more_than_data_that_costs_nothing():
-    assert gain(facts(), load_s=1e-9) == pytest.approx(4.0, rel=0.7)
-    assert gain(facts(), load_s=1e-9) <= facts().headroom
-
-
-def test_nothing_is_predicted_from_nothing():
-    assert load_of(facts(rates={"prepare": None})) is None
-    assert gain(facts(rates={"prepare": None}), workers=9) == 1.0

@@ -20,11 +20,6 @@ def test_python_is_attributed_to_the_part_and_the_line(tmp_path, monkeypatch, pa
     assert python.transform == 0.0
 
 
-def test_a_long_operator_is_no_python(tmp_path, monkeypatch):
-    python = measured(tmp_path, monkeypatch, words=["+objective.size=1200"])
-    assert python.step["objective"] < 0.5
-
-
 def test_layers_and_the_backward_pass_leave_the_share_of_python_as_it_is(tmp_path, monkeypatch):
     """They take several times as long as the sleep, and are no Python to begin with."""
     words = ["+model.width=1300"]
@@ -39,14 +34,3 @@ def test_the_transform_is_sampled_while_records_are_prepared(tmp_path, monkeypat
     python = measured(tmp_path, monkeypatch, words=words)
     assert python.transform > 0.5
     assert [line.function for line in python.of("transform")] == ["rest"]
-
-
-@pytest.mark.parametrize("part", ["model", "objective"])
-def test_the_rest_of_a_step_is_measured_without_the_python_of_a_part(tmp_path, monkeypatch, part):
-    rest_s = measured(tmp_path, monkeypatch, **{part: 0.05}).rest_s
-    assert rest_s.keys() == {part}
-    assert rest_s[part] > 0
-
-
-def test_a_step_without_the_augment_is_not_measured(tmp_path, monkeypatch):
-    assert measured(tmp_path, monkeypatch, augment=0.05).rest_s == {}

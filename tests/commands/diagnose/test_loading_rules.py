@@ -107,11 +107,6 @@ def test_a_function_on_the_host_is_advised_to_move_to_the_gpu_in_words():
     assert "90 %" in verdict.says
 
 
-def test_no_workers_is_named_in_so_many_words():
-    verdict = raise_workers(facts(settings={"workers": 0, "loader": "plain"}))
-    assert verdict.says.startswith("No workers")
-
-
 def test_the_gain_of_workers_is_that_of_the_model():
     verdict = raise_workers(facts(settings={"workers": 0, "loader": "plain"}))
     load_s, compute_s = 64 / 300, 64 / 1000

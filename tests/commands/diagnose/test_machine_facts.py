@@ -36,13 +36,3 @@ def test_threads_with_cores_of_their_own_share_the_work(fewer, faster, cores, ga
 def test_programs_and_virtual_machines_take_cores():
     use = MachineUse(1.0, others_cores=0.5, stolen_cores=0.25)
     assert MachineFacts(use).taken_cores == 0.75
-
-
-def test_what_is_swapped_counts_in_both_directions():
-    use = MachineUse(2.0, swapped_in_bytes=10, swapped_out_bytes=30)
-    assert MachineFacts(use).swapped_bytes_per_s == 20
-
-
-@pytest.mark.parametrize(("share", "gain"), [(0.0, 1.0), (0.5, 2.0), (1.0, 10.0)])
-def test_waiting_for_memory_bounds_the_gain(share, gain):
-    assert MachineFacts(MachineUse(1.0, stalled_share=share)).unstalled_gain == gain

@@ -1,8 +1,5 @@
-from dataclasses import replace
-
 import pytest
 
-from framework.commands.diagnose.facts import computing_gain
 from framework.commands.diagnose.machine_facts import MachineFacts
 from framework.commands.diagnose.machine_rules import (
     RULES,
@@ -16,7 +13,6 @@ from framework.commands.diagnose.machine_rules import (
     swap,
     too_many_threads,
 )
-from framework.commands.diagnose.rules import verdicts_of
 from framework.measure.disk_rate import DiskRate
 from framework.measure.machine_watch import MachineUse, Program
 from tests.commands.diagnose.cases import facts
@@ -61,20 +57,10 @@ def test_threads_are_limited_to_the_cores_by_the_variable_and_the_workers_by_a_k
     assert "16 workers take the same cores" in verdict.says
 
 
-def test_threads_that_do_not_slow_are_no_cause():
-    assert too_many_threads(case(num_threads=16, fewer_threads_gain=1.02)) is None
-
-
 def test_too_many_threads_gain_as_much_as_computing_takes_of_a_step():
     rates = {"compute": 100.0, "whole": 80.0}
     verdict = too_many_threads(case(rates=rates, **MANY))
     assert verdict.gain == pytest.approx(1 / (0.8 / 10 + 0.2))
-
-
-def test_too_many_threads_and_workers_are_said_first():
-    rates = {"compute": 220.0, "whole": 200.0, "wait": 0.1, "prepare": None, "read": None}
-    verdicts = verdicts_of(case(settings={"workers": 16}, rates=rates, **MANY))
-    assert verdicts[0].rule == "too_many_threads"
 
 
 def test_threads_of_opencv_are_switched_off_in_the_users_code():
@@ -89,17 +75,6 @@ def test_other_programs_are_named_with_their_cores():
     assert "blender (17) 1.8" in verdict.says
     assert verdict.gain == pytest.approx(2.0)
     assert "OMP_NUM_THREADS" not in verdict.action
-
-
-def test_beside_other_programs_fewer_threads_are_advised_only_if_they_gain():
-    verdict = other_programs(case(BESIDE, num_threads=4, fewer_threads=2, fewer_threads_gain=1.4))
-    assert "OMP_NUM_THREADS=2" in verdict.action
-    known = {"num_threads": 4, "fewer_threads": 2, "fewer_threads_gain": 1.4}
-    slow = case(BESIDE, **known, fewer_threads_cores=1.4, rates={"whole": 900.0})
-    assert other_programs(slow).gain == pytest.approx(computing_gain(slow, 4.0))
-    assert computing_gain(slow, 4.0) > 2.0
-    on_gpu = replace(slow, machine=replace(slow.machine, gpu="a GPU"))
-    assert other_programs(on_gpu).gain == pytest.approx(2.0)
 
 
 def test_a_quota_is_a_cause_if_it_stops_the_run():
@@ -131,14 +106,6 @@ def test_swapping_is_a_cause_while_training_runs():
     assert "workers.kind=thread" in verdict.action
 
 
-def test_swapping_costs_at_least_the_time_that_preparing_does_not_compute():
-    use = {"swapped_in_bytes": 50_000_000, "stalled_share": 0.05}
-    assert swap(case(use, rates={"prepare_cores": 0.6})).gain == pytest.approx(1 / 0.6)
-    assert swap(case(use, rates={"prepare_cores": 1.2})).gain == pytest.approx(1 / 0.95)
-    faults = {"prepare_cores": 0.7, "prepare_system_cores": 0.2}
-    assert swap(case(use, rates=faults)).gain == pytest.approx(2.0)
-
-
 def test_a_full_control_group_is_named():
     verdict = memory_limit(case(memory_bytes=GB, free_memory_bytes=GB // 50, in_group=True))
     assert "the control group" in verdict.says
@@ -155,37 +122,12 @@ def test_a_store_that_fits_is_staged_into_memory(disk, rule, other):
     assert other(known) is None
 
 
-def test_from_memory_a_record_costs_the_time_that_preparing_computes():
-    """A disk with a limit hides decoding: two threads are no faster, but hold no lock."""
-    rates = {**WAITING, "prepare_two": 80.0, "compute": 10_000.0, "wait": 1.0}
-    known = case(storage=STORE, rates=rates, disk=SLOW_DISK)
-    record_s = 0.2 / 80
-    assert cold_disk(known).gain == pytest.approx(1 / 80 / (record_s / 2), rel=0.01)
-
-
 def test_many_readers_wait_together_and_then_share_the_cores():
     rates = {**WAITING, "compute": 10_000.0, "prepare_cores": 0.8, "wait": 1.0}
     storage = {**STORE, "form": "folder"}
     verdict = cold_disk(case(storage=storage, rates=rates, disk=FAR_DISK))
     record_s = 50e3 / 5e6 * 0.95 / 7 + 0.8 / 80 / 4
     assert verdict.gain == pytest.approx(1 / 80 / record_s, rel=0.05)
-
-
-def test_a_disk_that_answers_late_gets_more_readers_than_cores():
-    known = case(storage={**STORE, "form": "folder"}, rates=WAITING, disk=FAR_DISK)
-    assert cold_disk(known).overrides == ("workers.num=8",)
-    assert 1.5 < cold_disk(known).gain <= known.headroom
-
-
-def test_small_batches_have_fewer_slices_that_can_wait_at_the_same_time():
-    storage = {**STORE, "form": "folder"}
-    gains = [
-        cold_disk(
-            case(storage=storage, rates=WAITING, disk=FAR_DISK, settings={"batch_size": size})
-        ).gain
-        for size in (8, 64)
-    ]
-    assert 1 < gains[0] < gains[1]
 
 
 def test_readers_and_the_step_share_the_cores():

@@ -46,13 +46,6 @@ def test_too_many_threads_are_compared_with_one_per_core(probe):
     assert known["fewer_threads_cores"] > 0
 
 
-def test_beside_other_programs_fewer_threads_are_tried(probe):
-    cores = module.num_cores()
-    with torch_threads(cores):
-        known = module._threads(probe, 0.5, MachineUse(1.0, others_cores=cores))
-    assert known["fewer_threads"] == 1
-
-
 def test_on_fewer_cores_than_the_machine_has_all_are_tried_and_given_back(probe):
     before = os.sched_getaffinity(0)
     if len(before) < 2:
@@ -79,13 +72,6 @@ def test_training_without_the_threads_of_opencv_comes_last(monkeypatch, probe):
     monkeypatch.setattr(probe, "train", train)
     assert module._gain_without_opencv(probe, 1.0, opencv) == 1.5
     assert done == ["train", 0, "train", 16]
-
-
-def test_threads_are_set_back_after_an_error():
-    before = torch.get_num_threads()
-    with pytest.raises(ValueError, match="odd"), torch_threads(before + 1):
-        raise ValueError("odd")
-    assert torch.get_num_threads() == before
 
 
 def test_the_disk_of_a_folder_is_read_by_its_files(tmp_path):

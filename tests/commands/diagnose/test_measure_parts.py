@@ -1,24 +1,18 @@
 from contextlib import closing
 
-import numpy as np
 import pytest
-import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.diagnose import measure_parts
 from framework.commands.diagnose.measure_parts import (
     Setting,
-    free_target,
     gather_facts,
-    machine_of,
     settings_of,
     storage_of,
     storage_of_items,
-    touch,
 )
 from framework.contracts.records import Field, Manifest
-from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from tests.commands.diagnose.setting import setting, write_photos
 from tests.conftest import make_records, write_store
@@ -135,12 +129,6 @@ def test_chunks_and_shards_are_seen(tmp_path):
     assert storage.cached == 1.0
 
 
-def test_the_links_of_a_folder_are_followed_for_its_packed_store_too(tmp_path):
-    photos = write_photos(tmp_path / "photos", count=2)
-    data = {"train": photos, "val": None, "follow_links": str(tmp_path)}
-    assert storage_of(FolderStore(photos), {"data": data}).follow_links == str(tmp_path)
-
-
 def test_the_workers_are_those_that_null_became(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(20))
     probe = setting("data.train=" + path, *SMALL).probe()
@@ -153,34 +141,3 @@ def test_the_workers_are_those_that_null_became(tmp_path):
         None,
         False,
     )
-
-
-def test_a_view_is_counted_by_its_bytes():
-    assert (
-        touch(
-            {"a": torch.zeros(2, 3), "b": [memoryview(b"12345")], "c": [np.zeros((2, 2), np.uint8)]}
-        )
-        == 24 + 5 + 4
-    )
-
-
-@pytest.mark.parametrize(
-    ("there", "wanted"),
-    [
-        ([], "a-packed"),
-        (["a-packed.h5"], "a-packed2"),
-        (["a-packed", "a-packed2.lmdb"], "a-packed3"),
-    ],
-)
-def test_a_new_store_takes_no_others_name(tmp_path, monkeypatch, there, wanted):
-    monkeypatch.chdir(tmp_path)
-    for name in there:
-        (tmp_path / name).touch()
-    assert free_target("a.h5") == wanted
-
-
-def test_this_machine_has_cores_and_memory():
-    machine = machine_of(torch.device("cpu"), 7.0)
-    assert machine.num_cores >= 1
-    assert machine.memory_bytes > 1 << 20
-    assert (machine.gpu, machine.load) == (None, 7.0)

@@ -68,21 +68,9 @@ def test_each_habit_of_a_run_has_a_cost_and_an_interval(run, capsys):
     assert "".join(capsys.readouterr()).count("step") == 0
 
 
-def test_without_validation_data_nothing_is_validated(run):
-    known = measured(run("data.val=null"))
-    assert known.validate_s == 0.0
-    assert "validate_every" not in known.save_every
-
-
 def test_the_sinks_of_services_are_left_out(run):
     known = measured(run("sink=[jsonl,mlflow]"))
     assert known.report_s.keys() == {"jsonl", "slow"}
-
-
-def test_nothing_is_left_behind(run, tmp_path):
-    before = set(Path().rglob("*"))
-    measured(run())
-    assert set(Path().rglob("*")) == before
 
 
 def test_a_run_that_reports_at_every_step_is_as_slow_as_its_sink(run):

@@ -1,5 +1,4 @@
 import shlex
-from dataclasses import replace
 
 import pytest
 
@@ -61,20 +60,11 @@ def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
     assert by_name["computing"][1] == "64.00"  # ms a step of 64 records at 1,000 records/s
 
 
-def test_half_a_batch_takes_half_the_time_of_a_step_at_its_rate():
-    rows = part_rows(facts(rates={"other": 500.0}))
-    assert next(row for row in rows if row[0] == "computing 32 records a step")[2] == "64.00"
-
-
 def test_the_machine_and_the_store_are_described():
     machine, store = fact_lines(facts())
     assert "4 cores" in machine
     assert "photos" in store
     assert "300 x 400" in store
-
-
-def test_a_run_without_a_store_names_none():
-    assert "photos" not in fact_lines(replace(facts(), storage=None))[-1]
 
 
 @pytest.mark.parametrize(("count", "lines"), [(0, 1), (3, 5), (MOST_SYNCS + 2, MOST_SYNCS + 3)])

@@ -26,13 +26,6 @@ def test_the_cause_comes_first_then_the_spans_then_the_advice(capsys):
     assert "paceline train parallel=ddp parallel.sync_batch_norm=false" in out
 
 
-def test_without_a_cause_there_is_the_table_alone(capsys):
-    out = shown(capsys)
-    assert "Ranks limit" not in out
-    assert "what to do" not in out
-    assert "forward" in out
-
-
 def test_all_figures_are_plain_values():
     facts = rank_facts(late=LATE)
     verdicts = rank_verdicts(facts)

@@ -7,7 +7,7 @@ from framework.commands.diagnose.python_rules import (
     python_in_objective,
     python_in_transform,
 )
-from tests.commands.diagnose.cases import CUDA, FINE, facts
+from tests.commands.diagnose.cases import FINE, facts
 
 LINE = PythonLine("objective", "/code/loss.py", 7, "__call__", "total += x.item()", 0.6)
 PARTS_OF = {
@@ -42,14 +42,6 @@ def test_a_rule_speaks_where_python_takes_much(rule, changes, share):
         assert verdict.edit
         assert verdict.gain > 1
         assert verdict.parts == PARTS_OF[rule.__name__]
-
-
-@pytest.mark.parametrize(
-    "rule", [python_in_augment, python_in_model, python_in_objective, python_in_transform]
-)
-def test_nothing_is_said_of_what_was_not_sampled(rule):
-    assert rule(facts(**OF_FUNCTION)) is None
-    assert rule(facts(**OF_FUNCTION, python=HostPython({}, 0.0))) is None
 
 
 def test_the_gain_without_the_function_is_measured_if_it_can_be():
@@ -106,15 +98,3 @@ def test_without_the_model_s_python_a_step_takes_what_its_operators_take_alone(r
     python = HostPython({"model": 0.7}, rest_s=rest)
     verdict = python_in_model(facts(python=python, rates=rates))
     assert verdict.gain == pytest.approx(64 / left_s, rel=0.02)
-
-
-def test_without_an_augment_a_step_takes_what_computing_takes_alone():
-    python = HostPython({"augment": 0.7})
-    rates = {"whole": 1000.0, "wait": 0.0, "compute": 10_000.0, "loader": 1e6, "prepare": 1e6}
-    # Steps of 64 ms: 19.2 ms beside the Python, where computing alone takes 6.4 and copying 3.2.
-    without = python_in_augment(facts(python=python, rates=rates))
-    rates["spans_s"] = {"copy": 0.048, "forward": 0.016}
-    verdict = python_in_augment(facts(python=python, rates=rates))
-    assert without.gain == pytest.approx(64 / 19.2, rel=0.01)
-    assert verdict.gain == pytest.approx(64 / (6.4 + 3.2), rel=0.02)
-    assert python_in_augment(facts(python=python, rates=rates, machine=CUDA)).gain < verdict.gain

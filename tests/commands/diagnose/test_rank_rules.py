@@ -17,11 +17,6 @@ def cause(**changes):
     return verdict and verdict.rule
 
 
-def test_ranks_that_do_not_wait_are_not_spoken_of():
-    assert rules() == []
-    assert cause() is None
-
-
 def test_a_late_rank_is_the_cause_and_the_gain_is_what_the_others_lost():
     (verdict,) = rank_verdicts(rank_facts(late=LATE))
     assert cause(late=LATE) == "slow_rank"
@@ -45,11 +40,6 @@ def test_a_rank_with_more_work_is_not_slow_but_uneven():
     assert cause(**changes) == "uneven_ranks"
 
 
-def test_ranks_that_take_turns_with_even_work_have_no_cause():
-    assert rules(waiting_share=0.3) == []
-    assert rules(waiting_share=0.05, step_work=2.0) == []
-
-
 def test_what_the_exchange_of_gradients_costs_is_measured():
     (verdict,) = rank_verdicts(rank_facts(exchange_share=0.3, unsynced_s=0.05))
     assert verdict.rule == "slow_collectives"
@@ -64,11 +54,6 @@ def test_exchanges_that_are_not_of_gradients_are_those_of_batch_norm():
     assert verdict.overrides == ("parallel.sync_batch_norm=false",)
     (verdict,) = rank_verdicts(rank_facts(**changes))
     assert not verdict.overrides
-
-
-def test_the_largest_loss_is_the_cause():
-    assert cause(late=LATE, exchange_share=0.5) == "slow_collectives"
-    assert cause(late=LATE, exchange_share=0.3) == "slow_rank"
 
 
 def test_a_small_loss_is_advice_but_no_cause():

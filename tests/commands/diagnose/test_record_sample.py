@@ -1,5 +1,3 @@
-import os
-
 from framework.commands.diagnose.record_sample import pack_all, write_sample
 from framework.commands.diagnose.verdict import Repack
 from framework.store.open_store import open_store
@@ -35,12 +33,3 @@ def test_all_is_packed_to_where_the_advice_says(tmp_path):
     assert [
         open_store(str(tmp_path / name)).manifest.num_records for name in ("t.lmdb", "v.lmdb")
     ] == [20, 20]
-
-
-def test_links_are_followed_as_in_training(tmp_path):
-    photos = write_photos(tmp_path / "photos", count=8)
-    os.mkdir(tmp_path / "links")
-    os.symlink(f"{photos}/0", tmp_path / "links" / "0")
-    target = str(tmp_path / "t")
-    pack_all(Repack("folder", str(tmp_path / "links"), target, follow_links=str(tmp_path)))
-    assert open_store(f"{target}.h5").manifest.num_records == 4

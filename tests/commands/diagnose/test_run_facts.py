@@ -29,13 +29,3 @@ def test_shares_are_of_a_run_with_all_that_it_does():
     )
     assert run.costs_s == pytest.approx({"validating": 0.01, "saving": 0.01, "reporting": 0.01})
     assert run.shares(0.01) == pytest.approx(dict.fromkeys(run.costs_s, 0.25))
-
-
-def test_only_some_saves_write_the_weights():
-    every = {"validate_every": 100, "checkpoint.every_steps": 10, "checkpoint.every_s": 20}
-    run = RunFacts(100, save_s=0.5, weights_s=2.0, save_every=every)
-    assert run.costs_s["saving"] == pytest.approx(0.5 / 10 + 2.0 / 100)
-
-
-def test_a_run_that_does_nothing_beside_its_steps_has_no_shares():
-    assert sum(RunFacts(10).shares(0.1).values()) == 0.0

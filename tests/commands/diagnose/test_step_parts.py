@@ -1,6 +1,6 @@
 import pytest
 
-from framework.commands.diagnose.step_parts import headline, shares_of, times
+from framework.commands.diagnose.step_parts import headline, shares_of
 from framework.commands.diagnose.verdict import Verdict
 from tests.commands.diagnose.cases import FINE, facts
 
@@ -37,10 +37,3 @@ def test_the_headline_names_the_largest_part_first():
     assert headline({"wait": 0.98, "forward": 0.02}) == (
         "Data limits training: waiting for data takes 98 % of a step."
     )
-
-
-@pytest.mark.parametrize(
-    ("factor", "text"), [(1.26, "1.3 times"), (9.9, "9.9 times"), (99.6, "100 times")]
-)
-def test_a_factor_is_said_in_times(factor, text):
-    assert times(factor) == text

@@ -37,13 +37,6 @@ def test_an_objective_that_calls_the_model_twice_is_not_left_out(tmp_path, monke
     assert sleeps_without(tmp_path, monkeypatch, TWICE)[0] is None
 
 
-def test_the_objective_of_a_compiled_model_is_not_left_out(tmp_path, monkeypatch):
-    with sleepy_probe(tmp_path, monkeypatch) as probe:
-        parts = training_parts(probe.assembly)
-        probe.config["compile"] = True
-        assert step_without_objective(probe, parts, 0.0) is None
-
-
 def test_operators_and_update_are_repeated_without_the_model_s_python(tmp_path, monkeypatch):
     calls = Counter()
     with sleepy_probe(tmp_path, monkeypatch, **SECONDS) as probe:
@@ -70,14 +63,6 @@ def test_layers_and_long_operators_are_no_python(tmp_path, monkeypatch, took_s, 
             parts.model(probe.batch()["image"])
     names = [call.func.__name__ for call in operators.calls]
     assert [name for name in names if name in ("ones", "linear", "mean", "flatten")] == kept
-
-
-@pytest.mark.parametrize(("words", "compiled"), [(TWICE, False), ([], True)])
-def test_operators_of_such_models_are_not_repeated(tmp_path, monkeypatch, words, compiled):
-    with sleepy_probe(tmp_path, monkeypatch, words) as probe:
-        parts = training_parts(probe.assembly)
-        probe.config["compile"] = compiled
-        assert operators_s(probe, parts, 0.0) is None
 
 
 def test_a_backward_pass_that_cannot_be_repeated_is_not_measured(tmp_path, monkeypatch):

@@ -1,9 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
 from framework.commands.diagnose.storage_rules import (
-    RULES,
     decode_jpeg,
     decode_other,
     decode_png,
@@ -26,7 +23,6 @@ WEBP = {"codec": "webp"}
 TINY_FILES = {"record_bytes": 2e3, "even": True, "image_size": (32, 32)}
 SMALL = {"settings": {"transform": "resize", "size": (224, 224)}}
 CHUNKED = {"form": "hdf5", "encoding": "raw", "image_size": None, "chunk_records": 256}
-COLD = {"form": "hdf5", "cached": 0.1, "disk": "rotating"}
 JPEG_OF_256 = {"encode": "jpeg", "resize": 256}
 RAW_OF_224 = {"encode": "raw", "size": [224, 224], "layout": "hwc"}
 
@@ -138,21 +134,10 @@ def test_crops_of_large_even_images_are_packed_as_pixels_of_the_size_that_they_n
     assert no_room.disk_bytes < 0.2 * verdict.disk_bytes
 
 
-def test_crops_that_keep_the_scale_need_the_whole_image():
-    crop = {"transform": "random_crop", "size": (224, 224)}
-    assert repack_smaller(facts(storage={"image_size": (3000, 4000)}, settings=crop)) is None
-
-
 def test_a_folder_is_packed_from_files_and_a_store_from_a_store():
     assert pack_folder(facts()).repack.source == "folder"
     assert pack_folder(facts(storage={"follow_links": "/data"})).repack.follow_links == "/data"
     assert repack_contiguous(facts(storage=CHUNKED)).repack.source == "store"
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_needs_a_store_and_its_rates(rule):
-    assert rule(facts(rates={"prepare": None, "read": None})) is None
-    assert rule(replace(facts(), storage=None)) is None
 
 
 ITEMS = {"form": "dataset", "encoding": "raw", "image_size": None, "pack_words": "paceline pack x"}

@@ -45,16 +45,6 @@ def test_without_a_validation_set_there_is_one_command():
     ]
 
 
-def test_an_advice_without_a_store_is_its_overrides():
-    assert Verdict("r", "s", "w", 2.0, ("a=1",)).words == ["a=1"]
-
-
-def test_links_are_followed_as_in_training():
-    repack = Repack("folder", "photos", "packed", follow_links="/my data")
-    assert 'input.follow_links="/my data"' in repack.commands()[0]
-    assert not any("follow_links" in word for word in REPACK.commands()[0])
-
-
 def test_several_validation_sets_are_packed_one_by_one():
     val = {"val.a": "a", "val.b": "b"}, {"val.a": "a-packed", "val.b": "b-packed"}
     repack = Repack("folder", "photos", "packed", "hdf5", {}, *val)

@@ -61,15 +61,6 @@ def test_another_store_is_evaluated_whole_and_the_run_stays_as_it_was(folder):
     assert sorted(path.name for path in Path("run").rglob("*")) == before
 
 
-def test_a_store_of_another_format_gives_the_same(folder):
-    packed = paceline(
-        "pack", "input=store", "input.path=digits/val.h5", "output=lmdb", "output.path=v.lmdb"
-    )
-    assert packed.code == 0
-    evaluated("data.val=v.lmdb", "worst=0", "weights=last")
-    assert result()["sets"]["val"]["means"] == summary_of(folder / "run")["val"]
-
-
 def test_several_sets_are_evaluated_by_name(folder):
     evaluated("data.val={clean: digits/val.h5, seen: digits/train.h5}", "limit=100", "worst=2")
     sets = result()["sets"]
@@ -115,12 +106,6 @@ def test_images_of_several_sizes_are_validated_and_evaluated_one_by_one(tmp_path
     evaluated("weights=last")
     assert result()["sets"]["val"]["means"] == summary_of(Path("run"))["val"]
     assert len(result()["sets"]["val"]["worst"]) == 12
-
-
-def test_a_selection_cuts_other_data(folder):
-    evaluated("data.val=digits/val.h5", "select=label in [3, 5]", "worst=0")
-    counts = {row["name"]: row["count"] for row in result()["sets"]["val"]["classes"]}
-    assert {name for name, count in counts.items() if count} == {"3", "5"}
 
 
 def test_pictures_and_the_page_are_beside_the_figures(folder):

@@ -21,10 +21,6 @@ REPORTS = (
 )
 
 
-def test_a_number_is_the_step():
-    assert choose_step("20", history()) == 20
-
-
 @pytest.mark.parametrize(
     ("text", "first"), [("max:loss", 6), ("min:loss", 11), ("min:accuracy", 1), ("nan", 11)]
 )
@@ -57,8 +53,3 @@ def test_a_run_that_diverged_is_searched_after_its_last_report():
 def test_what_names_no_step_is_said(text, number):
     with pytest.raises(ConfigError, match=f"C{number}"):
         choose_step(text, history(*REPORTS[:2]))
-
-
-def test_a_run_without_reports_cannot_be_searched():
-    with pytest.raises(ConfigError, match="C343"):
-        choose_step("max:loss", history())

@@ -66,18 +66,6 @@ def test_what_cannot_be_replayed_is_said_in_one_line(run, words, number):
     assert not Path("outputs/replay").exists()
 
 
-@pytest.mark.slow
-def test_a_step_of_two_processes_with_virtual_ranks_is_repeated_by_one(tmp_path):
-    words = ("parallel=virtual", "parallel.virtual_ranks=4", "workers.num=0")
-    known = known_run(tmp_path, *words)
-    for step in (1, 6, 11):
-        done = paceline("replay", "run", f"step={step}")
-        assert done.code == 0, done.err
-        result = json.loads((known.path / f"replay/step_{step}/replay.json").read_text())
-        assert result["weights"] == known.weights[step]
-        assert result["means"]["loss"] == known.losses[step]
-
-
 def replayed_by_command(run: Path, step: int | str) -> dict:
     done = paceline("replay", str(run), f"step={step}")
     assert done.code == 0, done.err
@@ -136,16 +124,3 @@ def test_a_run_whose_ranks_changed_is_repeated_from_a_state_between(tmp_path):
         path.unlink()
     assert replayed_by_command(known.path, 3)["weights"] == known.weights[3]
     assert is_one_error_line(paceline("replay", "run", "step=7"), "C344")
-
-
-@pytest.mark.slow
-def test_a_run_of_two_ranks_that_was_resumed_is_repeated_part_by_part(tmp_path):
-    words = ("parallel=ddp", "parallel.num_processes=2", "workers.num=0")
-    known = known_run(tmp_path, *words, "epochs=1")
-    assert paceline("train", "resume=run", "epochs=3", cwd=tmp_path).code == 0
-    for path in (known.path / "checkpoints").glob("step-*.pt"):
-        path.unlink()
-    result = replayed_by_command(known.path, 11)
-    assert result["from_step"] == 0
-    assert result["repeated_reports"] == list(range(1, 13))
-    assert not result["differing_reports"]

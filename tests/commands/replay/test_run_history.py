@@ -47,9 +47,3 @@ def test_a_resumed_run_has_parts(tmp_path):
     history = read_history(tmp_path)
     assert history.attempt_at(4) == Attempt(0, "resolved.json", 2)
     assert history.attempt_at(5) == Attempt(5, "resolved.1.json", None)
-
-
-def test_the_name_of_a_configuration_does_not_lead_out_of_the_run(tmp_path):
-    parts = [{"step": 0, "config": "../resolved.json"}, 3]
-    (tmp_path / "run.json").write_text(json.dumps({"starts": parts}))
-    assert read_history(tmp_path).attempts == (Attempt(0, "resolved.json"),)

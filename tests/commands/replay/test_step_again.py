@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from framework.commands.replay.run_history import Attempt
-from framework.commands.replay.step_again import num_ranks
 from framework.errors import ConfigError, DataError
 from tests.cli.command import paceline
 from tests.commands.replay.replayed_runs import (
@@ -154,29 +152,3 @@ def test_a_store_that_has_changed_is_refused(tmp_path):
     (tmp_path / "digits" / "train.h5").write_bytes((tmp_path / "digits" / "val.h5").read_bytes())
     with pytest.raises(DataError, match="D340"):
         replayed(known.path, 6)
-
-
-@pytest.mark.parametrize(
-    ("target", "recorded", "ranks"),
-    [
-        ("none.No", 1, 0),
-        ("dp.DP", 1, 0),
-        ("virtual.Virtual", 4, 1),
-        ("ddp.DDP", None, 6),
-        ("fsdp.FSDP", 8, 8),  # torchrun started other ranks than the configuration says
-    ],
-)
-def test_a_step_is_repeated_by_as_many_ranks_as_took_it(target, recorded, ranks):
-    parallel = {"_target_": f"framework.parallel.{target}", "num_processes": 2, "num_nodes": 3}
-    assert num_ranks({"parallel": parallel}, Attempt(0, "resolved.json", recorded)) == ranks
-
-
-def test_a_state_that_was_cut_short_is_reported(tmp_path):
-    known = known_run(tmp_path, "workers.num=0")
-    state = known.path / "checkpoints" / "step-00000004.pt"
-    state.write_bytes(state.read_bytes()[:-100])
-    said = []
-    own = replayed(known.path, 6, say=said.append)
-    assert own["from_step"] == 0
-    assert own["weights"] == known.weights[6]
-    assert "note: step-00000004.pt is damaged, and no step starts from it" in said

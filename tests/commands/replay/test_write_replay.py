@@ -4,12 +4,11 @@ import json
 import math
 
 import cv2
-import pytest
 import torch
 
 from framework.commands.replay.step_again import ReplayedStep
 from framework.commands.replay.watched_steps import WatchedPass
-from framework.commands.replay.write_replay import as_pixels, batch_pictures, write_replay
+from framework.commands.replay.write_replay import as_pixels, write_replay
 from framework.contracts.records import Manifest
 from framework.objective.classify import Classify
 
@@ -58,25 +57,8 @@ def test_records_stand_with_the_highest_loss_first(tmp_path):
     assert "dog" in (folder / "replay.html").read_text()
 
 
-def test_losses_that_are_not_known_are_empty(tmp_path):
-    done = passed([1.0, 2.0])
-    done.losses = None
-    objective = Classify("image", "label", 0.0)
-    folder = write_replay(ReplayedStep(dict(FACTS), [done], Records(), objective), tmp_path)
-    written = json.loads((folder / "replay.json").read_text())
-    assert [record["loss"] for record in written["records"]] == [None, None]
-
-
 def test_floats_are_stretched_by_channel_and_what_is_not_finite_is_black():
     images = torch.zeros(2, 1, 2, 2)
     images[0, 0] = torch.tensor([[-1.0, 0.0], [1.0, math.nan]])
     assert as_pixels(images)[0, 0].tolist() == [[0, 128], [255, 0]]
     assert not as_pixels(torch.full((1, 3, 2, 2), math.nan)).any()
-
-
-@pytest.mark.parametrize(
-    "values", [torch.zeros(2, 5, 4, 4), torch.zeros(2, 3), torch.zeros(2, 3, 1, 1)]
-)
-def test_what_is_no_image_is_not_drawn(values):
-    done = WatchedPass({"index": torch.arange(2), "x": values})
-    assert batch_pictures([done], [0, 1]) == {}

@@ -13,13 +13,6 @@ def test_repeats_of_a_cell_are_one_run_with_their_median(tmp_path):
     assert run.facts["machine.processor"] == MACHINE["processor"]
 
 
-def test_many_repeats_tell_the_spread_themselves(tmp_path):
-    lines = [
-        cell(rate, repeat, data="hdf5") for repeat, rate in enumerate((100.0, 90.0, 130.0, 95.0))
-    ]
-    assert read_bench(make_bench(tmp_path / "b.jsonl", lines))[0].rates == (100, 90, 130, 95)
-
-
 def test_cells_that_cannot_be_or_failed_say_why(tmp_path):
     lines = [
         cell(100.0, data="a"),
@@ -64,22 +57,3 @@ def test_what_does_not_begin_as_a_bench_is_none(tmp_path, text):
     (tmp_path / "x.jsonl").write_text(text + "\n")
     assert not is_bench(tmp_path / "x.jsonl")
     assert is_bench(make_bench(tmp_path / "b.jsonl", []))
-
-
-def test_cells_of_a_bench_that_was_stopped_are_not_forgotten(tmp_path):
-    path = make_bench(
-        tmp_path / "b.jsonl", [cell(100.0, data="b")], cells=[{"data": "a"}, {"data": "b"}]
-    )
-    assert [(run.choices["data"], run.status) for run in read_bench(path)] == [
-        ("a", "unfinished"),
-        ("b", "finished"),
-    ]
-
-
-def test_rates_keep_their_rounds(tmp_path):
-    lines = [
-        cell(100.0, 3, data="a"),
-        {"cell": {"data": "a"}, "repeat": 4, "failed": "x"},
-        cell(50.0, 7, data="a"),
-    ]
-    assert read_bench(make_bench(tmp_path / "b.jsonl", lines))[0].rounds == {3: 100.0, 7: 50.0}

@@ -2,12 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from framework.commands.report.bench_file import read_bench
 from framework.commands.report.card import cards
 from framework.commands.report.read_run import read_run
 from framework.commands.report.recorded_run import RecordedRun
 from framework.contracts.rank_spans import LateRank, RankReport
-from tests.commands.report.runs import cell, lines_of, make_bench, make_run
+from tests.commands.report.runs import make_run
 
 RANKS = RankReport(2, {}, LateRank(1, "forward", 0.98, 0.0309, 0.56, 0.0))
 
@@ -75,14 +74,6 @@ def shown(runs):
     return {card.title: card for card in cards(runs, [run.name for run in runs])}
 
 
-def test_the_factor_is_that_of_the_medians_that_were_tested():
-    plain = made("plain", [20.0, 99.0, 100.0, 101.0, 102.0, 103.0], loads=[1.5])
-    fastest = shown([*plain, *made("stream", [110.0, 111.0, 112.0, 113.0, 160.0])])["Fastest"]
-    assert fastest.value == "stream"
-    assert fastest.detail.startswith("112 records/s, 1.11 times the slowest, plain,")
-    assert "1 beside busy programs left out" in fastest.detail
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -93,12 +84,6 @@ def test_the_factor_is_that_of_the_medians_that_were_tested():
 def test_other_parts_and_other_machines_are_not_compared(first, second):
     runs = [*made("plain", [1.0] * 5, **first), *made("stream", [9.0] * 5, **second)]
     assert {"Fastest", "Speed"}.isdisjoint(shown(runs))
-
-
-def test_runs_of_other_code_are_no_repeats():
-    old = made("plain", [100.0, 101.0, 102.0, 103.0, 104.0], facts={"git": "a"})
-    new = made("plain", [110.0, 111.0, 112.0, 113.0, 114.0], facts={"git": "b"})
-    assert "112 records/s, 1.10 times the slowest" in shown([*old, *new])["Fastest"].detail
 
 
 def test_runs_of_one_choice_after_those_of_another_prove_nothing():
@@ -146,22 +131,6 @@ def test_runs_that_learned_differently_are_not_called_the_same(tmp_path):
     )
     assert by_title["Learned"].value == "2 ways"
     assert by_title["Lowest validation loss"].detail == "a"
-
-
-def test_only_the_best_of_runs_that_all_learned_differently_is_reported(tmp_path):
-    by_title = of([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines_of(seed=9.0))])
-    assert "Learned" not in by_title
-    assert by_title["Lowest validation loss"].detail == "b"
-
-
-def test_a_bench_of_loaders_is_not_said_to_wait(tmp_path):
-    path = make_bench(
-        tmp_path / "b.jsonl", [cell(1.0, data="a"), cell(2.0, data="b")], what="loader"
-    )
-    runs = read_bench(path)
-    by_title = {card.title: card for card in cards(runs, ["a", "b"])}
-    assert by_title["Cells"].value == "2"
-    assert "Waiting for data" not in by_title
 
 
 def test_a_failed_run_says_why(tmp_path):

@@ -1,5 +1,4 @@
 import cv2
-import matplotlib as mpl
 import numpy as np
 
 from framework.commands.report.chart import PNG_DPI, fitted, inlined
@@ -29,15 +28,6 @@ def test_pictures_are_pictures(tmp_path):
         assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20
 
 
-def test_the_user_s_own_style_changes_nothing_and_is_not_changed(tmp_path, monkeypatch):
-    paths = make_sweep(tmp_path)
-    before = drawn(paths)
-    monkeypatch.setitem(mpl.rcParams, "text.usetex", True)
-    monkeypatch.setitem(mpl.rcParams, "lines.linewidth", 9.0)
-    assert drawn(paths) == before
-    assert mpl.rcParams["lines.linewidth"] == 9.0
-
-
 def test_nothing_in_it_points_elsewhere():
     text = inlined(FILE, "spans", "a title", {})
     assert "http" not in text
@@ -49,15 +39,3 @@ def test_colors_follow_the_page_and_text_stays_as_it_is():
     text = inlined(FILE, "spans", "a title", {})
     assert 'style="fill: var(--blue)"' in text
     assert f"<text>fill: {COLORS['blue'][0]} 1.23456 &lt;script&gt;</text>" in text
-
-
-def test_parts_have_names_and_names_are_escaped():
-    text = inlined(FILE, "spans", "<b> & more", {"bar-1": "<script>alert(1)</script>"})
-    assert "<g><title>&lt;script&gt;alert(1)&lt;/script&gt;</title>" in text
-    assert 'role="img" aria-labelledby="title-spans"' in text
-    assert '<title id="title-spans">&lt;b&gt; &amp; more</title>' in text
-    assert 'viewBox="0 0 420 300"' in text
-
-
-def test_coordinates_have_two_digits():
-    assert 'd="M 1.23 7"' in inlined(FILE, "spans", "a title", {})

@@ -33,25 +33,12 @@ def test_runs_are_called_by_what_differs():
     assert labels(runs) == ["hdf5 · lr=0.1", "lmdb · lr=0.2"]
 
 
-def test_runs_that_differ_in_nothing_are_called_by_their_directories():
-    assert labels([run("one"), run("two")]) == ["one", "two"]
-    assert labels([run("one"), run("one")]) == ["one #0", "one #1"]
-
-
 def test_no_two_runs_have_one_name():
     assert labels([run("x", data="hdf5"), run("y", data="hdf5"), run("z", data="lmdb")]) == [
         "hdf5 (x)",
         "hdf5 (y)",
         "lmdb",
     ]
-
-
-def test_what_is_not_known_is_not_in_a_name():
-    assert labels([run("x", data="hdf5"), run("y", model="big"), run("z")]) == ["hdf5", "big", "z"]
-
-
-def test_words_that_say_nothing_keep_their_key():
-    assert labels([run(shuffle="true"), run(shuffle="false")]) == ["shuffle=true", "shuffle=false"]
 
 
 def test_what_was_not_asked_for_is_what_the_configuration_has():
@@ -116,12 +103,6 @@ def test_runs_that_learned_the_same_are_found():
     assert alike(runs) == [[0, 3], [1], [4]]
 
 
-def test_few_runs_have_a_color_each():
-    each, legend = looks([run(data="a"), run(data="b")], ["a", "b"], 8, 4)
-    assert each == [Look(0), Look(1)]
-    assert legend == [("a", Look(0)), ("b", Look(1))]
-
-
 def test_of_many_runs_color_and_dash_tell_a_choice_each():
     runs = [
         run(loader=loader, data=data, seed=str(seed))
@@ -132,9 +113,3 @@ def test_of_many_runs_color_and_dash_tell_a_choice_each():
     each, legend = looks(runs, [str(number) for number in range(60)], 8, 4)
     assert (each[0], each[10], each[30]) == (Look(0, 0), Look(1, 0), Look(0, 1))
     assert [text for text, _ in legend] == ["data=a", "data=b", "data=c", "loader=x", "loader=y"]
-
-
-def test_without_a_choice_that_distinguishes_many_there_is_no_legend():
-    each, legend = looks([run(seed=str(seed)) for seed in range(20)], [""] * 20, 8, 4)
-    assert not legend
-    assert len(set(each)) == 20

@@ -1,8 +1,7 @@
 import pytest
 
-from framework.commands.report.curves import metric_names
 from framework.commands.report.read_run import read_run
-from tests.commands.report.runs import drawn, lines_of, make_run, make_sweep
+from tests.commands.report.runs import drawn, lines_of, make_run
 
 
 def test_losses_that_are_not_finite_are_counted_not_drawn(tmp_path):
@@ -18,22 +17,6 @@ def test_losses_that_are_not_finite_are_counted_not_drawn(tmp_path):
     assert "loss-over-steps" not in drawn([make_run(tmp_path / "b", lines=only)])
 
 
-def test_long_curves_say_how_they_are_thinned(tmp_path):
-    lines = [
-        {"step": s, "split": "train", "loss": 1 / s, "lr": 1, "wait_s": 0.1} for s in range(1, 5001)
-    ]
-    chart = drawn([make_run(tmp_path / "a", lines=lines)])["loss-over-steps"]
-    assert "more than 600 points (1 here) are drawn in 240 columns" in chart.caption
-    assert len(chart.svg) < 60_000
-
-
-def test_runs_that_learned_the_same_share_a_striped_line(tmp_path):
-    charts = drawn(make_sweep(tmp_path))
-    assert "stroke-dasharray: 6,12; stroke-dashoffset: 6" in charts["loss-over-steps"].svg
-    assert "striped in several colors" in charts["loss-over-steps"].caption
-    assert "striped" not in charts["loss-over-seconds"].caption
-
-
 def test_a_metric_may_have_any_name(tmp_path):
     lines = [
         {"step": s, "split": "train", "loss": 1.0, "../$<b>": 2.0 + s, "lr": 1, "wait_s": 1.0}
@@ -44,19 +27,6 @@ def test_a_metric_may_have_any_name(tmp_path):
     assert "<b>" not in charts["_____b_1-over-steps"].svg
 
 
-def test_loss_is_the_first_metric(tmp_path):
-    lines = [{"step": 1, "split": "val", "psnr": 1.0, "loss": 1.0, "lr": 1}]
-    assert metric_names([read_run(make_run(tmp_path / "a", lines=lines))]) == ["loss", "psnr"]
-
-
-def test_metrics_whose_names_differ_in_harmful_letters_have_files_of_their_own(tmp_path):
-    lines = [
-        {"step": s, "split": "train", "a/b": 1.0, "a.b": 2.0, "lr": 1, "wait_s": 1.0}
-        for s in (1, 2)
-    ]
-    assert len(drawn([make_run(tmp_path / "a", lines=lines)])) == 5
-
-
 @pytest.mark.parametrize("value", [1e308, -1e308, 1e-320, 0.0, -1.0])
 def test_any_value_can_be_looked_at(tmp_path, value):
     lines = [
@@ -64,23 +34,6 @@ def test_any_value_can_be_looked_at(tmp_path, value):
         for s, v in enumerate((value, 1.0, 2.0), 1)
     ]
     assert "loss-over-steps" in drawn([make_run(tmp_path / "a", lines=lines)], png=True)
-
-
-def test_a_loss_over_decades_has_a_logarithmic_axis_that_says_so(tmp_path):
-    lines = [
-        {"step": s, "split": "train", "loss": 10.0**-s, "lr": 1, "wait_s": 0.1} for s in range(1, 5)
-    ]
-    svg = drawn([make_run(tmp_path / "a", lines=lines)])["loss-over-steps"].svg
-    assert "loss, mean per record, log" in svg
-    assert all(f">{text}</text>" in svg for text in ("0.1", "0.01", "0.001"))
-
-
-def test_many_runs_without_a_telling_choice_are_named_by_pointing(tmp_path):
-    chart = drawn(
-        [make_run(tmp_path / str(n), (f"seed={n}",), lines=lines_of(20, seed=n)) for n in range(12)]
-    )["loss-over-steps"]
-    assert "Point at a line for its name." in chart.caption
-    assert "<title>seed=11, training</title>" in chart.svg
 
 
 def test_each_validation_set_has_a_line_of_its_own(tmp_path):
@@ -107,8 +60,3 @@ def test_a_tuned_run_shows_its_workers_and_its_waiting(tmp_path):
     assert "workers (auto) over steps" in titles
     assert "waiting (auto) over seconds" in titles
     assert not [name for name in drawn([make_run(tmp_path / "b")]) if "auto" in name]
-
-
-def test_workers_that_never_changed_are_not_drawn(tmp_path):
-    lines = [{**line, "tuning": {"num_workers": 2}} for line in lines_of()]
-    assert not [name for name in drawn([make_run(tmp_path / "a", lines=lines)]) if "auto" in name]

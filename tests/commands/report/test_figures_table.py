@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 
 from framework.commands.report.compare_runs import relative
@@ -45,13 +44,6 @@ def test_every_run_has_a_row_and_sorts_by_numbers(tmp_path):
     assert [cell.mark for cell in column(table, "status")] == ["finished", "finished", "failed"]
 
 
-def test_columns_that_no_run_has_are_left_out(tmp_path):
-    runs, names = two(tmp_path)
-    titles = [title for title, _ in runs_table(runs, names, relative(runs, "first")).columns]
-    assert "repeats" not in titles
-    assert "val loss" in titles
-
-
 def test_spans_tell_mean_share_and_quantiles(tmp_path):
     runs, names = two(tmp_path)
     cells = column(spans_table(runs, names), "forward")
@@ -69,26 +61,6 @@ def test_stages_and_usage_are_reported_as_the_summary_names_them(tmp_path):
     assert not resources_table(
         [read_run(make_run(tmp_path / "killed", code=None))], ["killed"]
     ).rows
-
-
-def test_a_metric_that_is_no_number_any_more_sorts_last(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "summary.json").write_text('{"val": {"loss": NaN}, "steps": 1}')
-    runs = [read_run(tmp_path / "a"), read_run(make_run(tmp_path / "b"))]
-    cell = column(runs_table(runs, ["a", "b"], relative(runs, "first")), "val loss")[0]
-    assert math.isnan(runs[0].val["loss"])
-    assert (cell.text, cell.sort) == ("nan", None)
-
-
-def test_the_best_is_reported_if_it_is_not_the_last(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "summary.json").write_text(
-        '{"val": {"loss": 0.5}, "best": {"loss": 0.25, "step": 3}, "steps": 9}'
-    )
-    runs = [read_run(tmp_path / "a")]
-    assert column(runs_table(runs, ["a"], relative(runs, "first")), "val loss")[0].details == (
-        "best 0.25",
-    )
 
 
 def test_each_slow_record_has_a_row(tmp_path):

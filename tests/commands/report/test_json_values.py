@@ -1,6 +1,3 @@
-import json
-import math
-
 import pytest
 
 from framework.commands.report.json_values import (
@@ -9,8 +6,6 @@ from framework.commands.report.json_values import (
     flat,
     load,
     number,
-    numbers,
-    positive,
     shown,
 )
 
@@ -21,15 +16,6 @@ from framework.commands.report.json_values import (
 )
 def test_only_numbers_are_numbers(value, wanted):
     assert number(value) == wanted
-
-
-@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "3"])
-def test_what_is_not_above_zero_is_no_rate(value):
-    assert positive(value) is None
-
-
-def test_numbers_leaves_out_what_is_none():
-    assert numbers({"a": 1, "b": "x", "c": None, "d": 0.5}) == {"a": 1.0, "d": 0.5}
 
 
 def test_leaves_have_dotted_names():
@@ -47,11 +33,6 @@ def test_a_file_that_holds_no_object_is_empty(tmp_path, text):
     (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
     assert load(tmp_path / "a.json") == {}
     assert load(tmp_path / "absent.json") == {}
-
-
-def test_a_file_that_holds_an_object_is_read(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps({"a": 1}))
-    assert load(tmp_path / "a.json") == {"a": 1}
 
 
 def test_what_is_shown_is_one_line_of_letters_and_not_endless():

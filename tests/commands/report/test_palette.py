@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from framework.commands.report.palette import COLORS, OF_RUN, OF_SPAN, of_run, of_span
+from framework.commands.report.palette import COLORS, OF_RUN, OF_SPAN
 
 SEEN = {
     "all colors": np.eye(3),
@@ -76,9 +76,3 @@ def test_text_and_lines_stand_out_from_the_page(page):
     assert contrast(COLORS["muted"][page], paper) > 4.5
     assert contrast(COLORS["blue"][page], paper) > 4.5  # links
     assert all(contrast(COLORS[name][page], paper) > 2.2 for name in OF_RUN)
-
-
-def test_light_colors_differ_and_every_number_has_one():
-    assert len({light for light, _ in COLORS.values()}) == len(COLORS)
-    assert of_run(0) == of_run(len(OF_RUN))
-    assert of_span("no such span") == COLORS["pink"][0]

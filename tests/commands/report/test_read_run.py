@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from framework.commands.report.read_run import is_run, read_run
+from framework.commands.report.read_run import read_run
 from tests.commands.report.runs import SPANS_S, lines_of, make_run
 
 
@@ -47,13 +47,6 @@ def test_a_finished_run_that_was_resumed_and_killed_is_unfinished(tmp_path):
     assert read_run(path).status == "unfinished"
 
 
-def test_a_run_claimed_and_killed_at_once_is_unfinished(tmp_path):
-    (tmp_path / "run.json").touch()
-    run = read_run(tmp_path)
-    assert (run.status, run.records_per_s, dict(run.spans)) == ("unfinished", None, {})
-    assert any("run.json cannot be read" in note for note in run.notes)
-
-
 def test_of_a_resumed_run_the_newest_configuration_counts(tmp_path):
     path = make_run(tmp_path / "a", config={"epochs": 1})
     (path / "resolved.2.json").write_text('{"epochs": 2}')
@@ -86,20 +79,6 @@ def test_whatever_a_file_holds_the_run_is_read(tmp_path, name, junk):
     assert read_run(path).status in {"finished", "unfinished"}
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"overrides": [1, None, "a=b"]},
-        {"machine": 3, "versions": []},
-        {"command": "x", "git": ["y"]},
-    ],
-)
-def test_facts_of_other_kinds_are_left_alone(tmp_path, facts):
-    path = make_run(tmp_path / "a")
-    (path / "run.json").write_text(json.dumps(facts))
-    assert read_run(path).choices in ({}, {"a": "b"})
-
-
 def test_overrides_of_the_place_of_a_run_are_no_choices(tmp_path):
     run = read_run(
         make_run(tmp_path / "a", ("hydra.run.dir=x", "resume=y", "+seed=3", "loader=plain"))
@@ -115,11 +94,6 @@ def test_a_device_that_idles_is_distinguished_from_a_host_that_waits(tmp_path):
     run = read_run(path)
     assert list(run.spans) == ["idle", "copy", "forward", "backward", "optimizer", "report"]
     assert run.beside["wait"].mean_s == pytest.approx(SPANS_S["wait"])
-
-
-def test_only_a_run_is_a_run(tmp_path):
-    assert not is_run(tmp_path)
-    assert is_run(make_run(tmp_path / "a"))
 
 
 LATE = {
@@ -161,9 +135,3 @@ def test_what_the_ranks_measured_is_read(tmp_path):
 )
 def test_damaged_figures_of_ranks_are_left_out(tmp_path, ranks):
     assert with_ranks(tmp_path / "a", ranks).ranks is None
-
-
-def test_a_damaged_finding_is_left_out(tmp_path):
-    run = with_ranks(tmp_path / "a", {**RANKS, "late": {**LATE, "rank": None}})
-    assert run.ranks.late is None
-    assert run.ranks.spans["forward"].rank == 1

@@ -42,12 +42,6 @@ def test_spans_are_means_over_steps_however_many_a_report_is_of(tmp_path):
     assert metrics.last_step == 40
 
 
-def test_names_are_shown_as_they_can_be_printed(tmp_path):
-    line = {"step": 1, "split": "val.\ud800", "\ud800x": 1.0, "lr": 1}
-    ((split, name),) = read_metrics(written(tmp_path, [line])).curves
-    assert (split + name).encode()
-
-
 def test_what_is_no_metric_has_no_curve(tmp_path):
     line = {
         "step": 1,
@@ -126,18 +120,7 @@ def test_the_later_of_two_lines_of_a_step_counts(tmp_path):
     assert np.all(np.diff(curve.seconds) >= 0)
 
 
-def test_no_file_is_no_metrics(tmp_path):
-    assert read_metrics(tmp_path / "absent").curves == {}
-
-
 # How curves are thinned
-
-
-def test_few_points_are_all_drawn():
-    x = np.arange(600.0)
-    drawn = thinned(x, x**2, 600)
-    assert drawn.low is None
-    assert drawn.y.tolist() == (x**2).tolist()
 
 
 def test_of_many_points_none_lies_outside_of_what_is_drawn():
@@ -150,22 +133,6 @@ def test_of_many_points_none_lies_outside_of_what_is_drawn():
     assert np.all(y <= drawn.high[column])
     assert np.all(y >= drawn.low[column])
     assert np.all((drawn.low <= drawn.y) & (drawn.y <= drawn.high))
-
-
-def test_columns_without_points_are_left_out():
-    x = np.concatenate([np.linspace(0, 1, 400), np.linspace(99, 100, 400)])
-    drawn = thinned(x, np.ones(800), 600)
-    assert not np.any((drawn.x > 1.5) & (drawn.x < 98.5))
-    assert np.all(drawn.y == 1)
-
-
-def test_points_that_are_not_finite_are_left_out():
-    drawn = thinned(np.array([1.0, 2, np.nan, 4]), np.array([1.0, np.nan, 3, np.inf]))
-    assert (drawn.x.tolist(), drawn.y.tolist()) == ([1.0], [1.0])
-
-
-def test_many_points_at_one_place_are_drawn_there():
-    assert len(thinned(np.ones(1000), np.arange(1000.0), 100).x) == 1000
 
 
 def test_a_tuned_run_has_curves_of_its_workers_and_its_waiting(tmp_path):

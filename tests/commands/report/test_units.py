@@ -3,9 +3,7 @@ import math
 import pytest
 
 from framework.commands.report.units import (
-    measured,
     plain,
-    plural,
     rate,
     seconds,
     share,
@@ -63,14 +61,6 @@ def test_rates_shares_and_numbers():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [("wall_s", "2 s"), ("peak_rss_bytes", "2 B"), ("cpu_share", "200.0 %"), ("read_per_s", "2")],
-)
-def test_the_end_of_a_name_is_its_unit(name, wanted):
-    assert measured(name, 2.0) == wanted
-
-
 def test_a_unit_makes_the_greatest_at_least_one():
     assert [time_unit(longest)[1] for longest in (7300, 130, 3, 0.002, 3e-6, 1e-9)] == [
         "h",
@@ -80,7 +70,3 @@ def test_a_unit_makes_the_greatest_at_least_one():
         "µs",
         "µs",
     ]
-
-
-def test_a_noun_has_the_form_of_its_count():
-    assert [plural(count, "core") for count in (0, 1, 2)] == ["0 cores", "1 core", "2 cores"]

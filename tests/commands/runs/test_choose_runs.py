@@ -70,7 +70,3 @@ def test_runs_are_sorted_and_unknown_values_come_last(runs, sort, order):
 def test_an_unknown_key_to_sort_by_is_an_error_that_names_a_near_one(runs):
     with pytest.raises(ConfigError, match=r"C374.*did you mean 'accuracy'"):
         chosen_runs(runs, None, "acuracy")
-
-
-def test_of_no_runs_none_is_chosen():
-    assert chosen_runs([], "anything > 1", "any") == []

@@ -31,16 +31,6 @@ def test_names_and_statuses_are_whole_beside_long_choices(tmp_path, capsys):
     assert "…" not in text
 
 
-def test_without_runs_that_is_said(tmp_path, capsys):
-    assert printed(capsys, tmp_path) == f"no runs in {tmp_path}\n"
-
-
-def test_what_has_no_column_is_named(tmp_path, capsys):
-    make_run(tmp_path / "a", metrics={f"metric{number}": 1.0 for number in range(5)})
-    text = printed(capsys, tmp_path)
-    assert "not shown, see json=true: metric3, metric4" in text
-
-
 def test_json_has_everything_and_no_nan(tmp_path, capsys):
     make_run(tmp_path / "a", metrics={"loss": float("nan")}, overrides=["seed=1"])
     print_json(listed_runs(tmp_path))

@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from framework.commands.runs.run_listing import (
-    disk_bytes,
     listed_runs,
     read_listed,
     read_object,
@@ -98,11 +97,3 @@ def test_hostile_facts_are_shown_without_commands_for_the_terminal(tmp_path, fac
     run = read_listed(path)
     text = f"{run.started}{run.recorded.choices}{list(run.best)}"
     assert "\x1b" not in text
-
-
-def test_links_do_not_count_what_they_lead_to(tmp_path):
-    path = make_run(tmp_path / "run")
-    before = disk_bytes(path)
-    (tmp_path / "large").write_bytes(b"x" * 100_000)
-    os.symlink(tmp_path / "large", path / "link")
-    assert disk_bytes(path) - before < 50_000

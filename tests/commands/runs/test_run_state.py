@@ -4,7 +4,6 @@ import socket
 import pytest
 
 from framework.commands.runs.run_listing import read_listed
-from framework.commands.runs.run_state import running_by, wrote_recently
 from framework.system.lock import locked
 from tests.commands.runs.run_folders import age, make_run
 
@@ -64,18 +63,3 @@ def test_a_run_with_a_damaged_file_is_listed_as_such(tmp_path, name, text):
     path = make_run(tmp_path / "run")
     (path / name).write_text(text)
     assert state(path)[::2] == ("damaged", f"{name} cannot be read")
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
-def test_a_lock_that_is_no_file_is_no_lock(tmp_path, make):
-    path = make_run(tmp_path / "run")
-    make(path / "run.lock")
-    assert running_by(path) == ""
-
-
-def test_links_say_nothing_about_when_a_run_wrote(tmp_path):
-    path = make_run(tmp_path / "run")
-    age(path, 7200)
-    (tmp_path / "new").touch()
-    os.symlink(tmp_path / "new", path / "link")
-    assert not wrote_recently(path)

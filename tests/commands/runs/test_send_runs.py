@@ -77,11 +77,6 @@ def test_a_running_run_sends_its_events_itself(tmp_path):
         send([path])
 
 
-def test_only_a_run_directory_has_something_to_send(tmp_path):
-    with pytest.raises(ConfigError, match="C375"):
-        send([tmp_path])
-
-
 def test_a_run_without_a_tracking_server_says_so(tmp_path, capsys):
     path = make_run(tmp_path / "run")
     send([path])

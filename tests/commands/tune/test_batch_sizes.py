@@ -42,16 +42,6 @@ def test_the_largest_that_fits_is_found_to_a_sixteenth(fits):
     assert curve.largest.batch_size <= fits <= curve.largest.batch_size * (1 + 1 / 16) + 1
 
 
-def test_if_all_records_fit_they_are_the_largest_batch():
-    curve = Machine(10**9).search(most=1437)
-    assert (curve.largest.batch_size, curve.bound) == (1437, "records")
-
-
-def test_sizes_are_multiples_of_the_passes_of_a_step():
-    curve = Machine(1000).search(step=3)
-    assert all(trial.batch_size % 3 == 0 for trial in curve.trials)
-
-
 def test_steps_too_long_for_the_budget_end_the_doubling():
     machine = Machine(10**9, record_s=0.01)
     curve = machine.search(budget_s=20.0)
@@ -72,11 +62,6 @@ def test_a_failure_without_lack_of_memory_is_skipped():
     curve = Machine(1000, breaks=(16,)).search()
     assert next(trial.batch_size for trial in curve.trials if not trial.fits) == 16
     assert curve.largest.batch_size > 900
-
-
-def test_failures_one_after_the_other_end_the_doubling():
-    curve = Machine(10**9, breaks=(64, 128, 256)).search()
-    assert (curve.largest.batch_size, curve.bound) == (32, "error")
 
 
 def test_the_smallest_that_does_not_run_ends_everything():
@@ -100,8 +85,3 @@ def test_a_size_that_no_longer_fits_is_removed():
         if trial.batch_size == 100:
             machine.fits = 90
     assert sizes.curve.largest.batch_size <= 90
-
-
-def test_the_spread_is_half_the_distance_of_the_quartiles():
-    assert Trial(8, (1.0, 2.0, 3.0, 4.0, 5.0)).spread == pytest.approx(1 / 3)
-    assert Trial(8, (2.0,)).spread == 0.0

@@ -84,12 +84,6 @@ def test_among_equals_few_changes_threads_and_few_workers_are_preferred():
     assert len(set(places)) == len(order)
 
 
-def test_a_loader_without_depth_has_no_depths():
-    plain = Candidate(2, "thread", "plain", 0)
-    assert whole_grid([plain]) == [plain]
-    assert [each.depth for each in whole_grid([DEFAULT])] == [2, 1, 4, 8]
-
-
 def test_a_candidate_makes_a_valid_configuration():
     config = config_of("workers.kind=process", "workers.start_method=spawn")
     for candidate in candidates(DEFAULT, DECODED, {"prefetch": config["loader"]}):
@@ -107,13 +101,6 @@ def test_a_candidate_makes_a_valid_configuration():
     assert config["workers"]["start_method"] == "spawn"
 
 
-def test_a_candidate_reads_like_words():
-    assert str(Candidate(1, "process", "plain", 0)) == "1 process, plain"
-    assert str(Candidate(4, "process", "prefetch", 8)) == "4 processes, prefetch depth 8"
-    assert str(Candidate(0, "thread", "plain", 0)) == "no workers, plain"
-    assert Candidate(0, "thread", "plain", 0).words == ("workers.num=0", "loader=plain")
-
-
 def test_facts_depend_on_how_the_source_reads():
     store = write_store("a.h5", make_records(9))
     gathered = facts(f"data.train={store}", "batch_size=4")
@@ -124,15 +111,6 @@ def test_facts_depend_on_how_the_source_reads():
     assert facts("data=synthetic").kinds == ()
 
 
-def test_dali_works_in_threads_and_always_has_one():
-    pytest.importorskip("nvidia.dali")
-    result = facts(
-        "data=dali", f"data.train={write_store('a.h5', make_records(9))}", "workers.num=0"
-    )
-    assert (result.kinds, result.num_workers) == (("thread",), 1)
-    assert 0 not in worker_counts(result)
-
-
 def test_the_present_settings_have_null_resolved():
     config = config_of("loader.depth=4")
     assert present(config, DECODED, "prefetch") == Candidate(2, "thread", "prefetch", 4)
@@ -140,13 +118,6 @@ def test_the_present_settings_have_null_resolved():
         0, "thread", "prefetch", 2
     )
     assert present(config, DECODED, "mypackage.MyLoader").depth == 0
-
-
-def test_without_workers_there_is_no_kind_of_them():
-    config = config_of("data.val=null", "workers.kind=thread")
-    assert applied(config, Candidate(0, "thread", "plain", 0), LOADERS)["workers"]["kind"] is None
-    changed = applied(config, Candidate(2, "process", "plain", 0), LOADERS)
-    assert changed["workers"]["kind"] == "process"
 
 
 CLIPS = "data.train={_target_: tests.data.own_items.Clips}"

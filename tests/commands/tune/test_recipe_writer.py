@@ -12,7 +12,6 @@ from framework.commands.tune.recipe_writer import (
     check_name,
     recipe_text,
     typed,
-    without_searched,
     write_recipe,
 )
 from framework.errors import ConfigError
@@ -28,18 +27,6 @@ def test_the_recipe_holds_the_winner_and_what_was_typed():
     assert recipe.defaults == ["/recipes/cifar10", "_self_", {"override /loader": "prefetch"}]
     assert recipe.workers == {"num": 4, "kind": "process", "start_method": None}
     assert (recipe.loader.depth, recipe.epochs) == (8, 3)
-
-
-def test_without_a_winner_the_recipe_holds_what_was_typed_alone():
-    recipe = OmegaConf.create(recipe_text(typed(["loader=plain", "epochs=3"], None), None, []))
-    assert recipe.defaults[-1] == {"override /loader": "plain"}
-    assert set(recipe) == {"defaults", "epochs"}
-
-
-def test_words_that_a_search_decides_are_left_out():
-    words = ["workers.num=3", "loader.depth=4", "loader.pin_memory=false", "epochs=3"]
-    assert without_searched(words, loader_changed=False) == ["loader.pin_memory=false", "epochs=3"]
-    assert without_searched(words, loader_changed=True) == ["epochs=3"]
 
 
 OTHER = recipe_text(typed(["epochs=4"], None), None, [])

@@ -6,7 +6,7 @@ import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.commands.tune.trial import attempt, forget_peak, is_memory, peak_bytes, sized
+from framework.commands.tune.trial import attempt, is_memory
 from framework.errors import DataError
 
 NOBODY = Grant(typed=False, exported="")
@@ -20,15 +20,6 @@ try:
 except MemoryError:
     print("refused")
 print(open("/proc/self/oom_score_adj").read().strip())
-"""
-TORCH = """
-import torch
-from framework.commands.tune.trial import is_memory, limit_this_process
-limit_this_process(64 << 20)
-try:
-    torch.ones(256 << 20)
-except Exception as error:
-    print(is_memory(error), type(error).__name__)
 """
 
 
@@ -57,12 +48,6 @@ def test_lack_of_memory_is_recognized(error, expected):
     assert is_memory(error) is expected
 
 
-def test_the_size_sets_the_key_that_the_run_sets(config):
-    assert sized(config, 16)["batch_size"] == 16
-    ranked = sized({**config, "rank_batch_size": 4}, 16)
-    assert (ranked["batch_size"], ranked["rank_batch_size"]) == (8, 16)
-
-
 def test_an_attempt_answers_with_rates_and_memory(config):
     answer = attempt(config, (), {"batch_size": 16, "seconds": 0.02, "epoch": 0}, cuda=False)
     assert min(answer["rates"]) > 0
@@ -86,16 +71,3 @@ def printed(program: str) -> list[str]:
 
 def test_a_limited_process_is_refused_what_is_too_much_and_is_the_first_to_be_ended():
     assert printed(LIMITED) == ["refused", "1000"]
-
-
-@pytest.mark.slow
-def test_torch_says_so_too_and_is_understood():
-    assert printed(TORCH) == ["True", "RuntimeError"]
-
-
-def test_the_peak_begins_anew():
-    held = bytearray(b"x") * (200 << 20)
-    high = peak_bytes()
-    del held
-    forget_peak()
-    assert high - peak_bytes() > 100 << 20

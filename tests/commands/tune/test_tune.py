@@ -79,11 +79,6 @@ def test_own_keys_are_taken_and_the_rest_is_the_runs():
     assert parse(["what=batch_size", "memory=500M"]).memory == 500 << 20
 
 
-def test_the_recipe_is_called_as_the_one_it_is_made_of():
-    assert recipe_path(parse([])).name == "digits.yaml"
-    assert recipe_path(parse(["recipes=cifar10"])).name == "cifar10.yaml"
-
-
 def test_a_recipe_is_not_overwritten_unless_asked_nor_made_of_itself():
     Path("recipes/tuned").mkdir(parents=True)
     Path("recipes/tuned/digits.yaml").write_text("# @package _global_\n")
@@ -166,13 +161,6 @@ def test_a_recipe_is_the_run_that_was_tuned(words, winner):
     )
     assert text.splitlines()[:2] == ["# @package _global_", "# tuned today"]
     assert len(text.splitlines()) <= 25
-
-
-def test_what_a_file_cannot_say_is_to_be_typed_again():
-    again = ["allow_targets=[mypkg]", "~ema_decay", "hydra.run.dir=x", "debug=trace"]
-    result = typed([*again, "epochs=3"], None)
-    assert result.again == again
-    assert result.values == {"epochs": 3}
 
 
 def test_a_recipe_that_would_be_another_run_is_not_kept():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.watch.print_watch import show_watch, watch_json
-from tests.commands.watch.test_script_rules import FACTS, FINE
+from tests.commands.watch.test_script_rules import FACTS
 
 
 def test_headline_spans_and_advice_are_printed(capsys):
@@ -24,11 +24,6 @@ def test_headline_spans_and_advice_are_printed(capsys):
         "in Paceline: paceline train data=dataset",
     ):
         assert words in out
-
-
-def test_a_script_without_problems_is_said_to_be_fine(capsys):
-    show_watch(FINE)
-    assert "no advice" in capsys.readouterr().out
 
 
 def test_all_figures_are_plain_values():

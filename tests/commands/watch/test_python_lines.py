@@ -7,7 +7,6 @@ from framework.commands.watch.python_lines import (
     FIRST_STEP,
     NUM_SAMPLED,
     SampledSteps,
-    counted_beside,
     lock_share,
 )
 from tests.commands.watch.loops import Pausing, hooked, loader, train, validate
@@ -37,14 +36,6 @@ def test_only_some_steps_are_sampled():
     assert not steps._is_on
 
 
-def test_code_between_epochs_is_no_part_of_a_step():
-    with hooked() as hooks:
-        for _ in range(3):
-            train(loader(12), Pausing())
-            python(0.2)
-    assert "python" not in [line.function for line in hooks.sampled.lines()]
-
-
 def test_validation_between_steps_is_no_part_of_a_step():
     model = Pausing()
 
@@ -65,10 +56,3 @@ def test_python_holds_the_lock_and_waiting_does_not():
     assert any(share_of_python_is_larger() for _ in range(20))
     data = bytes(8 << 20)
     assert 0 <= lock_share(lambda: hashlib.sha256(data), 0.2) <= 1
-
-
-def test_counting_ends_with_the_block():
-    counts = []
-    with counted_beside(counts.append):
-        time.sleep(0.05)
-    assert counts[0] > 0

@@ -86,12 +86,6 @@ def test_a_module_runs_as_with_m(project, monkeypatch):
     assert watched("-m", "pack", "1") == plain("-m", "pack", "1")
 
 
-@pytest.mark.parametrize(("name", "is_module"), [("none.py", False), ("no.such.module", True)])
-def test_a_script_that_is_missing_is_an_error(name, is_module):
-    with pytest.raises(ConfigError, match="C359"):
-        run_script(Script(name, is_module, []))
-
-
 def test_a_package_of_our_name_is_refused(tmp_path):
     (tmp_path / "framework").mkdir()
     (tmp_path / "train.py").write_text("")

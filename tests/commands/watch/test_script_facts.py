@@ -75,12 +75,6 @@ def test_large_images_are_seen(tmp_path):
     assert 0 < items.decode_share < 1
 
 
-def test_nothing_is_probed_if_that_is_not_wanted():
-    facts = facts_of(loader(), Pausing(), may_read=False, may_call=False)
-    assert facts.items is None
-    assert facts.fixed_share is None
-
-
 def test_modes_of_modules_stay_as_they_are():
     model = Pausing()
     with hooked() as hooks:

@@ -7,11 +7,9 @@ import pytest
 from framework.commands.diagnose.host_python import PythonLine
 from framework.commands.watch.script_facts import ItemFacts, LoaderFacts, ScriptFacts
 from framework.commands.watch.script_rules import (
-    UNKNOWN,
     gain,
     limit_of,
     script_verdicts,
-    times,
 )
 from framework.contracts.span import Span
 
@@ -102,12 +100,6 @@ def test_each_cause_has_its_rule(facts, rule):
     assert rule in rules(facts)
 
 
-def test_an_unknown_gain_comes_last():
-    facts = replace(FACTS, loader=LoaderFacts(16, 10))
-    assert rules(facts)[-1] == "fewer_workers"
-    assert script_verdicts(facts)[-1].gain == UNKNOWN
-
-
 @pytest.mark.parametrize(
     ("rough", "rule"),
     [({"num_threads": 16}, "fewer_threads"), ({"others_cores": 3.0}, "other_programs")],
@@ -124,10 +116,6 @@ def test_a_larger_batch_is_named_by_who_makes_it():
     (verdict,) = script_verdicts(replace(facts, loader=LoaderFacts(0, None), records=160))
     assert verdict.edit == "batches of twice the size in the Dataset"
     assert "batch of 16." in verdict.says
-
-
-def test_factors_are_said_in_words():
-    assert (times(2.417), times(54.2)) == ("2.42 times", "54 times")
 
 
 def test_items_that_hold_the_lock_are_for_processes():

@@ -61,14 +61,6 @@ def test_steps_without_an_optimizer_of_torch_end_with_backward():
     assert recorder.counts.steps == 2
 
 
-def test_a_module_without_parameters_is_no_model():
-    recorder = StepRecorder()
-    recorder.asks(None)
-    recorder.gets(BATCH)
-    assert not recorder.calls(nn.Flatten(), ())
-    assert recorder.calls(nn.Linear(3, 1), ())
-
-
 def test_a_model_that_trains_in_eval_mode_is_still_training():
     recorder = StepRecorder()
     model = nn.Linear(3, 2).eval()
@@ -77,17 +69,6 @@ def test_a_model_that_trains_in_eval_mode_is_still_training():
     recorder.end()
     assert recorder.counts.steps == 4
     assert recorder.spans()["wait"].num_steps >= 3
-
-
-def test_a_backward_inside_another_is_no_event():
-    recorder = StepRecorder()
-    recorder.asks(None)
-    recorder.gets(BATCH)
-    for _ in range(2):
-        recorder.begins_backward()
-    for _ in range(2):
-        recorder.ends_backward()
-    assert recorder.spans()["backward"].num_steps == 1
 
 
 def test_the_records_of_a_batch_are_those_of_its_first_tensor():

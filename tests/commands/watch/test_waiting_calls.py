@@ -31,14 +31,3 @@ def test_the_methods_are_put_back():
     calls.stop()
     assert [getattr(torch.Tensor, name) for name in METHODS] == before
     assert [name in vars(torch.Tensor) for name in METHODS] == own
-
-
-def test_the_step_count_of_an_optimizer_does_not_wait():
-    weight = torch.zeros(2, requires_grad=True)
-    weight.grad = torch.ones(2)
-    optimizer = torch.optim.Adam([weight])
-    calls = WaitingCalls()
-    calls.start()
-    optimizer.step()
-    calls.stop()
-    assert calls.noted() == []

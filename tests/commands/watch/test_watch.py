@@ -95,18 +95,6 @@ def test_lightning_is_watched():
     assert result["facts"]["validation_s"] > 0
 
 
-@pytest.mark.slow
-def test_a_compiled_model_is_watched(photos):
-    words = (photos, "--epochs", "3", "--compile")
-    done = started(
-        "watch", "output=watch.json", str(SCRIPTS / "plain_loop.py"), *words, BACKEND="eager"
-    )
-    assert done.code == 0, done.err
-    assert done.out.count("epoch") == 3
-    assert "global hooks" not in done.err
-    assert json.loads(Path("watch.json").read_text())["facts"]["steps"] == 8
-
-
 LOOP = """
 import os, sys, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -138,12 +126,6 @@ def test_a_script_that_raises_is_reported_and_fails_as_before():
     result = json.loads(Path("watch.json").read_text())
     assert result["facts"]["steps"] == 9
     assert result["facts"]["items"] is None
-
-
-def test_the_exit_code_of_a_script_is_kept():
-    done = forked.paceline("watch", write_loop("sys.exit(7)"))
-    assert done.code == 7
-    assert "where the time of 9 training steps went" in done.err
 
 
 def test_the_report_comes_after_so_many_steps_and_the_script_goes_on():

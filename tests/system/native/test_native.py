@@ -2,7 +2,6 @@ import subprocess
 import sys
 import threading
 
-import pytest
 import torch
 
 from framework.system import native
@@ -13,15 +12,6 @@ def test_all_functions_are_there_or_none():
     assert {find(name) is not None for name in SIGNATURES} == {native.are_compiled()}
 
 
-def test_a_library_of_older_sources_has_not_all_functions(monkeypatch):
-    monkeypatch.setattr(native, "_library", object)
-    find.cache_clear()
-    try:
-        assert {find(name) for name in SIGNATURES} == {None}
-    finally:
-        find.cache_clear()
-
-
 def test_the_main_thread_shares_its_calls_and_others_do_not():
     result = []
     thread = threading.Thread(target=lambda: result.append(num_threads()))
@@ -29,20 +19,6 @@ def test_the_main_thread_shares_its_calls_and_others_do_not():
     thread.join()
     assert result == [1]
     assert num_threads() == torch.get_num_threads()
-
-
-@pytest.mark.slow
-def test_the_threads_are_torch_s_where_others_have_openmp_too():
-    code = """
-import torch
-import sklearn.datasets
-from framework.system.native import limit_threads
-torch.set_num_threads(2)
-limit_threads(1)
-print(torch.get_num_threads())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, ["1"]), done.stderr
 
 
 def test_a_library_that_was_deleted_is_skipped(monkeypatch):
