@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from importlib import import_module
 
 from framework import __version__
@@ -43,7 +44,12 @@ Shell completion: eval "$(paceline -sc install=bash)"   (or zsh, fish)"""
 
 def main() -> None:
     """Run the words of this process's command line."""
-    leave(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+    except Exception:  # noqa: BLE001  # unforeseen
+        traceback.print_exc()
+        code = 1
+    leave(code)
 
 
 def run(arguments: list[str]) -> int:
