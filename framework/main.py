@@ -40,10 +40,10 @@ Shell completion: eval "$(paceline -sc install=bash)"   (or zsh, fish)"""
 
 
 def main() -> None:
-    """Run the words of this process's command line, and end the process."""
+    """Run the words of this process's command line."""
     try:
         code = run(sys.argv[1:])
-    except Exception:  # noqa: BLE001  # a bug of ours: shown as Python would
+    except Exception:  # noqa: BLE001  # unforeseen
         traceback.print_exc()
         code = 1
     leave(code)

@@ -7,6 +7,8 @@ docs/design/0011-signals.md.
 
 import atexit
 import ctypes
+import gc
+import io
 import os
 import shutil
 import signal
@@ -17,7 +19,6 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
@@ -31,6 +32,7 @@ SAME_S = 1.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CHILD_S = 10.0  # how long a child that cleans up after itself may take
 LOOK_S = 0.01
+FLUSH_S = 5.0  # how long writing what waits in open files may take
 # These processes end with their parent, and clean up shared memory then.
 KEEPERS = (b"resource_tracker", b"torch_shm_manager")
 SHOW_CURSOR = "\r\x1b[K\x1b[?25h"
@@ -159,7 +161,7 @@ def printed(tell: Callable[[], object]) -> Action:
     """Return an action that prints what ``tell`` prints, even if it interrupts a print."""
 
     def action(_: Stop) -> None:
-        with redirect_stdout(StringIO()) as text:
+        with redirect_stdout(io.StringIO()) as text:
             tell()
         with suppress(Exception):
             sys.stdout.flush()
@@ -346,22 +348,33 @@ def expects_signals(pid: int) -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with an exit code, whatever its threads do.
+    """End the process with an exit code, after everything that Python does before its teardown.
 
-    When Python ends, it ends each daemon thread that comes back from a library. If the library is
-    in C++, that aborts the process, with exit code 134. So all that Python does at its end is done
-    here, and if a thread is left then, the process ends without taking Python down.
-
-    A rank always ends so: gloo's threads would wake up and abort one exit in five.
+    Python's teardown ends each thread that comes back from a native call, and in C++ this aborts
+    the process. So if another thread still runs, the process ends without a teardown. A rank
+    always does, because gloo's threads would wake up and abort one exit in five.
     """
+    set_all(signal.SIG_IGN)  # the work is done: a signal must not change the exit code
     if "RANK" not in os.environ:
-        set_all(signal.SIG_IGN)  # the work is done: a signal must not change the exit code
-        # This waits for the threads that are no daemons.
-        threading._shutdown()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        # waits for the threads that are no daemons
+        threading._shutdown()  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
         atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        if threading.active_count() == 1:
+        if not sys._current_frames().keys() - {threading.get_ident()}:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             sys.exit(code)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # nobody may read it any more
+        with suppress(Exception):  # its reader may be gone
             stream.flush()
+    # A thread that still runs may hold the lock of a file for as long as it likes.
+    flusher = threading.Thread(target=_flush_files, name="paceline-flush", daemon=True)
+    flusher.start()
+    flusher.join(FLUSH_S)
     os._exit(code)
+
+
+def _flush_files() -> None:
+    """Write what waits in files that somebody's code has not closed, as Python's teardown would."""
+    for item in gc.get_objects():
+        if issubclass(type(item), (io.BufferedIOBase, io.TextIOBase)):
+            with suppress(Exception):  # closed, or open for reading only
+                item.flush()
+    ctypes.CDLL(None).fflush(None)

@@ -250,6 +250,53 @@ def test_a_signal_on_the_way_out_changes_nothing():
     assert (done.returncode, done.stderr) == (3, "")
 
 
+def test_a_thread_in_cpp_keeps_the_exit_code_and_the_output():
+    """Python's teardown would end the thread as it comes back from C++, and abort."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            """
+import atexit, logging.handlers, sys, threading, time
+from datetime import timedelta
+from torch.distributed import HashStore
+import framework.main as console
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(3.0)  # the teardown lasts longer than the call
+
+def wait_in_cpp():
+    HashStore().wait(["never"], timedelta(seconds=2.0))
+
+def work(_):
+    sys.slow = Slow()
+    sys.file = open("file.txt", "w")
+    sys.file.write("written")
+    memory = logging.handlers.MemoryHandler(10, target=logging.StreamHandler(sys.stdout))
+    logging.getLogger().addHandler(memory)
+    logging.warning("logged")
+    atexit.register(print, "at exit")
+    threading.Thread(target=lambda: (time.sleep(0.5), print("awaited"))).start()
+    threading.Thread(target=wait_in_cpp, daemon=True).start()
+    print("printed")
+    return 75
+
+console._dispatch = work
+console.main()
+""",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": ROOT},
+    )
+    assert (done.returncode, done.stderr) == (75, "")
+    assert done.stdout == "printed\nawaited\nat exit\nlogged\n"
+    assert Path("file.txt").read_text() == "written"
+
+
 def test_a_handler_answers_until_the_block_ends():
     before, noted = signal.getsignal(signal.SIGUSR1), []
     with handled([signal.SIGUSR1], lambda number, _: noted.append(number)):

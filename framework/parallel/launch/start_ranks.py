@@ -13,6 +13,7 @@ from typing import Any
 
 from framework.errors import DistributedError
 from framework.parallel.launch.hosts import Meeting
+from framework.system.at_end import stop_at_end
 from framework.system.stopping import (
     NUMBERS,
     SAME_S,
@@ -181,6 +182,9 @@ class _LauncherThread:
     """torch's launcher in a thread of its own, while the main thread handles signals.
 
     In the main thread, a signal would interrupt the launcher at any line.
+
+    After a signal, ``run`` does not wait for the launcher, which may wait for other hosts. The end
+    of the process waits for it for a short time.
     """
 
     def __init__(self, call: Callable[[], object]) -> None:
@@ -188,6 +192,10 @@ class _LauncherThread:
         self._error: BaseException | None = None
         self._signal = 0  # the number of the first signal; 0: none came
         self._signal_at = 0.0  # when the first signal came
+        self.threads: list[threading.Thread] = []
+
+    def stop(self) -> None:
+        """Do nothing: the launcher ends by itself once the ranks of all hosts have ended."""
 
     def run(self, ranks: _Ranks, has_other_hosts: bool) -> int:
         """Run the launcher. Return the number of the signal that stopped the ranks, or 0.
@@ -201,6 +209,8 @@ class _LauncherThread:
         with handled(NUMBERS, self._on_signal):
             with deaf_children():
                 thread.start()
+            self.threads.append(thread)
+            stop_at_end(self)
             while thread.is_alive():
                 thread.join(LOOK_S)
                 if is_main:
