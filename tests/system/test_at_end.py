@@ -67,39 +67,6 @@ forgotten(processes)
     assert ended(script) == ""
 
 
-IN_A_LIBRARY = """
-import sys, threading, time
-from datetime import timedelta
-import torch.distributed as dist
-from framework.system.stopping import leave
-
-class Slow:
-    def __del__(self, sleep=time.sleep):
-        sleep(1.5)
-
-sys.modules["kept"] = Slow()  # Python deletes it late in its end
-store = dist.HashStore()
-
-def wait():
-    try:
-        store.wait(["never"], timedelta(seconds=0.7))
-    except Exception:
-        pass
-
-threading.Thread(target=wait, daemon=True).start()
-time.sleep(0.2)
-print("printed")
-leave(75)  # with sys.exit(75), the thread would abort the process: exit code 134
-"""
-
-
-def test_a_thread_inside_a_library_does_not_change_the_exit_code():
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_LIBRARY], check=False, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (75, "printed\n", "")
-
-
 @pytest.mark.slow
 def test_a_thread_that_does_not_end_is_not_awaited_for_ever():
     script = """

@@ -27,7 +27,6 @@ from framework.system.stopping import (
 
 SAVE_S = 600  # the most time that stopped ranks get to end their step and save
 LOOK_S = 0.1  # the time between two checks of the ranks and the launcher
-BARRIER_S = 2.0  # how long a stopped host waits for the others to end their launchers
 JOIN_S = 600  # the most time that hosts wait for a host that was lost
 
 
@@ -216,8 +215,6 @@ class _LauncherThread:
                 if is_main:
                     self._pass_on_signal(ranks)
                 if self._signal and has_other_hosts and ranks.all_gone():
-                    # Then ``leave`` ends the process beside the thread.
-                    thread.join(BARRIER_S)
                     return self._signal
         if self._error is not None and not self._signal:
             raise self._error
