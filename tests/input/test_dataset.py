@@ -11,7 +11,7 @@ from framework.pack.marked import MarkedInput
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from tests.contract.cases import encoded_records
-from tests.data.own_items import Broken, Clips, Endless, pairs
+from tests.data.own_items import Broken, Clips, Endless
 
 WAVES = ["wave", "label"]
 
@@ -32,21 +32,11 @@ def test_random_changes_are_drawn_once_and_noted():
     assert "augment=" in " ".join(notes_of(DatasetInput(Clips(), WAVES, None)))
 
 
-def test_classes_that_are_typed_count():
-    assert DatasetInput(pairs(), WAVES, ["a", "b"]).manifest.classes == ["a", "b"]
-
-
 def test_the_bytes_of_an_image_file_are_an_image():
     files = encoded_records(4)["image"]
     source = DatasetInput([{"image": data} for data in files], None, None)
     assert source.manifest.fields["image"].encoding == "image"
     assert source.read(0, 4).records["image"] == files
-
-
-def test_texts_are_packed():
-    source = DatasetInput(Clips(), None, None)
-    assert source.manifest.fields["text"].kind == "text"
-    assert source.read(3, 4).records["text"][0].tobytes() == b"clip 3"
 
 
 def test_what_is_no_array_is_no_value_of_a_store():
@@ -74,21 +64,9 @@ def test_what_has_no_records_by_number_is_refused(data):
         DatasetInput(data, None, None)
 
 
-def test_an_empty_dataset_is_refused():
-    with pytest.raises(DataError, match="D110"):
-        _ = DatasetInput([], None, None).manifest
-
-
 def test_it_packs_into_a_store():
     pack(Packing(DatasetInput(Clips(draws=False), WAVES, None), HDF5Writer, "clips.h5"))
     store = open_store("clips.h5")
     assert store.read(torch.tensor([7]))["wave"].tolist() == [[7.0, 7.0, 7.0]]
     assert store.key(7) == "7"
     store.close()
-
-
-def test_tuples_without_names_are_refused():
-    with pytest.raises(DataError, match=r"D230.*'input.fields=\[image,label\]'"):
-        _ = DatasetInput(pairs(), None, None).manifest
-    with pytest.raises(ConfigError, match=r"C232\]: input.fields"):
-        DatasetInput(pairs(), "wave", None)

@@ -1,5 +1,4 @@
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from framework.image.decode import decode
 from framework.input.folder import FolderInput
 from framework.store.folder_store import FolderStore
 from tests.contract.cases import jpeg, write_folder
-from tests.input.test_file_items import HARD_NAMES
 
 
 def _input(images, classes=None, label_pattern=None):
@@ -31,12 +29,6 @@ def test_images_are_the_files_own_bytes_under_their_relative_paths():
     assert records["image"] == images[1:4]
     assert records["label"].tolist() == [0, 1, 1]
     assert keys == ["a/001.jpg", "b/002.jpg", "b/003.jpg"]
-
-
-def test_the_manifest_tells_what_will_be_read():
-    manifest = _input([jpeg(0)] * 5).manifest
-    assert manifest.fields["image"].shape == (3, None, None)
-    assert (manifest.num_records, manifest.classes) == (5, ["a", "b", "c"])
 
 
 def test_the_order_is_that_of_the_folder_read_in_training():
@@ -75,12 +67,6 @@ def test_a_file_without_a_class_is_named():
         _ = FolderInput("in", None, r"^(n\d+)_").manifest
 
 
-def test_any_name_survives_in_the_keys():
-    _write(*(f"in/a/{name}" for name in HARD_NAMES))
-    keys = FolderInput("in", None, None).read(0, len(HARD_NAMES)).keys
-    assert {os.fsencode(key) for key in keys} == {os.fsencode(f"a/{name}") for name in HARD_NAMES}
-
-
 def test_what_is_left_out_is_reported():
     _write("in/a/1.jpg", "in/loose.jpg")
     os.symlink("1.jpg", "in/a/2.jpg")
@@ -108,37 +94,9 @@ def test_every_kind_of_image_that_can_be_read_is_taken():
     assert all(abs(int(decode(image, 3).mean()) - 90) <= 1 for image in images)
 
 
-def test_a_bad_image_is_for_the_preparation_to_find_though_it_be_the_first():
-    source = _input([b"just text", jpeg(1), jpeg(2)])
-    assert source.manifest.fields["image"].shape == (3, None, None)
-    assert source.read(0, 1).records["image"] == [b"just text"]
-
-
-def test_a_folder_without_any_image_that_can_be_read_is_named():
-    with pytest.raises(DataError, match=r"D106.*in/a/000\.jpg.*not a readable image"):
-        _ = _input([b"just text", b"", b"x"]).manifest
-
-
-def test_a_missing_folder_is_named():
-    with pytest.raises(DataError, match=r"D101.*gone"):
-        _ = FolderInput("gone", None, None).manifest
-
-
-@pytest.mark.parametrize("pattern", [None, "(a)"])
-def test_an_empty_folder_is_named(pattern):
-    Path("in").mkdir()
-    with pytest.raises(DataError, match=r"D110.*in"):
-        _ = FolderInput("in", None, pattern).manifest
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_is_named():
     _write("in/a/1.jpg")
     Path("in/a").chmod(0)
     with pytest.raises(DataError, match=r"D101.*in/a.*Permission"):
         _ = FolderInput("in", None, None).manifest
-
-
-def test_it_reads_the_same_in_another_process():
-    source = _input([jpeg(number) for number in range(6)])
-    assert str(pickle.loads(pickle.dumps(source)).read(2, 5)) == str(source.read(2, 5))

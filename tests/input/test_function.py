@@ -1,5 +1,3 @@
-import importlib.util
-import pickle
 from functools import partial
 from pathlib import Path
 
@@ -7,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.errors import ConfigError, DataError, ResourceError
+from framework.errors import ConfigError, DataError
 from framework.input.function import FunctionInput
 from tests.contract.cases import jpeg
 
@@ -49,11 +47,6 @@ def test_an_item_gives_zero_or_more_records():
     assert records["x"].tolist() == [[0, 1], [2, 3], [0, 1]]
     assert records["number"].tolist() == [0, 2, 0]
     assert keys == ["4", "4#1", "2"]
-
-
-def test_items_that_give_nothing_give_an_empty_chunk_of_the_same_fields():
-    records, keys = _input(items=[1, 4]).read(0, 1)
-    assert (records["x"].shape, records["x"].dtype, keys) == ((0, 2), np.float32, [])
 
 
 def test_a_number_of_items_counts_from_zero():
@@ -118,15 +111,6 @@ def test_a_bad_item_is_named_with_what_went_wrong(item, words):
         source.read(1, 2)
 
 
-def test_a_bad_first_item_does_not_hide_the_fields():
-    assert list(_input(odd, items=["raise", "good"]).manifest.fields) == ["x", "number"]
-
-
-def test_no_record_at_all_is_an_error():
-    with pytest.raises(DataError, match=r"D110.*no item gives a record"):
-        _ = _input(items=[1, 1]).manifest
-
-
 @pytest.mark.parametrize(("path", "items"), [(None, None), ("in", [1])])
 def test_either_files_or_items_are_given(path, items):
     with pytest.raises(ConfigError, match=r"C163.*input\.path, input\.items"):
@@ -141,12 +125,6 @@ def test_no_items_are_an_error(path, items, number):
     Path("empty").mkdir()
     with pytest.raises(DataError, match=f"D(110|{number})"):
         _ = _input(path=path, items=items).manifest
-
-
-def test_it_reads_the_same_in_another_process():
-    assert importlib.util.find_spec(chunks.__module__)
-    source = _input(partial(chunks, size=2), items=[4])
-    assert str(pickle.loads(pickle.dumps(source)).read(0, 1)) == str(source.read(0, 1))
 
 
 def scene(item):
@@ -185,18 +163,3 @@ def test_a_number_of_rows_that_differs_says_how_to_allow_it():
     source.kinds = {name: kind for name, kind in KINDS.items() if name != "speech"}
     with pytest.raises(DataError, match=r"D167.*speech.*add 'input.kinds=\{speech: ragged\}'"):
         source.read(0, 2)
-
-
-def test_a_field_that_is_not_there_has_no_kind():
-    source = _input(items=[2])
-    source.kinds = {"box": "boxes"}
-    with pytest.raises(ConfigError, match=r"C179.*input\.kinds\.box.*fields are x, number"):
-        _ = source.manifest
-
-
-def test_an_error_that_is_not_the_data_s_stays_as_it_is():
-    def lacks(item):
-        raise ResourceError(112, "sklearn", "is not installed", "pip install scikit-learn")
-
-    with pytest.raises(ResourceError, match=r"^error\[R112\]: sklearn: is not installed"):
-        _input(lacks, items=2).read(0, 1)

@@ -80,15 +80,6 @@ def test_without_fields_a_note_says_which_were_taken():
     assert source.notes == ('records are taken to be \'input.fields={label: "label", x: "x"}\'',)
 
 
-def test_the_note_names_the_data_sets_that_are_left_out():
-    pairs = np.zeros(len(X), "i4,f4")
-    (note,) = HDF5Input(_hdf5(x=X, label=LABEL, mean=X[:3], pairs=pairs)).notes
-    assert note.endswith("}'; left out: mean, pairs")
-    groups = {f"r{number}__{name}": X for number in range(9) for name in "xy"}
-    (note,) = HDF5Input(_hdf5(**groups, r0__z=X)).notes
-    assert note.endswith("""input.fields={x: "*/x", y: "*/y"}'; left out: r0/z""")
-
-
 def test_texts_and_rows_of_any_length_are_fields():
     path = _vlen(
         _hdf5(text=["Zürich", "", "b"], fixed=np.array([b"a", b"b", b"a"])),
@@ -111,15 +102,6 @@ def test_bytes_of_image_files_are_images():
     assert source.manifest.fields["image"].encoding == "image"
 
 
-def test_byte_strings_can_be_said():
-    path = _hdf5(file=np.array([b"\0ab", b"cde"], "V3"))
-    source = HDF5Input(path, {"file": "file"})
-    source.kinds = {"file": "bytes"}
-    assert [bytes(value) for value in _all(source).records["file"]] == [b"\0ab", b"cde"]
-    with pytest.raises(DataError, match=r"D106.*file: bytes"):
-        _ = HDF5Input(path, {"file": "file"}).manifest
-
-
 def test_a_data_set_per_record_is_found_by_a_pattern():
     fields = {"wave": "*/*/wave", "text": "*/*/wave@text", "label": "*/*@speaker"}
     source = HDF5Input(_corpus(), fields)
@@ -129,19 +111,6 @@ def test_a_data_set_per_record_is_found_by_a_pattern():
     assert _texts(records["text"])[0] == "anna says 1"
     assert (records["label"].tolist(), source.manifest.classes) == ([0, 0, 1, 1], ["anna", "ben"])
     assert source.name(3) == "corpus.h5: ben/0"
-
-
-@pytest.mark.parametrize("options", [{}, {"compression": "gzip", "chunks": True}])
-def test_arrays_of_one_shape_are_not_ragged(options):
-    with h5py.File("x.h5", "w") as file:
-        for number in range(3):
-            file.create_dataset(f"{number}/x", data=X[number], **options)
-            file[f"{number}/text"] = f"text {number}"
-            file[f"{number}/label"] = number
-    source = HDF5Input("x.h5", {"x": "*/x", "text": "*/text", "label": "*/label"})
-    records = _all(source).records
-    assert np.array_equal(records["x"], X[:3])
-    assert (_texts(records["text"])[2], records["label"].tolist()) == ("text 2", [0, 1, 2])
 
 
 def test_several_files_follow_each_other():
@@ -180,13 +149,6 @@ def test_fields_that_cannot_be_are_refused(fields):
         HDF5Input("x.h5", fields)
 
 
-def test_files_of_other_types_are_refused():
-    _hdf5("a.h5", x=X)
-    _hdf5("b.h5", x=X.astype("f8"))
-    with pytest.raises(DataError, match=r"D167.*b\.h5.*float32.*float64"):
-        _ = HDF5Input("?.h5", {"x": "x"}).manifest
-
-
 def test_a_dataset_that_leads_to_another_file_is_not_read():
     _hdf5(x=X)
     with h5py.File("y.h5", "w") as file:
@@ -194,12 +156,6 @@ def test_a_dataset_that_leads_to_another_file_is_not_read():
         file.create_dataset("z", (2,), "f4", external=[("secret", 0, 8)])
     with pytest.raises(DataError, match=r"D112.*no dataset of numbers"):
         _ = HDF5Input("y.h5").manifest
-
-
-def test_a_text_that_is_none_is_named():
-    source = HDF5Input(_hdf5(text=np.array([b"a", b"\xff"])), {"text": "text"})
-    with pytest.raises(DataError, match=r"D162.*record 1.*not UTF-8.*text: bytes"):
-        source.read(0, 2)
 
 
 def test_a_field_may_be_an_attribute_of_the_groups():

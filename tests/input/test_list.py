@@ -79,10 +79,6 @@ def test_without_a_header_columns_are_numbered():
     assert source.manifest.classes == ["cat", "dog"]
 
 
-def test_without_a_header_columns_stand_in_their_order():
-    assert _all(_input("1.jpg,dog\n", header=False)).keys == ["1.jpg"]
-
-
 def test_an_scp_file_has_keys_and_paths():
     source = _input("utt1 1.jpg\nutt2\t two words.jpg \r\n\n", "in/wav.scp")
     Path("in/two words.jpg").write_bytes(jpeg(5))
@@ -110,22 +106,10 @@ def test_a_pattern_finds_the_class_in_the_path():
     assert _all(source).records["label"].tolist() == [1, 0]
 
 
-def test_given_classes_keep_their_numbers():
-    assert _all(_input(CSV, classes=["ant", "dog", "cat"])).records["label"].tolist() == [1, 2]
-
-
 def test_integer_labels_are_kept_as_they_are():
     source = _input("image,label\n1.jpg,10\n2.jpg, 2\n0.jpg,0\n")
     assert _all(source).records["label"].tolist() == [10, 2, 0]
     assert source.manifest.classes == [str(number) for number in range(11)]
-
-
-def test_numbers_with_zeros_before_them_are_names():
-    source = _input("image,label\n1.jpg,010\n2.jpg,002\n")
-    assert (_all(source).records["label"].tolist(), source.manifest.classes) == (
-        [1, 0],
-        ["002", "010"],
-    )
 
 
 @pytest.mark.parametrize("label", ["-1", "100000", "9" * 30, "9" * 5000])
@@ -134,23 +118,12 @@ def test_an_integer_that_numbers_no_class_is_named_with_its_line(label):
         _ = _input(f"image,label\n1.jpg,0\n2.jpg,{label}\n").manifest
 
 
-def test_classes_of_other_labels_are_not_ignored():
-    columns = {"image": "path", "label": "float"}
-    source = _input("image,label\n1.jpg,0.5\n", columns=columns, classes=["a", "b"])
-    assert source.manifest.classes == ["a", "b"]  # packing says that the label does not number them
-
-
 def test_given_classes_name_integer_labels():
     source = _input("image,label\n1.jpg,1\n2.jpg,0\n", classes=["cat", "dog", "emu"])
     assert (_all(source).records["label"].tolist(), source.manifest.classes) == (
         [1, 0],
         ["cat", "dog", "emu"],
     )
-
-
-def test_integers_that_are_given_as_names_are_names():
-    source = _input("image,label\n1.jpg,10\n2.jpg,2\n", classes=["10", "2"])
-    assert _all(source).records["label"].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -166,10 +139,6 @@ def test_packing_prints_which_number_stands_for_which_class(labels, line):
     )
     done = paceline("pack", "input=list", "input.path=in/list.csv", "output.path=x.h5", "workers=0")
     assert line in done.err.splitlines(), done.err
-
-
-def test_a_path_may_stand_in_several_rows():
-    assert _all(_input("image,label\n1.jpg,a\n1.jpg,a\n")).keys == ["1.jpg", "1.jpg"]
 
 
 def test_a_key_may_not():
@@ -270,30 +239,6 @@ def test_packing_can_skip_rows_with_bad_cells(bad, words):
         assert store.read(torch.arange(2))["age"].tolist() == [1, 3]
 
 
-def test_without_skipping_a_bad_cell_ends_packing_before_it_begins():
-    _input("x,label\n" + "1,a\n" * 9 + "nan,a\n")
-    done = paceline("pack", "input=list", "input.path=in/list.csv", "output.path=x.h5", "workers=0")
-    assert (done.code, "line 11: 'nan' is not finite" in done.err) == (3, True), done.err
-    assert not list(Path().glob("x.h5*"))
-
-
-def test_a_skipped_row_makes_no_class():
-    columns = {"x": "float", "label": "class"}
-    source = _input("x,label\n1,5\n2,-1\n3,99999999\n4,0\n", columns=columns)
-    source.skip_bad = True
-    assert (len(source.manifest.classes), sorted(source.bad)) == (6, [1, 2])
-    with pytest.raises(DataError, match=r"D162.*line 3: the label -1 numbers no class"):
-        source.read(1, 2)
-    assert source.read(3, 4).records["label"].tolist() == [0]
-
-
-def test_a_table_without_a_good_row_is_an_error_even_if_rows_may_be_skipped():
-    source = _input("x,label\n1,\n2,\n")
-    source.skip_bad = True
-    with pytest.raises(DataError, match=r"D162.*line 2: no class in ''"):
-        _ = source.manifest
-
-
 @pytest.mark.parametrize(
     "columns",
     [{"image": "file"}, {"image": "path", "kind": "class"}, {}, ["image"], "image"],
@@ -301,11 +246,6 @@ def test_a_table_without_a_good_row_is_an_error_even_if_rows_may_be_skipped():
 def test_columns_that_cannot_be_are_refused(columns):
     with pytest.raises(ConfigError, match=r"C162.*input\.columns"):
         _input(CSV, columns=columns)
-
-
-def test_a_column_without_a_name_must_be_numbered():
-    with pytest.raises(ConfigError, match=r"C162.*'file' is not a number"):
-        _input(CSV, header=False, columns={"image": "path:file"})
 
 
 def test_a_command_in_an_scp_file_is_never_run():
@@ -340,17 +280,6 @@ def test_a_note_names_the_columns_that_are_left_out():
     assert list(source.manifest.fields) == ["image", "label"]
 
 
-def test_the_note_takes_columns_whose_names_have_spaces():
-    _input("image,target value,it's,label\n1.jpg,1.5,3,a\n")
-    words = ["pack", "input=list", "input.path=in/list.csv", "workers=0"]
-    done = paceline(*words, "output.path=x.h5")
-    assert "columns left out: target value, it's; take all: " in done.err
-    choice = done.err.splitlines()[0].partition("take all: ")[2]
-    assert paceline(*words, "output.path=y.h5", *shlex.split(choice)).code == 0
-    with closing(open_store("y.h5")) as store:
-        assert list(store.manifest.fields) == ["image", "target_value", "it_s", "label"]
-
-
 def test_tables_without_labels_or_files_are_records_too():
     source = _input("x,n,note,label,id\n0.5,3,Zürich,-1,1234567890123456789\n1e3,4,,2,7\n")
     records, keys = _all(source)
@@ -363,12 +292,6 @@ def test_tables_without_labels_or_files_are_records_too():
             "'input.columns={x: float, n: int, note: text, label: int, id: text}'"
         ),
     )
-
-
-def test_digits_with_underscores_are_names():
-    records, _ = _all(source := _input("x,label\n12_3,1_2\n1_23,3_4\n"))
-    assert [bytes(text).decode() for text in records["x"]] == ["12_3", "1_23"]
-    assert (records["label"].tolist(), source.manifest.classes) == ([0, 1], ["1_2", "3_4"])
 
 
 @pytest.mark.parametrize(
@@ -388,10 +311,6 @@ def test_several_files_and_texts_can_be_chosen():
     assert bytes(records["words"][0]) == b"7"
 
 
-def test_a_row_may_end_with_a_comma():
-    assert _all(_input("a,b\n1,2,\n3,4,\n")).records["b"].tolist() == [2, 4]
-
-
 def test_a_note_names_classes_that_differ_only_in_spaces_or_case():
     source = _input("x,label\n1,cat\n2, cat\n3,Dog\n4,dog \n5,emu\n")
     (note,) = [note for note in source.notes if note.startswith("label: ")]
@@ -408,15 +327,3 @@ def test_a_note_says_how_decimals_number_classes():
     choice = done.err.partition(note)[2].splitlines()[0].partition(", add ")[2]
     done = paceline(*words, "output.path=y.h5", *shlex.split(choice))
     assert "labels: numbers as they are, 0 to 10" in done.err, done.err
-
-
-def test_a_note_says_how_to_learn_numbers_in_place_of_classes():
-    notes = _input("image,label\n1.jpg,0.5\n2.jpg,-1e3\n").notes
-    assert notes[0].endswith("give label the kind float in input.columns")
-
-
-def test_a_note_says_that_float32_makes_numbers_equal():
-    source = _input("t,x\n1700000000.5,0.1\n1700000001.5,0.2\n1700000002.5,0.3\n")
-    (note,) = [note for note in source.notes if "float32" in note]
-    assert note.startswith("t: float32 makes 2 different numbers equal to others; subtract")
-    assert _all(source).records["t"].dtype == np.float32

@@ -1,4 +1,3 @@
-import io
 import pickle
 
 import numpy as np
@@ -7,18 +6,12 @@ import yaml
 
 from framework.cli.paths import CONF
 from framework.config.targets import MARK_KEYS
-from framework.errors import ConfigError, DataError
+from framework.errors import DataError
 from framework.input.lmdb import LMDBInput
 from tests.contract.cases import jpeg
 from tests.store.test_foreign import scene_text, write_lmdb
 
 FIELDS = {"image": "image-%09d", "label": "label-%09d"}
-
-
-def npy(array):
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
 
 
 def test_keys_of_one_number_are_one_record():
@@ -40,19 +33,9 @@ def test_numbers_are_in_their_order_and_integer_labels_stay():
     assert len(source.manifest.classes) == 11
 
 
-def test_classes_of_other_labels_are_not_ignored():
-    path = write_lmdb("x.lmdb", {"x1": b"0.5", "x2": b"0.7"})
-    assert LMDBInput(path, {"x": "x%d"}, classes=["a"]).manifest.classes == ["a"]
-
-
 def test_label_maps_can_be_said_and_mapped():
     block = yaml.safe_load((CONF / "input" / "lmdb.yaml").read_text())
     assert {key: block.get(key, "missing") for key in MARK_KEYS} == dict.fromkeys(MARK_KEYS)
-
-
-def test_arrays_are_values_too():
-    path = write_lmdb("x.lmdb", {"a": npy(np.arange(3.0)), "b": npy(np.ones(3))})
-    assert LMDBInput(path, {"x": "%s"}).read(0, 2).records["x"].tolist() == [[0, 1, 2], [1, 1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -77,17 +60,6 @@ def test_two_keys_of_one_number_are_refused():
         _ = LMDBInput(path, {"x": "%d"}).manifest
 
 
-@pytest.mark.parametrize("fields", [{}, None, {"x": "image"}, {"x": "%d-%d"}])
-def test_a_pattern_has_one_place_for_the_number(fields):
-    with pytest.raises(ConfigError, match="C162"):
-        LMDBInput("x.lmdb", fields)
-
-
-def test_it_reads_the_same_in_another_process():
-    source = LMDBInput(scene_text(), FIELDS)
-    assert str(pickle.loads(pickle.dumps(source)).read(1, 3)) == str(source.read(1, 3))
-
-
 def test_texts_and_byte_strings_are_values_too():
     path = write_lmdb("x.lmdb", {"t-1": "Zürich".encode(), "t-2": b"7", "b-1": b"\0", "b-2": b""})
     source = LMDBInput(path, {"line": "t-%d", "file": "b-%d"})
@@ -96,13 +68,6 @@ def test_texts_and_byte_strings_are_values_too():
     records = pickle.loads(pickle.dumps(source)).read(0, 2).records
     assert [bytes(line).decode() for line in records["line"]] == ["Zürich", "7"]
     assert [bytes(file) for file in records["file"]] == [b"\0", b""]
-
-
-def test_a_text_that_is_none_is_named():
-    source = LMDBInput(write_lmdb("x.lmdb", {"t-1": b"\xff\xfe\xfa"}), {"line": "t-%d"})
-    source.kinds = {"line": "text"}
-    with pytest.raises(DataError, match=r"D162.*t-1.*line is not UTF-8 text.*line: bytes"):
-        source.read(0, 1)
 
 
 def test_the_number_of_records_may_be_under_a_key():

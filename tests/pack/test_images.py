@@ -8,7 +8,7 @@ from PIL import Image
 
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError
-from framework.image.decode import decode, decode_deep, encode_jpeg, encode_png
+from framework.image.decode import decode, decode_deep, encode_png
 from framework.image.header import read_header
 from framework.pack.images import Preparation
 from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels
@@ -96,17 +96,6 @@ def test_png_keeps_the_pixels_and_jpeg_nearly():
             assert np.abs(decode(new, 3).astype(int) - decode(old, 3)).mean() <= most
 
 
-def test_quality_is_that_of_the_jpegs():
-    source = Items([jpeg(0, 200, 300)])
-    sizes = [
-        len(prepared(source, encode="jpeg", quality=quality)[1].records["image"][0])
-        for quality in (50, 95)
-    ]
-    assert sizes[0] < sizes[1]
-    default = prepared(source, encode="jpeg")[1].records["image"]
-    assert default == prepared(source, encode="jpeg", quality=90)[1].records["image"]
-
-
 @pytest.mark.parametrize("data", [jpeg(0, 300, 200), png(0, 300, 200)])
 @pytest.mark.parametrize(
     ("options", "size"),
@@ -136,25 +125,6 @@ def test_the_shorter_side_gets_exactly_the_pixels_and_the_shape_stays(height, wi
     assert abs(scaled[0] * width - scaled[1] * height) <= max(height, width)
     longest = Preparation(encode="jpeg", max_side=shorter).scaled_size((height, width))
     assert max(longest) == min(max(height, width), shorter)
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_shorter_side_is_that_of_the_upright_image(orientation):
-    _, chunk = prepared(Items([ACCEPTED[f"EXIF {orientation}"]]), encode="png", resize=12)
-    assert read_header(chunk.records["image"][0]).size == (
-        (12, 16) if orientation < 5 else (16, 12)
-    )
-
-
-@pytest.mark.parametrize("options", [{"resize": 60}, {"max_side": 90}, {"size": [60, 50]}])
-def test_what_libjpeg_shrinks_first_looks_the_same(options):
-    picture = pixels(5, 400, 600)
-    files = (encode_jpeg(picture.transpose(2, 0, 1), 95), encode_png(picture.transpose(2, 0, 1)))
-    large, same = (
-        prepared(Items([data]), encode="raw", **options)[1].records["image"][0].astype(int)
-        for data in files
-    )
-    assert np.abs(large - same).mean() < 1.5
 
 
 def test_a_size_is_the_largest_centered_window():
@@ -226,15 +196,6 @@ def test_sixteen_bits_are_rounded_to_the_nearest_of_eight(value):
     assert chunk.records["image"].max() == round(value / 257)
 
 
-def test_sixteen_bits_are_scaled_as_eight_are():
-    data = png(0, 40, 60)
-    eight, sixteen = (
-        prepared(Items([data]), encode="raw", resize=13, bit_depth=bits)[1].records["image"]
-        for bits in (8, 16)
-    )
-    assert np.abs(sixteen / 257 - eight).max() <= 1
-
-
 def test_arrays_that_are_images_are_scaled_and_encoded():
     source = Items(
         np.stack([pixels(n).transpose(2, 0, 1) for n in range(3)]), array_fields(3, 16, 12)
@@ -250,17 +211,6 @@ def test_arrays_that_are_images_are_scaled_and_encoded():
         Field("uint16", (1, 16, 12)),
         np.uint16,
     )
-
-
-@pytest.mark.parametrize("encode", ["keep", "raw"])
-def test_arrays_without_options_stay_as_they_are(encode):
-    source = Items(
-        np.stack([pixels(n).transpose(2, 0, 1) for n in range(3)]), array_fields(3, 16, 12)
-    )
-    fields, chunk = prepared(source, encode=encode)
-    assert fields == source.manifest.fields
-    assert chunk.records["image"] is not None
-    assert np.array_equal(chunk.records["image"], source.records["image"])
 
 
 def test_arrays_get_the_layout_that_was_asked_for():
@@ -283,27 +233,6 @@ def test_both_of_a_pair_are_prepared_alike():
     )
     assert result["image"] == result["sharp"] == Field("uint8", (3, 42, 33))
     assert chunk.records["image"].shape == chunk.records["sharp"].shape
-
-
-def test_a_bad_first_image_does_not_decide_the_shape():
-    preparation = Preparation(encode="raw")
-    assert preparation.fields(Items([b"text", jpeg(0)]))["image"].shape == (3, 16, 12)
-    with pytest.raises(DataError, match=r"D106\]: 0\.jpg"):
-        preparation.fields(Items([b"text", b"text"]))
-
-
-def test_a_chunk_without_records_stays_one():
-    preparation = Preparation(encode="raw", size=[4, 4])
-    source = Items([jpeg(0)])
-    preparation.fields(source)
-    assert preparation(source.read(0, 0)).records["image"].shape == (0, 3, 4, 4)
-
-
-def test_an_input_whose_items_give_no_record_has_no_shape():
-    source = Items([jpeg(0)])
-    source.read = lambda start, stop: Chunk({"image": [], "label": np.arange(0)}, [])
-    with pytest.raises(DataError, match=r"D140\]: a test: no record in its first"):
-        Preparation(encode="raw").fields(source)
 
 
 def test_the_most_pixels_are_those_of_the_header():
@@ -387,11 +316,6 @@ def test_options_of_images_without_images_are_an_error(options):
     assert Preparation(encode="raw").fields(source) == source.manifest.fields
 
 
-def test_nothing_is_prepared_before_the_fields_are_settled():
-    with pytest.raises(AssertionError, match="comes first"):
-        Preparation(encode="jpeg")(Items([jpeg(0)]).read(0, 1))
-
-
 @pytest.mark.parametrize(
     "values", [[jpeg(0), jpeg(1)], np.arange(2 * 3 * 16 * 12, dtype=np.uint8).reshape(2, 3, 16, 12)]
 )
@@ -408,22 +332,3 @@ def test_interleaved_pixels_are_the_same_pixels(values):
     )
     assert actual.flags.c_contiguous
     assert np.array_equal(actual.transpose(0, 3, 1, 2), expected)
-
-
-def test_interleaved_pixels_are_prepared_again_as_any_others():
-    source = Items(np.arange(2 * 16 * 12 * 3, dtype=np.uint8).reshape(2, 16, 12, 3))
-    preparation = Preparation(encode="png")
-    assert preparation.fields(source)["image"] == Field("uint8", (3, None, None), "image")
-    assert np.array_equal(
-        decode(preparation(source.read(0, 1)).records["image"][0], 3),
-        source.read(0, 1).records["image"][0],
-    )
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"layout": "nhwc"}, {"layout": "hwc"}, {"layout": "hwc", "encode": "raw", "bit_depth": 16}],
-)
-def test_an_impossible_layout_is_refused(options):
-    with pytest.raises(ConfigError, match=r"C14[01].*layout"):
-        Preparation(**options)

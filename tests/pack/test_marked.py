@@ -1,4 +1,3 @@
-import pickle
 from typing import Any
 
 import numpy as np
@@ -68,12 +67,6 @@ def test_a_palette_or_few_gray_values_beside_an_image_are_guessed_and_reported(m
 def test_a_picture_is_not_taken_for_a_label_map(mask):
     source = MarkedInput(_pair(encode_png(label_map(0)), mask), None, None)
     assert (source.labels, source.notes) == ((), ())
-
-
-def test_the_only_image_is_not_guessed():
-    assert not MarkedInput(Memory(image=[png(label_map(0)[0])]), None, None).labels
-    both = Memory(image=[png(label_map(0)[0])], mask=[png(label_map(1)[0])])
-    assert not MarkedInput(both, None, None).labels
 
 
 def test_what_the_user_says_holds():
@@ -180,21 +173,6 @@ def test_what_does_not_fit_the_input_is_said_before_anything_is_packed(labels, v
         assert marked(source, {"labels": labels, "values": values}, None).manifest
 
 
-def test_the_most_pixels_are_those_of_packing():
-    source, block = _pair(encode_png(label_map(0))), {"labels": ["mask"], "values": {0: 0, 7: 1}}
-    with pytest.raises(
-        DataError, match=r"D106.*16 x 12 pixels are more than 100, which pack\.max_pixels may raise"
-    ):
-        marked(source, block, 100).read(0, 1)
-    assert _first(marked(source, block, 192)).max() == 1
-
-
-def test_another_process_marks_the_same_fields():
-    source = MarkedInput(_pair(png(label_map(0)[0])), None, None)
-    fields = source.manifest.fields
-    assert pickle.loads(pickle.dumps(source)).manifest.fields == fields
-
-
 @pytest.mark.parametrize("color", [None, "rgb"])
 @pytest.mark.parametrize(
     "options",
@@ -211,8 +189,3 @@ def test_preparing_invents_no_class(options, color):
     assert set(
         np.unique(value if isinstance(value, np.ndarray) else decode_labels(value)).tolist()
     ) == {0, 7}
-
-
-def test_a_label_map_is_no_jpeg():
-    with pytest.raises(ConfigError, match=r"C177.*pack\.encode = jpeg, label map mask"):
-        Preparation(encode="jpeg").fields(MarkedInput(_pair(png(label_map(0)[0])), None, None))

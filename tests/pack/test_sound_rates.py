@@ -3,8 +3,7 @@ import pickle
 import pytest
 
 from framework.contracts.records import Chunk
-from framework.errors import ConfigError, DataError
-from framework.pack.images import Preparation
+from framework.errors import DataError
 from framework.pack.sound_rates import SoundRates
 from framework.sound.sound_file import sound_header
 from framework.store.kinds import as_rows
@@ -27,8 +26,3 @@ def test_without_a_rate_the_first_one_counts():
     assert rates.stored_rate == 8000
     with pytest.raises(DataError, match=r"D180.*k0: a.*pack\.rate=8000"):
         rates(_chunk(sound(rate=4000)))
-
-
-def test_a_rate_is_above_zero():
-    with pytest.raises(ConfigError, match=r"C140.*pack\.rate = 0"):
-        Preparation(rate=0)

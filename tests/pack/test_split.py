@@ -64,19 +64,6 @@ def test_a_key_has_its_split_in_any_order_and_company(texts, parts, random):
     assert [alone[text] for text in texts] == together.tolist()
 
 
-@given(keys, st.integers(1, 99), st.integers(1, 99))
-def test_a_larger_share_keeps_what_a_smaller_one_had(texts, some, other):
-    small, large = sorted((some, other))
-    few = by_hash([Fraction(small, 100)], hashes_of(texts))
-    many = by_hash([Fraction(large, 100)], hashes_of(texts))
-    assert set(np.flatnonzero(few == 0)) <= set(np.flatnonzero(many == 0))
-
-
-def test_many_keys_get_their_shares():
-    splits = by_hash([Fraction(7, 10), Fraction(9, 10)], hashes_of(map(str, range(100_000))))
-    assert np.bincount(splits) == pytest.approx([70_000, 20_000, 10_000], rel=0.02)
-
-
 # --------------------------------------------------------------------------------------- groups
 
 
@@ -97,10 +84,6 @@ def test_a_cut_misses_its_place_by_half_a_group_at_most(counts, parts):
         assert abs(int((splits <= number).sum()) - cut * sum(counts)) <= Fraction(max(counts), 2)
 
 
-def test_ten_groups_of_one_size_are_shared_exactly():
-    assert np.bincount(by_groups([Fraction("0.9")], spoken([8] * 10))).tolist() == [72, 8]
-
-
 # -------------------------------------------------------------------------------------- classes
 
 
@@ -110,17 +93,6 @@ def test_every_class_is_rounded_up_or_down(parts, sizes):
     assert [sum(row) for row in counts] == sizes
     for row, size in zip(counts, sizes, strict=True):
         assert all(abs(count - size * part) < 1 for count, part in zip(row, parts, strict=True))
-
-
-@given(shares, st.lists(st.integers(0, 50), max_size=30))
-def test_rounding_does_not_add_up_over_the_classes(parts, sizes):
-    counts = rounded(parts, sizes)
-    for number, part in enumerate(parts):
-        assert abs(sum(row[number] for row in counts) - sum(sizes) * part) < len(parts)
-
-
-def test_a_hundred_classes_of_four_still_have_a_tenth_in_validation():
-    assert sum(row[1] for row in rounded([Fraction("0.9"), Fraction("0.1")], [4] * 100)) == 40
 
 
 @given(st.lists(st.integers(0, 3), min_size=20, max_size=80), st.randoms())
@@ -156,17 +128,6 @@ def test_stratified_splits_do_not_depend_on_the_order(labels, random):
 def test_shares_that_cannot_be_are_refused(given, words):
     with pytest.raises(ConfigError, match=rf"C240\]: pack\.split = .*{re.escape(words)}"):
         SplitRule(given)
-
-
-def test_decimals_are_added_exactly():
-    rule = SplitRule({"a": 0.7, "b": 0.1, "c": 0.1, "d": 0.1})
-    assert rule.cuts == [Fraction(7, 10), Fraction(8, 10), Fraction(9, 10)]
-
-
-@pytest.mark.parametrize(("by", "words"), [("(", "not a regular"), ("(a)(b)", "2 groups")])
-def test_a_regular_expression_has_one_group(by, words):
-    with pytest.raises(ConfigError, match=rf"C241\]: pack\.split_by = .*{words}"):
-        SplitRule(TWO, by)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +185,3 @@ def test_an_empty_split_is_an_error_that_says_why(by, words):
     rule = SplitRule({"most": 0.998, "little": 0.001, "less": 0.001}, by)
     with pytest.raises(ConfigError, match=rf"C244.*little has no record: 4 records have {words}"):
         rule.assign(hashes, labels)
-
-
-def test_splitting_by_the_label_is_said_to_keep_classes_apart():
-    assert "one split" in SplitRule(TWO, "label").notes[0]
-    assert SplitRule(TWO, "speaker").notes == ()

@@ -9,7 +9,6 @@ import torch
 from framework.errors import ConfigError, DataError
 from framework.image.decode import decode
 from framework.input.function import FunctionInput
-from framework.input.list import ListInput
 from framework.input.store import StoreInput
 from framework.input.video import VideoInput
 from framework.pack.engine.pack_store import pack
@@ -117,16 +116,6 @@ def test_bad_files_are_named_or_skipped():
         store.close()
 
 
-def test_a_list_of_files_holds_videos_too():
-    folder()
-    Path("list.csv").write_text("video,label\nvideos/b/1.mkv,jump\nvideos/a/0.mp4,run\n")
-    columns = {"video": "path", "label": "class"}
-    store = packed(source=ListInput("list.csv", True, columns, None, False, None, None))
-    assert [len(pixels_of(store, index)) for index in range(2)] == [12, 5]
-    assert store.key(0) == "videos/b/1.mkv"
-    store.close()
-
-
 @pytest.mark.parametrize(("order", "error"), [((0, 1), "D260"), ((1, 0), "D106")])
 def test_images_among_videos_are_refused(order, error):
     rows = [video(), jpeg(0)]
@@ -143,23 +132,6 @@ def test_a_store_can_be_packed_again(first, then):
     store.close()
     with pytest.raises(DataError, match=r"D260.*packed frames have no times"):
         packed("y.h5", StoreInput("x.h5"), encode="png", frame_rate=5)
-
-
-def test_kept_frames_are_the_same_bytes():
-    packed("x.h5", encode="png").close()
-    packed("y.h5", StoreInput("x.h5")).close()
-    first, second = open_store("x.h5"), open_store("y.h5")
-    assert first.manifest.digest == second.manifest.digest
-    first.close()
-    second.close()
-
-
-def test_too_large_a_record_is_refused(monkeypatch):
-    monkeypatch.setattr("framework.pack.video_frames.MOST_BYTES", 1000)
-    with pytest.raises(
-        DataError, match=r"D260.: videos/a/0\.mp4.*set pack\.frame_rate or pack\.size"
-    ):
-        packed(encode="png")
 
 
 def test_options_that_videos_do_not_have_are_refused():

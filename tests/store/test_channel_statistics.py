@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-import torch
 
 from framework.contracts.records import ChannelStatistics, Field, Manifest
-from framework.image.decode import encode_jpeg, encode_png
+from framework.image.decode import encode_png
 from framework.input.folder import FolderInput
 from framework.pack.engine.pack_store import pack
 from framework.pack.images import Preparation
@@ -11,7 +10,6 @@ from framework.store.channel_statistics import (
     NUM_RECORDS,
     StatisticsSampler,
     num_channels,
-    of_batch,
     remembered_statistics,
     sample_indices,
     statistics_of,
@@ -49,22 +47,6 @@ def test_pixels_are_measured_per_channel_between_0_and_1():
     assert is_near(measured(PIXELS, images), *expected(images / 255))
 
 
-def test_both_layouts_and_a_lossless_file_give_the_same_numbers():
-    images = make_records(40)["image"]
-    planes = measured(PIXELS, images)
-    assert planes == measured(Field("uint8", (4, 4, 3)), images.transpose(0, 2, 3, 1))
-    assert planes == measured(
-        Field("uint8", (3, None, None), "image"), [encode_png(image) for image in images]
-    )
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_images_without_pixels_have_no_statistics(dtype):
-    sampler = StatisticsSampler({"x": Field(dtype, (3, 0, 4))}, 2)
-    sampler.pass_by({"x": np.zeros((2, 3, 0, 4), dtype)}, 2)
-    assert sampler.result() == {}
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint16"])
 def test_other_values_are_measured_as_normalizing_takes_them(dtype):
     images = (np.random.default_rng(0).random((9, 2, 5, 6)) * 200 + 5000).astype(dtype)
@@ -84,12 +66,6 @@ def test_an_unreadable_image_counts_for_nothing():
     files = [encode_png(image) for image in make_records(5)["image"]]
     field = Field("uint8", (3, None, None), "image")
     assert measured(field, [*files, b"no image"]) == measured(field, files)
-
-
-def test_values_that_are_no_numbers_give_no_statistics():
-    sampler = StatisticsSampler({"x": Field("float32", (1, 2, 2))}, 1)
-    sampler.pass_by({"x": np.full((1, 1, 2, 2), np.nan, np.float32)}, 1)
-    assert sampler.result() == {}
 
 
 @pytest.mark.parametrize(
@@ -161,29 +137,6 @@ def test_a_folder_and_the_stores_packed_of_it_have_the_same_statistics():
     for path, encode in (("kept.h5", "keep"), ("raw.lmdb", "raw"), ("raw.h5", "raw")):
         pack(packing(path, FolderInput("photos", None, None), prepare=Preparation(encode=encode)))
         assert open_store(path).manifest.statistics == of_folder
-
-
-def test_a_jpeg_is_measured_as_it_is_decoded():
-    images = np.full((3, 3, 16, 16), 51, np.uint8)
-    result = measured(
-        Field("uint8", (3, None, None), "image"), [encode_jpeg(image, 95) for image in images]
-    )
-    np.testing.assert_allclose(result.mean, [0.2] * 3, atol=0.01)
-
-
-def test_stores_written_by_hand_have_none_and_are_measured_by_reading():
-    store = open_store(write_store("a.h5", make_records(20)))
-    assert store.manifest.statistics == {}
-    assert is_near(statistics_of(store)["image"], *expected(make_records(20)["image"] / 255))
-    store.close()
-
-
-def test_a_batch_is_measured_without_a_store():
-    images = torch.arange(24, dtype=torch.uint8).reshape(2, 1, 3, 4)
-    result = of_batch(images)
-    assert result is not None
-    assert is_near(result, [11.5 / 255], [images.double().std(correction=0).item() / 255])
-    assert of_batch(torch.zeros(4)) is None
 
 
 def test_a_store_is_measured_once_where_statistics_are_remembered(monkeypatch):

@@ -3,7 +3,6 @@ from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
-import h5py
 import lmdb
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from framework.data.lmdb import lmdb_source
 from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.store import checksum
-from framework.store.checksum import buffers, content_crcs, digest, numbered_crcs
+from framework.store.checksum import content_crcs, digest, numbered_crcs
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
@@ -83,15 +82,6 @@ def test_the_crcs_of_arrays_are_zlibs_however_they_are_computed(monkeypatch, com
     ]
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (4, 0), (4,), (4, 2, 3)])
-def test_every_array_is_cut_into_its_records(shape):
-    values = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
-    assert [bytes(part) for part in buffers(values)] == [row.tobytes() for row in values]
-    assert [bytes(part) for part in buffers(torch.from_numpy(values))] == [
-        row.tobytes() for row in values
-    ]
-
-
 def test_the_digest_is_that_of_the_crcs_whoever_stores_them():
     digests = {
         suffix: STORES[suffix](write_store(f"x.{suffix}", make_records(9))).manifest.digest
@@ -130,21 +120,6 @@ def test_a_value_under_another_records_key_is_found_by_its_crc():
         transaction.put(keys[2], second)
         transaction.put(keys[6], first)
     store = LMDBStore(path)
-    assert store.damaged(torch.arange(9), store.read(torch.arange(9))) == [2, 6]
-
-
-def test_a_changed_key_is_found_by_the_crc():
-    path = write_store("x.lmdb", make_records(9))
-    _spoil(path, b"record-4")
-    store = LMDBStore(path)
-    assert store.damaged(torch.arange(9), store.read(torch.arange(9))) == [4]
-
-
-def test_swapped_rows_of_hdf5_are_found():
-    path = write_store("x.h5", make_records(9))
-    with h5py.File(path, "r+") as file:
-        file["records/image"][[2, 6]] = file["records/image"][[2, 6]][::-1]
-    store = HDF5Store(path)
     assert store.damaged(torch.arange(9), store.read(torch.arange(9))) == [2, 6]
 
 
@@ -188,22 +163,6 @@ def _epochs(suffix, verify, spoil_before, **options):
 )
 def test_records_are_verified_on_request(suffix, verify, spoil_before, passed):
     assert _epochs(suffix, verify, spoil_before) == passed
-
-
-@pytest.mark.parametrize("kind", ["thread", "process"])
-def test_workers_verify_too(kind):
-    assert _epochs("lmdb", "always", 1, num_workers=2, worker_kind=kind) == [0]
-    assert _epochs("lmdb", "first_epoch", 1, num_workers=2, worker_kind=kind) == [0, 1, 2]
-
-
-def test_a_resumed_run_verifies_the_epoch_it_begins_with():
-    records = {"image": [jpeg(number) for number in range(12)], "label": np.arange(12)}
-    path = write_store("x.h5", records, IMAGE_FIELDS)
-    _spoil(path, records["image"][7])
-    source = hdf5_source(path, context=make_context(verify="first_epoch"))
-    with pytest.raises(DataError, match="D119"):
-        micros(source, 5)
-    source.close()
 
 
 def _checked(source, *passes):

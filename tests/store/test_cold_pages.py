@@ -70,12 +70,6 @@ def test_pages_are_read_without_being_touched_and_no_others_are(cold):
     assert pages_in_memory(cold) == 200
 
 
-def test_pieces_have_sizes_of_their_own(cold):
-    file = np.memmap(cold, np.uint8, "r")
-    sizes = torch.tensor([1, PAGE, 5])
-    assert ask_pages(map_of(file), torch.tensor([0, PAGE, 9]), sizes) == PAGE + 6
-
-
 @pytest.mark.parametrize(
     ("start", "size", "stride"),
     [(-1, 1, 1), (10, 1, 1), (9, 2, 1), (0, 11, 1), (0, 0, 1), (4, 2, 3), (2**62, 1, 8), (0, 1, 0)],
@@ -83,17 +77,6 @@ def test_pieces_have_sizes_of_their_own(cold):
 def test_pieces_outside_of_the_map_are_left_out(start, size, stride):
     data = np.zeros(10, np.uint8)
     assert ask_pages(map_of(data), torch.tensor([start]), size, stride) == 0
-
-
-def test_a_call_asks_for_64_mb_at_most():
-    data = np.zeros(1 << 20, np.uint8)
-    starts = torch.zeros(1000, dtype=torch.int64)
-    assert ask_pages(map_of(data), starts, 1 << 20) == 64 << 20
-
-
-def test_a_thread_stops_asking_when_nothing_is_missing():
-    answers = in_a_new_thread(settled_answers)
-    assert answers == [True] * FEWEST + [False] * (3 * CHECK)
 
 
 def test_a_thread_that_had_to_wait_for_the_disk_asks_again(cold):
@@ -118,12 +101,6 @@ def test_a_thread_asks_as_long_as_pages_are_missing(cold):
         return results
 
     assert all(in_a_new_thread(answers))
-
-
-def test_nothing_is_asked_without_the_compiled_functions(monkeypatch):
-    monkeypatch.setattr("framework.store.cold_pages.find", lambda _: None)
-    assert not should_ask()
-    assert ask_pages(map_of(np.zeros(10, np.uint8)), torch.tensor([0]), 1) == 0
 
 
 FIELDS = {"image": Field("uint8", (3, 8, 8)), "boxes": Field("float32", (None, 4), "ragged")}
@@ -192,14 +169,3 @@ def test_members_and_headers_of_the_batch_are_asked_for_in_every_shard(shards, m
     head = HEADER + 128  # of the archive, and of the array
     in_shards = ([3, 3], [15, 12])  # labels are in the index
     assert asked == [sum(head + 100 * number + 1 for number in numbers) for numbers in in_shards]
-
-
-def test_members_are_the_same_whether_pages_are_asked_for_or_not(shards, monkeypatch):
-    results = []
-    for asks in (True, False):
-        monkeypatch.setattr(tar_store, "should_ask", lambda asks=asks: asks)
-        results.append(shards.read(torch.randperm(20, generator=torch.Generator().manual_seed(0))))
-        shards.close()
-    with_asking, without = results
-    assert torch.equal(with_asking["values"].values, without["values"].values)
-    assert torch.equal(with_asking["label"], without["label"])

@@ -29,10 +29,6 @@ def test_rows_have_a_group_and_a_file():
     assert files.group(4, X, None).values["x"].values.tolist() == [12, 13]
 
 
-def test_values_are_counted():
-    assert _files().tally("x") == dict.fromkeys([*range(5), *range(10, 15)], 1)
-
-
 def test_a_group_is_decoded_by_one_thread_and_others_wait(monkeypatch):
     files, calls, may_go = _files(), [], threading.Event()
     decoded = files._decoded

@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts.records import Field, Ragged
-from framework.errors import ConfigError, DataError
+from framework.contracts.records import Field
+from framework.errors import ConfigError
 from framework.image.decode import encode_jpeg, encode_png
 from framework.store.columns import (
     START_BYTES,
     NoFacts,
     StoreFacts,
     column_of,
-    joined,
     lengths_of,
 )
 from framework.store.folder_store import FolderStore
@@ -49,11 +48,6 @@ def facts(*names):
     return StoreFacts(open_case("hdf5", write_store("some.h5", records, fields)))
 
 
-def test_the_only_ragged_field_needs_no_name():
-    assert facts("label", "blob").lengths(None).tolist() == [0, 1, 2, 3, 4]
-    assert facts("label", "blob", "text").lengths("blob").tolist() == [0, 1, 2, 3, 4]
-
-
 def test_a_question_without_an_answer_names_the_choices():
     with pytest.raises(ConfigError, match=r"C200.*field = null.*choose one of text, blob"):
         facts("label", "text", "blob").lengths(None)
@@ -72,14 +66,6 @@ def test_records_are_known_by_their_number_unless_a_field_has_that_name():
     store = open_case("hdf5", write_store("own.h5", {"record": torch.tensor([8, 9])}, fields))
     assert StoreFacts(store).names == ["record"]
     assert StoreFacts(store).answer("record").tolist() == [8, 9]
-
-
-def test_values_of_every_form_are_joined():
-    numbers = torch.arange(3)
-    assert joined([numbers, numbers]).tolist() == [0, 1, 2, 0, 1, 2]
-    assert joined([[b"a"], [b"b"]]) == [b"a", b"b"]
-    ragged = Ragged(numbers, torch.tensor([1, 2]))
-    assert plain_values(joined([ragged, ragged])) == [[0], [1, 2], [0], [1, 2]]
 
 
 def test_lengths_of_many_records_come_without_their_rows(monkeypatch):
@@ -108,11 +94,3 @@ def test_the_sizes_of_photographs_are_read_from_the_starts_of_their_files(monkey
     assert facts.answer("height").tolist() == [400, 400, 50]
     assert facts.answer("width").tolist() == [300, 300, 300]
     assert whole == [1]
-
-
-def test_a_photograph_that_is_none_is_named_when_its_size_is_asked_for():
-    Path("in/a").mkdir(parents=True)
-    Path("in/a/1.png").write_bytes(encode_png(np.zeros((3, 4, 4), np.uint8)))
-    Path("in/a/2.jpg").write_bytes(b"\xff\xd8 nothing")
-    with pytest.raises(DataError, match=r"D104.*2\.jpg"):
-        StoreFacts(FolderStore("in")).answer("width")

@@ -23,19 +23,6 @@ each_kind = pytest.mark.parametrize("path", STORES)
 
 
 @each_kind
-def test_a_missing_store_is_named(path):
-    with pytest.raises(DataError, match=rf"D101.*{path}.*no such file"):
-        _ = STORES[path](path).manifest
-
-
-@each_kind
-def test_a_folder_is_not_a_store(path):
-    os.mkdir(path)
-    with pytest.raises(DataError, match=rf"D101.*{path}"):
-        _ = STORES[path](path).manifest
-
-
-@each_kind
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (3,), (8,), (2, 3)])
 def test_every_number_type_comes_back_as_it_was(path, dtype, shape):
@@ -75,14 +62,6 @@ def test_many_keys_come_at_once_in_the_order_asked_for(path):
         store.keys(torch.tensor([2, 0])) == ["record-2", "record-0"] == [store.key(2), store.key(0)]
     )
     store.close()
-
-
-@each_kind
-def test_a_record_is_named_even_if_its_store_is_gone(path):
-    assert (
-        STORES[path](write_store(path, make_records(3))).name(1) == f"{path}: record 1 (record-1)"
-    )
-    assert STORES[path]("gone").name(1) == "gone: record 1"
 
 
 @each_kind

@@ -1,24 +1,16 @@
-import contextlib
 import os
 import re
 import shlex
-from pathlib import Path
 
 import h5py
 import lmdb
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from framework.errors import DataError, PacelineError
-from framework.input.hdf5 import HDF5Input
-from framework.input.lmdb import LMDBInput
+from framework.errors import DataError
 from framework.store.foreign import (
     ForeignLMDB,
-    field_name,
-    free_name,
     key_expression,
     number_of,
 )
@@ -111,13 +103,6 @@ def test_the_command_for_recognized_text_keeps_the_texts():
     store.close()
 
 
-def test_the_command_for_long_texts_names_their_kind():
-    path = write_lmdb("x.lmdb", {f"t{number}": b"long " * 500 for number in range(3)})
-    store = advised(path, paceline("inspect", path).err)
-    assert store.manifest.fields["text"].kind == "text"
-    store.close()
-
-
 @pytest.mark.parametrize("folders", [3, 30])
 def test_the_command_for_data_sets_of_records_packs_them(folders):
     with h5py.File("corpus.h5", "w") as file:
@@ -128,13 +113,6 @@ def test_the_command_for_data_sets_of_records_packs_them(folders):
         range(1, folders + 1), key=lambda length: f"spk{length - 1}/"
     )
     assert store.key(1) == "spk1/utt1"
-    store.close()
-
-
-def test_keys_without_numbers_are_names():
-    path = write_lmdb("photos.lmdb", {"alice": jpeg(0, 8, 8), "bob": jpeg(1, 8, 8)})
-    store = advised(path, paceline("inspect", path).err)
-    assert (list(store.manifest.fields), store.key(1)) == (["image"], "bob")
     store.close()
 
 
@@ -170,13 +148,6 @@ def test_values_of_any_size_and_key_are_found():
     assert {key.encode(): file.read(place) for place, key in enumerate(file.keys)} == values
 
 
-def test_a_file_with_named_databases_is_refused():
-    with lmdb.open("x.lmdb", subdir=False, lock=False, max_dbs=2) as environment:
-        environment.open_db(b"one")
-    with pytest.raises(DataError, match=r"D102.*named databases"):
-        ForeignLMDB("x.lmdb")
-
-
 @pytest.mark.parametrize(
     ("pattern", "key", "part"),
     [
@@ -190,51 +161,6 @@ def test_a_file_with_named_databases_is_refused():
 def test_a_pattern_finds_what_the_keys_of_a_record_share(pattern, key, part):
     match = key_expression(pattern).fullmatch(key)
     assert (match and match.group(1)) == part
-
-
-def test_names_of_fields_and_files_are_free():
-    assert field_name("image-", {}) == "image"
-    assert field_name("image", {"image": "x"}) == "image_2"
-    assert field_name("00/1", {}) == "field_00_1"
-    assert free_name("a/x.h5") == "a/x.packed.h5"
-    open("x.packed.h5", "w").close()
-    assert free_name("x.h5") == "x.packed1.h5"
-    here = os.getcwd()
-    assert free_name(".") == f"{here}.packed.h5"
-    assert free_name("..") == f"{os.path.dirname(here)}.packed.h5"
-
-
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.sampled_from(["x.h5", "x.lmdb"]),
-    st.lists(st.tuples(st.floats(0, 0.9999), st.integers(0, 255)), min_size=1, max_size=30),
-)
-def test_a_damaged_file_is_read_or_one_error(name, flips):
-    path = write_hdf5("good.h5") if name == "x.h5" else scene_text()
-    data = bytearray(Path(path).read_bytes())
-    Path(path).unlink()
-    for place, value in flips:
-        data[int(place * min(len(data), 20_000))] = value
-    Path(name).write_bytes(data)
-    with contextlib.suppress(PacelineError):  # any other exception fails
-        _ = open_store(name).manifest
-    with contextlib.suppress(PacelineError):
-        source = HDF5Input(name) if name == "x.h5" else LMDBInput(name, {"x": "%s"})
-        source.read(0, source.manifest.num_records)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("7", 7), (" -12\n", -12), ("+9" + "0" * 16, 9 * 10**16), ("9" * 18, 10**18 - 1)],
-)
-def test_whole_numbers_are_int64(text, value):
-    assert (number_of(text), number_of(text).dtype) == (value, np.int64)
-
-
-@pytest.mark.parametrize("text", ["0.5", ".5", "5.", "-1e3", "1E-2", "3.4028234e38", "nan", "-inf"])
-def test_other_numbers_are_float32(text):
-    assert number_of(text).dtype == np.float32
-    assert np.array_equal(number_of(text), np.float32(float(text)), equal_nan=True)
 
 
 @pytest.mark.parametrize(

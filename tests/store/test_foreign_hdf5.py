@@ -34,15 +34,6 @@ def test_contiguous_numbers_are_read_without_h5py(blocks):
     assert file.value("x").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_attributes_are_texts_or_arrays():
-    with h5py.File("x.h5", "w") as file:
-        file.create_group("a").attrs.update({"text": "ü", "n": 3, "old": np.bytes_(b"x")})
-    file = ForeignHDF5("x.h5")
-    assert [file.attribute("a", name) for name in ("text", "n", "old")] == ["ü", 3, "x"]
-    with pytest.raises(DataError, match=r"D112.*has no attribute 'gone', but"):
-        file.attribute("a", "gone")
-
-
 def test_a_data_set_that_declares_more_than_its_file_holds_is_left_out():
     with h5py.File("x.h5", "w") as file:
         file.create_dataset("x", (1 << 40,), "u1", chunks=(1 << 20,))
@@ -85,15 +76,6 @@ def test_a_link_is_not_followed():
         file["y"] = 1
         with pytest.raises(ValueError, match="not in this file"):
             own_dataset(file, "x")
-
-
-def test_names_that_are_not_utf8_are_left_out():
-    with h5py.File("x.h5", "w") as file:
-        file[b"\xff"] = np.zeros(3)
-        file["x"] = np.zeros(3)
-    file = ForeignHDF5("x.h5")
-    assert list(file.nodes) == ["x"]
-    assert suggested_fields(file) == {"x": "x"}
 
 
 def test_a_text_that_declares_more_than_its_file_is_not_allocated():

@@ -1,7 +1,3 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -51,43 +47,10 @@ def test_pieces_come_side_by_side_in_the_asked_order(way, num_bytes, count):
     _check(num_bytes, count)
 
 
-def check_with_threads():
-    for threads in (2, 3):
-        torch.set_num_threads(threads)
-        for num_bytes, count in SIZES:
-            _check(num_bytes, count)
-
-
-def test_threads_share_a_large_gather():
-    """Run in a process of its own.
-
-    A process that has used OpenMP's threads can no longer be forked, and other tests fork.
-    """
-    words = "from tests.store.test_gather import check_with_threads; check_with_threads()"
-    subprocess.run(
-        [sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100
-    )
-
-
 @pytest.mark.parametrize("offsets", [[-1], [0, 3], [1 << 62], [-(1 << 63)]])
 def test_a_piece_that_is_not_all_in_the_source_is_an_error(way, offsets):
     with pytest.raises(IndexError):
         gather(_bytes(10), torch.tensor(offsets), 8)
-
-
-def test_pieces_larger_than_the_source_are_an_error(way):
-    with pytest.raises(IndexError):
-        gather(_bytes(10), torch.tensor([0]), 11)
-
-
-@pytest.mark.parametrize("num_bytes", [0, 8])
-def test_no_pieces_are_no_bytes(way, num_bytes):
-    assert gather(_bytes(10), torch.empty(0, dtype=torch.int64), num_bytes).shape == (0, num_bytes)
-
-
-def test_every_second_offset_is_as_good_as_any(way):
-    source, offsets = _bytes(100), torch.arange(20)
-    assert torch.equal(gather(source, offsets[::2], 3), gather(source, offsets[::2].clone(), 3))
 
 
 @given(st.integers(1, 40), st.lists(st.integers(0, 60), max_size=12))
@@ -96,11 +59,6 @@ def test_both_ways_are_one(num_bytes, starts):
     assert torch.equal(
         gather(source, offsets, num_bytes), module._by_torch(source, offsets, num_bytes)
     )
-
-
-def test_no_rows_are_gathered_from_an_empty_array(way):
-    rows = torch.from_numpy(np.empty((0, 3), np.int64))
-    assert row_gather(rows)(torch.empty(0, dtype=torch.int64)).shape == (0, 3)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.data())

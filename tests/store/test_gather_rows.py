@@ -1,12 +1,11 @@
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.contracts.records import Field, Ragged
+from framework.contracts.records import Ragged
 from framework.store import gather_rows as module
-from framework.store.gather_rows import gather_rows, merged, padded, ragged_of, taken, typed
+from framework.store.gather_rows import gather_rows, merged, padded, taken
 
 LENGTHS = st.lists(st.integers(0, 9), max_size=12)
 SOURCE = torch.arange(100, dtype=torch.uint8)
@@ -80,16 +79,3 @@ def test_parts_are_merged_to_the_order_of_the_batch(lengths, random):
         for part in (places[:cut], places[cut:])
     ]
     assert lists(merged(parts)) == lists(given_)
-
-
-def test_bytes_become_rows_of_a_type():
-    data = torch.tensor([1, 0, 2, 0, 3, 0, 4, 0], dtype=torch.uint8)
-    assert typed(data, torch.int16, (2,)).tolist() == [[1, 2], [3, 4]]
-    assert typed(data[:0], torch.int16, (2,)).shape == (0, 2)
-
-
-def test_arrays_of_records_lie_one_after_another():
-    field = Field("int16", (None, 2))
-    arrays = [np.ones((n, 2), np.int16) * n for n in (2, 0, 1)]
-    assert lists(ragged_of(arrays, field)) == [array.tolist() for array in arrays]
-    assert ragged_of([], field).values.shape == (0, 2)

@@ -3,7 +3,7 @@ import pytest
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError
-from framework.store.kinds import as_rows, checked_kinds, field_of_kind, of_kind
+from framework.store.kinds import checked_kinds, field_of_kind, of_kind
 
 
 @pytest.mark.parametrize("given", [["boxes"], {"x": "box"}, {"x": None}, "boxes"])
@@ -12,22 +12,11 @@ def test_kinds_that_do_not_exist_are_refused(given):
         checked_kinds(given)
 
 
-def test_no_kinds_are_none():
-    assert checked_kinds(None) == {}
-
-
 def test_boxes_are_rows_of_four_floats():
     boxes = of_kind([[1, 2, 3, 4]], "boxes", "x")
     assert (boxes.dtype, boxes.shape) == (np.float32, (1, 4))
     assert of_kind([], "boxes", "x").shape == (0, 4)
     assert field_of_kind(boxes, "boxes") == Field("float32", (None, 4), kind="boxes")
-
-
-@pytest.mark.parametrize("shape", [(17, 3), (0, 2), (4, 17, 2)])
-def test_the_number_of_points_may_differ(shape):
-    points = of_kind(np.ones(shape), "points", "x")
-    expected = Field("float32", (None, *shape[1:]), kind="points")
-    assert field_of_kind(points, "points") == expected
 
 
 @pytest.mark.parametrize(
@@ -44,8 +33,3 @@ def test_the_number_of_points_may_differ(shape):
 def test_a_value_that_does_not_fit_its_kind_is_named(value, kind):
     with pytest.raises(DataError, match=r"D167.*here: x.*input\.kinds wants"):
         of_kind(value, kind, "here: x")
-
-
-def test_a_string_is_kept_as_its_bytes():
-    assert bytes(as_rows("ü")) == "ü".encode()
-    assert bytes(as_rows(b"")) == b""

@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from framework.errors import ConfigError, DataError
 from framework.store.label import (
-    check_classes,
     class_in,
     class_pattern,
     number_classes,
@@ -33,21 +32,11 @@ def test_names_that_the_given_classes_lack_are_listed():
         number_classes([f"{number:02d}" for number in range(22)], ["a"], "x")
 
 
-def test_a_class_given_twice_is_named():
-    with pytest.raises(ConfigError, match=r"C161.*a twice"):
-        check_classes((), ["a", "b", "a"], "x")
-
-
 def test_numbers_may_be_named():
     assert numbered_classes(2, None, "x") == ["0", "1", "2"]
     assert numbered_classes(1, ["a", "b", "c"], "x") == ["a", "b", "c"]
     with pytest.raises(DataError, match=r"D161.*x: has label 3, but input.classes names 2"):
         numbered_classes(3, ["a", "b"], "x")
-
-
-@pytest.mark.parametrize("largest", [-1, 2**62])
-def test_numbers_that_number_no_classes_name_none(largest):
-    assert numbered_classes(largest, None, "x") == []
 
 
 def test_a_pattern_finds_the_class_in_a_name():

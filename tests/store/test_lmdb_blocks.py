@@ -1,17 +1,14 @@
 import os
-from pathlib import Path
 
 import lmdb
-import numpy as np
 import pytest
 import torch
 
-from framework.contracts.records import Field, Manifest, NumberKeys
+from framework.contracts.records import Manifest, NumberKeys
 from framework.errors import DataError
 from framework.store import lmdb_blocks
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
-from framework.store.manifest import to_json
-from tests.conftest import FIELDS, edited_manifest, make_records
+from tests.conftest import FIELDS, make_records
 from tests.contract.cases import plain, rows
 
 COUNT = 50
@@ -68,33 +65,12 @@ def test_records_come_back_from_blocks(count):
     assert len(values_of(path)) == -(-count // 7) + 1
 
 
-def test_the_blocks_do_not_depend_on_how_records_are_handed_over():
-    first = values_of(write("a.lmdb", step=1)[0])
-    assert first == values_of(write("b.lmdb", step=50)[0])
-    assert first == values_of(write("c.lmdb", step=9)[0])
-
-
 def test_a_field_is_read_for_all_records_and_pixels_are_viewed():
     path, records = write()
     store = LMDBStore(path)
     assert torch.equal(store.column("label"), torch.from_numpy(records["label"]))
     views = store.read(torch.tensor([49, 3]), views=["image"])["image"]
     assert [view.tolist() for view in views] == records["image"][[49, 3]].tolist()
-
-
-@pytest.mark.parametrize("indices", [[50], [-1], [55], [3, 50]])
-def test_a_record_that_does_not_exist_is_refused(indices):
-    store = LMDBStore(write()[0])
-    with pytest.raises(IndexError):
-        store.read(torch.tensor(indices))
-
-
-@pytest.mark.parametrize("number", [0, 7, 49])
-def test_a_missing_block_is_named(number):
-    path, _ = write()
-    put(path, {key(number): None})
-    with pytest.raises(DataError, match=r"D105.*x\.lmdb: its blocks do not hold the 50 records"):
-        _ = LMDBStore(path).manifest
 
 
 @pytest.mark.parametrize("change", [lambda v: v[:-1], lambda v: v + b"x", lambda _: b""])
@@ -130,32 +106,3 @@ def test_a_truncated_file_is_named(part):
     os.truncate(path, int(os.path.getsize(path) * part))
     with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
         LMDBStore(path).read(torch.arange(COUNT))
-
-
-@pytest.mark.parametrize("size", [1 << 40, 1 << 61, (1 << 63) - 1])
-def test_a_manifest_of_huge_records_is_refused(size):
-    path, _ = write()
-    fields = {"image": {"dtype": "uint8", "shape": [size], "encoding": "raw", "kind": "raw"}}
-    text = edited_manifest(to_json(LMDBStore(path).manifest), fields=fields)
-    put(path, {b"manifest": text.encode()})
-    with pytest.raises(DataError, match=r"D105.*x\.lmdb"):
-        _ = LMDBStore(path).manifest
-
-
-def test_keys_that_do_not_continue_are_a_bug():
-    writer = LMDBWriter("x.lmdb", fields=FIELDS, num_records=4)
-    writer.write(make_records(2), NumberKeys(0, 2))
-    with pytest.raises(DataError, match=r"D105.*record 2 has another key"):
-        writer.write(make_records(2), NumberKeys(3, 5))
-    writer.abort()
-    assert not Path("x.lmdb").exists()
-
-
-def test_records_of_no_bytes_are_kept():
-    fields = {"x": Field("float32", (0,)), "y": Field("float32", (3, 0))}
-    writer = LMDBWriter("x.lmdb", fields=fields, num_records=3)
-    empty = {"x": np.empty((3, 0), np.float32), "y": np.empty((3, 3, 0), np.float32)}
-    writer.write(empty, NumberKeys(0, 3))
-    writer.close(Manifest(3, fields))
-    read = LMDBStore("x.lmdb").read(torch.arange(3))
-    assert (read["x"].shape, read["y"].shape) == ((3, 0), (3, 3, 0))

@@ -18,7 +18,6 @@ from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import NoClock
 from framework.store.gather import gather_at
-from framework.store.hdf5_store import HDF5Store
 from framework.store.locked import LockedRecords, lockable
 from framework.store.open_store import open_store
 from framework.system.copy_engine import Pieces
@@ -58,10 +57,6 @@ def test_stores_of_large_raw_fields_can_be_locked(suffix):
 @pytest.mark.parametrize("kind", ["hdf5_images", "lmdb_images", "hdf5_ragged"])
 def test_other_stores_cannot(kind):
     assert lockable(open_store(write_case(kind, 4)[0])) is None
-
-
-def test_stores_of_small_records_are_not_worth_it():
-    assert lockable(HDF5Store(write_store("x.h5", make_records(3)))) is None
 
 
 @compiled
@@ -105,28 +100,6 @@ def test_pieces_outlive_the_locked_files(simulation):
 
 
 @compiled
-def test_an_error_of_the_device_does_not_keep_the_files_locked(simulation, monkeypatch):
-    def fail(_=None):
-        raise RuntimeError("CUDA error: device-side assert triggered")
-
-    source = source_in_memory()
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.cuda, "synchronize", fail)
-        source.close()
-    assert not simulation.driver.locked
-
-
-@compiled
-def test_labels_are_tensors_whatever_their_size(simulation):
-    fields = {"image": FIELDS["image"], "label": Field("uint8", (1, 64, 64))}
-    records = photographs(3) | {"label": np.zeros((3, 1, 64, 64), np.uint8)}
-    source = source_in_memory(records, fields)
-    read = source.read._locked(torch.tensor([2]))
-    assert (type(read["image"]), type(read["label"])) == (Pieces, torch.Tensor)
-    source.close()
-
-
-@compiled
 def test_memory_that_cannot_be_locked_is_gathered_with_a_note(monkeypatch):
     with simulated(0) as device:
         device.driver.refuses = 400
@@ -157,11 +130,6 @@ def test_what_no_gpu_copies_is_not_locked(simulation, options):
     assert not simulation.driver.locked
     assert source.notes == ()
     source.close()
-
-
-def test_a_store_without_files_or_fields_is_not_locked(tmp_path):
-    write_directory("empty", [], count=0)
-    assert lockable(open_store("empty")) is None
 
 
 @pytest.mark.gpu

@@ -28,13 +28,6 @@ def test_an_lmdb_store_is_known_by_its_content(name):
     store.close()
 
 
-@pytest.mark.parametrize("name", ["gone.h5", "gone.lmdb", "gone"])
-def test_a_missing_store_is_named_at_its_first_use(name):
-    store = open_store(name)
-    with pytest.raises(DataError, match=rf"D101.*{name}"):
-        _ = store.manifest
-
-
 @pytest.mark.parametrize(
     ("name", "kind"), [("x.h5", "HDF5"), ("x.hdf5", "HDF5"), ("x.lmdb", "LMDB")]
 )

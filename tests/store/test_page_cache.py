@@ -36,9 +36,3 @@ def test_what_another_program_maps_stays(on_disk):
         assert sum(pages[:: mmap.PAGESIZE]) >= 0
         with pytest.raises(ResourceError, match=r"R107.*end programs that read it"):
             drop_cached([on_disk])
-
-
-def test_empty_files_have_no_share(tmp_path):
-    (tmp_path / "empty").touch()
-    assert cached_share([str(tmp_path / "empty")]) is None
-    assert cached_share([]) is None

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from framework.errors import ConfigError, DataError
-from framework.image.decode import encode_png
 from framework.store.parquet_store import ParquetStore
-from tests.contract.cases import encoded_records, jpeg, label_map, plain, rows, write_parquet
+from tests.contract.cases import encoded_records, jpeg, plain, rows, write_parquet
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -65,13 +64,6 @@ def test_other_lists_are_ragged_fields():
         name: [values[3], values[0], values[2]] for name, values in columns.items()
     }
     assert plain(store.read(torch.tensor([1, 0])))["y"] == [[], []]
-
-
-def test_arrays_of_hugging_face_have_one_shape():
-    about = {"info": {"features": {"x": {"shape": [1, 2], "dtype": "uint8", "_type": "Array2D"}}}}
-    store = ParquetStore(_write({"x": pa.array([[[1, 2]], [[3, 4]]])}, metadata=about))
-    assert store.manifest.fields["x"].shape == (1, 2)
-    assert store.read(torch.tensor([1]))["x"].tolist() == [[[3, 4]]]
 
 
 def test_kinds_make_boxes_texts_and_bytes():
@@ -161,15 +153,6 @@ def test_a_column_that_no_store_holds_is_named_with_the_way_to_choose_others(col
 
 
 @pytest.mark.parametrize(
-    ("count", "more"), [(9, r"x8: x8\}'$"), (30, r"x15: x15\}' and 14 more columns$")]
-)
-def test_advice_names_all_columns_or_how_many_more(count, more):
-    columns = {f"x{number}": [number] for number in range(count)}
-    with pytest.raises(DataError, match=rf"D167.*fields=\{{x0: x0, x1: x1, .*{more}"):
-        _ = ParquetStore(_write({**columns, "bad": [{"x": 1}]})).manifest
-
-
-@pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({}, "must map at least one field to a name"),
@@ -207,31 +190,6 @@ def test_lists_that_are_no_arrays_are_refused(lists, words):
         _ = ParquetStore(_write({"x": lists})).manifest
 
 
-def test_lists_may_all_be_empty():
-    store = ParquetStore(_write({"x": pa.array([[], []], pa.list_(pa.int8()))}))
-    assert plain(store.read(torch.arange(2))) == {"x": [[], []]}
-
-
-def test_a_missing_list_is_an_error_of_its_row():
-    store = ParquetStore(_write({"x": [[1, 2], None], "y": [1, 2]}))
-    advice = r"or choose columns: '\w+\.fields=\{y: y\}'"
-    with pytest.raises(DataError, match=rf"D162.*row 1: x: has no value.*{advice}"):
-        store.read(torch.tensor([1]))
-
-
-def test_another_size_in_another_group_is_named():
-    store = ParquetStore(_write({"x": [[[1, 2]], [[1, 2]], [[1]], [[1]]]}))
-    with pytest.raises(DataError, match=r"D167.*row 2: x: is int64 \(1,\), but the first row has"):
-        store.read(torch.tensor([0, 2]))
-
-
-def test_bytes_that_are_no_image_are_named():
-    with pytest.raises(
-        DataError, match=r"D106.*row 0: x: not a readable image.*'data\.kinds=\{x: bytes\}'"
-    ):
-        _ = ParquetStore(_write({"x": [b"text"]})).manifest
-
-
 def test_several_files_are_one_store():
     for number in range(3):
         _write({"x": [number, number + 10]}, f"data/train-{number:05}-of-00003.parquet")
@@ -240,15 +198,6 @@ def test_several_files_are_one_store():
         assert store.read(torch.arange(6))["x"].tolist() == [0, 10, 1, 11, 2, 12]
         assert store.key(3) == "train-00001-of-00003.parquet:1"
         assert store.name(3).endswith("data/train-00001-of-00003.parquet: row 1")
-
-
-def test_files_with_other_columns_are_refused():
-    _write({"x": [1]}, "data/1.parquet")
-    _write({"y": [1]}, "data/2.parquet")
-    with pytest.raises(
-        DataError, match=r"D169.*2\.parquet: its columns y are not .*1\.parquet's x"
-    ):
-        _ = ParquetStore("data").manifest
 
 
 @pytest.mark.parametrize(
@@ -293,39 +242,11 @@ def test_a_folder_of_save_to_disk_is_read(stream):
     assert plain(store.read(torch.tensor([5, 0, 5]))) == rows(records, [5, 0, 5])
 
 
-def test_an_arrow_stream_without_its_end_is_refused():
-    _saved("saved", [pa.table({"x": [1, 2, 3, 4]})])
-    file = Path("saved/data-00000-of-00001.arrow")
-    whole = file.read_bytes()
-    for size in range(len(whole)):
-        file.write_bytes(whole[:size])
-        with pytest.raises(DataError, match="D102"):
-            _ = ParquetStore("saved").manifest
-    file.write_bytes(2 * whole)
-    with pytest.raises(DataError, match="D102"):
-        _ = ParquetStore("saved").manifest
-
-
 def test_a_dataset_dict_is_refused_with_its_splits():
     os.makedirs("saved/train")
     Path("saved/dataset_dict.json").write_text('{"splits": ["train"]}')
     with pytest.raises(DataError, match=r"D192.*saved: holds several splits: train"):
         ParquetStore("saved")
-
-
-@pytest.mark.parametrize("state", ["", "{}", '{"_data_files": [{"filename": "../x.arrow"}]}'])
-def test_a_damaged_state_is_named(state):
-    os.makedirs("saved")
-    Path("saved/state.json").write_text(state)
-    with pytest.raises(DataError, match=r"D102.*state\.json"):
-        ParquetStore("saved")
-
-
-def test_label_maps_are_named_by_the_user():
-    _write({"image": [jpeg(0)], "mask": [encode_png(label_map(0))]})
-    assert ParquetStore("x.parquet", labels=["mask"]).manifest.label_maps == ("mask",)
-    with pytest.raises(ConfigError, match=r"C179"):
-        _ = ParquetStore("x.parquet", labels=["other"]).manifest
 
 
 def test_only_the_newest_groups_are_kept(monkeypatch):
@@ -365,15 +286,6 @@ def test_a_column_of_paths_is_noted(texts, kinds, count):
     assert [words in note for note in notes] == [True] * count
 
 
-def test_random_order_over_more_than_the_cache_is_noted():
-    store = ParquetStore(_write({"x": np.arange(10**6)}, row_group_size=10**5), cache_mb=1)
-    assert store.notes == ()
-    store.is_random = True
-    assert "order.block_records=100000" in store.notes[0]
-    store.cache_mb = 100
-    assert store.notes == ()
-
-
 def test_a_file_that_is_replaced_is_noticed():
     store = ParquetStore(_write({"x": [1, 2, 3]}))
     store.read(torch.tensor([0]))
@@ -400,11 +312,6 @@ def test_a_file_that_is_cut_off_anywhere_is_refused():
             _read()
 
 
-def test_an_empty_file_is_named():
-    with pytest.raises(DataError, match="D109"):
-        _ = ParquetStore(_write({"x": pa.array([], pa.int64())})).manifest
-
-
 def test_it_pickles_with_the_identity_of_its_files():
     store = ParquetStore(_write({"x": [1, 2, 3]}))
     _ = store.manifest
@@ -412,8 +319,3 @@ def test_it_pickles_with_the_identity_of_its_files():
     os.rename(_write({"x": [4, 5, 6]}, "y.parquet"), "x.parquet")
     with pytest.raises(DataError, match="D117"):
         copy.read(torch.tensor([0]))
-
-
-def test_there_are_no_checksums_of_rows():
-    store = ParquetStore(_write({"x": [1, 2, 3]}))
-    assert store.damaged(torch.arange(3), store.read(torch.arange(3))) == []

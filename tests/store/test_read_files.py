@@ -10,9 +10,7 @@ from framework.errors import DataError, ResourceError
 from framework.store import read_files as module
 from framework.store.page_cache import cached_share, drop_cached
 from framework.store.read_files import (
-    ASKED_BYTES,
     AT_ONCE,
-    DiskReads,
     ask_item_files,
     read_files,
 )
@@ -36,17 +34,6 @@ def test_contents_come_in_the_order_of_the_paths(count):
     paths, contents = write_files(count)
     assert read_files(paths) == contents
     assert read_files(paths[::-1]) == contents[::-1]
-
-
-@pytest.mark.parametrize("num_bytes", [0, 1, 4096, ASKED_BYTES, 3 * ASKED_BYTES + 1])
-def test_a_file_may_have_any_length(num_bytes):
-    paths, contents = write_files(1, num_bytes)
-    assert read_files(paths) == contents
-
-
-def test_a_file_without_a_known_length_is_read_to_its_end():
-    assert os.stat("/proc/cpuinfo").st_size == 0
-    assert read_files(["/proc/cpuinfo"])[0].startswith(b"processor")
 
 
 @pytest.mark.parametrize("bad", ["gone.bin", "folder"])
@@ -111,15 +98,6 @@ def asked(monkeypatch):
     return sizes
 
 
-def test_what_cannot_be_read_ahead_is_left_to_its_reader(asked):
-    os.mkfifo("pipe.bin")
-    os.mkdir("folder")
-    Path("good.bin").write_bytes(b"good")
-    names = ("pipe.bin", "folder", "gone.bin", "a\0b", "good.bin")
-    ask_item_files(OfFiles(*((name,) for name in names)), range(5))
-    assert asked == [4]
-
-
 class Refused(OfFiles):
     def item_files(self, index):
         raise DataError(165, "x.csv", "is not under its root", "set input.root")
@@ -136,34 +114,11 @@ def test_files_that_items_share_or_that_nobody_knows_are_not_asked_for(source, a
     assert asked == []
 
 
-def test_items_of_one_file_are_not_listed(asked):
-    listed = []
-
-    class OneFile(OfFiles):
-        def item_files(self, index):
-            listed.append(index)
-            return ["0.bin"]
-
-    write_files(1)
-    ask_item_files(OneFile(), range(100_000))
-    assert (listed, asked) == ([0, 99_999], [])
-
-
 def test_no_more_is_asked_for_than_memory_keeps(asked, monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 35_000)
     paths, _ = write_files(20)
     ask_item_files(OfFiles(*((path,) for path in paths)), range(20))
     assert len(asked) == 4
-
-
-def test_reads_of_a_disk_are_noticed():
-    paths, _ = write_files(4)
-    make_cold(paths)
-    disk = DiskReads()
-    disk.were_made(1)
-    assert not disk.were_made(1000)
-    read_files(paths)
-    assert disk.were_made(len(paths))
 
 
 def test_what_a_file_took_is_added_to_its_own_time():

@@ -1,15 +1,11 @@
 import pytest
-import torch
 
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.errors import ConfigError
-from framework.store.hdf5_store import HDF5Store
-from framework.store.resident import ResidentStore
 from tests.conftest import make_context, make_records, write_store
-from tests.contract.cases import micros, plain, rows, write_case
+from tests.contract.cases import micros, write_case
 
-CPU = torch.device("cpu")
 MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
 
 
@@ -26,15 +22,6 @@ def test_batches_are_those_of_the_file(suffix, verify):
     ]
     alone.close()
     resident.close()
-
-
-def test_tensors_belong_to_the_caller_and_come_back_after_a_close():
-    store = ResidentStore(HDF5Store(write_store("x.h5", make_records(9))), CPU)
-    for values in store.read(torch.tensor([3])).values():
-        values.zero_()
-    store.close()
-    assert plain(store.read(torch.tensor([3]))) == rows(make_records(9), [3])
-    assert store.name(3) == "x.h5: record 3 (record-3)"
 
 
 def test_encoded_images_are_refused():

@@ -21,14 +21,6 @@ def test_members_of_a_record_may_lie_apart():
     assert records.read("image", 0) == jpeg(0)
 
 
-def test_shards_may_spell_suffixes_otherwise():
-    write_tar("y.tar", [("c.JPEG", jpeg(2)), ("c.cls", b"2")])
-    records = _records([("a.cls", b"0"), ("a.jpg", jpeg(0))], path="x.tar")
-    records = TarRecords(".", None, None, None)
-    assert [records.name(index) for index in range(2)] == ["./x.tar: a.cls", "./y.tar: c.JPEG"]
-    assert [records.read("image", index) for index in range(2)] == [jpeg(0), jpeg(2)]
-
-
 def test_missing_and_repeated_members_are_marked():
     members = [("a.jpg", b""), ("a.png", b""), ("b.cls", b"1"), ("c.jpg", b"")]
     records = _records(members)
@@ -50,11 +42,6 @@ def test_errors_name_the_options_of_their_group():
         _ = _records([("a.jpg", b""), ("a.cls", b"dog")], classes=["cat"]).labels
 
 
-def test_a_long_text_is_a_label_too():
-    records = _records([("a.txt", b"d" * 100), ("a.jpg", b"")], {"image": "jpg", "label": "txt"})
-    assert records.class_names == ["d" * 100]
-
-
 def test_values_are_files_arrays_and_numbers():
     members = [("a.jpg", jpeg(0)), ("a.txt", b" 0.5\n"), ("b.jpg", jpeg(1)), ("b.txt", b"word")]
     records = _records(members, {"image": "jpg", "x": "txt"})
@@ -62,11 +49,6 @@ def test_values_are_files_arrays_and_numbers():
     assert np.asarray(records.value("x", 0)).tolist() == 0.5
     with pytest.raises(DataError, match=r"D162.*b\.jpg: x: b'word' is not a number.*\{x: text\}"):
         records.value("x", 1)
-
-
-def test_long_numbers_are_texts():
-    records = _records([("a.txt", b"1234567890123456789")], {"id": "txt"})
-    assert records.value("id", 0) == "1234567890123456789"
 
 
 def test_texts_that_are_not_utf8_are_named():

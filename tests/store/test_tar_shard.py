@@ -1,7 +1,6 @@
 """The index of a shard, and the headers it is made from."""
 
 import gzip
-import io
 import multiprocessing
 import os
 import tarfile
@@ -49,12 +48,6 @@ def test_the_index_is_written_once_and_then_read(monkeypatch):
     assert (_as_lists(again[0]), again[1:]) == (_as_lists(first), (identity, True))
 
 
-def test_packing_writes_no_index():
-    write_tar("x.tar", MEMBERS)
-    shard_index("x.tar", keep=False)
-    assert os.listdir() == ["x.tar"]
-
-
 def test_a_folder_without_write_bits_stays_as_it_is_even_for_root():
     os.mkdir("fixed")
     write_tar("fixed/x.tar", MEMBERS)
@@ -75,14 +68,6 @@ def test_a_folder_that_cannot_be_written_to_has_its_index_in_the_cache(monkeypat
     assert Path(cached).is_file()
     assert not Path(beside).exists()
     assert shard_index("x.tar", keep=True)[2]
-
-
-def test_without_any_place_the_headers_are_read_again(monkeypatch):
-    write_tar("x.tar", MEMBERS)
-    Path("cache").write_text("a file, not a folder")
-    monkeypatch.setattr(tar_shard, "index_places", lambda shard: ["cache/x.paceline"])
-    assert shard_index("x.tar", keep=True)[2] is False
-    assert _as_lists(shard_index("x.tar", keep=True)[0]) == _as_lists(list_shard("x.tar"))
 
 
 def test_a_changed_shard_gets_a_new_index():
@@ -118,15 +103,6 @@ def test_a_hostile_index_is_not_believed(field, value):
     assert _as_lists(shard_index("x.tar", keep=False)[0]) == _as_lists(list_shard("x.tar"))
 
 
-def test_an_index_that_is_a_pipe_or_a_link_is_not_opened():
-    write_tar("x.tar", MEMBERS)
-    os.mkfifo("x.tar.paceline")
-    assert shard_index("x.tar", keep=False)[0].keys == b"a/1b"
-    os.unlink("x.tar.paceline")
-    os.symlink("/etc/hostname", "x.tar.paceline")
-    assert shard_index("x.tar", keep=False)[0].keys == b"a/1b"
-
-
 def _build(queue):
     queue.put(_as_lists(shard_index("x.tar", keep=True)[0]))
 
@@ -154,13 +130,6 @@ def test_an_archive_that_is_cut_off_anywhere_is_refused_or_whole(kind):
         Path("x.tar").write_bytes(whole[:size])
         with suppress(DataError):
             assert _as_lists(list_shard("x.tar")) == expected
-
-
-def test_a_second_archive_behind_the_first_is_not_ignored():
-    data = Path(write_tar("x.tar", MEMBERS)).read_bytes()
-    Path("x.tar").write_bytes(2 * data)
-    with pytest.raises(DataError, match=r"D166.*something follows its end mark"):
-        list_shard("x.tar")
 
 
 def test_a_compressed_archive_is_refused_with_the_command_that_unpacks_it():
@@ -207,25 +176,6 @@ def test_usual_headers_are_read_as_tarfile_reads_them(kind):
     write_tar("x.tar", [*MEMBERS, *folders, (".hidden", b"x"), ("README", b"y" * 5000)], kind)
     assert (_listed("x.tar", "plain") is None) == (kind != tarfile.USTAR_FORMAT)
     assert _listed("x.tar", "plain") in (None, _listed("x.tar", "any"))
-
-
-@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
-def test_unusual_members_are_left_to_tarfile(kind):
-    with tarfile.open("x.tar", "w") as archive:
-        entry = tarfile.TarInfo("a.jpg")
-        entry.type = kind
-        archive.addfile(entry)
-    assert _listed("x.tar", "plain") is None
-
-
-def test_times_that_are_no_whole_numbers_are_usual():
-    with tarfile.open("x.tar", "w", format=tarfile.PAX_FORMAT) as archive:
-        for name in ("a.cls", "b.cls"):
-            entry = tarfile.TarInfo(name)
-            entry.mtime, entry.size = 1.25, 1
-            archive.addfile(entry, io.BytesIO(b"7"))
-    assert _listed("x.tar", "plain") == _listed("x.tar", "any")
-    assert _listed("x.tar", "plain")[0].keys() == {"a", "b"}
 
 
 def test_both_ways_agree_about_every_damaged_header():

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from framework.errors import ConfigError, DataError
-from framework.image.decode import encode_png
 from framework.input.tar import TarInput
 from framework.store import tar_store
 from framework.store.tar_store import TarStore
-from tests.contract.cases import encoded_records, jpeg, label_map, plain, write_shards, write_tar
+from tests.contract.cases import encoded_records, jpeg, plain, write_shards, write_tar
 from tests.store.test_array_values import npy
 
 
@@ -59,13 +58,6 @@ def test_images_are_views_of_the_map_and_outlive_the_store():
     assert bytes(image) == jpeg(4)
 
 
-def test_arrays_may_be_views():
-    store = TarStore(_write(), _fields())
-    views = store.read(torch.tensor([3, 1]), ["x"])["x"]
-    assert [view[0, 0] for view in views] == [3, 1]
-    assert not views[1].flags.writeable
-
-
 def test_only_some_maps_stay_open(monkeypatch):
     monkeypatch.setattr(tar_store, "MOST_MAPS", 2)
     os.makedirs("tars")
@@ -90,17 +82,6 @@ def test_a_shard_that_is_replaced_is_noticed(opened):
     if opened:
         with pytest.raises(DataError, match="D117"):
             store.check()
-
-
-def test_a_shard_with_the_old_size_and_time_is_noticed():
-    store = TarStore(_write(), _fields())
-    assert len(store.read(torch.arange(5))["x"]) == 5
-    status, data = os.stat("x.tar"), Path("x.tar").read_bytes()
-    os.unlink("x.tar")
-    Path("x.tar").write_bytes(data.replace(b"1.jpg", b"7.jpg"))
-    os.utime("x.tar", ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(DataError, match=r"D117.*indexed; remove x\.tar\.paceline"):
-        TarStore("x.tar", _fields()).read(torch.arange(5))
 
 
 def test_a_shard_that_becomes_shorter_does_not_end_the_process():
@@ -153,17 +134,6 @@ def test_kinds_that_do_not_fit_are_refused(kinds, words):
         _ = TarStore("x.tar", {"x": "npy"}, kinds=kinds).manifest
 
 
-def test_label_maps_are_named_by_the_user_and_guessed_in_a_note():
-    maps = encode_png(label_map(0))
-    write_tar("x.tar", [("a.jpg", jpeg(0)), ("a.seg.png", maps)])
-    fields = {"image": "jpg", "mask": "seg.png"}
-    assert "data.labels=[mask]" in " ".join(TarStore("x.tar", fields).notes)
-    store = TarStore("x.tar", fields, labels=["mask"])
-    assert (store.manifest.label_maps, store.notes) == (("mask",), ())
-    with pytest.raises(ConfigError, match=r"C179.*data\.labels = \['other'\]"):
-        _ = TarStore("x.tar", fields, labels=["other"]).manifest
-
-
 def test_the_index_travels_to_other_processes():
     store = TarStore(_write(), _fields())
     _ = store.manifest
@@ -171,9 +141,3 @@ def test_the_index_travels_to_other_processes():
     copy = pickle.loads(pickle.dumps(store))
     assert plain(copy.read(torch.tensor([2]))) == plain(store.read(torch.tensor([2])))
     assert not Path("x.tar.paceline").exists()
-
-
-def test_there_are_no_checksums():
-    store = TarStore(_write(), _fields())
-    indices = torch.arange(5)
-    assert store.damaged(indices, store.read(indices)) == []

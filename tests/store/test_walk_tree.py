@@ -48,12 +48,6 @@ def test_files_of_other_endings_are_counted_by_ending():
     assert walked.notes("x") == ("in: left out: 2 .heic, 1 .txt, 1 without an ending",)
 
 
-def test_only_the_most_frequent_endings_are_named():
-    touch("in/a/1.jpg", *(f"in/{number}.part{number}" for number in range(9)))
-    (note,) = walk("in", (".jpg",)).notes("x")
-    assert note.endswith("1 .part3, 1 .part4, 4 with other endings")
-
-
 def test_hidden_files_are_left_out_if_asked():
     touch("in/a/1.jpg", "in/a/._1.jpg", "in/a/.ipynb_checkpoints/1-checkpoint.jpg", "in/.git/2.jpg")
     assert len(walk("in", (".jpg",)).names) == 4
@@ -78,12 +72,6 @@ def test_links_that_stay_under_the_root_are_followed():
     )
 
 
-@pytest.mark.usefixtures("linked")
-def test_a_folder_beside_the_root_with_its_name_is_not_under_it():
-    Path("photo").mkdir()
-    assert walk("in", (".jpg",), "photo").names == []
-
-
 def test_circles_end_and_every_folder_is_walked_once():
     touch("in/a/1.jpg", "in/b/2.jpg")
     link("in/b", "in/a/to_b")
@@ -94,20 +82,6 @@ def test_circles_end_and_every_folder_is_walked_once():
     walked = walk("in", (".jpg",), ".")
     assert walked.names == ["a/1.jpg", "b/2.jpg"]
     assert walked.links == 5
-
-
-def test_a_link_above_the_folder_does_not_walk_it_again():
-    touch("top/in/a/1.jpg", "top/other/2.jpg")
-    link("top", "top/in/up")
-    assert walk("top/in", (".jpg",), "top").names == ["a/1.jpg", "up/other/2.jpg"]
-
-
-def test_many_links_to_each_other_are_no_more_than_their_folders():
-    touch(*(f"in/{number}/{number}.jpg" for number in range(12)))
-    for number in range(12):
-        for other in range(12):
-            link(f"in/{other}", f"in/{number}/to{other}")
-    assert len(walk("in", (".jpg",), "in").names) == 12
 
 
 def test_a_link_to_a_pipe_is_not_followed():
@@ -143,13 +117,6 @@ def test_the_error_for_a_folder_of_links_says_how_to_follow_them(read, key):
 
 
 @pytest.mark.usefixtures("linked")
-def test_the_error_for_a_wrong_root_asks_for_another():
-    Path("empty").mkdir()
-    with pytest.raises(DataError, match=r"D191.*instead of data\.follow_links=empty"):
-        FolderStore("in", "empty")
-
-
-@pytest.mark.usefixtures("linked")
 def test_every_reader_of_folders_follows_links_alike():
     store = FolderStore("in", "photos")
     assert store.files == ["cat/1.jpg", "cat/deep/2.jpg", "dog/3.jpg"]
@@ -171,23 +138,6 @@ def test_the_advice_of_the_error_packs_the_links_and_notes_what_is_skipped():
     assert done.code == 0, done.err
     assert "note: in: 1 symbolic link was skipped" in done.err
     assert "packed 3 records" in done.err
-
-
-@pytest.mark.usefixtures("linked")
-def test_a_run_on_a_folder_says_how_many_links_were_skipped():
-    words = (
-        "train",
-        "data=folder",
-        "data.train=in",
-        "data.val=null",
-        "data.follow_links=photos",
-        "max_steps=1",
-        "sink=jsonl",
-    )
-    model = ("model.in_channels=3", "augment.mean=[0.5,0.5,0.5]", "augment.std=[0.5,0.5,0.5]")
-    done = paceline(*words, *model)
-    assert done.code == 0, done.err
-    assert "note: in: 1 symbolic link was skipped" in done.out + done.err
 
 
 def test_a_folder_without_the_wanted_files_names_their_endings():

@@ -1,19 +1,13 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from framework.contracts.records import Manifest
-from framework.errors import ResourceError
 from framework.pack.engine.disk_space import (
-    check_space,
     free_bytes,
     needed_bytes,
-    stored_bytes,
-    with_shortage,
 )
-from framework.pack.engine.jobs import DiskFull, PackPlan
+from framework.pack.engine.jobs import PackPlan
 from framework.pack.engine.pack_store import pack
 from tests.input.inputs import COUNT, FIELDS, packing
 
@@ -35,12 +29,6 @@ def test_joining_takes_room_for_the_parts_and_the_file():
     assert needed_bytes(PLAN, ARRAYS, 0, False, ".h5") == 0
 
 
-@given(st.floats(1, 1e9))
-def test_a_record_takes_at_least_its_bytes(num_bytes):
-    assert stored_bytes(num_bytes, ".lmdb") >= num_bytes
-    assert stored_bytes(num_bytes, ".h5") >= num_bytes
-
-
 @pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
 def test_the_estimate_is_near_the_truth(path):
     packed = pack(packing(path, one_file=False))
@@ -48,12 +36,3 @@ def test_the_estimate_is_near_the_truth(path):
     assert needed_bytes(plan, IMAGES, 1, False, path[1:]) == pytest.approx(
         packed.num_bytes, rel=0.25
     )
-
-
-def test_what_is_missing_is_said():
-    check_space(Path("x.h5"), 1000)
-    with pytest.raises(ResourceError, match=r"R151.*are missing"):
-        check_space(Path("x.h5"), 1 << 60)
-    error = with_shortage(DiskFull(101, "x.h5", "cannot write: no", "free"), Path("x.h5"), 1 << 60)
-    assert "more bytes are needed" in str(error)
-    assert "the same command resumes" in str(error)

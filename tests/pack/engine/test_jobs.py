@@ -68,13 +68,6 @@ def test_the_files_of_the_next_block_are_read_ahead_while_files_are_cold(is_cold
     assert asked == (blocks if is_cold else [])
 
 
-def test_a_plan_depends_on_the_input_alone():
-    assert make_plan(Input(), None) == make_plan(Input(), None)
-    assert make_plan(Input(), None).num_jobs > 2
-    assert make_plan(Input(10), None).num_jobs == 1
-    assert make_plan(Input(5, bad=range(5)), None).num_items == 5
-
-
 def test_a_job_gives_a_file_that_is_noted_when_it_is_there():
     work = make_work(Input(100))
     result, moved = done(work)
@@ -155,14 +148,6 @@ def test_labels_must_be_numbers_of_classes():
     assert class_counts(chunk, 8).tolist() == [1, 1, 0, 0, 0, 0, 0, 1]
 
 
-def test_ragged_labels_are_counted_by_row():
-    labels = [np.array([1, 1]), np.array([], np.int64), np.array([0, 7])]
-    chunk = Chunk({"label": labels}, ["a", "b", "c"])
-    assert class_counts(chunk, 8).tolist() == [1, 2, 0, 0, 0, 0, 0, 1]
-    with pytest.raises(DataError, match=r"D152.*c: has label 7, but .* from 0 to 2"):
-        class_counts(chunk, 3)
-
-
 def test_items_may_hold_no_records_or_many():
     class Some(Input):
         def read(self, start, stop):
@@ -182,10 +167,6 @@ def test_what_a_disk_says_is_distinguished():
     full = pickle.loads(pickle.dumps(disk_error(OSError(122, "x"), "p")))
     assert isinstance(full, ResourceError)
     assert isinstance(full, DiskFull)
-
-
-def test_names_that_are_no_files_have_no_stamp():
-    assert stamps(Input(2), 0, 2) == [("item 0", ()), ("item 1", ())]
 
 
 def make_list():

@@ -47,11 +47,6 @@ def test_a_note_without_its_file_is_not_enough(journal, data):
     assert journal.noted(3) == make_done()
 
 
-def test_a_job_without_records_needs_no_file(journal):
-    journal.note(make_done(records=0), CRCS[:0])
-    assert journal.done(3) == make_done(records=0)
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"number": 1}', '{"bad": 5}'])
 def test_a_damaged_note_counts_for_nothing(journal, text):
     journal.folder.mkdir()
@@ -59,12 +54,6 @@ def test_a_damaged_note_counts_for_nothing(journal, text):
     (journal.folder / "job.json").write_text("{")
     assert journal.noted(3) is None
     assert journal.begun() == {}
-
-
-def test_it_knows_whose_it_is(journal):
-    assert journal.begun() is None
-    journal.begin({"items": 5})
-    assert journal.begun() == {"items": 5}
 
 
 def test_what_is_forgotten_or_removed_is_gone(journal):

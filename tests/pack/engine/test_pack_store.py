@@ -30,10 +30,9 @@ from framework.pack.marked import MarkedInput
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
-from framework.system.code_digest import CodeDigest
 from tests.conftest import make_records, write_store
 from tests.forks import forked
-from tests.input.inputs import COUNT, FORMATS, Input, content, packing
+from tests.input.inputs import COUNT, Input, content, packing
 
 PATHS = ("x.h5", "x.lmdb")
 WAYS = [(path, one_file) for path in PATHS for one_file in (True, False)]
@@ -93,26 +92,6 @@ def test_records_lie_in_the_order_of_the_items_under_their_names(path, one_file)
     assert store.damaged(every, store.read(every)) == []
     assert list(store.manifest.class_counts) == [1334, 1333, 1333]
     store.close()
-
-
-def test_all_ways_hold_the_same_records():
-    digests = set()
-    for number, (path, one_file) in enumerate(WAYS):
-        pack(packing(f"{number}{path}", one_file=one_file))
-        digests.add(open_store(f"{number}{path}").manifest.digest)
-    assert len(digests) == 1
-
-
-@pytest.mark.slow
-def test_processes_that_are_not_forked_make_the_same_file():
-    pack(packing(), 2, start_method="spawn")
-    assert content("x.h5") == straight("x.h5")
-
-
-def test_few_items_are_one_job_whose_file_is_the_store():
-    pack(packing(source=Input(10)))
-    assert labels("x.h5")[0] == [n % 3 for n in range(10)]
-    assert os.listdir() == ["x.h5"]
 
 
 @pytest.mark.parametrize(
@@ -191,14 +170,6 @@ def test_after_a_kill_the_same_call_makes_the_same_bytes(path, one_file, point):
     pack(packing(path, one_file=one_file))
     assert content(path) == straight(path, one_file=one_file)
     assert os.listdir() == [path]
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_kill_after_a_folder_has_its_name_costs_no_job(path):
-    assert in_child(packed_until, path, False, finish, "move", 1) == -signal.SIGKILL
-    assert (
-        pack(packing(path, one_file=False, source=Input(bad=range(COUNT)))).manifest is not None
-    )  # nothing is read
 
 
 def test_finished_jobs_are_not_read_again():
@@ -299,12 +270,6 @@ def test_bad_items_are_skipped_and_listed(num_workers):
     )
     pack(packing())
     assert os.listdir() == ["x.h5"]  # the list of another packing would mislead
-
-
-def test_where_all_is_bad_there_is_no_store():
-    with pytest.raises(DataError, match=r"D150.*all 30 items are bad"):
-        pack(packing(source=Input(30, bad=range(30)), on_error="skip"))
-    assert os.listdir() == ["x.h5.bad.jsonl"]
 
 
 def test_an_item_that_is_bad_once_is_read_again():
@@ -422,20 +387,6 @@ def test_parts_in_any_order_make_the_same_bytes(path, one_file):
     assert os.listdir() == [path]
 
 
-def test_parts_side_by_side_make_the_same_bytes():
-    context = multiprocessing.get_context("fork")
-    packers = [
-        context.Process(target=pack, args=(packing(part=part, parts=4),)) for part in range(4)
-    ]
-    for packer in packers:
-        packer.start()
-    for packer in packers:
-        packer.join()
-    assert [packer.exitcode for packer in packers] == [0] * 4
-    assert content("x.h5") == straight("x.h5")
-    assert os.listdir() == ["x.h5"]
-
-
 def test_parts_of_another_command_are_left_alone():
     pack(packing(part=0, parts=2))
     with pytest.raises(ResourceError, match=r"R154.*x\.h5\.parts"):
@@ -473,16 +424,6 @@ def test_image_files_are_written_from_the_jobs_files():
     ):  # fields a folder cannot hold: said before anything is read
         pack(only)
     assert not Path("out").exists()
-
-
-def test_an_unwritable_place_is_a_resource_error():
-    Path("file").write_text("")
-    with pytest.raises(ResourceError, match=r"R101.*file/x\.h5"):
-        pack(packing("file/x.h5"))
-
-
-def test_formats_are_those_of_the_tests():
-    assert set(FORMATS) == {Path(path).suffix for path in PATHS}
 
 
 class ItemByItem:
@@ -524,20 +465,6 @@ def test_arrays_packed_as_vectors_are_those_packed_one_by_one(
     assert new.damaged(every, records) == []
     assert all(new.key(index) == old.key(index) for index in range(0, 10_000, 97))
     assert verify(path, 0, lambda _: None).findings == []
-
-
-def test_a_file_that_goes_on_changing_is_named_by_each_item_of_its_job(monkeypatch):
-    np.save("x.npy", np.zeros((5, 2)))
-    source = ArraysInput("x.npy", None)
-    real = source.read
-
-    def touched(start, stop):
-        os.utime("x.npy", ns=(time.time_ns(), time.time_ns()))
-        return real(start, stop)
-
-    monkeypatch.setattr(source, "read", touched)
-    with pytest.raises(DataError, match=r"D153.*x\.npy: record 0.*changes while"):
-        pack(packing("x.h5", source))
 
 
 # ---------------------------------------------------------------------------------- the user's code
@@ -609,16 +536,3 @@ def test_parts_of_changed_code_are_not_mixed():
     pack(packing(source=maker_input("function", 1), part=0, parts=2))
     with pytest.raises(ResourceError, match=r"R154.*output or code"):
         pack(packing(source=maker_input("function", 2), part=1, parts=2))
-
-
-def test_parts_share_the_jobs_of_a_dataset_that_cannot_be_pickled():
-    for part in range(2):
-        pack(packing(source=maker_input("locked", 1), part=part, parts=2))
-    assert stored("x.h5", "x") == list(range(4000))
-
-
-def test_an_input_of_the_user_s_own_counts_as_code():
-    source = Input()
-    in_child(packed_until, "x.h5", True, journal, "write_bytes", 3)
-    source.code = lambda: CodeDigest("another")
-    assert pack(packing(source=source)).resumed == 0

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from framework.errors import DataError, ResourceError, UserCodeError
+from framework.errors import DataError, UserCodeError
 from framework.pack.engine.process_pool import ProcessPool
 
 
@@ -53,14 +53,6 @@ def test_a_killed_process_is_reported_with_its_task_and_the_rest_goes_on():
     assert sum(kind == "done" for kind, _, _ in outcomes) == 5
 
 
-def test_tasks_may_be_added_while_others_run():
-    with ProcessPool(work, 1, lambda *_: None) as pool:
-        for event in pool.run([("square", 3)]):
-            if event.value[1]:
-                pool.tasks.append(("square", event.value[1] - 1))
-        assert not pool.tasks
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_our_errors_come_as_they_are(num_workers):
     with (
@@ -74,11 +66,6 @@ def test_an_error_that_cannot_be_pickled_comes_as_text():
     words = r"U100.*test_process_pool\.py:\d+: in work: Local: words"
     with pytest.raises(UserCodeError, match=words), ProcessPool(work, 1, lambda *_: None) as pool:
         results(pool, [("odd", "words")])
-
-
-def test_a_worker_without_memory_is_a_resource_error():
-    with pytest.raises(ResourceError, match="R152"), ProcessPool(work, 1, lambda *_: None) as pool:
-        results(pool, [("memory", 0)])
 
 
 def test_leaving_ends_what_is_under_way():

@@ -10,33 +10,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.contracts.records import Manifest
 from framework.errors import DataError
 from framework.input.arrays import ArraysInput
 from framework.pack.engine import jobs
-from framework.pack.engine.journal import BadItem, JobResult
+from framework.pack.engine.journal import BadItem
 from framework.pack.engine.pack_store import pack
-from framework.pack.engine.publish import list_bad, size_of, spans, whole
+from framework.pack.engine.publish import list_bad, size_of, spans
 from framework.store.open_store import open_store
-from tests.input.inputs import FIELDS, packing
+from tests.input.inputs import packing
 
 
 @given(st.integers(0, 20_000), st.integers(0, 10**9))
 def test_spans_hold_every_record_once(num_records, num_bytes):
     pieces = list(spans(num_records, num_bytes))
     assert torch.equal(torch.cat([torch.arange(0), *pieces]), torch.arange(num_records))
-
-
-def test_the_whole_is_the_sum_of_the_jobs():
-    jobs = [JobResult(n, 3, 0, 0, "", "", [1, 2], "", 5 + 3 * n, []) for n in range(4)]
-    manifest = whole(Manifest(99, FIELDS, ["a", "b"]), jobs)
-    assert (manifest.num_records, manifest.class_counts, manifest.first_key) == (12, [4, 8], 5)
-
-
-@pytest.mark.parametrize("first_keys", [[0, 3, None], [0, 4, 7], [None, 3, 6]])
-def test_keys_with_gaps_are_stored(first_keys):
-    jobs = [JobResult(n, 3, 0, 0, "", "", [], "", key, []) for n, key in enumerate(first_keys)]
-    assert whole(Manifest(9, FIELDS), jobs).first_key is None
 
 
 def test_bad_items_are_listed_in_order_whatever_their_names():
@@ -97,15 +84,6 @@ def test_what_is_no_store_of_ours_is_not_replaced(kind):
         sorted((str(path), path.read_bytes()) for path in Path().rglob("*") if path.is_file())
         == before
     )
-
-
-def test_a_folder_store_with_something_else_in_it_is_not_replaced():
-    pack(packing("x.h5", one_file=False))
-    Path("x.h5/notes.txt").write_text("mine")
-    with pytest.raises(DataError, match="D115"):
-        pack(packing("x.h5"))
-    Path("x.h5/notes.txt").unlink()
-    assert pack(packing("x.h5")).manifest
 
 
 @pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])

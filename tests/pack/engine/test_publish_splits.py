@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from framework.contracts.records import Chunk, Field
-from framework.errors import ConfigError, DataError, ResourceError
+from framework.errors import ConfigError, DataError
 from framework.pack.engine import journal, publish
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
@@ -117,13 +117,6 @@ def test_the_records_of_a_group_stay_together(num_workers):
     assert abs(packed.splits[0].num_records - 0.8 * 820) <= 20  # half of the largest group
 
 
-def test_labels_can_be_groups():
-    pack(split(rule=SplitRule({"train": 0.6, "val": 0.4}, "label")))
-    known = [set(read(f"x-{name}.h5")[1]) for name in ("train", "val")]
-    assert sorted(map(len, known)) == [1, 2]
-    assert not known[0] & known[1]
-
-
 def test_added_records_move_none_of_the_others():
     pack(split(source=Input(1000)))
     before = {name: read(f"x-{name}.h5")[0] for name in RULE.shares}
@@ -167,20 +160,6 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("path", ["x.h5", pytest.param("x.lmdb", marks=pytest.mark.slow)])
-def test_after_a_kill_the_same_call_makes_the_same_bytes(path, point):
-    for name in RULE.shares:
-        write_store(RULE.path(path, name), make_records(3))
-    child = forked(killed, path, *POINTS[point])
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-    assert pack(split(path)).resumed > 0
-    assert content(path) == straight(path)
-    left = {name for name in os.listdir() if name != "straight"}
-    assert left == {RULE.path(path, name) for name in RULE.shares}
-
-
 def test_old_stores_stay_until_all_new_ones_are_complete():
     for name in RULE.shares:
         write_store(RULE.path("x.h5", name), make_records(3))
@@ -192,24 +171,6 @@ def test_old_stores_stay_until_all_new_ones_are_complete():
     pack(split())  # removes what the killed process left
 
 
-def test_other_shares_use_what_has_been_read():
-    rule = SplitRule({"train": 0.99999, "val": 0.00001})
-    with pytest.raises(ConfigError, match=r"C244.*val has no record: .* 4,000 keys"):
-        pack(split(rule=rule))
-    packed = pack(split(source=Input(bad=range(COUNT))))  # nothing is read
-    assert packed.resumed == COUNT
-    assert content("x.h5") == straight("x.h5")
-
-
-def test_records_that_another_rule_left_out_are_read_again():
-    rule = SplitRule({"train": 0.99999, "val": 0.00001}, "(k[0-8]+)$")
-    with pytest.raises(ConfigError, match="C244"):
-        pack(split(source=Input(100), rule=rule, on_error="skip"))
-    packed = pack(split(source=Input(100), on_error="skip"))
-    assert (packed.resumed, packed.bad) == (0, [])
-    assert sum(made.num_records for made in packed.splits) == 100
-
-
 # -------------------------------------------------------------------------------- many machines
 
 
@@ -218,12 +179,6 @@ def test_parts_in_any_order_make_the_same_bytes():
         packed = pack(split(part=part, parts=3))
         assert bool(packed.splits) == (part == 1)
     assert content("x.h5") == straight("x.h5")
-
-
-def test_parts_must_agree_on_the_splits():
-    pack(split(part=0, parts=2))
-    with pytest.raises(ResourceError, match=r"R154.*x\.h5\.parts"):
-        pack(split(rule=SplitRule({"train": 0.8, "val": 0.2}), part=1, parts=2))
 
 
 # ------------------------------------------------------------------------------- what is refused
@@ -243,22 +198,11 @@ def test_a_record_without_a_key_ends_the_packing_or_is_left_out():
     assert pack(split(source=Nameless(100), rule=SplitRule({"a": 0.6, "b": 0.4}, "label"))).splits
 
 
-def test_a_field_that_is_not_there_is_said_before_anything_is_read():
-    with pytest.raises(ConfigError, match=r"C242.*speaker.*choose label"):
-        pack(split(rule=SplitRule(RULE.shares, "speaker")))
-    assert os.listdir() == []
-
-
 def test_outputs_that_are_no_file_have_no_splits():
     with pytest.raises(ConfigError, match=r"C245.*each split is one file"):
         split(one_file=False)
     with pytest.raises(ConfigError, match=r"C245.*this output is not a file"):
         Packing(Input(), FolderWriter, "out", make_part=HDF5Writer, split=RULE)
-
-
-def test_a_place_for_the_name_of_a_split_needs_splits():
-    with pytest.raises(ConfigError, match=r"C246\]: output\.path = x-\{split\}\.h5"):
-        packing("x-{split}.h5")
 
 
 def test_what_is_in_the_place_of_a_split_stays():

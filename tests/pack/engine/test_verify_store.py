@@ -1,4 +1,3 @@
-import shutil
 from pathlib import Path
 
 import pytest
@@ -68,9 +67,3 @@ def test_what_is_no_store_is_a_finding(path, ruin):
     report = verify(path, 1, silent)
     assert len(report.findings) == 1
     assert report.findings[0].startswith("error[D10")
-
-
-def test_a_file_that_is_missing_from_a_folder_is_a_finding():
-    pack(packing(one_file=False))
-    shutil.move("x.h5/000001.h5", "elsewhere")
-    assert "000001.h5 is missing" in verify("x.h5", 1, silent).findings[0]
