@@ -3,7 +3,6 @@
 The exit code is the documented one, there is no traceback, and nothing is left behind.
 """
 
-import os
 from pathlib import Path
 
 import cv2
@@ -52,27 +51,6 @@ def test_a_missing_file_is_named(data):
     )
 
 
-def test_an_empty_folder_is_named():
-    Path("empty").mkdir()
-    check(paceline("pack", "input.path=empty", "output.path=x.h5"), 3, "D110", "empty")
-    check(paceline("train", "data=folder", "data.train=empty", "prepare=null"), 3, "D110", "empty")
-    assert not Path("x.h5").exists()
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_text_file_named_jpg_is_named_when_packing(workers):
-    (image_folder("images") / "cat" / "bad.jpg").write_text("hello")
-    check(
-        paceline(
-            "pack", "input.path=images", "output.path=x.lmdb", "output=lmdb", f"workers={workers}"
-        ),
-        3,
-        "D106",
-        "cat/bad.jpg",
-    )
-    assert set(os.listdir()) <= {"images", "outputs", "x.lmdb.parts"}
-
-
 @pytest.mark.parametrize(
     "words", [[], ["workers.num=2", "workers.kind=process"], ["workers.num=2"], ["loader=plain"]]
 )
@@ -112,27 +90,6 @@ def test_a_bad_jpeg_inside_a_store_is_named_by_dali():
     check(done, 3, "D106", "bad.h5")
 
 
-@pytest.mark.parametrize("ending", [".h5", ".lmdb"])
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_a_truncated_store_is_named(ending, share):
-    path = digits(ending)
-    os.truncate(path, int(share * os.path.getsize(path)))
-    check(
-        paceline("train", f"data={'hdf5' if ending == '.h5' else 'lmdb'}", f"data.train={path}"),
-        3,
-        "D102",
-        path,
-    )
-    check(paceline("inspect", path), 3, "D102", path)
-
-
-def test_a_foreign_file_is_named():
-    Path("x.h5").write_text("not a store at all")
-    Path("x.lmdb").write_bytes(os.urandom(20_000))
-    check(paceline("train", "data.train=x.h5"), 3, "D102", "x.h5")
-    check(paceline("train", "data=lmdb", "data.train=x.lmdb"), 3, "D102", "x.lmdb")
-
-
 def test_a_field_of_the_wrong_shape_is_said_before_the_first_step():
     np.savez("wide.npz", image=np.zeros((20, 3, 8, 8), np.uint8), label=np.zeros(20, np.int64))
     assert paceline("pack", "input=arrays", "input.path=wide.npz", "output.path=wide.h5").code == 0
@@ -167,16 +124,6 @@ def test_dali_that_is_not_installed_is_said(tmp_path):
     check(done, 5, "R103", "pip install")
 
 
-def test_pickled_arrays_are_refused():
-    np.savez("objects.npz", image=np.array([{"a": 1}], dtype=object))
-    check(
-        paceline("pack", "input=arrays", "input.path=objects.npz", "output.path=x.h5"),
-        3,
-        "D112",
-        "objects.npz",
-    )
-
-
 def test_images_of_different_sizes_are_said():
     image_folder("images")
     cv2.imwrite("images/cat/9.png", np.zeros((5, 9), np.uint8))
@@ -188,28 +135,6 @@ def test_images_of_different_sizes_are_said():
     )
     done = paceline("train", "data=folder", "data.train=images", "data.val=null", "prepare=null")
     check(done, 3, "D107", "transform=resize")
-
-
-@pytest.mark.slow
-def test_a_full_disk_leaves_the_old_store_and_says_so():
-    path = digits(".h5")
-    before = Path(path).read_bytes()
-    words = (
-        "ulimit -f 50; exec python -m framework pack input=digits pack.size=[64,64] "
-        f"pack.encode=raw output.path={path}"
-    )
-    import subprocess
-    import sys
-
-    done = subprocess.run(
-        ["bash", "-c", words.replace("python", sys.executable)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    check(Done(done.returncode, done.stdout, done.stderr), 5, "R101", path)
-    assert Path(path).read_bytes() == before
 
 
 def test_a_loss_that_is_no_number_stops_the_run():

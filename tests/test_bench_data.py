@@ -73,28 +73,6 @@ def test_a_quick_run_compares_equal_work_and_writes_it_down(tmp_path):
     assert all(row["memory_bytes"] > 0 and row["first_s"] > 0 for row in results["results"])
 
 
-@pytest.mark.slow
-def test_masks_ragged_fields_and_padding_are_measured(tmp_path):
-    images = make_images(tmp_path / "images", 20, 96)
-    counts = ["--images-count", "200", "--ragged-count", "3000", "--laps", "1", "--workers", "1"]
-    only = ["--only", "paceline", "--only", "variable", "--only", "Albumentations"]
-    done, text = run("--quick", "--workloads", "MRS", "--images", str(images), *counts, *only)
-    assert done.returncode == 0, done.stderr
-    results = json.loads(next(Path("results").glob("*-data-quick.json")).read_text())
-    assert not results["failed"]
-    assert {row["workload"] for row in results["results"]} == {"M", "R"}
-    shares = {row["order"]: row["padding"] for row in results["padding"]["rows"]}
-    assert shares["order=buckets"] < shares["order=full"] / 2
-    assert "| order=full |" in text
-
-
-def test_what_has_no_data_is_named_and_not_run():
-    done, text = run("--quick", "--workloads", "DP")
-    assert done.returncode == 0, done.stderr
-    assert "D: not run, no --cifar given" in text
-    assert "P: not run, no --images given" in text
-
-
 def result(name: str, role: str, number: int, rates: list[float], **facts) -> dict:
     row = {
         "workload": "D",
@@ -166,22 +144,3 @@ def test_memory_is_that_of_the_whole_tree(monkeypatch):
         assert process.stdout.readline() == "held\n"
         assert 40_000_000 < tree_bytes(process.pid) < 140_000_000
         process.communicate("\n")
-
-
-HASTY = """
-import json, os, sys
-os.write(1, b'{"event": "torch"}\\n{"event": "imported"}\\n{"event": "warm"}\\n')
-answers = [sys.stdin.readline() for _ in range(2)]
-os.write(1, b'{"event": "done", "answers": %d}\\n' % len(answers))
-sys.stdin.readline()
-"""
-
-
-def test_lines_that_come_at_once_are_all_heard(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from peers import measure
-
-    (tmp_path / "peers").mkdir()
-    (tmp_path / "peers/child.py").write_text(HASTY)
-    monkeypatch.setattr(measure, "PATH", str(tmp_path))
-    assert measure._converse({}, tmp_path / "log.txt", 20.0)["answers"] == 2

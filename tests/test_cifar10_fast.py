@@ -103,10 +103,6 @@ def test_it_learns_the_same_bits_with_every_loader(dataset, whole, tmp_path, wor
     assert same(learned(tmp_path), learned(whole))
 
 
-def test_only_the_end_is_saved(whole):
-    assert [path.name for path in (whole / "checkpoints").glob("step-*")] == ["step-00000012.pt"]
-
-
 def test_the_whitening_bias_learns_in_the_first_steps_only(dataset, whole, tmp_path):
     steps = iter(range(1, 100))
     trained(dataset, tmp_path, "ema_lookahead=false", stop=lambda: next(steps) == 6)
@@ -139,20 +135,3 @@ def test_two_ranks_learn_the_same_to_rounding(dataset, tmp_path):
     assert both == pytest.approx(alone, rel=1e-3)
     first, second = (entry["model"]["whiten.weight"] for entry in (state, other))
     assert torch.equal(first, second)
-
-
-@pytest.mark.slow
-def test_two_processes_with_virtual_ranks_learn_the_same_bits(dataset, tmp_path):
-    words = ("parallel=virtual", "parallel.virtual_ranks=4")
-    alone = ranks(dataset, tmp_path / "alone", *words, "parallel.num_processes=1")
-    both = ranks(dataset, tmp_path / "both", *words, "parallel.num_processes=2")
-    assert same(list(alone), list(both))
-
-
-@pytest.mark.slow
-def test_sharded_ranks_average_alike(dataset, tmp_path):
-    words = ("parallel=fsdp", "parallel.num_processes=2")
-    sharded, state = ranks(dataset, tmp_path / "sharded", *words)
-    alone, other = ranks(dataset, tmp_path / "alone")
-    assert sharded == pytest.approx(alone, rel=1e-3)
-    assert state["average"].keys() == other["average"].keys()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import losses, paceline, write_linear
+from tests.cli.command import losses, paceline
 
 pytestmark = pytest.mark.slow
 
@@ -115,18 +115,3 @@ def test_how_and_from_where_records_are_read_changes_nothing(sweep, tmp_path, gr
     assert len(lists) == count
     expected = losses(sweep["hdf5", "plain", "none", "fp32"])
     assert all(curve == expected for curve in lists)
-
-
-def test_accumulation_and_four_ranks_learn_the_same_without_batch_norm(tmp_path):
-    """Accumulation changes what batch norm sees, so a model without it: logistic regression."""
-    write_linear(tmp_path)
-    base = ["train", "--config-dir", ".", "recipes=linear", *SHORT]
-    ways = {
-        "one": [],
-        "accumulate": ["accumulate=3"],
-        "ranks": ["parallel=ddp", "parallel.num_processes=4", "accumulate=2"],
-    }
-    for name, words in ways.items():
-        assert paceline(*base, *words, f"hydra.run.dir=runs/{name}").code == 0
-    assert furthest(losses(Path("runs/accumulate")), losses(Path("runs/one"))) < DDP_BOUND
-    assert furthest(losses(Path("runs/ranks")), losses(Path("runs/one"))) < DDP_BOUND

@@ -1,7 +1,5 @@
 import pickle
 import runpy
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
 
@@ -10,10 +8,6 @@ from framework.cli.paths import ROOT
 from framework.errors import DataError, PacelineError
 
 KINDS = PacelineError.__subclasses__()
-
-
-def _fail():
-    raise DataError(103, "x.h5", "not ours", "pack it")
 
 
 def test_an_error_is_one_line_that_names_place_fault_and_remedy():
@@ -26,24 +20,12 @@ def test_an_error_is_one_line_that_names_place_fault_and_remedy():
     )
 
 
-def test_the_raw_message_keeps_the_lines_as_they_were():
-    assert DataError(102, "a", "one\n  two", "c").raw_message == "error[D102]: a: one\n  two; c"
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_survives_pickling(kind):
     error = kind(101, "here", "is wrong", "mend it")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
     assert str(copy) == str(error)
-
-
-def test_an_error_crosses_a_process_boundary():
-    with (
-        ProcessPoolExecutor(1, get_context("fork")) as pool,
-        pytest.raises(DataError, match=r"D103.*x\.h5"),
-    ):
-        pool.submit(_fail).result()
 
 
 def test_every_kind_has_a_letter_and_an_exit_code_of_its_own():
@@ -69,11 +51,6 @@ def test_documented_exit_codes_do_not_change():
     ]
     assert codes == {**dict(zip(expected, range(2, 8), strict=True)), "UserCodeError": 9}
     assert (errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED) == (75, 130)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_docstring_states_its_exit_code(kind):
-    assert f"Exit code {kind.exit_code}." in kind.__doc__
 
 
 def test_the_page_of_errors_lists_what_the_code_raises():

@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tarfile
-import time
 import tomllib
 import zipfile
 from pathlib import Path
@@ -166,16 +164,6 @@ def test_a_bundle_that_is_too_large_names_the_largest_file_and_leaves_nothing(bu
     assert os.listdir(tmp_path / "out") == []
 
 
-def test_a_folder_with_results_is_not_overwritten(bundling, bundle):
-    with pytest.raises(bundling.BundleError, match="is not an empty folder; name a new one"):
-        bundling.make_bundle(bundle, "3.12", 60, None)
-
-
-def test_photographs_that_are_none_are_refused(bundling, tmp_path):
-    with pytest.raises(bundling.BundleError, match="neither a tar nor a folder with train/"):
-        bundling.make_bundle(tmp_path / "bundle", "3.12", 60, tmp_path / "nowhere")
-
-
 def test_a_package_that_cannot_be_had_is_one_line(scripts, tmp_path, monkeypatch, capsys):
     module, _ = scripts
     make_tree(tmp_path / "tree")
@@ -219,77 +207,8 @@ def test_the_tests_with_the_mark_run_and_each_outcome_is_kept(bundle, tmp_path):
     assert (setup["compiler"], setup["functions"]) == ("no errors", {"twice": True})
 
 
-def test_without_a_compiler_a_go_says_so_and_continues(bundle):
-    code, out, _ = go(bundle, "first", "--small", CC="no-such-compiler")
-    assert code == 0
-    assert "no-such-compiler" in out
-    assert "none, which is slower" in out
-    assert json.loads((bundle / "results" / "first" / "gpu.json").read_text()) == {"facts": {}}
-
-
-def test_a_go_names_its_parts_and_the_photographs(bundling, tmp_path):
-    photographs = tmp_path / "photographs"
-    (photographs / "train").mkdir(parents=True)
-    bundle = tmp_path / "bundle"
-    bundling.make_bundle(bundle, HERE, 60, photographs)
-    go(bundle, "second", "--small")
-    words = (bundle / "unpacked" / "tree" / "benchmarks" / "arguments").read_text()
-    assert "--only cifar10_fast,augments,switches" in words
-    assert f"--cifar10 {bundle / 'cifar10.tar.gz'}" in words
-
-
-def wait_for(path):
-    end = time.monotonic() + 300
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    time.sleep(0.2)
-
-
-def test_an_interrupted_go_keeps_what_was_printed_and_ends_what_it_started(bundle):
-    process = start(bundle, "first")
-    wait_for(bundle / "unpacked" / "tree" / "benchmarks" / "arguments")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=300)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert (bundle / "results" / "first" / "log.txt").read_text() == "facts are known\n"
-    assert (bundle / "results" / "first" / "gpu.json").exists()
-
-
-def test_a_go_ends_in_time(scripts, tmp_path):
-    _, module = scripts
-    words = [sys.executable, "-c", "print(1, flush=True); import time; time.sleep(60)"]
-    start_s = time.monotonic()
-    code = module.run(words, tmp_path, {**os.environ}, tmp_path / "log.txt", start_s + 1)
-    assert code == -signal.SIGINT
-    assert time.monotonic() - start_s < 50
-    assert (tmp_path / "log.txt").read_text().startswith("1\n")
-
-
 def test_a_damaged_bundle_is_refused(bundle):
     (bundle / "tree.tar.gz").write_bytes(b"")
     code, _, err = go(bundle, "first")
     assert code == 2
     assert err.endswith("tree.tar.gz: is not as it was packed; send the bundle again\n")
-
-
-def test_a_bundle_for_another_python_is_refused(bundling, tmp_path):
-    bundling.make_bundle(tmp_path / "bundle", "3.1", 60, None)
-    code, _, err = go(tmp_path / "bundle", "first")
-    assert code == 2
-    assert "the bundle is for 3.1; make one with --python" in err
-
-
-def test_a_python_without_pip_unpacks_the_wheels(scripts, tmp_path, monkeypatch):
-    _, module = scripts
-    make_wheel(tmp_path, "3.12")
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
-    module.install(list((tmp_path / "wheels").iterdir()), tmp_path / "site")
-    assert (tmp_path / "site" / "small.py").read_text() == "VALUE = 3"
-
-
-def test_the_files_with_gpu_tests_are_those_that_pytest_would_choose(scripts):
-    _, module = scripts
-    files = module.gpu_tests(ROOT)
-    assert "tests/test_gpu.py" in files
-    assert "tests/loader/test_stream.py" in files
-    assert "tests/test_layers.py" not in files

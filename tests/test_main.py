@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-from framework import __version__
 from framework.main import COMMANDS, run
 
 
@@ -14,18 +13,6 @@ def test_a_reader_that_has_gone_is_no_error_of_the_help():
             ["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False
         )
         assert (done.returncode, done.stderr) == (141, "")
-
-
-def test_a_line_without_a_command_lists_all_commands(capsys):
-    assert run([]) == 2
-    usage = capsys.readouterr().out
-    assert all(f"  {name} " in usage for name in COMMANDS)
-    assert run(["--help"]) == 0
-
-
-def test_the_version_is_printed(capsys):
-    assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"paceline {__version__}\n"
 
 
 def test_a_misspelled_command_is_one_line_with_the_nearest(capsys):

@@ -3,7 +3,6 @@
 import ast
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -32,13 +31,3 @@ def test_type_checkers_see_the_same_names():
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     exported = {part.asname for node in imports for part in node.names if part.asname}
     assert {*exported, "pack_store"} == set(framework._homes())
-
-
-def test_another_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
-        _ = framework.Trainr
-
-
-def test_it_is_typed():
-    assert Path(framework.__file__).with_name("py.typed").exists()
-    assert import_module("framework.errors").PacelineError is framework.PacelineError

@@ -1,8 +1,6 @@
 """Every recipe runs for two steps on tiny data, and says in its header what to expect."""
 
-import gzip
 import re
-import struct
 from pathlib import Path
 
 import cv2
@@ -84,38 +82,6 @@ def test_jpegs_train_from_every_store(data):
 GOLDEN: dict[str, list[float]] = {}  # the first store's losses; the others must have the same
 
 
-def test_jpegs_kept_as_bytes_train_alike_from_both_stores():
-    tiny_cifar()
-    lists = []
-    for output, data in (("hdf5", "hdf5"), ("lmdb", "lmdb")):
-        for split, folder in (("train", "train"), ("val", "test")):
-            words = [
-                f"output={output}",
-                f"output.path={split}.{output}",
-                f"input.path=cifar10/{folder}",
-            ]
-            assert paceline("pack", *words).code == 0
-        words = [
-            f"data={data}",
-            f"data.train=train.{output}",
-            f"data.val=val.{output}",
-            f"hydra.run.dir={data}",
-        ]
-        assert (
-            paceline(
-                "train",
-                "recipes=cifar10",
-                *TINY[:3],
-                *words,
-                "transform=random_resized_crop",
-                "transform.size=[24,24]",
-            ).code
-            == 0
-        )
-        lists.append(losses(Path(data)))
-    assert lists[0] == lists[1]
-
-
 def test_dali_decodes_jpegs_within_a_tolerance_of_ours():
     tiny_cifar()
     assert paceline("pack", "input.path=cifar10/train", "output.path=train.h5").code == 0
@@ -131,42 +97,6 @@ def test_dali_decodes_jpegs_within_a_tolerance_of_ours():
     assert losses(Path("theirs")) == pytest.approx(
         losses(Path("ours")), rel=0.05
     )  # decoders and resize filters differ
-
-
-def write_idx(path: str, array: np.ndarray) -> None:
-    """Write an array in MNIST's format, gzipped."""
-    head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    with gzip.open(path, "wb") as file:
-        file.write(head + array.tobytes())
-
-
-def test_the_speedup_recipe_takes_mnists_own_files():
-    rng = np.random.default_rng(0)
-    write_idx("images.gz", rng.integers(0, 256, (40, 28, 28), np.uint8))
-    write_idx("labels.gz", np.arange(40, dtype=np.uint8) % 10)
-    assert (
-        paceline(
-            "pack",
-            "input=idx",
-            "input.images=images.gz",
-            "input.labels=labels.gz",
-            "output.path=m.h5",
-        ).code
-        == 0
-    )
-    done = paceline("train", "recipes=speedup", "data.train=m.h5", "data.val=m.h5", *TINY)
-    assert done.code == 0, done.err
-
-
-def test_the_sweep_recipe_is_the_grid_of_54():
-    text = (ROOT / "recipes" / "sweep_combinations.yaml").read_text()
-    for line in (
-        "data: hdf5,lmdb,dali",
-        "loader: plain,prefetch,stream",
-        "parallel: none,dp,ddp",
-        "precision: fp32,amp",
-    ):
-        assert line in text
 
 
 @pytest.mark.slow
@@ -192,13 +122,6 @@ SWEEPS = {  # jobs; and words that make it smaller, or that it wants
     "augment": (6, []),
     "precision": (2, []),
 }
-
-
-def test_every_sweep_is_tried():
-    in_cluster_test = {"sweep_search", "sweep_slurm", "sweep_ray"}
-    assert {f"sweep_{name}" for name in SWEEPS} | {"sweep_combinations"} | in_cluster_test == {
-        n for n in RECIPES if n.startswith("sweep_")
-    }
 
 
 @pytest.mark.slow

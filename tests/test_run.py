@@ -21,7 +21,7 @@ from framework.loader.tuner import Decision, ReadPlan
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.parallel.none import NoParallel
-from framework.run import _complete_resolved, _finished_summary, choices, facts, run
+from framework.run import _finished_summary, choices, facts, run
 from framework.train.checkpoint import newest_state
 from tests.fakes import Reads
 
@@ -143,11 +143,6 @@ def test_the_summary_has_every_key_of_its_type_and_no_other(run_dir):
     assert {name: type(value) for name, value in summary.items()} == SUMMARY
 
 
-def test_the_summary_says_how_far_the_run_came(run_dir):
-    summary = read(run_dir / "summary.json")
-    assert (summary["status"], summary["steps"], summary["epochs"]) == ("finished", 6, 2)
-
-
 def test_the_summary_s_spans_are_parts_of_its_wall_time(run_dir):
     summary = read(run_dir / "summary.json")
     spans = summary["spans"]
@@ -162,22 +157,6 @@ def test_the_summary_s_spans_are_parts_of_its_wall_time(run_dir):
     assert all(span["mean_s"] == pytest.approx(span["total_s"] / 6) for span in spans.values())
     assert all(0 < span["p50_s"] <= span["p90_s"] for span in spans.values())
     assert summary["records_per_s"] == pytest.approx(2 * 96 / summary["train_s"])
-
-
-def test_the_summary_names_the_four_choices(run_dir):
-    assert read(run_dir / "summary.json")["choices"] == {
-        "data": "hdf5",
-        "loader": "prefetch",
-        "parallel": "none",
-        "precision": "fp32",
-    }
-
-
-def test_the_summary_s_means_are_the_log_s(run_dir):
-    summary, logged = read(run_dir / "summary.json"), lines(run_dir, "val")
-    assert {name: logged[-1][name] for name in summary["val"]} == summary["val"]
-    best = max(logged, key=lambda line: (line["accuracy"], -line["loss"]))
-    assert summary["best"] == {name: best[name] for name in ("loss", "accuracy", "step")}
 
 
 def test_the_log_has_a_line_for_every_report_and_validation(run_dir):
@@ -221,12 +200,6 @@ def test_the_log_and_the_summary_say_how_reading_and_the_machine_went(run_dir):
     assert 0 <= summary["queue"]["ready"] <= summary["queue"]["depth"] == 2
     assert summary["usage"].keys() >= {"cpu_cores", "peak_rss_bytes"}
     assert all(line["usage"]["peak_rss_bytes"] > 1 << 26 for line in logged)
-
-
-def test_the_log_says_what_is_left(run_dir):
-    assert [line["epoch_left"] for line in lines(run_dir, "train")] == [32, 0, 64, 0]
-    assert [line["epoch_left"] for line in lines(run_dir, "val")] == [0, 0]
-    assert [line["left_s"] > 0 for line in lines(run_dir, "train")] == [True, True, True, False]
 
 
 def test_run_json_says_what_ran_where_on_which_data(run_dir):
@@ -345,13 +318,6 @@ def test_other_choices_finish_too(dataset, tmp_path, overrides):
     assert trained(dataset, tmp_path, "max_steps=2", *overrides)["steps"] == 2
 
 
-def test_rank_batch_size_sets_the_batch_size(dataset, tmp_path):
-    assert (
-        trained(dataset, tmp_path, "rank_batch_size=12", "accumulate=2", "epochs=1")["steps"]
-        == 96 / 24
-    )
-
-
 def test_with_the_clock_off_the_same_is_learned_and_nothing_is_said_of_spans(
     dataset, run_dir, tmp_path
 ):
@@ -396,12 +362,6 @@ def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):
 # ------------------------------------------------------------------------------------------- errors
 
 
-def test_a_run_that_is_too_short_to_be_traced_is_said_before_the_first_step(dataset, tmp_path):
-    with pytest.raises(ConfigError, match=r"^error\[C180\]: debug = profile: 6 steps remain"):
-        trained(dataset, tmp_path, "debug=profile")
-    assert not (tmp_path / "metrics.jsonl").exists()
-
-
 def test_a_run_that_goes_on_has_not_ended(dataset, tmp_path):
     class Killed(BaseException):
         pass
@@ -442,21 +402,6 @@ def test_whether_a_run_is_finished_is_what_rank_0_has_read(tmp_path, mine, of_ra
     assert _finished_summary(tmp_path, parallel) == of_rank_0
 
 
-@pytest.mark.parametrize(
-    ("text", "finished"),
-    [
-        ('{"status": "finished", "loss": NaN}', True),
-        ('{"status": "interrupted"}', False),
-        ('{"status": "fin', False),
-    ],
-)
-def test_a_summary_says_whether_a_run_is_finished(tmp_path, text, finished):
-    parallel = NoParallel(device=torch.device("cpu"))
-    assert _finished_summary(tmp_path, parallel) is None
-    (tmp_path / "summary.json").write_text(text)
-    assert (_finished_summary(tmp_path, parallel) is not None) == finished
-
-
 def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):
     with pytest.raises(
         CheckpointError,
@@ -471,20 +416,6 @@ def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):
         trained(
             dataset, tmp_path, "model.width=8", f'resume.run="{run_dir}"', "resume.allow=[model]"
         )
-
-
-def test_a_model_that_does_not_fit_is_said_before_the_first_step(dataset, tmp_path):
-    with pytest.raises(
-        ConfigError,
-        match=r"^error\[C155\]: model.in_channels = 3: .* 1 channel .*leave it out, or give 1",
-    ):
-        trained(dataset, tmp_path, "model.in_channels=3")
-    assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_device_that_is_not_here_is_said(dataset, tmp_path):
-    with pytest.raises(ConfigError, match=r"^error\[C119\]: device = quantum"):
-        trained(dataset, tmp_path, "device=quantum")
 
 
 def test_a_sink_that_cannot_be_made_leaves_the_others_closed(dataset, tmp_path):
@@ -507,18 +438,6 @@ def test_choices_are_the_names_of_modules():
         "loader": "chosen",
         "parallel": "chosen",
         "precision": "chosen",
-    }
-
-
-def test_a_fact_below_a_key_with_a_dot_leaves_the_stored_configuration_readable(tmp_path):
-    (tmp_path / "resolved.json").write_text(
-        json.dumps({"model": {"a.b": {"num_classes": "auto"}, "in_channels": "auto"}})
-    )
-    taken = {"model.a.b.num_classes": 7, "model.in_channels": 3}
-    _complete_resolved(tmp_path, taken)
-    assert read(tmp_path / "resolved.json")["model"] == {
-        "a.b": {"num_classes": "auto"},
-        "in_channels": 3,
     }
 
 
@@ -560,12 +479,3 @@ def test_live_tuning_changes_no_loss(dataset, tmp_path, restless, loader, kind):
     assert len(summary["tuning"]["decisions"]) > 3
     assert any("decisions" in line["tuning"] for line in tuned)
     assert "tuning" not in fixed[0]
-
-
-def test_a_tuned_run_resumes_to_the_same_losses(dataset, tmp_path, restless):
-    trained(dataset, tmp_path / "whole", "workers.num=0", *AUTO[1:])
-    steps = iter([False, True])
-    trained(dataset, tmp_path / "part", *AUTO, stop=lambda: next(steps, True))
-    trained(dataset, tmp_path / "part", *AUTO, f"resume.run={tmp_path}/part")
-    whole, part = (lines(tmp_path / name, "train") for name in ("whole", "part"))
-    assert [line["loss"] for line in whole] == [line["loss"] for line in part]

@@ -6,7 +6,6 @@ from paceline_examples.average_precision import (
     THRESHOLDS,
     Boxes,
     average_precision,
-    intersection_over_union,
     matched,
     precision_counts,
 )
@@ -105,21 +104,6 @@ def test_it_is_the_map_of_rounded_scores_by_brute_force(seed, threshold):
     assert result == pytest.approx(by_brute_force(parts, threshold, rounded=True), rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_it_is_near_the_map_of_the_scores_themselves(seed):
-    parts = scenes(seed, images=60)
-    result = average_precision(counts(parts))[0].item()
-    assert result == pytest.approx(by_brute_force(parts, 0.5, rounded=False), abs=0.005)
-
-
-@pytest.mark.parametrize("cut", [1, 7, 39])
-def test_counts_of_parts_add_up_to_those_of_the_whole(cut):
-    whole = scenes()
-    some, others = counts([p[:cut] for p in whole]), counts([p[cut:] for p in whole])
-    for name, value in counts(whole).items():
-        assert torch.equal(some[name] + others[name], value)
-
-
 def boxes(*rows, label=0):
     return Boxes(torch.tensor([rows]).float(), torch.full((1, len(rows)), label))
 
@@ -145,14 +129,3 @@ def test_images_without_a_box_count_every_suggestion_as_wrong():
     result = precision_counts(guess, torch.tensor([[0.5]]), nothing, 1)
     assert (result["suggested"].sum(), result["right"].sum(), result["boxes"].sum()) == (1, 0, 0)
     assert average_precision(result).tolist() == [0.0] * len(THRESHOLDS)
-
-
-def test_perfect_guesses_have_an_average_precision_of_1():
-    truth = boxes([0, 0, 4, 4], [5, 5, 9, 9])
-    result = precision_counts(truth, torch.tensor([[1.0, 0.3]]), truth, 2)
-    assert average_precision(result).tolist() == [1.0] * len(THRESHOLDS)
-
-
-def test_half_of_the_width_is_a_third_of_the_union():
-    some, other = torch.tensor([[[0.0, 0, 4, 4]]]), torch.tensor([[[2.0, 0, 6, 4], [8, 8, 9, 9]]])
-    assert intersection_over_union(some, other)[0, 0].tolist() == pytest.approx([1 / 3, 0.0])

@@ -12,11 +12,6 @@ def test_waves_of_any_length_keep_it(channels, length):
     )
 
 
-def test_an_untrained_one_gives_its_input_back():
-    wave = torch.randn(1, 1, 50)
-    assert torch.equal(Conv1dNet(1, 4, 3)(wave), wave)
-
-
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_each_sample_sees_as_many_as_is_said(depth):
     model, wave = (

@@ -28,13 +28,6 @@ def test_digits_come_in_the_order_of_their_labels_and_every_label_is_there(sourc
     assert len(np.bincount(label)) == len(source.manifest.classes) == 10
 
 
-@pytest.mark.parametrize("source", [TRAIN, VAL])
-def test_pixels_use_the_whole_range(source):
-    image = _all(source)["image"]
-    assert image.shape[1:] == source.manifest.fields["image"].shape == (1, 8, 8)
-    assert (image.min(), image.max(), image.dtype) == (0, 255, np.uint8)
-
-
 def test_every_digit_has_its_number_in_scikit_learns_order_as_key():
     keys = [source.read(0, source.manifest.num_records).keys for source in (TRAIN, VAL)]
     assert sorted(map(int, keys[0] + keys[1])) == list(range(1797))

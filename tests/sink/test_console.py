@@ -40,14 +40,6 @@ def test_a_validation_is_a_line_with_every_metric(write):
     assert write(VAL).err.strip() == "epoch 2/2  step 4  val accuracy 0.7500  val loss 0.1250"
 
 
-def test_standard_output_stays_free(write):
-    assert write(TRAIN, VAL).out == ""
-
-
-def test_without_a_terminal_there_is_no_bar(write):
-    assert write(TRAIN, TRAIN).err.strip() == ""
-
-
 @pytest.fixture
 def drawn(write, monkeypatch):
     """Return a function that draws one report on a terminal of some width and returns the text."""
@@ -105,17 +97,6 @@ def test_the_line_is_one_line_and_its_loss_is_whole(drawn, width):
     assert all("epoch 1/2" in line or not line.strip() for line in lines)
     assert "loss 0.5000" in lines[-1]
     assert "…" not in lines[-1]
-
-
-def test_with_the_clock_off_nothing_is_said_of_waiting(drawn):
-    assert "wait" not in drawn(replace(TRAIN, spans={}))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0:00"), (59.6, "1:00"), (754.0, "12:34"), (90061.0, "25:01:01")]
-)
-def test_durations_are_read_as_a_clock_is(seconds, words):
-    assert framework.sink.console._duration(seconds) == words
 
 
 def test_a_line_of_a_validation_set_names_it_and_leaves_arrays_out(write):

@@ -68,31 +68,3 @@ def test_a_full_disk_costs_rows_only_while_it_is_full(tmp_path, split, metric):
     sink.write(report(6, split, loss=0.1, f1=0.2))
     sink.close()
     assert [row["step"] for row in rows(tmp_path, split) if row["f1"]] == ["6"]
-
-
-def test_a_row_that_a_full_disk_tears_costs_no_other(tmp_path):
-    sink = CsvSink(run=RunContext(tmp_path, 10, 1))
-    sink.write(report(2))
-    size = (tmp_path / "curves" / "train.csv").stat().st_size
-    with small_disk(size + 10):
-        for metric in ("loss", "f1"):
-            with pytest.raises(OSError, match="too large"):
-                sink.write(report(4, **{metric: 0.5}))
-    sink.write(report(6))
-    sink.close()
-    assert [row["step"] for row in rows(tmp_path)] == ["2", "6"]
-
-
-def test_a_row_with_too_many_cells_is_dropped(tmp_path):
-    write(tmp_path, report(2))
-    with open(tmp_path / "curves" / "train.csv", "a", encoding="utf-8") as file:
-        file.write("3,1,1.0,0.54,1,1.0,0.5,1000.0\n")
-    write(tmp_path, report(4), start_step=4)
-    assert [row["step"] for row in rows(tmp_path)] == ["2", "4"]
-
-
-def test_a_row_can_be_read_as_soon_as_it_is_written(tmp_path):
-    sink = CsvSink(run=RunContext(tmp_path, 10, 1))
-    sink.write(report(2))
-    assert [row["step"] for row in rows(tmp_path)] == ["2"]
-    sink.close()

@@ -96,13 +96,6 @@ def test_spans_that_were_not_measured_are_left_out(tmp_path):
     assert not {"stages_s", "usage", "ready"} & result.keys()
 
 
-def test_a_line_is_in_the_file_as_soon_as_it_is_written(tmp_path):
-    sink = JsonlSink(run=RunContext(tmp_path, 10, 1))
-    sink.write(report(1))
-    assert [line["step"] for line in lines(tmp_path)] == [1]
-    sink.close()
-
-
 def test_a_resumed_run_drops_what_was_logged_after_its_start(tmp_path):
     write(tmp_path, report(2), report(4), report(4, split="val"), report(6))
     write(tmp_path, report(6, loss=9.0), start_step=4)
@@ -123,21 +116,6 @@ def test_a_torn_last_line_is_dropped(tmp_path, torn):
         file.write(torn)
     write(tmp_path, report(4), start_step=4)
     assert [line["step"] for line in lines(tmp_path)] == [2, 4]
-
-
-def test_a_whole_last_line_without_its_end_is_kept_whole(tmp_path):
-    write(tmp_path, report(2))
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text().rstrip("\n"))
-    write(tmp_path, report(4), start_step=2)
-    assert [line["step"] for line in lines(tmp_path)] == [2, 4]
-
-
-def test_lines_before_the_start_stay_as_they_are_byte_by_byte(tmp_path):
-    write(tmp_path, report(2, 0.1 + 0.2), report(4))
-    first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
-    write(tmp_path, start_step=3)
-    assert (tmp_path / "metrics.jsonl").read_text() == first + "\n"
 
 
 def test_arrays_are_nested_lists_and_counts_are_whole_numbers(tmp_path):

@@ -1,5 +1,3 @@
-import pytest
-
 import framework.sink.measured
 from framework.contracts.loader import LoaderStats
 from framework.contracts.training import Report
@@ -36,27 +34,10 @@ def test_stages_are_summed_up_over_the_run():
     assert (sink.ready, sink.depth) == ((3 * 1.0 + 1 * 2.0) / 4, 2)
 
 
-def test_without_a_queue_nothing_was_ready():
-    sink = measured([], LoaderStats({}, None, 0))
-    sink.write(report(3))
-    assert (sink.stages_s, sink.ready, sink.depth) == ({}, None, 0)
-
-
 def test_a_validation_report_goes_by_as_it_is_and_asks_nobody():
     inner = FakeSink()
     measured([inner], usage=None).write(report(3, "val"))
     assert inner.reports == [report(3, "val")]
-
-
-def test_the_machine_is_asked_once_a_second_at_most(monkeypatch):
-    now, said, inner = [100.0], iter(range(100)), FakeSink()
-    monkeypatch.setattr(framework.sink.measured.time, "monotonic", lambda: now[0])
-    stats = [LoaderStats({}, None, 0)] * 4
-    sink = measured([inner], *stats, usage=lambda: {"cpu_cores": next(said)})
-    for step, at in enumerate((100.1, 100.9, 101.2, 103.0), 1):
-        now[0] = at
-        sink.write(report(step))
-    assert [result.usage["cpu_cores"] for result in inner.reports] == [0, 0, 1, 2]
 
 
 def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
@@ -77,15 +58,6 @@ def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
         "gpu_busy_share": 0.5,
         "peak_rss_bytes": 9.0,
     }
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_every_sink_is_written_to_and_flushed(count):
-    sinks = [FakeSink() for _ in range(count)]
-    sink = measured(sinks, LoaderStats({}, None, 0))
-    sink.write(report(1))
-    sink.flush()
-    assert all(inner.flushed == [1] for inner in sinks)
 
 
 def test_shares_of_what_batches_held_are_reported_and_summed_up():

@@ -140,26 +140,6 @@ def test_a_resumed_run_that_learns_the_same_continues_its_run_without_doubles(se
 
 
 @pytest.mark.slow
-def test_a_resumed_run_that_learns_something_else_replaces_its_run(server, run_dir):
-    log(server, run_dir, report(2), report(4), report(6))
-    (before,) = runs(server, run_dir)[1]
-    log(server, run_dir, report(6, 9.0), report(10), start_step=2)
-    (after,) = runs(server, run_dir)[1]
-    assert after.info.run_id != before.info.run_id
-    assert curve(server, run_dir) == [(2, 1.0), (6, 9.0), (10, 1.0)]
-
-
-@pytest.mark.slow
-def test_a_run_whose_creation_got_no_answer_is_found_again(server, run_dir):
-    log(server, run_dir, report(2))
-    box = Outbox(run_dir, "mlflow")
-    del box.state["run_id"]
-    box.start_over()
-    log(server, run_dir, report(10), start_step=2)
-    assert curve(server, run_dir)[-1] == (10, 1.0)
-
-
-@pytest.mark.slow
 def test_a_run_of_a_lost_server_trains_and_is_sent_by_the_command_that_it_names(
     mortal_server, tmp_path
 ):

@@ -45,19 +45,6 @@ def test_a_resumed_run_drops_what_came_after_its_step(tmp_path):
     assert box.ahead == []
 
 
-def test_what_was_sent_and_dropped_is_remembered(tmp_path):
-    fill(tmp_path, 2, 4, 6, 8, sent=3)
-    assert steps(Outbox(tmp_path, "mlflow", 2).ahead) == [4, 6]
-    again = Outbox(tmp_path, "mlflow", 2)
-    assert (steps(again.ahead), again.num_waiting()) == ([4, 6], 0)
-
-
-def test_starting_over_sends_everything_again(tmp_path):
-    fill(tmp_path, 2, 4, sent=2)
-    Outbox(tmp_path, "mlflow").start_over()
-    assert steps(Outbox(tmp_path, "mlflow").waiting().events) == [2, 4]
-
-
 @pytest.mark.parametrize("torn", [b'{"step": 4', b"\0\0\n", b"[1]\n", b"9" * 5000 + b"\n"])
 def test_a_torn_line_costs_no_other(tmp_path, torn):
     fill(tmp_path, 2)
@@ -89,10 +76,3 @@ def test_a_disk_that_takes_a_part_of_an_event_costs_only_this_one(tmp_path):
     box.append({"report": "train", "step": 6})
     assert steps(box.waiting().events) == [2, 6]
     box.close()
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"sent": 10000000}', '{"sent": null}'])
-def test_a_damaged_memory_sends_again_or_nothing(tmp_path, text):
-    fill(tmp_path, 2)
-    (tmp_path / "outbox" / "mlflow.json").write_text(text)
-    assert len(Outbox(tmp_path, "mlflow").waiting().events) <= 1

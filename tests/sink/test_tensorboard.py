@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from framework.contracts.training import Report, RunContext
 from framework.sink.sample_pictures import array_picture
@@ -97,14 +96,6 @@ def test_what_loader_and_machine_said_has_its_tags(tmp_path):
     assert all(tag > "loss" for tag in tags)  # the page unfolds the first two groups of tags only
 
 
-def test_a_report_is_one_event_however_many_numbers_it_has(tmp_path):
-    write(tmp_path, train(1), num_images=0)
-    (path,) = (tmp_path / "tensorboard").iterdir()
-    written = [event for event in EventFileLoader(str(path)).Load() if event.step == 1]
-    assert len(written) == 1
-    assert len(written[0].summary.value) > 10
-
-
 def test_a_validation_report_has_its_metrics_and_speed(tmp_path):
     write(tmp_path, val(5))
     events = read(tmp_path)
@@ -118,18 +109,6 @@ def test_fields_that_are_images_are_shown_once(tmp_path):
     shown = {"/".join(tag.split("/")[:2]) for tag in events.Tags()["images"]}
     assert shown == {"sample/image", "sample/mask"}
     assert all(len(events.Images(tag)) == 1 for tag in events.Tags()["images"])
-
-
-def test_an_image_is_as_large_as_the_records_in_it(tmp_path):
-    write(tmp_path, num_images=3)
-    events = read(tmp_path)
-    (image,) = events.Images("sample/image")
-    assert (image.width * image.height, image.step) == (3 * 8 * 8, 0)
-
-
-def test_no_images_if_none_are_wanted(tmp_path):
-    write(tmp_path, train(1), num_images=0)
-    assert read(tmp_path).Tags()["images"] == []
 
 
 def test_two_files_of_a_run_are_never_of_the_same_second(tmp_path):

@@ -85,10 +85,6 @@ def test_the_end_says_how_the_run_went(tmp_path, steps, error, status):
     assert log(tmp_path, *steps, error=error)[-1]["end"] == status
 
 
-def test_a_run_that_a_watcher_ended_early_has_finished(tmp_path):
-    assert log(tmp_path, 2, ended=True)[-1]["end"] == "FINISHED"
-
-
 def test_weights_stay_here_if_that_is_wanted(tmp_path):
     assert [next(iter(event)) for event in log(tmp_path, 4, checkpoints=False)] == [
         "begin",
@@ -96,8 +92,3 @@ def test_weights_stay_here_if_that_is_wanted(tmp_path):
         "report",
         "end",
     ]
-
-
-def test_a_resumed_run_draws_no_pictures_again(tmp_path):
-    log(tmp_path, 2)
-    assert log(tmp_path, 4, start_step=2)[-4]["files"] == []

@@ -1,19 +1,15 @@
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
-from framework.commands.inspect.record_grid import DARK, EDGE, GRAY, TILE, write_grid
-from framework.contracts.records import Field, Shard
+from framework.commands.inspect.record_grid import DARK, EDGE, TILE, write_grid
+from framework.contracts.records import Field
 from framework.errors import DataError
 from framework.image.label_map import label_colors
-from framework.store.manifest import to_json
-from framework.store.open_store import open_store
-from tests.conftest import make_records, write_store
-from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels, write_case
+from tests.conftest import write_store
+from tests.contract.cases import IMAGE_FIELDS, jpeg, write_case
 from tests.pack.test_video_frames import packed, pixels_of
 
 
@@ -35,20 +31,6 @@ def test_a_grid_shows_the_pixels_in_their_colors():
     image[0, 0] = 200  # red
     path = write_store("x.h5", {"image": image, "label": np.zeros(1, np.int64)})
     assert np.all(_grid(path)[EDGE:-EDGE, EDGE:-EDGE] == [200, 0, 0])
-
-
-def test_an_image_is_not_distorted():
-    image = np.full((1, 3, 4, 8), 255, np.uint8)
-    grid = _grid(write_store("x.h5", {"image": image}, {"image": Field("uint8", (3, 4, 8))}))
-    assert grid[EDGE : TILE // 2, EDGE:-EDGE].min() == 255
-    assert np.all(grid[TILE // 2 :] == GRAY)
-
-
-@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
-def test_images_without_pixels_are_not_shown(path):
-    fields = {"image": Field("uint8", (3, 0, 4))}
-    write_store(path, {"image": np.zeros((2, 3, 0, 4), np.uint8)}, fields)
-    assert not write_grid(path, Path("grid.png"), 4)
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [("uint8", 1), ("uint16", 257)])
@@ -77,33 +59,6 @@ def test_series_of_numbers_are_drawn_as_curves(shape):
     assert plot.any(axis=0).all()
 
 
-def test_the_curves_of_a_pair_have_one_scale():
-    x = np.broadcast_to(np.linspace(-1, 1, 90, dtype=np.float32), (1, 90)).copy()
-    fields = {"noisy": Field("float32", (90,)), "clean": Field("float32", (90,))}
-    grid = _grid(write_store("x.h5", {"noisy": x, "clean": x / 4}, fields))
-    drawn = (grid.max(axis=2) > DARK + 60) & (grid[:, :, 0] != GRAY)
-    heights = [
-        np.ptp(np.flatnonzero(half.any(axis=1))) for half in (drawn[:, :TILE], drawn[:, TILE:])
-    ]
-    assert heights[0] > 3 * heights[1] > 0
-
-
-@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
-def test_a_curve_without_a_shape_is_drawn_all_the_same(value):
-    _grid(
-        write_store(
-            "x.h5", {"x": np.full((2, 20), value, np.float32)}, {"x": Field("float32", (20,))}
-        )
-    )
-
-
-def test_large_images_are_shown_whole():
-    files = [jpeg(0, 400, 600), jpeg(1, 600, 400)]
-    grid = _grid(write_store("x.h5", {"image": files, "label": np.arange(2)}, IMAGE_FIELDS))
-    shown = cv2.resize(pixels(0, 400, 600), (TILE - 2 * EDGE, 60), interpolation=cv2.INTER_AREA)
-    assert np.abs(grid[EDGE : EDGE + 60, EDGE : TILE - EDGE].astype(int) - shown).mean() < 5
-
-
 def test_a_store_without_anything_to_show_makes_no_grid():
     path = write_store("x.h5", {"x": np.zeros((3, 2), np.float32)}, {"x": Field("float32", (2,))})
     assert not write_grid(path, Path("grid.png"), 4)
@@ -116,21 +71,6 @@ def test_a_bad_image_in_a_store_is_named():
     )
     with pytest.raises(DataError, match=r"D106.*x\.h5: record 1"):
         write_grid(path, Path("grid.png"), 3)
-
-
-def test_a_file_that_is_no_store_is_named():
-    Path("x.h5").write_bytes(b"just text")
-    with pytest.raises(DataError, match=r"D102.*x\.h5"):
-        write_grid("x.h5", Path("grid.png"), 4)
-
-
-def test_a_store_of_several_files_is_drawn():
-    os.mkdir("store")
-    path = write_store("store/000000.h5", make_records(4))
-    manifest = open_store(path).manifest
-    shard = Shard("000000.h5", 4, Path(path).stat().st_size, "ab" * 32, manifest.digest)
-    Path("store/manifest.json").write_text(to_json(replace(manifest, shards=[shard])))
-    assert _grid("store", 99).shape == (2 * TILE, 2 * TILE, 3)
 
 
 def test_a_label_map_has_a_color_for_each_class():

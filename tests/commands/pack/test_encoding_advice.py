@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.pack.encoding_advice import _with
 from tests.cli.command import paceline
 from tests.commands.pack.test_pack import many_images
 
@@ -44,8 +43,3 @@ def test_an_option_of_one_encoding_does_not_keep_the_others_from_being_measured(
     assert [name for name in lines if "not possible" in lines[name]] == refused
     assert all("not possible" not in lines[name] for name in measured)
     assert "paceline pack --config-dir mine input.path=many" in done.out
-
-
-def test_a_typed_quality_is_that_of_the_jpegs():
-    assert _with({"encode": "keep", "quality": 75}, "jpeg")["quality"] == 75
-    assert _with({"encode": "jpeg", "quality": 80}, "png")["quality"] == 90

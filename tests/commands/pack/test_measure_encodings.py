@@ -50,12 +50,6 @@ def test_each_encoding_is_measured_and_nothing_is_left(encode):
     assert os.listdir() == []
 
 
-def test_what_cannot_be_is_said():
-    assert "size" in cost("raw", Pictures(varied=True)).why_not
-    assert cost("keep", resize=16).why_not
-    assert not cost("raw", Pictures(varied=True), size=[16, 16]).why_not
-
-
 def test_a_sample_is_spread_and_counts_what_is_bad():
     sample = take_sample(Input(1000, bad=range(500)))
     assert sample.num_items == 200
@@ -76,7 +70,3 @@ NEVER = Cost("keep", why_not="cannot be")
 def test_the_fastest_that_fits_is_recommended(disk, memory, expected):
     best = recommend([NEVER, SMALL, LARGE], disk, memory)
     assert (best.encode if best else None) == expected
-
-
-def test_of_those_about_as_fast_the_smallest_is_recommended():
-    assert recommend([SMALL, LARGE._replace(read_rate=950)], 1e12, 64 * GIB) == SMALL

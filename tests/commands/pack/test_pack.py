@@ -1,11 +1,8 @@
 """``paceline pack`` as its users meet it."""
 
-import json
 import os
 import re
-import signal
 import time
-from functools import partial
 from pathlib import Path
 
 import cv2
@@ -16,7 +13,6 @@ import torch
 from framework.store.open_store import open_store
 from framework.system import durable
 from tests.cli.command import is_one_error_line, paceline
-from tests.faults import forked
 from tests.test_bad_input import image_folder
 
 
@@ -41,21 +37,6 @@ def test_a_folder_is_packed_in_the_order_of_its_names(output, workers):
     assert records["label"].tolist() == [0] * 70 + [1] * 70
     assert bytes(records["image"][0]) == Path("images/cat/0.png").read_bytes()
     store.close()
-
-
-@pytest.mark.parametrize("output", ["hdf5", "lmdb"])
-def test_the_number_of_processes_does_not_change_the_file(output):
-    image_folder("images", count=200)
-    for workers in (0, 1, 3):
-        words = [
-            "input.path=images",
-            "pack.encode=raw",
-            f"output={output}",
-            f"output.path=x{workers}",
-            f"workers={workers}",
-        ]
-        assert paceline("pack", *words).code == 0
-    assert Path("x0").read_bytes() == Path("x1").read_bytes() == Path("x3").read_bytes()
 
 
 def test_arrays_are_packed_as_they_are():
@@ -96,13 +77,6 @@ def test_a_store_and_a_folder_go_back_and_forth():
     others.close()
 
 
-def test_an_output_folder_that_exists_is_refused():
-    Path("png").mkdir()
-    assert is_one_error_line(
-        paceline("pack", "input=digits", "output=folder", "output.path=png"), "D115"
-    )
-
-
 def many_images(count=600, size=(40, 56)):
     """Write a folder of noise, by default large enough for several jobs.
 
@@ -133,25 +107,6 @@ def stop_after_first_job(number: int) -> None:
     durable._reached = reached
 
 
-@pytest.mark.parametrize(
-    "name", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_signal_keeps_what_is_finished_and_the_same_command_goes_on(name, workers):
-    words = [*many_images(1500), f"workers={workers}"]
-    stop = partial(stop_after_first_job, name)
-    stopped = forked.paceline("pack", *words, "output.path=x.h5", before=stop)
-    assert stopped.code == (130 if name == signal.SIGINT else 143), stopped.err
-    assert stopped.err.strip().endswith("finished jobs are kept; the same command continues")
-    assert sorted(p.name for p in Path().iterdir() if p.name not in ("outputs", "many")) == [
-        "x.h5.parts"
-    ]
-    done = paceline("pack", *words, "output.path=x.h5")
-    assert "items had been finished before" in done.err
-    assert paceline("pack", *words, "output.path=y.h5").code == 0
-    assert Path("x.h5").read_bytes() == Path("y.h5").read_bytes()
-
-
 def test_parts_are_packed_by_a_sweep():
     words = many_images()
     done = paceline(
@@ -163,15 +118,6 @@ def test_parts_are_packed_by_a_sweep():
     assert Path("x.h5").read_bytes() == Path("y.h5").read_bytes()
 
 
-def test_parts_of_commands_with_different_inputs_are_not_mixed():
-    np.savez("a.npz", image=np.zeros((40, 3, 8, 8), np.uint8), y=np.arange(40), z=np.arange(40))
-    words = ["input=arrays", "input.path=a.npz", "output.path=o.h5", "pack.parts=2"]
-    first = paceline("pack", *words, "input.fields={image: image, label: y}", "pack.part=0")
-    assert first.code == 0, first.err
-    other = paceline("pack", *words, "input.fields={image: image, label: z}", "pack.part=1")
-    assert is_one_error_line(other, "R154")
-
-
 def test_a_folder_of_files_is_a_store_too():
     assert (
         paceline("pack", *many_images(), "pack.one_file=false", "output=lmdb", "output.path=x").code
@@ -179,17 +125,6 @@ def test_a_folder_of_files_is_a_store_too():
     )
     assert paceline("inspect", "x").code == 0
     assert "nothing is wrong" in paceline("verify", "x").out
-
-
-def test_what_is_skipped_is_counted_and_listed():
-    words = many_images()
-    Path("many/a/0.png").write_bytes(b"<html>no image</html>")
-    assert is_one_error_line(paceline("pack", *words, "output.path=x.h5"), "D106")
-    done = paceline("pack", *words, "pack.on_error=skip", "output.path=x.h5")
-    assert done.code == 8
-    assert done.last_line == "1 item skipped: x.h5.bad.jsonl lists them"
-    assert "599 records" in done.err
-    assert json.loads(Path("x.h5.bad.jsonl").read_text())["name"].endswith("many/a/0.png")
 
 
 def test_the_last_line_says_what_was_made():

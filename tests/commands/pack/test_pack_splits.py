@@ -1,6 +1,5 @@
 """``paceline pack pack.split=...`` as its users meet it."""
 
-import hashlib
 import signal
 from contextlib import closing
 from functools import partial
@@ -44,17 +43,6 @@ def write_table():
     Path("table.csv").write_text("\n".join(lines) + "\n")
 
 
-def test_digits_are_split_by_the_hash_of_their_keys():
-    done = paceline("pack", "input=digits", "output.path=digits.h5", TWO)
-    assert done.code == 0, done.err
-    for name, place in (("train", range(9)), ("val", range(9, 10))):
-        keys, _ = stored(f"digits-{name}.h5")
-        heads = [hashlib.sha256(key.encode()).digest()[:8] for key in keys]
-        assert {int.from_bytes(head, "big") * 10 >> 64 for head in heads} == set(place)
-    assert len(stored("digits-train.h5")[0]) + len(stored("digits-val.h5")[0]) == 1437
-    assert paceline("verify", "digits-train.h5", "digits-val.h5").code == 0
-
-
 @pytest.mark.parametrize("output", ["hdf5", "lmdb"])
 def test_keys_that_are_numbers_stay_those_of_the_whole(output):
     np.save("x.npy", np.arange(400, dtype=np.float32).reshape(200, 2))
@@ -87,17 +75,6 @@ def test_a_run_trains_on_the_splits():
     assert done.code == 0, done.err
 
 
-def test_every_class_has_its_share():
-    words = ["input=digits", "output.path=d.lmdb", "output=lmdb", "pack.split_by=stratified"]
-    done = paceline("pack", *words, "pack.split={train: 0.8, val: 0.1, test: 0.1}")
-    assert done.code == 0, done.err
-    counts = [
-        np.bincount(stored(f"d-{name}.lmdb")[1]["label"]) for name in ("train", "val", "test")
-    ]
-    for number, share in enumerate((0.8, 0.1, 0.1)):
-        assert (np.abs(counts[number] - share * sum(counts)) < 1).all()
-
-
 @pytest.mark.parametrize("field", ["speaker", "age"])
 def test_the_rows_of_a_speaker_stay_together(field):
     write_table()
@@ -126,17 +103,6 @@ def test_a_function_gives_the_keys_and_a_pattern_the_groups():
     )
 
 
-@pytest.mark.parametrize("name", ["x.h5", "x.lmdb"])
-def test_the_number_of_processes_does_not_change_a_store(name):
-    words = [*many_images(), TWO, f"output={'lmdb' if name == 'x.lmdb' else 'hdf5'}"]
-    for workers in (0, 1, 2):
-        done = paceline("pack", *words, f"workers={workers}", f"output.path={workers}{name}")
-        assert done.code == 0, done.err
-    for split in ("-train.", "-val."):
-        files = [f"{workers}{name}".replace(".", split) for workers in (0, 1, 2)]
-        assert len({Path(file).read_bytes() for file in files}) == 1
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_after_a_stop_the_same_command_continues(workers):
     words = [*many_images(1500), TWO, f"workers={workers}"]
@@ -150,21 +116,6 @@ def test_after_a_stop_the_same_command_continues(workers):
     for name in ("train", "val"):
         assert Path(f"x-{name}.h5").read_bytes() == Path(f"y-{name}.h5").read_bytes()
     assert not list(Path().glob("x.h5*"))
-
-
-def test_a_packed_store_is_split_as_its_source_is():
-    assert paceline("pack", "input=digits", "output.path=digits.h5").code == 0
-    assert paceline("pack", "input=digits", "output.path=a.h5", TWO).code == 0
-    words = ["input=store", "input.path=digits.h5", "output.path=b.h5"]
-    assert paceline("pack", *words, TWO).code == 0
-    assert stored("a-val.h5")[0] == stored("b-val.h5")[0]
-
-
-def test_splitting_by_classes_is_warned_of():
-    words = ["input=digits", "output.path=d.h5", "pack.split={train: 0.6, val: 0.4}"]
-    done = paceline("pack", *words, "pack.split_by=label")
-    assert done.code == 0, done.err
-    assert "note: pack.split_by=label puts all records of a class into one split" in done.err
 
 
 @pytest.mark.parametrize(

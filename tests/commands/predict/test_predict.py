@@ -100,12 +100,6 @@ def test_a_table_of_paths_is_predicted_in_its_order(folder):
     ]
 
 
-def test_arrays_are_predicted(folder):
-    np.savez("x.npz", image=np.zeros((5, 1, 8, 8), np.uint8))
-    predicted("input=arrays", "input.path=x.npz", "output=f.csv")
-    assert len(rows("f.csv")) == 5
-
-
 def test_parquet_holds_the_same(folder):
     parquet = pytest.importorskip("pyarrow.parquet")
     predicted(*WORDS, "output=g.parquet")
@@ -144,14 +138,6 @@ def test_images_of_several_sizes_are_predicted_one_by_one(folder, tmp_path):
     assert "; add batch_size=1," in refused.err
     predicted(*words, "output=sizes.csv", "batch_size=1")
     assert len(rows("sizes.csv")) == COUNT + 1
-
-
-def test_if_all_are_bad_there_is_no_table(folder, tmp_path):
-    np.save(tmp_path / "t.npy", np.zeros(3))
-    (tmp_path / "a.png").write_bytes(Path("photos/001.png").read_bytes()[:40])
-    done = paceline("predict", "run", f"input.path={tmp_path}", "output=i.csv", "on_error=skip")
-    assert done.code == 3
-    assert not Path("i.csv").exists()
 
 
 # ------------------------------------------------------------------------------------- kills
@@ -203,14 +189,6 @@ def test_after_a_kill_the_same_command_gives_the_same_bytes(folder, whole, point
     if point != "predict.batch" or number > 1:
         assert "records had been predicted before" in done.out
     assert sorted(path.name for path in Path().glob("k.csv*")) == ["k.csv"]
-
-
-def test_another_command_does_not_continue_the_killed_one(folder, whole):
-    words = ("predict", "run", *WORDS, "output=k.csv")
-    forked.paceline(*words, before=partial(_killed_at, "predict.noted", 2))
-    done = forked.paceline(*words, "weights=last", "top_k=2", before=small_parts)
-    assert "before" not in done.out
-    assert len(rows("k.csv")[0]) == 5
 
 
 def test_a_changed_file_is_predicted_again(folder, whole, tmp_path):
@@ -271,24 +249,6 @@ def test_masks_have_the_size_of_their_images_and_a_table_of_keys(scenes, monkeyp
     image = framework.open_store("segment/val.h5").read(torch.arange(10))["image"]
     same = framework.load("segment_run").predict(image)[3]["map"]
     assert (mask == same).mean() > 0.99
-
-
-def test_masks_of_a_killed_command_are_the_same(scenes, monkeypatch):
-    monkeypatch.chdir(scenes)
-    for point in ("predict.batch", "predict.part", "predict.put"):
-        words = ("predict", "segment_run", *MASKS, "output=again")
-        killed = forked.paceline(*words, before=partial(_killed_at, point, 1))
-        assert killed.code == -signal.SIGKILL
-        assert forked.paceline(*words, before=small_parts).code == 0
-    predicted(*MASKS, "output=masks", run="segment_run")
-    for path in Path("masks").iterdir():
-        assert (Path("again") / path.name).read_bytes() == path.read_bytes()
-
-
-def test_a_folder_of_something_else_is_not_replaced(scenes, monkeypatch):
-    monkeypatch.chdir(scenes)
-    done = paceline("predict", "segment_run", *MASKS, "output=segment_run")
-    assert is_one_error_line(done, "C356")
 
 
 def test_boxes_become_coco_and_can_be_packed_again(scenes, monkeypatch):

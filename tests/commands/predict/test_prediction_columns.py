@@ -41,10 +41,6 @@ def test_one_number_is_one_column_and_several_are_numbered():
     assert list(several) == ["value_0", "value_1"]
 
 
-def test_texts_are_a_column():
-    assert table_columns(PredictedTexts(["x", ""]), [], 1) == {"text": ["x", ""]}
-
-
 def test_the_shortest_text_gives_a_float_back():
     numbers = np.array([0.1, 1 / 3, 1e-20], np.float32)
     assert np.array_equal(np.array(shortest(numbers), np.float32), numbers)

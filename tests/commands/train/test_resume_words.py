@@ -5,17 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.train.resume_words import resumed, to_repeat
+from framework.commands.train.resume_words import resumed
 from framework.errors import CheckpointError, ConfigError
 
 
 def run_with(*overrides, **facts):
     Path("RUN").mkdir()
     Path("RUN/run.json").write_text(json.dumps({"overrides": list(overrides), **facts}))
-
-
-def test_without_resume_words_stay_as_they_are():
-    assert resumed(["epochs=2", "resume=null"]) == ["epochs=2"]
 
 
 def test_a_run_s_own_words_come_first():
@@ -53,11 +49,6 @@ def test_auto_begins_if_there_is_no_run():
     assert resumed([*words, "resume=auto"]) == words
 
 
-def test_auto_needs_a_directory():
-    with pytest.raises(ConfigError, match="C127"):
-        resumed(["resume=auto"])
-
-
 def test_auto_finds_the_run_of_a_directory_with_references():
     run_with("seed=4", "max_steps=1")
     Path("RUN").rename("RUN-4")
@@ -89,7 +80,3 @@ def test_a_run_json_may_not_say_how_a_run_is_started(word):
     run_with(word)
     with pytest.raises(ConfigError, match="C12"):
         resumed(["resume=RUN"])
-
-
-def test_what_may_be_called_has_to_be_allowed_anew():
-    assert to_repeat(["epochs=2", "allow_targets=[mine.]", "+resume.allow=[x]"]) == ["epochs=2"]

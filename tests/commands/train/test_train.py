@@ -1,7 +1,6 @@
 """``paceline train`` as its users meet it: real commands, real processes, real signals."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -11,12 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline_examples.digits_net import DigitsCNN
 
 from framework.commands.train.train import _check_search, _endings, _jobs_elsewhere, _of_first_set
 from framework.errors import ConfigError
 from framework.system import durable
-from framework.system.stopping import command_of
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.faults import forked
 
@@ -103,14 +100,6 @@ def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
     assert "run directory:" in done.out
 
 
-@pytest.mark.slow
-def test_checkpoints_load_into_the_plain_model():
-    assert paceline("train", "parallel=ddp", "debug=tiny", "hydra.run.dir=run").code == 0
-    model = DigitsCNN(in_channels=1, num_classes=10, width=32)
-    for name in ("last.pt", "best.pt"):
-        model.load_state_dict(torch.load(f"run/checkpoints/{name}", weights_only=True))
-
-
 def test_every_step_of_the_loss_is_written_exactly():
     assert paceline("train", "epochs=1", "report_every=1", "hydra.run.dir=run").code == 0
     values = losses(Path("run"))
@@ -128,17 +117,6 @@ def test_a_run_directory_holds_one_run():
     assert done.code == 2
     assert is_one_error_line(done, "C121")
     assert read(Path("run/run.json")) == before
-
-
-@pytest.mark.slow
-def test_runs_started_together_do_not_share_a_directory():
-    words = [sys.executable, "-m", "framework", "train", "debug=tiny", "data=synthetic"]
-    started = [
-        subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(3)
-    ]
-    assert [process.wait(120) for process in started] == [0, 0, 0]
-    assert len(list(Path("outputs").glob("*/*/summary.json"))) == 3
 
 
 def num_lines(path: Path) -> int:
@@ -346,44 +324,9 @@ def test_a_job_of_a_recipe_that_sweeps_continues_in_its_directory():
     assert read(job / "summary.json")["steps"] == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", ["tiny", "overfit", "trace"])
-def test_debug_presets_run(preset):
-    words = ["epochs=40"] if preset == "overfit" else ["max_steps=2"]
-    assert paceline("train", f"debug={preset}", *words, "hydra.run.dir=run").code == 0
-    if preset == "overfit":
-        assert read(Path("run/summary.json"))["best"]["accuracy"] == 1.0
-
-
 def test_debug_shows_the_traceback():
     assert "Traceback" not in paceline("train", "optim.weight_decay=-1").err
     assert "Traceback" in paceline("train", "optim.weight_decay=-1", "debug=trace").err
-
-
-@pytest.mark.slow
-def test_nothing_listens_or_lives_on_after_ddp():
-    assert paceline("train", "parallel=ddp", "debug=tiny").code == 0
-    ranks = [
-        pid
-        for pid in os.listdir("/proc")
-        if pid.isdigit() and b"framework.commands.train.start_rank" in command_of(int(pid))
-    ]
-    here = [f"/proc/{pid}/cwd" for pid in ranks]
-    assert not [path for path in here if os.path.exists(path) and os.path.samefile(path, ".")]
-
-
-def test_a_run_without_sinks_leaves_its_summary():
-    assert paceline("train", "debug=tiny", "sink=[]", "hydra.run.dir=run").code == 0
-    assert read(Path("run/summary.json"))["steps"] == 3
-    assert not Path("run/metrics.jsonl").exists()
-
-
-def test_training_without_validation():
-    done = paceline("train", "debug=tiny", "data.val=null", "hydra.run.dir=run")
-    assert done.code == 0
-    assert read(Path("run/summary.json"))["val"] == {}
-    assert Path("run/checkpoints/last.pt").exists()
-    assert not Path("run/checkpoints/best.pt").exists()
 
 
 def end_job(name: str) -> None:
