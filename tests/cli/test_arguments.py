@@ -8,10 +8,7 @@ from framework.cli.arguments import (
     check_words,
     literal,
     option,
-    plain_words,
-    plain_words_alone,
     quoted,
-    without_options,
 )
 from framework.errors import ConfigError
 from tests.cli.command import paceline
@@ -30,13 +27,6 @@ def test_an_option_has_the_value_behind_it(words, value):
 def test_a_quoted_value_is_read_literally(value):
     parsed = OverridesParser.create().parse_override(f"key={quoted(value)}")
     assert str(parsed.value()) == value
-
-
-def test_plain_words_are_neither_options_nor_overrides_but_may_be_files():
-    Path("a=b.h5").touch()
-    words = ["x.h5", "--explain", "optim", "-m", "epochs=3", "a=b.h5"]
-    assert plain_words(words) == ["x.h5", "a=b.h5"]
-    assert without_options(words) == ["x.h5", "epochs=3", "a=b.h5"]
 
 
 def test_what_hydra_can_read_and_lists_are_left_as_they_are():
@@ -94,13 +84,6 @@ def test_thousands_of_overrides_are_refused_but_not_of_files():
 def test_blocks_of_the_users_need_no_plus(key):
     assert literal(f"{key}={{_target_: mine.Thing}}") == f"++{key}={{_target_: mine.Thing}}"
     assert literal(f"{key}=[a,b]") == f"{key}=[a,b]"
-
-
-def test_a_plain_word_does_not_hide_its_key():
-    assert plain_words_alone(["a.h5", "workers=3"], "stores") == ["a.h5"]
-    assert plain_words_alone(["stores=[a.h5]"], "stores") == []
-    with pytest.raises(ConfigError, match=r"C100.*a\.h5: stands beside stores="):
-        plain_words_alone(["a.h5", "stores=[b.h5]"], "stores")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
 
-from framework.cli.config_source import MOST_ENTRIES, RECIPES, CheckedFolder, checked_places
+from framework.cli.config_source import MOST_ENTRIES, CheckedFolder, checked_places
 from framework.cli.hydra_session import hydra_session
 from framework.errors import ConfigError
 
@@ -31,17 +31,6 @@ def test_groups_and_files_are_listed(source):
     assert source.list("recipes", ObjectType.CONFIG) == ["a"]
 
 
-def test_code_beside_our_recipes_is_no_group(source):
-    Path("mine/store").mkdir()
-    Path("mine/notes.yaml").touch()
-    ours = CheckedFolder(RECIPES, source.full_path())
-    assert ours.available()
-    assert (ours.is_group("recipes"), ours.is_config("recipes/a")) == (True, True)
-    assert (ours.is_group("store"), ours.is_config("notes")) == (False, False)
-    assert ours.list("", None) == ["recipes"]
-    assert source.list("", None) == ["notes", "recipes", "store"]
-
-
 def test_a_name_outside_the_folder_is_refused(source):
     Path("secret.yaml").write_text("a: 1\n")
     with pytest.raises(ConfigError, match="C117"):
@@ -60,12 +49,6 @@ def test_a_name_outside_the_folder_is_refused(source):
 )
 def test_folders_are_checked_and_packages_of_configurations_are_not(place, checked):
     assert checked_places([place]) == [checked]
-
-
-@pytest.mark.parametrize("place", ["pkg://evil", "pkg://hydra_pluginsevil", "pkg://hydra.confevil"])
-def test_other_packages_are_refused(place):
-    with pytest.raises(ConfigError, match="C125"):
-        checked_places([place])
 
 
 def test_a_files_own_search_path_is_checked_too(source):

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -78,35 +77,6 @@ def test_programs_beside_a_run_are_reported(printed, tmp_path, capsys, cores, is
     (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, "usage": usage}))
     print_run(tmp_path, 0, short=True)
     assert ("(beside other programs on 0.9 cores)" in capsys.readouterr().out) == is_told
-
-
-def test_what_nobody_measured_is_not_spoken_of(printed):
-    out = printed(stages_s={}, usage={}, queue={"ready": None, "depth": 0})
-    assert "reading" not in out
-    assert "cores" not in out
-    assert "ready" not in printed(queue={"ready": None, "depth": 0})
-
-
-def test_a_device_that_works_beside_the_host_is_explained(printed):
-    out = printed(spans={**SUMMARY["spans"], "idle": SPAN})
-    assert "idle, the device's, is what it costs" in out
-
-
-def test_with_the_clock_off_there_is_no_table(printed):
-    out = printed(spans={}, stages_s={}, usage={})
-    assert "where the step time went" not in out
-    assert "100 steps in 9.0 s, 1,234 records/s" in out
-    assert "reading, thread-seconds" in printed(spans={})
-
-
-def test_a_summary_of_an_earlier_version_is_printed_as_far_as_it_goes(tmp_path, capsys):
-    old = {
-        name: SUMMARY[name]
-        for name in ("status", "run_steps", "wall_s", "records_per_s", "val", "best")
-    }
-    (tmp_path / "summary.json").write_text(json.dumps(old))
-    print_run(tmp_path, 0, short=False)
-    assert "100 steps in 9.0 s" in capsys.readouterr().out
 
 
 def test_a_trace_is_named_with_what_opens_it(printed, tmp_path):
@@ -189,19 +159,6 @@ def test_a_sweep_shows_what_other_programs_took_beside_each_job(tmp_path, capsys
     assert "no difference can be claimed (not tested: other programs kept up to 1.2" in out
 
 
-def test_jobs_of_one_choice_after_those_of_another_prove_nothing(tmp_path, capsys):
-    rates = {"plain": [1.0, 2.0, 3.0, 4.0, 5.0], "stream": [6.0, 7.0, 8.0, 9.0, 10.0]}
-    print_sweep(sweep(tmp_path, rates, load=0.01, takes_turns=False))
-    out = capsys.readouterr().out
-    assert "fastest" not in out
-    assert "seed=0,1,2,3,4 as the first key of a sweep" in out
-
-
-def test_a_choice_that_a_job_leaves_out_is_null():
-    job = SweepJob(0, Path("0"), ["seed=1", "~transform@data.val_transform"])
-    assert job.chosen == {"seed": "1", "transform@data.val_transform": "null"}
-
-
 def test_a_refused_job_has_a_line_and_its_number(tmp_path, capsys):
     jobs = sweep(tmp_path, {"plain": [1.0], "stream": [2.0]})
     refused = SweepJob(0, tmp_path / "none", ["loader=odd"], "error[C105]: why")
@@ -210,11 +167,6 @@ def test_a_refused_job_has_a_line_and_its_number(tmp_path, capsys):
     rows = [line.strip("│ ").split("│") for line in lines if line.startswith("│")]
     assert [row[0].strip() for row in rows] == ["0", "1", "2"]
     assert "error[C105]: why" in rows[0][-1]
-
-
-def test_repeats_alone_are_not_compared(tmp_path, capsys):
-    print_sweep(sweep(tmp_path, {"plain": [1.0, 2.0]}))
-    assert "rate" not in capsys.readouterr().out
 
 
 def test_brackets_are_text(tmp_path, capsys):
@@ -233,10 +185,6 @@ def test_brackets_are_text(tmp_path, capsys):
     assert out.count("exp[lr]/[/a.h5]") == 3
     assert "[/data/a.h5]" in out
     assert "val[x]1.0000" in out
-
-
-def test_shares_of_what_the_batches_held_are_printed(printed):
-    assert "in the batches: padding 3.9 %" in printed(content={"padding": 0.039})
 
 
 def test_a_run_that_ended_early_says_why(printed):

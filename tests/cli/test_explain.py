@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 
-from framework.cli import precedence
 from framework.cli.explain import explain, unknown_key
 
 
@@ -20,10 +19,6 @@ from framework.cli.explain import explain, unknown_key
 )
 def test_what_hydra_says_becomes_one_line(text, words):
     assert words in str(explain("train", [], HydraException(text), None))
-
-
-def test_an_error_that_is_not_hydras_names_its_class():
-    assert "TypeError no such thing" in str(explain("train", [], TypeError("no such thing"), None))
 
 
 def test_the_nearest_key_or_group_is_named():
@@ -50,23 +45,6 @@ def test_a_new_key_of_a_block_takes_a_plus(word, fix):
     assert str(unknown_key("train", ["objective=loss", word], key, None)).endswith(fix)
 
 
-def test_a_key_below_a_value_is_unknown():
-    assert "no such key" in str(unknown_key("train", [], "batch_size.x", None))
-
-
-def test_a_key_with_the_name_of_a_users_folder_names_the_folder():
-    Path("mine/store").mkdir(parents=True)
-    text = str(unknown_key("inspect", ["store=a.h5"], "store", "mine"))
-    assert "rename the folder store of --config-dir" in text
-
-
-def test_looking_for_the_nearest_key_says_nothing_about_recipes(monkeypatch, capsys):
-    monkeypatch.setattr(precedence, "_told", set())
-    words = ["data.train=a.h5", "optim=adamw"]
-    assert "no such key" in str(unknown_key("train", words, "nonsense", None))
-    assert capsys.readouterr().err == ""
-
-
 def test_a_key_of_another_choice_names_the_choice():
     assert "choose precision=amp, which has it" in str(
         unknown_key("train", [], "precision.dtype", None)
@@ -79,15 +57,6 @@ def test_choices_of_the_users_folder_are_suggested():
     error = HydraException("Could not find 'recipes/owm'")
     assert "did you mean 'own'" in str(explain("train", [], error, "mine"))
     assert "own" not in str(explain("train", [], error, None)).split("choose ")[1]
-
-
-def test_keys_of_a_users_choice_are_suggested():
-    Path("mine/model").mkdir(parents=True)
-    Path("mine/model/own.yaml").write_text(
-        "# @package model\n_target_: torch.nn.Identity\nheight: 3\n"
-    )
-    error = unknown_key("train", ["model=own"], "model.heigth", "mine")
-    assert "did you mean 'model.height'" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -80,25 +80,9 @@ def test_every_data_choice_tells_the_same_facts():
     assert losses(Path("lmdb")) == losses(Path("hdf5"))
 
 
-def test_synthetic_data_tells_its_own():
-    trained(
-        "data=synthetic",
-        "data.source.image_shape=[3,8,8]",
-        "data.source.num_classes=7",
-        "hydra.run.dir=run",
-    )
-    assert {key: facts_of()[key] for key in FACTS} == FACTS
-
-
 def test_a_model_of_the_user_s_own_takes_what_it_names_auto():
     own = ["model._target_=tests.faults.net.Net", "allow_targets=[tests]"]
     trained(f"data.train={make_store('a.h5')}", *own, "model.num_classes=auto", "hydra.run.dir=run")
-    assert {key: facts_of()[key] for key in FACTS} == FACTS
-
-
-@pytest.mark.slow
-def test_ranks_take_the_same_facts():
-    trained(f"data.train={make_store('a.h5')}", "parallel=ddp", "hydra.run.dir=run")
     assert {key: facts_of()[key] for key in FACTS} == FACTS
 
 

@@ -65,10 +65,6 @@ def test_a_table_of_the_groups_is_printed_before_the_first_step():
     ]
 
 
-def test_without_groups_there_is_no_table():
-    assert "tensors" not in paceline("train", *SHORT[:3], "max_steps=1").err
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("words", PARALLEL.values(), ids=PARALLEL)

@@ -38,13 +38,6 @@ def test_keys_stand_below_their_groups_name_without_the_class_they_are_for():
     assert "\n  model:\n    in_channels:" in chosen("train", "+model=resnet18")
 
 
-def test_several_choices_are_shown_each_once():
-    text = chosen("train", "sink=[console,jsonl]", "optim=adam,sgd", "optim=adam")
-    assert [
-        text.count(word) for word in ("sink=console:", "sink=jsonl:", "optim=adam:", "optim=sgd:")
-    ] == [1] * 4
-
-
 def test_a_recipe_is_shown_as_it_is():
     assert "\n  epochs: 5\n" in chosen("train", "recipes=cifar10")
 
@@ -63,15 +56,3 @@ def test_a_choice_of_the_users_is_shown_with_nothing_a_terminal_obeys(tmp_path):
         chosen("train", "model=mine", config_dir=tmp_path)
         == "model=mine: mine\n  model:\n    width: 3 # \\x1b[2J"
     )
-
-
-def test_the_keys_of_a_long_file_are_all_shown(tmp_path):
-    Path("model").mkdir()
-    keys = [f"key_{number}: {number}" for number in range(1000)]
-    Path("model/mine.yaml").write_text("\n".join(["# mine", *keys]))
-    text = chosen("train", "model=mine", config_dir=tmp_path)
-    assert text.splitlines()[-1] == "    key_999: 999"
-
-
-def test_keys_that_are_no_choices_add_nothing():
-    assert chosen("train", "epochs=3", "model.width=2", "debug=null") == ""

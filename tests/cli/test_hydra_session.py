@@ -3,10 +3,9 @@ import os
 import pytest
 from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 
 from framework.cli.guard import GuardedLoader
-from framework.cli.hydra_session import hydra_session, slug, stamp
+from framework.cli.hydra_session import hydra_session, slug
 from tests.cli.test_names import OUT
 
 
@@ -24,14 +23,6 @@ def test_every_folder_is_read_with_checks():
     folders = {sources[name] for name in ("main", "paceline", "command-line")}
     assert folders == {"paceline"}
     assert "file" not in sources.values()
-
-
-def test_one_command_has_one_stamp():
-    with hydra_session("train"):
-        now = stamp()
-    assert now == stamp()
-    assert now.endswith(f"-{os.getpid()}")
-    assert OmegaConf.create({"a": "${stamp:}"}).a == now
 
 
 @pytest.mark.parametrize("name", OUT, ids=lambda name: ascii(name)[:20])

@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from framework.contracts.batch import Batch
@@ -157,15 +156,6 @@ def test_palettes_as_of_pascal_voc_keep_their_indices_and_the_guess_is_reported(
     assert "field mask: label map, raw uint8 1x32x24" in shown.out
 
 
-def test_a_kept_palette_png_keeps_its_bytes():
-    for path in Path("masks").iterdir():
-        path.write_bytes(png(label_map(0, 32, 24)[0]))
-    packed()
-    store = open_store("x.h5")
-    assert bytes(store.read(torch.tensor([3]))["mask"][0]) == Path("masks/03.png").read_bytes()
-    store.close()
-
-
 @pytest.mark.parametrize("augment", ["crop_flip", "flip", "cutmix"])
 def test_what_moves_the_image_moves_its_label_map_alike(augment):
     packed()
@@ -176,15 +166,6 @@ def test_what_moves_the_image_moves_its_label_map_alike(augment):
     }
     target = ["augment.target=mask"] if augment == "cutmix" else []
     train(f"augment={augment}", *words[augment], *target)
-
-
-@pytest.mark.parametrize("transform", ["flip", "opencv", "random_crop"])
-def test_a_transform_moves_both_alike(transform):
-    packed()
-    train(
-        f"transform={transform}",
-        *(["transform.size=[20,20]"] if transform == "random_crop" else []),
-    )
 
 
 @pytest.mark.parametrize(
@@ -202,19 +183,6 @@ def test_values_are_mapped_and_one_that_is_not_is_named():
     assert all(set(np.unique(values)) == {IGNORE, 1} for values in stored())
     done = paceline(*MARKED, "input.values={0: 0}", "output.path=y.h5")
     assert is_one_line(done, "D170", 3, "00: mask", "holds 7")
-
-
-def test_an_image_and_a_map_of_other_sizes_are_refused():
-    Path("masks/05.png").write_bytes(encode_png(label_map(5, 16, 12)))
-    assert is_one_line(paceline(*MARKED, "output.path=x.h5"), "D172", 3, "05", "16 x 12")
-
-
-def test_a_map_that_is_no_png_is_refused():
-    Path("masks/05.png").unlink()
-    Image.fromarray(label_map(5, 32, 24)[0]).save("masks/05.bmp")
-    assert is_one_line(
-        paceline(*MARKED, "output.path=x.h5"), "D171", 3, "a BMP: a label map must be a PNG"
-    )
 
 
 def test_a_store_packed_before_can_be_marked():

@@ -103,13 +103,6 @@ def test_two_files_that_lead_to_each_other_are_both_named():
     assert is_one_line(done, "C117", 2, "recipes/one", "recipes/two")
 
 
-def test_defaults_that_double_thirty_times_are_refused():
-    for level in range(30):
-        recipe(f"d{level}", f"defaults:\n  - d{level + 1}@a\n  - d{level + 1}@b\n")
-    recipe("d30", "epochs: 1")
-    assert is_one_line(paceline("train", "--config-dir", ".", "recipes=d0", limit_s=20), "C117", 2)
-
-
 def test_a_choice_does_not_lead_out_of_its_folders():
     recipe("out", "defaults:\n  - ../../outside")
     Path("mine").mkdir()

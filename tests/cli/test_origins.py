@@ -1,7 +1,5 @@
 """``--explain KEY``, by the real command."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.cli.command import is_one_error_line, paceline
@@ -35,29 +33,10 @@ def test_every_key_below_a_block_is_explained():
     assert "optim.momentum = 0.9" in said
 
 
-def test_a_reference_is_shown_with_what_it_means():
-    assert "data.train = ${dataset}/train.h5  (that is outputs/data/digits/train.h5)" in explained(
-        "data.train"
-    )
-
-
 def test_validation_that_a_rule_turned_off_is_explained():
     said = explained("data.val", "data.train=mine.h5")
     assert said.startswith("data.val = null")
     assert "data.train is typed without data.val" in said
-
-
-def test_a_recipe_of_ones_own_is_named():
-    Path("recipes").mkdir()
-    Path("recipes/mine.yaml").write_text("# @package _global_\ndefaults: [digits]\nepochs: 3\n")
-    said = explained("epochs", "--config-dir", ".", "recipes=mine")
-    assert "recipes/mine.yaml" in said.splitlines()[-1]
-
-
-def test_packing_is_explained_too():
-    done = paceline("pack", "input=digits", "--explain", "pack.encode")
-    assert done.code == 0, done.err
-    assert done.out.startswith("pack.encode = ")
 
 
 @pytest.mark.parametrize(

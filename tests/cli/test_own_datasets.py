@@ -3,7 +3,6 @@
 The choices for them are ``data=dataset`` and ``data=dataloader``.
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -93,17 +92,6 @@ def test_losses_do_not_depend_on_who_reads_random_items():
     assert len(every[0]) == 10
 
 
-@pytest.mark.slow
-def test_threads_learn_the_same_as_processes():
-    steady = "data.train={_target_: mine.Clips, draws: false}"
-    kinds = ("thread", "process")
-    runs = [
-        losses_of(kind, "data=dataset", steady, "workers.num=2", f"workers.kind={kind}")
-        for kind in kinds
-    ]
-    assert runs[0] == runs[1]
-
-
 def test_threads_are_refused_for_random_items():
     done = train("run", "data=dataset", CLIPS, "workers.num=2", "workers.kind=thread")
     assert is_one_error_line(done, "C230")
@@ -135,13 +123,6 @@ def test_another_dataset_is_not_resumed():
     assert is_one_error_line(done, "K105")
     assert "data.train.draws" in done.err
     assert resume("run", *other, "resume.allow=[data.train]").code == 0
-
-
-def test_tuples_and_a_collate_with_arguments():
-    pairs = ("data=dataset", "data.train={_target_: mine.Pairs}", "data.fields=[wave,label]")
-    assert len(losses_of("pairs", *pairs)) == 10
-    collate = ("data=dataset", CLIPS, "data.collate=mine.collate")
-    assert len(losses_of("collate", *collate)) == 10
 
 
 @pytest.mark.parametrize(
@@ -184,28 +165,6 @@ def test_facts_come_from_the_dataset_or_must_be_typed():
     untold = train("none", *words, "data.train={_target_: mine.Pairs}", "data.fields=[wave,label]")
     assert is_one_error_line(untold, "C157")
     assert "type it: model.num_classes=10" in untold.err
-
-
-def test_run_json_describes_the_data():
-    losses_of("run", "data=dataset", CLIPS, "max_steps=1")
-    data = json.loads(Path("run/run.json").read_text())["data"]["train"]
-    assert (data["source"], data["num_records"]) == ("dataset mine.Clips", 40)
-    assert json.loads(Path("run/summary.json").read_text())["choices"]["data"] == "dataset"
-
-
-def test_the_configuration_shows_and_explains_the_block():
-    shown = paceline("train", *NET, "data=dataset", CLIPS, "--cfg", "job")
-    assert "_target_: mine.Clips" in shown.out
-    why = paceline("train", *NET, "data=dataset", CLIPS, "--explain", "data.train")
-    assert "data.train.count = 40" in why.out
-    assert "<- this one counts" in why.out
-
-
-def test_a_sweep_over_datasets_has_a_directory_for_each():
-    swept = "data.train.count=16,24"
-    done = train("one", "-m", "data=dataset", CLIPS, swept, "hydra.sweep.dir=sweep")
-    assert done.code == 0, done.err
-    assert len(list(Path("sweep").glob("*/summary.json"))) == 2
 
 
 def test_a_ready_loader_trains_with_a_note_and_resumes():

@@ -10,8 +10,7 @@ from hydra import compose
 from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import hydra_session
-from framework.cli.paths import CONF
-from framework.cli.precedence import typed_for_train, with_recipe_said, without_null
+from framework.cli.precedence import with_recipe_said, without_null
 from tests.cli.command import is_one_error_line, paceline
 from tests.conftest import make_records, write_store
 
@@ -47,23 +46,6 @@ def test_a_typed_optimizer_replaces_the_one_a_recipe_brings():
     assert (config["optim"]["_target_"], config["optim"]["lr"]) == ("torch.optim.Adam", 1e-3)
     assert (
         "own.yaml: dropped optim._target_=torch.optim.RMSprop, optim.lr=0.5, because of optim=adam"
-        in said
-    )
-
-
-@pytest.mark.parametrize("words", [["recipes=cifar10"], []], ids=["a recipe", "the default recipe"])
-def test_a_typed_optimizer_has_the_rate_of_its_own_file(words):
-    config, said = job(*words, "optim=adamw")
-    assert (config["optim"]["_target_"], config["optim"]["lr"]) == ("torch.optim.AdamW", 1e-3)
-    assert "dropped optim.lr=0.02" in said or "dropped optim.lr=0.2" in said
-
-
-def test_a_recipe_that_chooses_drops_the_block_of_the_recipe_it_is_made_of():
-    recipe("mine", "defaults:\n  - digits\n  - override /optim: adam\n")
-    config, said = job("--config-dir", ".", "recipes=mine")
-    assert config["optim"]["lr"] == 1e-3
-    assert (
-        "digits.yaml: dropped optim.lr=0.02, because of recipes/mine's override /optim: adam"
         in said
     )
 
@@ -129,13 +111,6 @@ def test_a_group_of_which_nothing_is_chosen_is_one_line(group):
     assert f"{group} = null: nothing is chosen" in done.last_line
 
 
-def test_an_optimizer_of_ones_own_has_its_rate_scaled():
-    words = ["optim=null", "+optim._target_=torch.optim.RMSprop", "+optim.lr=0.001"]
-    done = paceline("train", *words, "optim.scaling=linear", "optim.reference_batch_size=8", *SHORT)
-    assert done.code == 0, done.err
-    assert "optim.scaling=linear: batch_size 16, lr 0.002" in done.out + done.err
-
-
 def test_no_sinks_may_be_chosen_by_null():
     assert job("sink=null")[0].get("sink") is None
 
@@ -177,12 +152,6 @@ def test_what_is_printed_is_what_runs(seed, tmp_path):
     assert ran == printed if done.code == 0 else ran in (printed, None)
 
 
-def test_null_names_no_data():
-    config, said = job("data.val=null", "prepare=null")
-    assert config["dataset"] == "outputs/data/digits"
-    assert "no recipe is used" not in said
-
-
 def test_words_that_use_the_default_recipe_say_so_beside_words_that_name_data():
     assert with_recipe_said(["optim=adam"], ["data.train=a.h5"]) == ["recipes=digits", "optim=adam"]
     assert with_recipe_said(["recipes=chips"], ["data.train=a.h5"]) == ["recipes=chips"]
@@ -204,16 +173,6 @@ def test_a_file_of_the_user_that_ours_would_hide_is_refused(name):
     done = paceline("train", "--config-dir", ".", *SHORT)
     assert is_one_error_line(done, "C206")
     assert name in done.last_line
-
-
-def test_our_own_folder_as_that_of_the_user_hides_nothing():
-    done = paceline("train", "--config-dir", str(CONF), *SHORT)
-    assert done.code == 0, done.err
-
-
-def test_a_validation_set_typed_by_its_name_is_validation_data():
-    assert typed_for_train(["data.train=a.h5", "+data.val.clean=b.h5"]).without_validation is False
-    assert typed_for_train(["data.train=a.h5", "data.val_transform=null"]).without_validation
 
 
 @pytest.mark.parametrize("name", ["sweep_search", "sweep_slurm"])

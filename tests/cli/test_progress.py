@@ -2,17 +2,14 @@ import numpy as np
 import pytest
 
 from framework.cli.progress import (
-    RULES,
     default_options,
     for_output,
     packing_of,
     preparation_of,
-    progress_bar,
     show_packing,
 )
 from framework.errors import ConfigError
 from framework.input.arrays import ArraysInput
-from framework.pack.engine.packing import PackProgress
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 
@@ -22,10 +19,6 @@ FOLDER = "framework.store.folder_store.FolderWriter"
 def packing(path="x.h5", writer=HDF5Writer):
     np.savez("x.npz", image=np.zeros((4, 1, 2, 2), np.uint8), label=np.arange(4) % 2)
     return packing_of(ArraysInput("x.npz", None), default_options(), writer, path)
-
-
-def test_every_key_of_pack_has_a_type():
-    assert set(default_options()) == set(RULES)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +57,3 @@ def test_the_last_lines_say_what_was_made(capsys):
     *_, labels, last = capsys.readouterr().err.splitlines()
     assert labels == "labels: numbers as they are, 0 to 1"
     assert last.startswith("packed 4 records into x.h5: ")
-
-
-def test_progress_draws_nothing_without_a_terminal(capsys):
-    with progress_bar("x.h5") as (_, tell):
-        tell(PackProgress("packing", 1, 4, 10, 100, 0))
-    assert capsys.readouterr() == ("", "")

@@ -2,7 +2,7 @@ import inspect
 from hashlib import sha256
 
 import pytest
-from omegaconf import Container, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from framework.cli.reference_limit import (
@@ -30,12 +30,6 @@ def test_the_method_that_is_replaced_is_the_one_we_know():
     ]
 
 
-def test_installing_it_twice_is_harmless():
-    once = Container.resolve_parse_tree
-    limit_references()
-    assert Container.resolve_parse_tree is once
-
-
 def test_a_few_references_are_resolved():
     config = OmegaConf.create({"a": "x", "b": "${a}${a}", "c": ["${b}"]})
     assert OmegaConf.to_container(config, resolve=True)["c"] == ["xx"]
@@ -46,22 +40,6 @@ def test_texts_that_multiply_are_refused(inner):
     levels = {f"a{level}": inner.replace("a0", f"a{level - 1}") for level in range(1, 9)}
     config = OmegaConf.create({"a0": "", **levels})
     with pytest.raises(InterpolationResolutionError, match="1,000 references"):
-        OmegaConf.to_container(config, resolve=True)
-
-
-def test_blocks_that_multiply_are_refused():
-    config = OmegaConf.create({"a0": {"x": 1}})
-    for level in range(1, 9):
-        config[f"a{level}"] = {f"k{number}": f"${{a{level - 1}}}" for number in range(10)}
-    with pytest.raises(InterpolationResolutionError, match="1,000 references"):
-        OmegaConf.to_container(config, resolve=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("text", ["x" * 60_000, "${oc.env:NOTHING,''}" * 3000])
-def test_long_texts_put_together_are_refused(text):
-    config = OmegaConf.create({"a": text, "b": "${a}" * 50})
-    with pytest.raises(InterpolationResolutionError, match="characters"):
         OmegaConf.to_container(config, resolve=True)
 
 

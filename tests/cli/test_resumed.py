@@ -33,15 +33,6 @@ def test_a_finished_run_is_validated_on_the_validation_data_that_is_typed():
     assert after["best"]["loss"] != before["best"]["loss"]
 
 
-def test_a_finished_run_is_validated_even_if_a_kill_interrupted_its_new_validation():
-    trained("epochs=1", *SHORT, "hydra.run.dir=run")
-    Path("run/summary.json").unlink()  # as a run does before it validates again
-    trained("resume=run", "data.val=outputs/data/digits/train.h5")
-    after = summary()
-    assert after["best"] == {**after["val"], "step": after["steps"]}
-    assert after["val"]["loss"] > 0
-
-
 def test_an_unfinished_run_begins_best_anew_on_other_validation_data():
     trained("epochs=3", "max_steps=8", *SHORT, "hydra.run.dir=run")
     done = trained("resume=run", "data.val=outputs/data/digits/train.h5", "max_steps=9")
@@ -86,7 +77,3 @@ def test_the_advice_of_a_refused_resume_works(change):
     else:
         trained("resume=run", change, "max_steps=8", *shlex.split(advised[1]))
     assert (advised is None) == (change in ("model.num_classes=17", "optim=adam"))
-
-
-def test_resume_null_trains_from_the_beginning():
-    trained("resume=null", "max_steps=1", *SHORT)

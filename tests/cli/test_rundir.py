@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-import framework.cli.rundir
 from framework.cli.rundir import claim, discard_if_empty, in_use
-from framework.errors import ConfigError, ResourceError
+from framework.errors import ConfigError
 
 CONFIG = {"epochs": 1, "resume": {"run": None}}
 
@@ -73,13 +72,6 @@ def test_a_resumed_run_keeps_the_files_of_its_start():
     assert Path("run/resolved.1.json").is_file()
 
 
-def test_one_process_trains_in_a_directory(monkeypatch):
-    monkeypatch.setattr(framework.cli.rundir, "PATIENCE_S", 0.0)
-    Path("run").mkdir()
-    with in_use(Path("run")), pytest.raises(ResourceError, match="R108"), in_use(Path("run")):
-        pass
-
-
 def test_only_empty_directories_below_outputs_are_removed():
     for path in ("outputs/day/run", "mine/run", "outputs/full/run"):
         Path(path).mkdir(parents=True)
@@ -89,11 +81,3 @@ def test_only_empty_directories_below_outputs_are_removed():
     assert not Path("outputs/day").exists()
     assert Path("mine").is_dir()
     assert Path("outputs/full/run/kept").is_file()
-
-
-def test_a_sweep_is_not_advised_to_continue_the_runs_in_its_directory():
-    take()
-    with pytest.raises(ConfigError, match="C121") as caught:
-        claim(Path("run"), OmegaConf.create(CONFIG), CONFIG, [], None, in_sweep=True)
-    assert "resume=auto" not in str(caught.value)
-    assert "hydra.sweep.dir" in str(caught.value)

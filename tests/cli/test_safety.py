@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import is_one_error_line, losses, paceline
-from tests.commands.train.test_train import LIMIT_S, start
+from tests.cli.command import is_one_error_line, paceline
+from tests.commands.train.test_train import LIMIT_S
 from tests.faults.forked import wait_for
 
 EVIL = (
@@ -93,31 +93,6 @@ def test_a_job_of_a_sweep_goes_on_by_its_own_directory():
     assert json.loads((job / "summary.json").read_text())["epochs"] == 2
 
 
-def test_options_may_stand_anywhere(tmp_path):
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "mine.yaml").write_text(
-        "# @package _global_\ndefaults: [digits]\nmax_steps: 2\n"
-    )
-    assert (
-        paceline("train", "epochs=1", "--config-dir", ".", "recipes=mine", "hydra.run.dir=run").code
-        == 0
-    )
-    assert paceline("train", "resume=run", "max_steps=3").code == 0
-
-
-@pytest.mark.slow
-def test_another_batch_size_inside_an_epoch_is_refused():
-    assert (
-        paceline("train", "batch_size=16", "max_steps=80", "epochs=3", "hydra.run.dir=run").code
-        == 0
-    )
-    done = paceline(
-        "train", "resume=run", "max_steps=null", "batch_size=128", "resume.allow=[batch_size]"
-    )
-    assert done.code == 4
-    assert is_one_error_line(done, "K104")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("data", ["hdf5", "dali"])
 def test_a_signal_stops_a_whole_sweep(data):
@@ -172,25 +147,6 @@ def test_packing_that_is_stopped_leaves_finished_jobs_only(number, code):
     process.send_signal(number)
     assert process.wait(LIMIT_S) == code
     assert set(os.listdir("store")) <= {"x.h5.parts"}  # finished jobs are kept
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loader", ["plain", "prefetch"])
-def test_a_killed_worker_is_said_soon_with_every_loader(loader):
-    process = start("epochs=5000", "workers.num=2", "workers.kind=process", f"loader={loader}")
-    children = [
-        int(pid)
-        for task in Path(f"/proc/{process.pid}/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    ]
-    os.kill(children[-1], signal.SIGKILL)
-    code = process.wait(LIMIT_S)
-    exit_facts = json.loads(Path("run/exit.json").read_text())
-    assert exit_facts["reason"].startswith("error[R102]"), (
-        Path("run/debug.log").read_text() if Path("run/debug.log").exists() else exit_facts
-    )
-    assert code == 5
-    assert len(losses(Path("run"))) > 20
 
 
 COUNTS = [

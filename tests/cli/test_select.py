@@ -50,13 +50,6 @@ def test_folds_validate_on_the_training_data():
     assert summary()["val"]
 
 
-def test_folds_may_keep_records_together():
-    words = [word for word in TRAIN if word != "data.val=null"]
-    done = paceline(*words, "hydra.run.dir=run", "fold=0", "folds=5", "fold_by=label")
-    assert done.code == 0, done.err
-    assert "of data.train validates, with equal label in one fold" in done.err + done.out
-
-
 def test_validation_data_beside_folds_is_refused():
     done = train("fold=0", "folds=5", "data.val=all.h5")
     assert is_one_line(done, "C205", 2, "data.val = all.h5", "a fold of data.train validates")
@@ -74,12 +67,6 @@ def test_validation_data_beside_folds_is_refused():
 )
 def test_folds_that_do_not_fit_are_refused(words, text):
     assert is_one_line(train(*words), "C205", 2, text)
-
-
-def test_a_sweep_takes_each_fold():
-    done = paceline(*TRAIN, "-m", "fold=0,1", "folds=2", "hydra.sweep.dir=sweep", "loader=plain")
-    assert done.code == 0, done.err
-    assert len(list(Path("sweep").glob("*/summary.json"))) == 2
 
 
 def test_validation_has_a_transform_and_a_batch_size_of_its_own():

@@ -79,11 +79,6 @@ def test_a_bad_file_is_left_out_of_its_batch_alone(workers):
     assert [item.error for item in source.parts[0].bad] == ["D106", "D106"]
 
 
-def test_a_bad_file_is_an_error_if_none_may_be_left_out():
-    with pytest.raises(DataError, match=r"D106\]: f/3.png"):
-        list(source_of(images(3), FIELDS, RANGES).batches(0))
-
-
 def test_an_item_may_become_any_number_of_records():
     ranges = [ItemRange(0, 0, 1), ItemRange(1, 1, 4)]
     source = source_of(Several(), Several.manifest.fields, ranges)
@@ -91,14 +86,6 @@ def test_an_item_may_become_any_number_of_records():
     assert not source.parts[0].store.keys  # a part without records has no batch
     assert source.parts[1].item_numbers == [1, 2, 2, 3, 3, 3]
     assert source.parts[1].store.name(1) == "item 2"
-
-
-def test_a_bad_item_of_several_records_is_left_out():
-    ranges = [ItemRange(0, 0, 4)]
-    source = source_of(Several(is_bad=True), Several.manifest.fields, ranges, skip=True)
-    assert [micro.batch["y"].tolist() for micro in source.batches(0)] == [[1, 3], [3, 3]]
-    assert [item.name for item in source.parts[0].bad] == ["item 2"]
-    assert source.parts[0].store.name(1) == "item 3"
 
 
 def test_closing_early_leaves_no_thread():

@@ -57,11 +57,6 @@ def test_one_note_says_what_is_not_promised():
     assert "resume" in notes[0]
 
 
-def test_tuples_without_names_are_refused():
-    with pytest.raises(Exception, match=r"data\.fields"):
-        trained(make_loader(), fields=None)
-
-
 class Counts(Watcher):
     """Ends a run after its second validation."""
 
@@ -80,13 +75,6 @@ def test_several_validation_sets_a_goal_and_watchers():
     )
     assert {"a.loss", "b.loss"} <= set(trainer.val_means)
     assert (trainer.progress.epoch, trainer.ended) == (2, "enough")
-
-
-def test_metrics_of_a_library():
-    classification = pytest.importorskip("torchmetrics.classification")
-    metrics = {"f1": classification.MulticlassF1Score(2)}
-    trainer = trained(make_loader(), val=DataLoader(pairs(6), batch_size=4), metrics=metrics)
-    assert 0 <= trainer.val_means["f1"] <= 1
 
 
 def test_a_loader_without_a_length_needs_a_number_of_batches():

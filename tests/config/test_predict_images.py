@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import framework
-from framework.config.predict_images import as_dicts, as_pixels, class_name, image_chunk
-from framework.config.saved_run import only_fields
+from framework.config.predict_images import as_dicts, as_pixels, image_chunk
 from framework.contracts.prediction import (
     PredictedBoxes,
     PredictedImages,
@@ -17,7 +16,7 @@ from framework.contracts.prediction import (
     PredictedTexts,
     ScoredBoxes,
 )
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError
 from framework.image.decode import encode_png
 from tests.cli.command import paceline
 from tests.saved_runs import digits_run
@@ -50,22 +49,12 @@ def test_floats_are_taken_as_the_model_gets_them(run):
     assert same == run.predict(torch.from_numpy(PIXELS[None, None]))
 
 
-def test_nothing_is_predicted_of_nothing(run):
-    assert run.predict([]) == []
-
-
 @pytest.mark.parametrize(
     "images", ["a.png", [3], [np.zeros((2, 2))], [np.zeros((2, 2, 4), np.uint8)]]
 )
 def test_what_is_no_image_is_named(run, images):
     with pytest.raises(ConfigError, match="C360"):
         run.predict(images)
-
-
-def test_a_damaged_file_is_named(run):
-    Path("bad.png").write_text("x")
-    with pytest.raises(DataError, match=r"D106\]: bad.png"):
-        run.predict(["bad.png"])
 
 
 def test_an_objective_that_does_not_predict_is_named(run):
@@ -95,10 +84,6 @@ def test_other_kinds_come_as_dicts():
     assert next(as_dicts(PredictedNumbers(torch.ones(1, 2)), [], []))["numbers"].tolist() == [1, 1]
     pixels = as_pixels(PredictedImages(torch.tensor([[[[0.0, 1.0]]]])))[0]
     assert pixels.tolist() == [[[0], [255]]]
-
-
-def test_a_class_without_a_name_is_its_number():
-    assert [class_name(["a"], number) for number in (0, 1, -1)] == ["a", "1", "-1"]
 
 
 @pytest.fixture(scope="module")
@@ -160,13 +145,3 @@ def probabilities(name):
     with open(name, newline="") as file:
         rows = [(row["class"], float(row["probability"])) for row in csv.DictReader(file)]
     return [value if name == "a" else 1 - value for name, value in rows]
-
-
-def test_an_augment_of_absent_fields_is_left_out():
-    part = {"_target_": "N", "field": ["blurry", "sharp"]}
-    other = {"_target_": "N", "field": "sharp"}
-    assert only_fields({"_target_": "C", "parts": [part, other]}, {"blurry"}) == {
-        "_target_": "C",
-        "parts": [{"_target_": "N", "field": ["blurry"]}],
-    }
-    assert only_fields(other, {"blurry"}) is None

@@ -1,5 +1,3 @@
-import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -9,13 +7,12 @@ from paceline_examples.digits_input import DigitsInput
 
 from framework.config.prepare_data import input_of, packed_from_others, prepare
 from framework.config.targets import STORE_INPUT
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError
 from framework.image.decode import encode_png
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
-from framework.system.lock import locked
 from tests.conftest import make_records, write_store
 from tests.faults.forked import Command
 
@@ -68,26 +65,9 @@ def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block,
     assert [type(writer) for writer in made] == [kind, kind]
 
 
-def test_the_packer_is_given_the_keys_of_input_and_output(tmp_path):
-    asked = []
-    config = splits(tmp_path)
-    prepare(config, (), lambda *arguments: asked.append(arguments[-1]), print)
-    assert asked == [{"input": {**DIGITS, "split": s}, "output": HDF5} for s in ("train", "val")]
-
-
 @pytest.mark.parametrize("dataset", [None, "elsewhere"])
 def test_a_store_that_is_named_elsewhere_is_not_ours_to_make(tmp_path, dataset):
     assert packed({**splits(tmp_path), "dataset": dataset}) == []
-
-
-def test_a_folder_for_which_nothing_could_be_packed_is_not_left(tmp_path):
-    def fail(*_):
-        raise DataError(101, "photos", "no such folder", "name one")
-
-    for folder, is_left in ((tmp_path / "new", False), (tmp_path, True)):
-        with pytest.raises(DataError):
-            prepare(splits(folder), (), fail, print)
-        assert folder.exists() == is_left
 
 
 def test_what_was_packed_from_something_else_is_found(tmp_path):
@@ -112,17 +92,6 @@ def test_what_was_packed_from_something_else_is_found(tmp_path):
         Path(config["data"][split]).write_bytes(b"no store")
     assert list(packed_from_others(config)) == []
     assert list(packed_from_others({**config, "prepare": None})) == []
-
-
-def test_data_that_cannot_be_written_is_not_packed(tmp_path):
-    assert packed(splits(tmp_path, writer=None)) == []
-
-
-def test_what_is_there_is_left_alone(tmp_path):
-    config = splits(tmp_path)
-    Path(config["data"]["train"]).write_text("mine")
-    assert [split for split, _ in packed(config)] == ["val"]
-    assert Path(config["data"]["train"]).read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -200,28 +169,6 @@ def test_of_two_runs_that_want_the_same_store_one_waits_for_the_other():
     assert sorted(path.name for path in Path("packed").iterdir()) == ["train.h5", "val.h5"]
 
 
-def test_waiting_for_another_packer_is_reported_once(tmp_path):
-    config = splits(tmp_path)
-    config["prepare"].pop("val")
-    path, order, told = Path(config["data"]["train"]), [], []
-
-    def hold():
-        with locked(Path(f"{path}.prepare.lock"), RuntimeError):
-            held.set()
-            time.sleep(2)
-            path.write_text("theirs")
-
-    held = threading.Event()
-    other = threading.Thread(target=hold)
-    other.start()
-    held.wait()
-    prepare(config, (), lambda *_: order.append("packed"), told.append)
-    other.join()
-    assert order == []
-    assert len(told) == 1
-    assert told[0].endswith(f"is packing {path}; waiting for it")
-
-
 def sets(tmp_path, **blocks):
     """Return a configuration with two validation sets, and these blocks of ``prepare.val``."""
     config = splits(tmp_path)
@@ -242,11 +189,6 @@ def test_each_validation_set_is_packed_from_a_block_of_its_own(tmp_path):
     val = config["data"]["val"]
     expected = [("train", config["data"]["train"]), ("val", val["clean"]), ("val", val["noisy"])]
     assert packed(config) == expected
-
-
-def test_a_recipe_s_block_for_one_set_is_left_out_for_several(tmp_path):
-    config = sets(tmp_path, **BLOCK)
-    assert packed(config) == [("train", config["data"]["train"])]
 
 
 def test_a_block_for_a_set_that_is_not_named_is_refused(tmp_path):

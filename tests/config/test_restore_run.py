@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from framework.config.assemble import assemble
-from framework.config.restore_run import _without_patience, restore
+from framework.config.restore_run import restore
 from framework.config.resume import ending
 from framework.config.training_parts import training_parts
 from framework.errors import CheckpointError
@@ -74,8 +74,3 @@ def test_a_run_that_has_ended_goes_on_only_if_what_ends_it_has_changed(state):
     same = {**state, **WATCHED, "ends": ending({"stop": NO_STOP})}
     assert restored(same)[1].ended == "enough"
     assert restored(same, "stop.after=2h")[1].ended == ""
-
-
-def test_patience_begins_anew_on_other_validation_data():
-    kept = _without_patience(WATCHED["watching"])
-    assert kept == {"reason": "late", "watchers": {"watchers.a": {}}}

@@ -1,6 +1,6 @@
 import pytest
 
-from framework.config.rule import Rule, check_known, check_values
+from framework.config.rule import Rule, check_known
 from framework.errors import ConfigError
 
 COUNT = Rule(int, 1)
@@ -103,26 +103,6 @@ def test_a_word_of_the_command_line_is_read(rule, text, value):
 def test_a_word_that_cannot_be_read_is_named(rule, text):
     with pytest.raises(ConfigError, match=rf"C101\]: key = {text}: must be {rule.words}"):
         rule.read("key", text)
-
-
-@pytest.mark.parametrize(
-    ("rule", "text"), [(COUNT, "32"), (SHARE, "0.5"), (SHARE, "null"), (Rule(bool), "true")]
-)
-def test_a_number_that_is_a_text_is_shown_as_a_text(rule, text):
-    message = str(rule.error("key", text))
-    assert f'key = "{text}": must be {rule.words}, and is a text; leave out' in message
-    assert message.endswith("""'key="${oc.decode:${oc.env:NAME}}"'""")
-
-
-@pytest.mark.parametrize("text", ["0", "soon", "9" * 5000, "[" * 100_000])
-def test_a_text_that_does_not_hold_a_value_that_fits_is_shown_as_it_is(text):
-    assert "is a text" not in str(COUNT.error("key", text))
-
-
-def test_a_missing_key_is_named():
-    check_values({"keep": 2}, {"keep": COUNT}, "checkpoint.")
-    with pytest.raises(ConfigError, match=r"C101\]: checkpoint.share = null: was taken away"):
-        check_values({}, {"share": SHARE}, "checkpoint.")
 
 
 def test_a_key_that_nobody_reads_is_answered_with_the_nearest():

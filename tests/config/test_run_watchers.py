@@ -4,7 +4,6 @@ from contextlib import closing
 
 import pytest
 import torch
-from torch import nn
 
 from framework.config.assemble import assemble
 from framework.config.preflight import ModelTrial
@@ -62,11 +61,6 @@ def test_a_metric_to_search_for_that_no_validation_has_is_refused_before_the_fir
     assert "C331]: search_metric = acuracy: " in str(caught.value)
 
 
-def test_a_metric_to_search_for_does_not_matter_without_validation(tmp_path):
-    with assembled("search_metric=acuracy", "data.val=null") as assembly:
-        assert training_parts(assembly, tmp_path).val is None
-
-
 def test_a_metric_of_a_set_is_named_by_the_set():
     records = make_records(9)
     paths = [write_store(f"{name}.h5", records) for name in ("train", "a", "b")]
@@ -105,11 +99,6 @@ def test_a_metric_may_not_have_a_name_of_the_objective_s():
         try_metrics(metrics, ModelTrial({"loss": 1.0, "accuracy": 0.5}, predictions))
 
 
-def test_a_function_is_no_metric_that_may_be_called():
-    with pytest.raises(ConfigError, match=r"C105.*torchmetrics\.functional\.accuracy"):
-        config_of(*SYNTHETIC, "+metrics.x={_target_: torchmetrics.functional.accuracy}")
-
-
 class Mine(Watcher):
     pass
 
@@ -125,12 +114,3 @@ def watching_of(*words, target="Mine"):
 def test_the_users_watchers_stand_beside_ours():
     names = watching_of("stop.patience=3", "stop.after=2h")
     assert list(names) == ["watchers.a", "stop.patience", "stop.after"]
-
-
-class Odd(nn.Module):
-    pass
-
-
-def test_an_object_without_the_methods_is_no_watcher():
-    with pytest.raises(ConfigError, match=r"C333\]: watchers\.a: makes an object of class Odd"):
-        watching_of(target="Odd")

@@ -70,10 +70,6 @@ def test_what_has_no_source_has_no_signature(target):
     assert static_signature(target) is None
 
 
-def test_a_name_behind_a_name_has_no_signature():
-    assert static_signature("framework.system.durable.os.system") is None
-
-
 def test_it_says_what_python_says():
     signature = static_signature("framework.loader.plain.PlainLoader")
     assert signature is not None
@@ -95,11 +91,6 @@ def test_torch_is_not_loaded_for_it():
     subprocess.run(
         [sys.executable, "-c", f"{script}; assert 'torch' not in sys.modules"], check=True, cwd=root
     )
-
-
-@pytest.mark.parametrize("name", ["cutmix.CutMix", "mixup.Mixup"])
-def test_a_class_without_a_constructor_has_that_of_its_base(name):
-    assert "alpha" in static_signature(f"framework.augment.{name}").names
 
 
 def test_a_module_of_the_present_directory_is_read_though_no_path_names_it(tmp_path, monkeypatch):

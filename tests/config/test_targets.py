@@ -8,12 +8,10 @@ from framework.config.targets import (
     as_prefixes,
     check_name,
     check_targets,
-    data_name,
     did_you_mean,
     is_allowed,
     targets,
     val_sets,
-    walk,
     with_functions,
 )
 from framework.errors import ConfigError
@@ -34,12 +32,6 @@ def test_blocks_are_found_in_dictionaries_and_lists_with_their_places():
     ]
 
 
-def test_a_right_configuration_passes():
-    check_targets(
-        {"loader": LOADER, "optim": {"_target_": "torch.optim.SGD", "lr": 0.1}, "seed": 1}, ()
-    )
-
-
 def test_a_mistyped_argument_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match=r"C106.*loader\.dept = 4.*did you mean 'loader\.depth'"):
         check_targets({"loader": {"_target_": LOADER["_target_"], "dept": 4}}, ())
@@ -56,11 +48,6 @@ def test_a_mistyped_argument_of_torchs_own_is_answered():
 def test_a_special_key_that_hydra_does_not_know_is_refused(key):
     with pytest.raises(ConfigError, match=rf"C106.*loader\.{key}"):
         check_targets({"loader": {**LOADER, key: 1}}, ())
-
-
-@pytest.mark.parametrize("key", ["_partial_", "_recursive_", "_convert_", "_args_"])
-def test_special_keys_of_hydra_pass(key):
-    check_targets({"loader": {**LOADER, key: None}}, ())
 
 
 @pytest.mark.parametrize(
@@ -149,20 +136,10 @@ def test_a_package_the_user_allows_passes():
         check_name("model", "mypkg2.Net", as_prefixes(["mypkg"]))
 
 
-def test_packages_become_prefixes_that_end_at_a_dot():
-    assert as_prefixes(["a", "b.", "", "c.d"]) == ("a.", "b.", "c.d.")
-
-
 def test_the_nearest_word_is_offered_only_if_it_is_near():
     assert did_you_mean("epohcs", ["epochs", "seed"]) == " (did you mean 'epochs'?)"
     assert did_you_mean("num", ["num", "kind"], "workers") == " (did you mean 'workers.num'?)"
     assert did_you_mean("zzz", ["epochs", "seed"]) == ""
-
-
-def test_a_walk_names_every_value_inside_blocks_and_lists():
-    names = [where for where, _ in walk({"a": {"b": [1, {"c": None}]}}, "top")]
-    assert names == ["top", "top.a", "top.a.b", "top.a.b.0", "top.a.b.1", "top.a.b.1.c"]
-    assert dict(walk({"a": 3}))["a"] == 3
 
 
 OF_OBJECTS = {"_target_": "framework.data.dataset.dataset_source", "collate": "mine.padded"}
@@ -173,16 +150,6 @@ def test_a_named_collate_becomes_a_block_that_is_checked():
     made = with_functions(config)["data"]["source"]["collate"]
     assert made == {"_target_": "mine.padded", "_partial_": True}
     assert config["data"]["source"]["collate"] == "mine.padded"
-
-
-def test_a_collate_of_a_store_stays_a_word():
-    source = {"_target_": "framework.data.hdf5.hdf5_source", "collate": "pad"}
-    assert with_functions({"data": {"source": source}})["data"]["source"] == source
-
-
-def test_data_is_called_by_its_path_or_its_class():
-    assert data_name("x.h5") == "x.h5"
-    assert data_name({"_target_": "mine.Clips", "split": "train"}) == "mine.Clips"
 
 
 HDF5 = {"source": {"_target_": "framework.data.hdf5.hdf5_source"}}

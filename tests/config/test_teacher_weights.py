@@ -4,7 +4,6 @@ from torch import nn
 
 from framework.config.teacher_weights import load_teacher
 from framework.errors import CheckpointError, ConfigError
-from framework.objective.classify import Classify
 from framework.objective.distill import Distill
 
 
@@ -42,11 +41,3 @@ def test_the_weights_of_another_model_are_refused(teacher, model, words):
 def test_a_file_that_is_not_there_is_refused(teacher):
     with pytest.raises(CheckpointError, match=r"nothing\.pt"):
         load_teacher(distill(nn.Linear(2, 3), "nothing.pt"))
-
-
-def test_without_weights_or_a_teacher_nothing_happens(teacher):
-    objective = distill(model := nn.Linear(2, 3), None)
-    before = model.weight.clone()
-    load_teacher(objective)
-    load_teacher(Classify("image", "label", 0.0))
-    assert torch.equal(model.weight, before)

@@ -43,11 +43,6 @@ def test_the_learning_rate_follows_the_batch_size():
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.2)
 
 
-def test_without_a_run_directory_nothing_is_saved():
-    with assembled() as assembly:
-        assert training_parts(assembly).checkpoints is None
-
-
 def test_a_sink_that_cannot_be_closed_does_not_end_the_run(tmp_path, monkeypatch):
     def fail(sink):
         sink._file.close()
@@ -126,14 +121,6 @@ def test_layers_freeze_before_the_first_step_and_rates_fall_with_the_depth():
     assert parts.freeze.is_due(3)
 
 
-def test_a_warm_up_in_epochs_has_as_many_steps():
-    words = ("schedule=cosine", "schedule.warmup_epochs=1.5")
-    with assembled(*words) as assembly:
-        num_steps = assembly.train.num_steps
-        assert training_parts(assembly).schedule.warmup_steps == round(1.5 * num_steps)
-        assert assembly.effective["warmup_steps"] == round(1.5 * num_steps)
-
-
 def test_a_schedule_that_follows_validation_needs_some():
     with assembled("schedule=plateau") as assembly, pytest.raises(ConfigError, match="C314"):
         training_parts(assembly)
@@ -144,14 +131,6 @@ def test_a_teacher_is_built_with_the_facts_of_the_data():
     words = ("objective=distill", f"objective.teacher={teacher}num_classes: auto, width: 4}}")
     with assembled(*words) as assembly:
         assert training_parts(assembly).objective.teacher.head.out_features == 10
-
-
-def test_an_average_is_kept_as_it_is_asked_for():
-    words = ("ema_decay=0.95", "ema_every=5", "ema_ramp=3", "ema_lookahead=true")
-    with assembled(*SMALL_NET, *words) as assembly:
-        average = training_parts(assembly).average
-    assert average is not None
-    assert (average.decay, average.every, average.ramp, average.lookahead) == (0.95, 5, 3, True)
 
 
 def losses(dtype):
