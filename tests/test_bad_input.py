@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.cli.command import Done, is_one_error_line, paceline
+from tests.cli.command import Done, is_one_error_line, paceline, started
 
 
 def check(done: Done, code: int, number: str, *words: str) -> None:
@@ -120,7 +120,7 @@ def test_dali_that_is_not_installed_is_said(tmp_path):
     (tmp_path / "hidden" / "nvidia" / "dali" / "__init__.py").write_text(
         "raise ImportError('not installed')\n"
     )
-    done = paceline("train", "data=dali", PYTHONPATH=str(tmp_path / "hidden"))
+    done = started("train", "data=dali", PYTHONPATH=str(tmp_path / "hidden"))
     check(done, 5, "R103", "pip install")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cli.command import losses, paceline, write_linear
+from tests.cli.command import losses, started, write_linear
 from tests.test_recipes import tiny_cifar
 
 pytestmark = [
@@ -24,7 +24,7 @@ def linear(tmp_path):
 def trained(name, *words):
     """Train. Return the losses and the printed messages."""
     words = [*SHORT, f"device={DEVICE}", *words, f"hydra.run.dir={name}"]
-    done = paceline("train", *words, limit_s=300, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+    done = started("train", *words, limit_s=300, CUBLAS_WORKSPACE_CONFIG=":4096:8")
     assert done.code == 0, done.err
     return losses(Path(name)), done.err
 
@@ -52,7 +52,7 @@ def test_loaders_and_stages_change_nothing():
 def test_a_run_goes_on_as_if_it_had_not_stopped():
     expected, _ = trained("whole", *LINEAR_ONE)
     trained("parts", *LINEAR_ONE, "max_steps=5")
-    done = paceline("train", "resume=parts", "max_steps=null", CUBLAS_WORKSPACE_CONFIG=":4096:8")
+    done = started("train", "resume=parts", "max_steps=null", CUBLAS_WORKSPACE_CONFIG=":4096:8")
     assert done.code == 0, done.err
     assert losses(Path("parts")) == expected
 
@@ -115,7 +115,7 @@ def test_jpegs_decoded_there_are_those_decoded_here_within_a_tolerance():
         "batch_size=16",
         "data.val=null",
     ]
-    assert paceline("pack", "input.path=cifar10/train", "output.path=train.h5").code == 0
+    assert started("pack", "input.path=cifar10/train", "output.path=train.h5").code == 0
     ours, _ = trained("ours", *crop, "data=hdf5", "data.train=train.h5")
     theirs, _ = trained("theirs", *crop, "data=dali", "data.train=train.h5")
     assert theirs == pytest.approx(ours, rel=0.05)

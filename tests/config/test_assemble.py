@@ -12,7 +12,7 @@ from framework.config.choice_notes import choice_notes
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
 from framework.errors import ConfigError
-from tests.cli.command import is_one_error_line, losses, paceline
+from tests.cli.command import is_one_error_line, losses, paceline, started
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_failed_assembly_closes_what_it_opened(monkeypatch):
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler")
 def test_a_compiled_model_learns_the_same_and_is_saved_under_the_same_names():
     assert paceline("train", *SYNTHETIC, "hydra.run.dir=plain").code == 0
-    done = paceline(
+    done = started(
         "train",
         *SYNTHETIC,
         "compile=true",
@@ -85,7 +85,7 @@ def test_a_compiled_model_learns_the_same_and_is_saved_under_the_same_names():
 
 @pytest.mark.slow
 def test_without_a_compiler_one_line_says_so():
-    done = paceline("train", *SYNTHETIC, "compile=true", CXX="", PATH=str(Path("empty").absolute()))
+    done = started("train", *SYNTHETIC, "compile=true", CXX="", PATH=str(Path("empty").absolute()))
     assert done.code == 5
     assert is_one_error_line(done, "R105")
 
