@@ -151,7 +151,7 @@ class _Data:
         return field.channels
 
     def statistics(self, name: str | None) -> ChannelStatistics | None:
-        """Return what was measured while packing. Older stores and folders are measured now."""
+        """Return what was measured while packing. Data that was not packed is measured now."""
         if name is None or name not in self.fields or num_channels(self.fields[name]) is None:
             return None
         stored = self.source.manifest.statistics

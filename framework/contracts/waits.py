@@ -40,7 +40,7 @@ class Waits:
         self._arrived_at = 0.0
         self._newest_s = 0.0  # seconds between the newest two batches, pause or not
         self._look_at = float("inf")
-        self._look: Callable[[float], float] = _never
+        self._look: Callable[[float], float] = lambda _: float("inf")
 
     def call(self, look: Callable[[float], float]) -> None:
         """Call ``look`` now and then when a batch has arrived.
@@ -81,7 +81,3 @@ class Waits:
             self.step_s += step_s
         self._newest_s = step_s
         self._asked_at = now
-
-
-def _never(now: float) -> float:
-    return float("inf")

@@ -24,11 +24,6 @@ class _Tree(NamedTuple):
     walked: Walked
 
 
-class _Pairs(NamedTuple):
-    names: list[str]
-    num_unmatched: int
-
-
 @final
 @dataclass(eq=False)
 class PairsInput(RowInput):
@@ -61,8 +56,8 @@ class PairsInput(RowInput):
         return tuple(note for lines in notes for note in lines)
 
     @cached_property
-    def items(self) -> _Pairs:
-        """The matched names. DataError D160 lists unmatched ones."""
+    def items(self) -> tuple[list[str], int]:
+        """The matched names, and how many are unmatched. DataError D160 lists unmatched ones."""
         trees = self.trees
         for tree in trees.values():
             if not tree.files and tree.walked.links:
@@ -78,7 +73,7 @@ class PairsInput(RowInput):
         if not shared:
             fix = f"files {' '.join(SUFFIXES)} .npy under each"
             raise DataError(110, where, "no name is in every tree", fix)
-        return _Pairs(sorted(shared, key=os.fsencode), len(unmatched))
+        return sorted(shared, key=os.fsencode), len(unmatched)
 
     def _missing(self, names: list[str]) -> str:
         """List the first unmatched names, with the trees that lack them."""
@@ -103,7 +98,7 @@ class PairsInput(RowInput):
         return {field: value_of(read_file(path), path, path) for field, path in paths.items()}
 
     def key(self, index: int) -> str:
-        return self.items.names[index]
+        return self.items[0][index]
 
     def name(self, index: int) -> str:
         """Return all files of the pair, since any of them may be bad."""
@@ -113,7 +108,7 @@ class PairsInput(RowInput):
         return tuple(self._paths(index).values())
 
     def _paths(self, index: int) -> dict[str, str]:
-        name = self.items.names[index]
+        name = self.items[0][index]
         return {field: tree.files[name] for field, tree in self.trees.items()}
 
 

@@ -203,7 +203,10 @@ class Preparation:
         self.settled.clear()
         self.settled.update({name: prepared.get(name) for name in source.manifest.fields})
         if any(None in field.shape and field.encoding == "raw" for field in prepared.values()):
-            prepared = self._first_fields(source, list(prepared))
+            names = list(prepared)
+            prepared = self._first(
+                source, lambda chunk: {name: self._measured(chunk, name) for name in names}
+            )
             self.settled.update(prepared)
         stored = {name: self._stored_field(field) for name, field in prepared.items()}
         return {**source.manifest.fields, **stored, **videos}
@@ -261,12 +264,6 @@ class Preparation:
             shape = self.scaled_size((int(shape[0] or 0), int(shape[1] or 0)))
         dtype = "uint16" if self.bit_depth == 16 and not is_map else "uint8"
         return Field(dtype, (channels, *shape), kind=kind)
-
-    def _first_fields(self, source: RecordInput, names: list[str]) -> dict[str, Field]:
-        """Return the fields with the shape of the first readable record."""
-        return self._first(
-            source, lambda chunk: {name: self._measured(chunk, name) for name in names}
-        )
 
     def _first(self, source: RecordInput, measure: Callable[[Chunk], T]) -> T:
         """Return what ``measure`` gives for the first readable record."""

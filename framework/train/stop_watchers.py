@@ -74,12 +74,8 @@ class TimeBudget(Watcher):
         self.seconds = seconds
 
     def after_report(self, moment: Moment) -> str | None:
-        return self._reason(moment)
-
-    def after_validation(self, moment: Moment) -> str | None:
-        return self._reason(moment)
-
-    def _reason(self, moment: Moment) -> str | None:
         if moment.train_s < self.seconds:
             return None
         return f"it has trained for {moment.train_s:.0f} s (at most {self.seconds:g} s)"
+
+    after_validation = after_report

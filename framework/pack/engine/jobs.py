@@ -60,19 +60,8 @@ NUM_SIZE_SAMPLES = 8  # items that are read to estimate the size of all
 _disk = DiskReads()
 
 
-class FileStamp(NamedTuple):
-    """The state of a file; size and time are 0 if it cannot be found."""
-
-    path: str
-    size_bytes: int
-    modified_ns: int
-
-
-class ItemStamp(NamedTuple):
-    """The name of an item, and the states of the files that it is read from."""
-
-    name: str
-    files: tuple[FileStamp, ...]
+# The name of an item, and path, bytes and time of change of each file that it is read from.
+ItemStamp = tuple[str, tuple[tuple[str, int, int], ...]]
 
 
 class Prepare(Protocol):
@@ -284,23 +273,21 @@ def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
     """
     files = range_files_of(source, start, stop)
     if files is not None:
-        return [ItemStamp(f"{source.name(start)} and {stop - start - 1} more", _stamps_of(files))]
+        name = f"{source.name(start)} and {stop - start - 1} more"
+        return [(name, tuple(map(_file_stamp, files)))]
     return [
-        ItemStamp(source.name(item), _stamps_of(item_files_of(source, item)))
+        (source.name(item), tuple(map(_file_stamp, item_files_of(source, item))))
         for item in range(start, stop)
     ]
 
 
-def _stamps_of(paths: Sequence[str]) -> tuple[FileStamp, ...]:
-    return tuple(map(_file_stamp, paths))
-
-
-def _file_stamp(path: str) -> FileStamp:
+def _file_stamp(path: str) -> tuple[str, int, int]:
+    """Return the state of a file. Size and time are 0 if it cannot be found."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a zero byte in the path
-        return FileStamp(path, 0, 0)
-    return FileStamp(path, status.st_size, status.st_mtime_ns)
+        return path, 0, 0
+    return path, status.st_size, status.st_mtime_ns
 
 
 def hash_of(items: Sequence[ItemStamp]) -> str:

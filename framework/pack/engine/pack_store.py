@@ -275,11 +275,11 @@ class _Run:
     def _finish(self, supervisor: JobSupervisor) -> Packed:
         """Make the store if all jobs are done, by whatever process."""
         if self.journal.begun() is None:  # another part made the store while we waited
-            return Packed(None, self.now.items)
+            return Packed(None)
         done = [self.journal.done(number) for number in range(self.plan.num_jobs)]
         results = _all_of(done)
         if results is None:
-            return Packed(None, self.now.items, waiting=done.count(None), resumed=self.resumed)
+            return Packed(None, waiting=done.count(None), resumed=self.resumed)
         manifest = publish.whole(self.manifest, results)
         if not manifest.num_records:
             return self._close(results)
@@ -321,9 +321,7 @@ class _Run:
                 what = f"all {len(bad)} items are bad, as {listing} says"
             raise DataError(150, manifest.source, what, "give something to pack")
         num_bytes = sum(publish.size_of(Path(path)) for path in self.packing.paths.values())
-        return Packed(
-            manifest, self.plan.num_items, num_bytes, self.resumed, bad=bad, splits=splits
-        )
+        return Packed(manifest, num_bytes, self.resumed, bad=bad, splits=splits)
 
 
 def _all_of(results: Sequence[JobResult | None]) -> list[JobResult] | None:

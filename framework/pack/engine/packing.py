@@ -116,7 +116,6 @@ class PackedSplit(NamedTuple):
     name: str
     path: str
     num_records: int
-    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,6 @@ class Packed:
     """The outcome of a packing."""
 
     manifest: Manifest | None  # None: jobs of other parts are missing, or another made the store
-    num_items: int
     num_bytes: int = 0  # of the store, or of the stores of all splits
     resumed: int = 0  # items that were finished before this process began
     waiting: int = 0  # missing jobs of other parts

@@ -343,6 +343,5 @@ def put_splits(tasks: dict[str, Joining], paths: dict[str, str]) -> list[PackedS
     for name, task in tasks.items():
         move(task.target, Path(paths[name]))
     return [
-        PackedSplit(name, paths[name], task.manifest.num_records, size_of(Path(paths[name])))
-        for name, task in tasks.items()
+        PackedSplit(name, paths[name], task.manifest.num_records) for name, task in tasks.items()
     ]
