@@ -1,3 +1,5 @@
+"""Functions of a record's images: a user's own, and the shift of ``transform=opencv``."""
+
 import pickle
 from functools import partial
 
@@ -12,7 +14,7 @@ from framework.config.build import build
 from framework.errors import ConfigError
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
-from framework.transform.opencv import OpenCVTransform
+from framework.transform.opencv import OpenCVTransform, ShiftFlip
 from framework.transform.random_crop import RandomCrop
 from framework.transform.sound_window import SoundWindow
 from tests.contract.cases import pixels
@@ -24,6 +26,11 @@ def shift(images, rng, most=200):
     """Add one random number to all fields."""
     number = rng.integers(0, most, dtype=np.uint8)
     return {name: image + number for name, image in images.items()}
+
+
+def of_each(change):
+    """Return a user's function that changes each image by ``change``."""
+    return lambda images, rng: {name: change(image) for name, image in images.items()}
 
 
 def transform(function=shift, evaluation=False, geometry=None):
@@ -38,103 +45,73 @@ def test_the_seed_decides_and_a_pair_is_changed_alike():
     assert len({int(step) for name in PAIR for step in np.unique(changed[name] - PAIR[name])}) == 1
 
 
-@pytest.mark.parametrize(("evaluation", "changed"), [(False, False), (True, True)])
-def test_outside_training_it_is_called_only_where_that_was_asked_for(evaluation, changed):
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_outside_training_it_is_called_only_on_request(evaluation):
     result = transform(evaluation=evaluation).function(PAIR, None)
-    assert np.array_equal(result["sharp"], PAIR["sharp"]) is not changed
+    assert np.array_equal(result["sharp"], PAIR["sharp"]) is not evaluation
 
 
-def test_the_geometry_is_the_one_it_was_given():
+def test_its_windows_are_those_of_its_geometry():
     crop = RandomCrop([4, 4], 0.5, 0.0)
     wrapped, sizes = transform(geometry=crop), torch.tensor([[16, 12]])
-    assert (wrapped.size, wrapped.antialias, wrapped.num_draws) == (
-        crop.size,
-        crop.antialias,
-        crop.num_draws,
-    )
-    assert torch.equal(
-        wrapped.windows(sizes, torch.ones(1, 4) / 2), crop.windows(sizes, torch.ones(1, 4) / 2)
-    )
-
-
-def test_it_can_be_sent_to_another_process():
-    change = transform(partial(shift, most=3)).function
-    assert np.array_equal(
-        pickle.loads(pickle.dumps(change))(PAIR, 5)["sharp"], change(PAIR, 5)["sharp"]
-    )
+    assert (wrapped.size, wrapped.antialias, wrapped.num_draws) == ((4, 4), True, 4)
+    numbers = torch.ones(1, 4) / 2
+    assert torch.equal(wrapped.windows(sizes, numbers), crop.windows(sizes, numbers))
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("function", "words"),
     [
-        (lambda images, rng: None, "returned NoneType"),
-        (lambda images, rng: {"sharp": images["sharp"]}, "returned sharp, not blurry, sharp"),
-        (
-            lambda images, rng: {name: image / 255 for name, image in images.items()},
-            "made blurry float64",
+        pytest.param(lambda *_: None, "returned NoneType", id="nothing"),
+        pytest.param(
+            lambda images, _: {"sharp": images["sharp"]},
+            "returned sharp, not blurry, sharp",
+            id="a field too few",
         ),
-        (
-            lambda images, rng: {name: image[:, :, 0] for name, image in images.items()},
-            "made blurry uint8",
-        ),
-        (
-            lambda images, rng: {name: image[:0] for name, image in images.items()},
-            r"uint8 \[0, 12, 3\]",
-        ),
-        (lambda images, rng: dict.fromkeys(images, "x"), "made blurry str"),
+        pytest.param(of_each(lambda image: image / 255), "made blurry float64", id="floats"),
+        pytest.param(of_each(lambda image: image[:, :, 0]), "made blurry uint8", id="no channels"),
+        pytest.param(of_each(lambda image: image[:0]), r"uint8 \[0, 12, 3\]", id="no pixels"),
+        pytest.param(of_each(lambda image: "x"), "made blurry str", id="a text"),
     ],
 )
-def test_what_it_may_not_return_is_said_with_its_name(made, words):
+def test_what_it_may_not_return_is_refused_with_its_name(function, words):
     with pytest.raises(ValueError, match=rf"lambda.*{words}"):
-        transform(made).function(PAIR, 1)
+        transform(function).function(PAIR, 1)
 
 
 def test_results_lie_in_one_piece():
-    result = transform(
-        lambda images, rng: {name: image[::-1, ::2] for name, image in images.items()}
-    ).function(PAIR, 1)
+    result = transform(of_each(lambda image: image[::-1, ::2])).function(PAIR, 1)
     assert all(image.flags.c_contiguous for image in result.values())
 
 
-BLOCK = {
-    "_target_": "framework.transform.function.FunctionTransform",
-    "function": {"_target_": f"{__name__}.shift", "_partial_": True, "most": 2},
-    "geometry": {"_target_": "framework.transform.none.NoTransform"},
-    "evaluation": False,
-}
-
-
-def test_a_configuration_names_it_only_where_its_package_is_allowed():
-    made = build("transform", BLOCK, ("tests.",))
-    assert np.array_equal(
-        made.function(PAIR, 4)["sharp"], shift(PAIR, np.random.default_rng(4), 2)["sharp"]
-    )
-    with pytest.raises(ConfigError, match=r"C105.*transform\.function._target_"):
-        build("transform", BLOCK, ())
-
-
-def test_its_geometry_is_another_choice_of_the_group():
-    wanted = [
+def test_a_configuration_chooses_function_and_geometry_and_its_package_must_be_allowed():
+    words = [
         "transform=function",
         "transform@transform.geometry=center_crop",
         f"transform.function._target_={__name__}.shift",
+        "+transform.function.most=2",
     ]
     with hydra_session("train"):
-        block = resolved(compose("train", wanted))["transform"]
+        block = resolved(compose("train", words))["transform"]
     made = build("transform", block, ("tests.",))
     assert made.size == (224, 224)
-    assert made.function(PAIR, 4).keys() == PAIR.keys()
+    expected = shift(PAIR, np.random.default_rng(4), 2)
+    assert np.array_equal(made.function(PAIR, 4)["sharp"], expected["sharp"])
+    with pytest.raises(ConfigError, match=r"C105.*transform\.function\._target_"):
+        build("transform", block, ())
+
+
+# ---- a geometry with a function of its own
 
 
 def test_the_function_of_its_geometry_runs_first():
-    geometry = transform(lambda images, rng: {name: image // 2 for name, image in images.items()})
-    both = transform(lambda images, rng: {name: image + 1 for name, image in images.items()})
-    chained = transform(both.function.function, geometry=geometry).function
+    half = transform(of_each(lambda image: image // 2))
+    chained = transform(of_each(lambda image: image + 1), geometry=half).function
     assert np.array_equal(chained(PAIR, 7)["sharp"], PAIR["sharp"] // 2 + 1)
     assert np.array_equal(chained(PAIR, None)["sharp"], PAIR["sharp"])
 
 
-def test_both_functions_have_random_numbers_of_their_own():
+def test_all_functions_have_random_numbers_of_their_own():
     numbers = []
 
     def noted(images, rng):
@@ -146,7 +123,7 @@ def test_both_functions_have_random_numbers_of_their_own():
     assert len(set(numbers)) == 3
 
 
-def test_a_geometry_with_a_function_knows_label_maps_and_can_be_sent_to_another_process():
+def test_a_geometry_s_function_knows_label_maps_also_in_another_process():
     function = transform(geometry=OpenCVTransform(2, 0.5)).function
     known = pickle.loads(pickle.dumps(function.with_labels(["mask"])))
     images = {"mask": np.zeros((8, 8, 1), np.uint8)}
@@ -158,3 +135,28 @@ def test_a_geometry_with_a_function_knows_label_maps_and_can_be_sent_to_another_
 def test_a_geometry_that_cuts_sounds_is_refused():
     with pytest.raises(ValueError, match=r"geometry cuts sounds.*transform=sound_window"):
         transform(geometry=SoundWindow(8))
+
+
+# ---- transform=opencv
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_opencv_makes_all_possible_shifts_and_no_others(channels):
+    image = pixels(0)[:, :, :channels]
+    wide = np.pad(image, ((2, 2), (2, 2), (0, 0)))
+    windows = [wide[top : top + 16, left : left + 12] for top in range(5) for left in range(5)]
+    possible = {part.tobytes() for window in windows for part in (window, window[:, ::-1])}
+    shifted = [ShiftFlip(2, 0.5)({"image": image}, seed)["image"] for seed in range(300)]
+    assert {result.tobytes() for result in shifted} == possible
+    assert all(result.shape == image.shape and result.flags.c_contiguous for result in shifted)
+
+
+def test_opencv_changes_nothing_outside_training():
+    change = partial(ShiftFlip(4, 0.5), PAIR)
+    assert np.array_equal(change(None)["sharp"], PAIR["sharp"])
+
+
+@pytest.mark.parametrize(("padding", "flip"), [(-1, 0.5), (4, 1.5)])
+def test_a_negative_padding_and_a_flip_above_1_are_refused(padding, flip):
+    with pytest.raises(ValueError, match=r"padding|flip"):
+        OpenCVTransform(padding, flip)
