@@ -1,12 +1,13 @@
 """Runs that end early, and runs with several validation sets, from the command line."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from framework.commands.report.read_run import read_run
-from tests.cli.command import is_one_error_line, paceline, write_linear
+from tests.cli.command import is_one_error_line, paceline, started, write_linear
 
 SMALL = ("--config-dir", "mine", "recipes=linear", "limit=256", "workers.num=0", "sink=[jsonl]")
 
@@ -31,9 +32,9 @@ class Kill(Watcher):
 '''
 
 
-def trained(*words, code=0):
+def trained(*words):
     done = paceline("train", *words)
-    assert done.code == code, done.err
+    assert done.code == 0, done.err
     return done
 
 
@@ -58,7 +59,7 @@ def linear():
 def test_patience_goes_on_after_a_kill_and_a_resumed_run_says_that_it_has_ended(linear):
     Path("kills.py").write_text(KILLS)
     words = ("watchers.kill={_target_: kills.Kill, step: 4}", "allow_targets=[kills]")
-    trained(*linear, *words, "hydra.run.dir=run", code=-9)
+    assert started("train", *linear, *words, "hydra.run.dir=run").code == -signal.SIGKILL
     done = trained("resume=run", "allow_targets=[kills]")
     assert (summary()["status"], summary()["steps"], summary()["run_steps"]) == ("finished", 8, 4)
     reason = summary()["reason"]
