@@ -31,12 +31,6 @@ def test_published_options_are_torchs():
     assert all(group["nesterov"] and group["momentum"] == 0.85 for group in (first, second))
 
 
-def test_the_defaults_of_the_group_are_those_of_sgd():
-    optimizer = DecoupledSGD([weight()], lr=1.1, momentum=0.9, weight_decay=5.5e-4)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
-    assert optimizer.param_groups[0]["weight_decay"] == pytest.approx(5e-4)
-
-
 @pytest.mark.parametrize("momentum", [0.5, 0.9])
 def test_a_long_way_hardly_depends_on_the_momentum(momentum):
     """The published factor counts a step more than Nesterov momentum takes: 10 of 11 remain."""

@@ -1,11 +1,17 @@
-"""What runs on the host beside the simulated device: loaders, a producer, and a step."""
+"""What runs on the host beside the simulated device: loaders, a producer, steps, and their checks.
+
+A work is a function of a store's path and the device. It returns whether its numbers are those of
+the CPU.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -19,11 +25,14 @@ from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import NoClock
+from framework.train import step_slots
 from tests.conftest import make_context
 from tests.simulated_cuda.device import Device
 from tests.simulated_cuda.tensors import CUDA
+from tests.simulated_cuda.training import train
 
 BATCH_SIZE = 4
+CPU = torch.device("cpu")
 
 
 class AheadInTurns:
@@ -118,27 +127,29 @@ class FakePipeline:
     def reset(self) -> None: ...
 
 
-def make_source(path: str, stage: str) -> Any:
-    """Return a real source on the device. ``stage`` is that of data=hdf5, or ``dali``."""
+def make_loader(kind: str, path: str, stage: str = "none") -> Any:
+    """Return a real loader over a real store, with the producer in this thread.
+
+    ``stage`` is that of data=hdf5, or ``dali``.
+    """
     context = make_context(batch_size=BATCH_SIZE, device=CUDA)
-    if stage != "dali":
+    if stage == "dali":
+        source: Any = dali_source(path, 2, context=context)
+        source._build = lambda largest: FakePipeline(lambda: next(source._feed), largest)
+    else:
         source = hdf5_source(path, stage, context=context)
         assert (source.read._locked is not None) == (stage == "ram"), source.notes
-        return source
-    source = dali_source(path, 2, context=context)
-    source._build = lambda largest: FakePipeline(lambda: next(source._feed), largest)
-    return source
-
-
-def make_loader(kind: str, path: str, stage: str = "none") -> Any:
-    """Return a real loader over a real store, with the producer in this thread."""
-    source = make_source(path, stage)
     loader_context = LoaderContext(source, CUDA, augment, NoClock())
     if kind == "stream":
         return StreamLoader(2, 2, context=loader_context)
     if kind == "prefetch":
         return PrefetchLoader(2, True, context=loader_context)
     return PlainLoader(True, context=loader_context)
+
+
+def augment(batch: Batch, epoch: int) -> Batch:
+    """Change every pixel, as a normalization does, in new memory."""
+    return {**batch, "image": batch["image"].float().mul(2).add(epoch)}
 
 
 def changed(loader: Any, change: Callable[[int, Batch], Batch]) -> Any:
@@ -151,21 +162,6 @@ def changed(loader: Any, change: Callable[[int, Batch], Batch]) -> Any:
 
     loader.context.source.batches = changed_batches
     return loader
-
-
-def nested(loader: Any) -> Any:
-    """Let a loader's source nest its fields, and its augmentation take them out again."""
-
-    def flat(batch: Batch, epoch: int) -> Batch:
-        return augment(batch["parts"][0]["all"], epoch)
-
-    loader.context = replace(loader.context, augment=flat)
-    return changed(loader, lambda _, batch: {"parts": [{"all": batch}], "index": batch["index"]})
-
-
-def augment(batch: Batch, epoch: int) -> Batch:
-    """Change every pixel, as a normalization does, in new memory."""
-    return {**batch, "image": batch["image"].float().mul(2).add(epoch)}
 
 
 def step(batch: Batch) -> Batch:
@@ -189,6 +185,7 @@ def take(loader: Any, epoch: int, count: int | None = None) -> list[Batch]:
     return [{name: value.cpu() for name, value in result.items()} for result in results]
 
 
+@cache
 def expected(path: str, epoch: int) -> list[Batch]:
     """Return what ``take`` must return, computed without a device."""
     source = hdf5_source(path, context=make_context(batch_size=BATCH_SIZE))
@@ -196,3 +193,68 @@ def expected(path: str, epoch: int) -> list[Batch]:
         results = [step(augment(micro.batch, epoch)) for micro in batches]
     source.close()
     return results
+
+
+def is_expected(results: list[Batch], path: str, epoch: int, count: int | None = None) -> bool:
+    others = expected(path, epoch)[:count]
+    if len(results) != len(others):
+        return False
+    pairs = zip(results, others, strict=True)
+    return all(torch.equal(result[name], other[name]) for result, other in pairs for name in other)
+
+
+@cache
+def trained_on_cpu(path: str) -> list[float]:
+    source = hdf5_source(path, context=make_context(batch_size=BATCH_SIZE))
+    loader = PlainLoader(False, context=LoaderContext(source, CPU, augment, NoClock()))
+    numbers = train(loader, 3, CPU, graphed=False)
+    loader.close()
+    return numbers
+
+
+# ---- works
+
+
+def loads(path: str, _: Device, kind: str = "stream", stage: str = "none") -> bool:
+    """Load two epochs, of which a loader's second finds the memory of the first."""
+    with closing(make_loader(kind, path, stage)) as loader:
+        return all([is_expected(take(loader, epoch), path, epoch) for epoch in (0, 1)])
+
+
+def loads_nested(path: str, _: Device, kind: str = "stream", stage: str = "none") -> bool:
+    """Load batches whose tensors lie in a dict, in a list."""
+
+    def flat(batch: Batch, epoch: int) -> Batch:
+        return augment(batch["parts"][0]["all"], epoch)
+
+    def nested(_: int, batch: Batch) -> Batch:
+        return {"parts": [{"all": batch}], "index": batch["index"]}
+
+    with closing(make_loader(kind, path, stage)) as loader:
+        loader.context = replace(loader.context, augment=flat)
+        changed(loader, nested)
+        return all([is_expected(take(loader, epoch), path, epoch) for epoch in (0, 1)])
+
+
+def loads_aside(path: str, device: Device, kind: str = "stream", stage: str = "none") -> bool:
+    """Load while the consumer's current stream is not the default one."""
+    with device.on(torch.cuda.Stream(CUDA)):
+        return loads(path, device, kind, stage)
+
+
+def leaves_early(path: str, _: Device, kind: str = "stream", stage: str = "none") -> bool:
+    """Leave an epoch after some batches, and load the next."""
+    with closing(make_loader(kind, path, stage)) as loader:
+        early, whole = take(loader, 0, 2), take(loader, 1)
+    return is_expected(early, path, 0, 2) and is_expected(whole, path, 1)
+
+
+def trains(path: str, _: Device, kind: str = "stream", anew_at: int | None = None) -> bool:
+    """Train three epochs with captured steps; the last batch of each is short.
+
+    At step ``anew_at`` steps are captured anew.
+    """
+    few_slots = mock.patch.object(step_slots, "NUM_SLOTS", 4)  # so that slots are used again
+    with few_slots, closing(make_loader(kind, path)) as loader:
+        numbers = train(loader, 3, CUDA, graphed=True, anew_at=anew_at)
+    return numbers == trained_on_cpu(path)

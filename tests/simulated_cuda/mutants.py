@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 from unittest import mock
 
 import torch
@@ -14,33 +15,18 @@ from framework.loader.stream import StreamLoader
 from framework.system import page_locked
 from framework.train.cuda_graph import CudaRecorder
 from framework.train.step_slots import StepSlots
-from tests.simulated_cuda import works
 from tests.simulated_cuda.device import Device, Stream
+from tests.simulated_cuda.host import loads, loads_aside, loads_nested, trains
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import DeviceTensor
+from tests.simulated_cuda.training import Update
+
+Work = Callable[[str, Device], bool]
+Broken = Callable[[], AbstractContextManager[Any]]
 
 
-class Mutant(NamedTuple):
-    """A guard that is taken away.
-
-    Attributes:
-        guard: Its name, for the table.
-        work: What needs it: a function of a store's path and the device.
-        broken: Takes it away inside its context.
-    """
-
-    guard: str
-    work: Callable[[str, Device], bool]
-    broken: Callable[[], AbstractContextManager[Any]]
-
-
-def failing(
-    work: Callable[[str, Device], bool],
-    path: str,
-    seeds: range,
-    broken: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> Iterator[int]:
-    """Yield the seeds whose schedule makes the work go wrong."""
+def failing(work: Work, path: str, seeds: range, broken: Broken = nullcontext) -> Iterator[int]:
+    """Yield the seeds whose schedule makes the work go wrong, inside the context ``broken``."""
     for seed in seeds:
         with simulated(seed) as device, broken():
             try:
@@ -51,7 +37,7 @@ def failing(
             yield seed
 
 
-def _patched(where: Any, name: str, put: Any) -> Callable[[], AbstractContextManager[Any]]:
+def _patched(where: Any, name: str, put: Any) -> Broken:
     return lambda: mock.patch.object(where, name, put)
 
 
@@ -59,8 +45,7 @@ def _nothing(*_: Any) -> None:
     pass
 
 
-@contextmanager
-def _event_before_the_copy() -> Iterator[None]:
+def _event_before_the_copy() -> AbstractContextManager[Any]:
     start = StreamLoader._start
 
     def too_early(loader: StreamLoader, micro: Any) -> Any:
@@ -68,29 +53,12 @@ def _event_before_the_copy() -> Iterator[None]:
         event.record(loader.stream)
         return start(loader, micro)._replace(done=event)
 
-    with mock.patch.object(StreamLoader, "_start", too_early):
-        yield
+    return mock.patch.object(StreamLoader, "_start", too_early)
 
 
 def _thread_on_the_default_stream() -> AbstractContextManager[Any]:
     use = page_locked.use
     return mock.patch.object(queue, "use", lambda device, pinned, stream=None: use(device, pinned))
-
-
-def _aside(wait_before: bool, wait_after: bool) -> Callable[[], AbstractContextManager[Any]]:
-    """Do warm-up steps aside with one of the two waits."""
-
-    def aside(recorder: CudaRecorder, work: Callable[[], Any]) -> Any:
-        current = torch.cuda.current_stream()
-        if wait_before:
-            recorder._stream.wait_stream(current)
-        with torch.cuda.stream(recorder._stream):
-            result = work()
-        if wait_after:
-            current.wait_stream(recorder._stream)
-        return result
-
-    return _patched(CudaRecorder, "aside", aside)
 
 
 def _block_for_all_batches() -> AbstractContextManager[Any]:
@@ -105,132 +73,103 @@ def _block_for_all_batches() -> AbstractContextManager[Any]:
     return mock.patch.object(page_locked.Block, "end", kept)
 
 
-def _loads(kind: str, stage: str = "none") -> Callable[[str, Device], bool]:
-    return lambda path, _: works.loads(path, kind, stage)
+def _aside(waits: str) -> Broken:
+    """Do warm-up steps aside with only one of the two waits, ``before`` or ``after``."""
+
+    def aside(recorder: CudaRecorder, work: Callable[[], Any]) -> Any:
+        current = torch.cuda.current_stream()
+        if waits == "before":
+            recorder._stream.wait_stream(current)
+        with torch.cuda.stream(recorder._stream):
+            result = work()
+        if waits == "after":
+            current.wait_stream(recorder._stream)
+        return result
+
+    return _patched(CudaRecorder, "aside", aside)
 
 
-def _loads_aside(kind: str, stage: str) -> Callable[[str, Device], bool]:
-    return lambda path, device: works.loads_on_a_side_stream(path, kind, stage, device)
-
-
-@contextmanager
-def _counter_that_stands_still() -> Iterator[None]:
+def _counter_that_stands_still() -> AbstractContextManager[Any]:
     end = StepSlots.end
 
     def without_counting(slots: StepSlots, outcome: Any) -> None:
         end(slots, outcome)
         slots._place.sub_(1)
 
-    with mock.patch.object(StepSlots, "end", without_counting):
-        yield
+    return mock.patch.object(StepSlots, "end", without_counting)
 
 
-def _trains(path: str, _: Device) -> bool:
-    return works.trains(path, "stream")
-
-
-def _cloned_in_the_consumers_stream() -> AbstractContextManager[Any]:
-    """Clone DALI's outputs behind the steps that are queued, as before."""
-
-    def copies(_: DALISource, outputs: Any) -> list[torch.Tensor]:
-        return [torch.from_dlpack(output.as_tensor()).clone() for output in outputs]
-
-    return mock.patch.object(DALISource, "_copies", copies)
+def _cloned_in_the_consumers_stream(_: DALISource, outputs: Any) -> list[torch.Tensor]:
+    """Clone DALI's outputs behind the steps that are queued."""
+    return [torch.from_dlpack(output.as_tensor()).clone() for output in outputs]
 
 
 @contextmanager
 def _dali_does_not_wait() -> Iterator[None]:
-    """Let DALI go on before the copies of its outputs are done."""
+    """Let DALI continue before the copies of its outputs are done."""
     copies = DALISource._copies
 
     def at_once(source: DALISource, outputs: Any) -> list[torch.Tensor]:
         with mock.patch.object(Stream, "synchronize", _nothing):
-            tensors = copies(source, outputs)
+            copied = copies(source, outputs)
         torch.cuda.current_stream().wait_stream(source._stream)
-        return tensors
+        return copied
 
     with mock.patch.object(DALISource, "_copies", at_once):
         yield
 
 
-MUTANTS = [
-    Mutant(
-        "stream: the step waits for the copy's event",
-        _loads("stream"),
-        _patched(Stream, "wait_event", _nothing),
-    ),
-    Mutant(
-        "stream: copied tensors are recorded on the step's stream",
-        _loads("stream"),
-        _patched(DeviceTensor, "record_stream", _nothing),
-    ),
-    Mutant(
-        "stream: nested tensors are recorded, too",
-        lambda path, _: works.loads_nested(path, "stream"),
+NOT_RECORDED = _patched(DeviceTensor, "record_stream", _nothing)
+NO_EVENT = _patched(Stream, "wait_event", _nothing)
+PLAIN_RAM = partial(loads, kind="plain", stage="ram")
+PREFETCH_DALI = partial(loads, kind="prefetch", stage="dali")
+
+# By the name of the guard: the work that needs it, and the context in which it is taken away.
+MUTANTS: dict[str, tuple[Work, Broken]] = {
+    "stream: the step waits for the copy's event": (loads, NO_EVENT),
+    "stream: copied tensors are recorded on the step's stream": (loads, NOT_RECORDED),
+    "stream: nested tensors are recorded, too": (
+        loads_nested,
         _patched(stream, "leaves", lambda batch: tensors(batch).values()),
     ),
-    Mutant("stream: the event follows the copy", _loads("stream"), _event_before_the_copy),
-    Mutant(
-        "stream: a batch has page-locked memory of its own",
-        _loads("stream"),
-        _block_for_all_batches,
-    ),
-    Mutant(
-        "stream: the thread gathers in the step's stream (data.stage=device)",
-        _loads_aside("stream", "device"),
+    "stream: the event follows the copy": (loads, _event_before_the_copy),
+    "stream: a batch has page-locked memory of its own": (loads, _block_for_all_batches),
+    "stream: the thread gathers in the step's stream (data.stage=device)": (
+        partial(loads_aside, stage="device"),
         _thread_on_the_default_stream,
     ),
-    Mutant(
-        "prefetch: the thread gathers in the step's stream (data.stage=device)",
-        _loads_aside("prefetch", "device"),
+    "prefetch: the thread gathers in the step's stream (data.stage=device)": (
+        partial(loads_aside, kind="prefetch", stage="device"),
         _thread_on_the_default_stream,
     ),
-    Mutant(
-        "plain: the step waits for pieces that are copied in another stream (data.stage=ram)",
-        _loads("plain", "ram"),
+    "plain: the step waits for pieces that are copied in another stream (data.stage=ram)": (
+        PLAIN_RAM,
         _patched(Stream, "wait_stream", _nothing),
     ),
-    Mutant(
-        "plain: these are recorded on the step's stream (data.stage=ram)",
-        _loads("plain", "ram"),
-        _patched(DeviceTensor, "record_stream", _nothing),
-    ),
-    Mutant(
-        "stream: the step waits for pieces (data.stage=ram)",
-        _loads("stream", "ram"),
-        _patched(Stream, "wait_event", _nothing),
-    ),
-    Mutant("graph: a warm-up step waits for its batch", _trains, _aside(False, True)),
-    Mutant("graph: the next step waits for a warm-up step", _trains, _aside(True, False)),
-    Mutant(
-        "graph: outcomes are kept before their slots are used again",
-        _trains,
+    "plain: these are recorded on the step's stream (data.stage=ram)": (PLAIN_RAM, NOT_RECORDED),
+    "stream: the step waits for pieces (data.stage=ram)": (partial(loads, stage="ram"), NO_EVENT),
+    "graph: a warm-up step waits for its batch": (trains, _aside("after")),
+    "graph: the next step waits for a warm-up step": (trains, _aside("before")),
+    "graph: outcomes are kept before their slots are used again": (
+        trains,
         _patched(StepSlots, "_keep_given", _nothing),
     ),
-    Mutant(
-        "graph: each step leaves its outcome in a slot of its own",
-        _trains,
+    "graph: each step leaves its outcome in a slot of its own": (
+        trains,
         _counter_that_stands_still,
     ),
-    Mutant(
-        "graph: the batch is copied to where the graph reads it",
-        _trains,
+    "graph: the batch is copied to where the graph reads it": (
+        trains,
         _patched(torch, "_foreach_copy_", _nothing),
     ),
-    Mutant(
-        "graph: the table has the rates of the next steps",
-        _trains,
-        _patched(works.train.__globals__["Update"], "rates_of", lambda *_: [0.1]),
+    "graph: the table has the rates of the next steps": (
+        trains,
+        _patched(Update, "rates_of", lambda *_: [0.1]),
     ),
-    Mutant(
-        "dali: outputs are copied in a stream of their own",
-        _loads("prefetch", "dali"),
-        _cloned_in_the_consumers_stream,
+    "dali: outputs are copied in a stream of their own": (
+        PREFETCH_DALI,
+        _patched(DALISource, "_copies", _cloned_in_the_consumers_stream),
     ),
-    Mutant("dali: it waits for the copies", _loads("prefetch", "dali"), _dali_does_not_wait),
-    Mutant(
-        "dali: the copies are recorded on the step's stream",
-        _loads("prefetch", "dali"),
-        _patched(DeviceTensor, "record_stream", _nothing),
-    ),
-]
+    "dali: it waits for the copies": (PREFETCH_DALI, _dali_does_not_wait),
+    "dali: the copies are recorded on the step's stream": (PREFETCH_DALI, NOT_RECORDED),
+}

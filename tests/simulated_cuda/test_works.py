@@ -8,17 +8,20 @@ import torch
 
 from framework.loader.queue import RUN_AHEAD, Pace
 from framework.loader.stream import StreamLoader
+from framework.measure.clock import CudaClock
 from tests.conftest import make_records, write_store
-from tests.simulated_cuda import works
+from tests.simulated_cuda import host
 from tests.simulated_cuda.host import changed, make_loader, step, take
 from tests.simulated_cuda.mutants import MUTANTS, failing
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
+from tests.simulated_cuda.training import Square, train
 
-SCHEDULES = range(12)
-FIRST_SCHEDULES = range(4)  # where a slow test has the others
+KINDS = ("plain", "prefetch", "stream")
+WAYS = [(kind, stage) for kind in KINDS for stage in ("none", "ram", "device", "dali")]
+LOADS = (host.loads, host.loads_aside, host.leaves_early, host.loads_nested)
+FIRST_SCHEDULES = range(4)
 MORE_SCHEDULES = range(4, 60)
-STAGES = ["none", "ram", "device", "dali"]
 MUTANT_SCHEDULES = range(100)  # stops at the first that fails
 
 
@@ -28,74 +31,55 @@ def path(tmp_path_factory):
     return write_store(str(tmp_path_factory.mktemp("store") / "x.h5"), make_records(22))
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
-def test_every_batch_arrives_whole(path, kind, stage):
-    work = lambda path, _: works.loads(path, kind, stage)  # noqa: E731
-    assert not list(failing(work, path, FIRST_SCHEDULES))
+@pytest.fixture(scope="module")
+def long_path(tmp_path_factory):
+    return write_store(str(tmp_path_factory.mktemp("long") / "x.h5"), make_records(800))
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
-def test_every_batch_arrives_whole_in_a_side_stream(path, kind, stage):
-    work = lambda path, device: works.loads_on_a_side_stream(path, kind, stage, device)  # noqa: E731
-    assert not list(failing(work, path, SCHEDULES))
+@pytest.mark.parametrize(
+    "schedules",
+    [FIRST_SCHEDULES, pytest.param(MORE_SCHEDULES, marks=pytest.mark.slow)],
+    ids=["some schedules", "many schedules"],
+)
+@pytest.mark.parametrize(("kind", "stage"), WAYS)
+def test_every_batch_arrives_whole(path, kind, stage, schedules):
+    for load in LOADS:
+        if (load, stage) != (host.loads_nested, "ram"):  # pieces are of fields that are not nested
+            work = partial(load, kind=kind, stage=stage)
+            assert not list(failing(work, path, schedules)), load.__name__
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
-def test_an_epoch_that_is_left_early_spoils_nothing(path, kind, stage):
-    work = lambda path, _: works.leaves_early(path, kind, stage)  # noqa: E731
-    assert not list(failing(work, path, FIRST_SCHEDULES))
+@pytest.mark.parametrize(
+    ("kind", "anew_at"),
+    [("plain", None), ("prefetch", None), ("stream", None), ("plain", 7), ("stream", 1)],
+)
+def test_captured_steps_learn_what_the_cpu_learns(path, kind, anew_at):
+    work = partial(host.trains, kind=kind, anew_at=anew_at)
+    assert not list(failing(work, path, range(12)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
-def test_no_other_schedule_goes_wrong(path, kind, stage):
-    nested = () if stage == "ram" else (works.loads_nested,)
-    for load in (works.loads, works.leaves_early, *nested):
-        work = lambda path, _, load=load: load(path, kind, stage)  # noqa: E731
-        assert not list(failing(work, path, MORE_SCHEDULES))
-
-
-@pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
-def test_captured_steps_learn_what_the_cpu_learns(path, kind):
-    work = lambda path, _: works.trains(path, kind)  # noqa: E731
-    assert not list(failing(work, path, SCHEDULES))
-
-
-@pytest.mark.parametrize("kind", ["plain", "stream"])
-@pytest.mark.parametrize("step", [1, pytest.param(3, marks=pytest.mark.slow), 7])
-def test_steps_that_are_captured_anew_learn_what_the_cpu_learns(path, kind, step):
-    work = lambda path, _: works.trains(path, kind, step)  # noqa: E731
-    assert not list(failing(work, path, SCHEDULES))
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
-def test_without_a_guard_some_schedule_goes_wrong(path, mutant):
-    assert next(failing(mutant.work, path, MUTANT_SCHEDULES, mutant.broken), None) is not None
+@pytest.mark.parametrize("guard", MUTANTS)
+def test_without_a_guard_some_schedule_goes_wrong(path, guard):
+    work, broken = MUTANTS[guard]
+    assert next(failing(work, path, MUTANT_SCHEDULES, broken), None) is not None
 
 
 @pytest.mark.parametrize("size", [1, 22])
 def test_batches_of_one_record_and_of_all_arrive_whole(path, size, monkeypatch):
-    monkeypatch.setattr("tests.simulated_cuda.host.BATCH_SIZE", size)
-    works._expected.cache_clear()
-    work = lambda path, _: works.loads(path, "stream")  # noqa: E731
-    try:
-        assert not list(failing(work, path, SCHEDULES))
-    finally:
-        works._expected.cache_clear()
+    monkeypatch.setattr(host, "BATCH_SIZE", size)
+    host.expected.cache_clear()
+    assert not list(failing(host.loads, path, FIRST_SCHEDULES))
+    host.expected.cache_clear()
 
 
-def test_what_came_before_an_error_arrives_whole(path):
+def test_batches_before_an_error_arrive_whole(path):
     def breaks(number, batch):
         if number == 3:
             raise ValueError("a record is damaged")
         return batch
 
-    whole = torch.cat([batch["label"] for batch in works._expected(path, 0)]).tolist()
-    for seed in SCHEDULES:
+    whole = torch.cat([batch["label"] for batch in host.expected(path, 0)]).tolist()
+    for seed in range(12):
         labels = []
         with simulated(seed):
             loader = changed(make_loader("stream", path), breaks)
@@ -108,19 +92,14 @@ def test_what_came_before_an_error_arrives_whole(path):
 
 def test_values_that_are_no_tensors_stay_as_they_are(path):
     with simulated(0):
-        loader = changed(
-            make_loader("stream", path), lambda number, batch: {**batch, "name": str(number)}
-        )
-        batches = [micro.batch for micro in loader.epoch(0)]
+        named = lambda number, batch: {**batch, "name": str(number)}  # noqa: E731
+        loader = changed(make_loader("stream", path), named)
+        names = [micro.batch["name"] for micro in loader.epoch(0)]
         loader.close()
-    assert [batch["name"] for batch in batches] == ["0", "1", "2", "3", "4", "5"]
+    assert names == ["0", "1", "2", "3", "4", "5"]
 
 
-@pytest.mark.parametrize("stage", ["none", "device", "dali"])
-@pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
-def test_nested_tensors_arrive_whole(path, kind, stage):
-    work = lambda path, _: works.loads_nested(path, kind, stage)  # noqa: E731
-    assert not list(failing(work, path, FIRST_SCHEDULES))
+# ---- memory
 
 
 def blocks_of(path, kind, stage, seed):
@@ -137,20 +116,24 @@ def blocks_of(path, kind, stage, seed):
     return counts[0], counts[1] - counts[0]
 
 
-@pytest.fixture(scope="module")
-def long_path(tmp_path_factory):
-    return write_store(str(tmp_path_factory.mktemp("long") / "x.h5"), make_records(800))
-
-
 @pytest.mark.parametrize(
-    "stage", ["none", "ram", *(pytest.param(x, marks=pytest.mark.slow) for x in ("device", "dali"))]
+    ("kind", "stage"),
+    [
+        *[(kind, "none") for kind in KINDS],
+        ("stream", "ram"),
+        *[pytest.param("stream", stage, marks=pytest.mark.slow) for stage in ("device", "dali")],
+    ],
 )
-@pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
 def test_memory_does_not_grow_with_the_number_of_batches(long_path, kind, stage):
-    for seed in (1, 2):  # without a limit, the host runs far ahead in these
-        few, more = blocks_of(long_path, kind, stage, seed)
-        assert few < 80
-        assert more < 40
+    few, more = blocks_of(long_path, kind, stage, seed=1)  # in which the host could be far ahead
+    assert few < 80
+    assert more < 40
+
+
+@pytest.mark.parametrize("kind", ["prefetch", "stream"])
+def test_without_a_pace_the_host_fills_the_memory(long_path, kind, monkeypatch):
+    monkeypatch.setattr(Pace, "end_pass", lambda *_: None)
+    assert sum(blocks_of(long_path, kind, "none", 1)) > 200
 
 
 def test_the_host_is_at_most_six_passes_ahead_and_makes_few_events():
@@ -163,12 +146,6 @@ def test_the_host_is_at_most_six_passes_ahead_and_makes_few_events():
                 pace.end_pass()
                 assert number + 1 - len(done) <= RUN_AHEAD
             assert len(pace._done) == RUN_AHEAD // 2
-
-
-@pytest.mark.parametrize("kind", ["prefetch", "stream"])
-def test_without_a_pace_the_host_fills_the_memory(long_path, kind, monkeypatch):
-    monkeypatch.setattr(Pace, "end_pass", lambda *_: None)
-    assert sum(blocks_of(long_path, kind, "none", 1)) > 200
 
 
 @pytest.mark.slow
@@ -190,3 +167,53 @@ def test_with_a_stream_for_each_epoch_memory_grows(path, monkeypatch):
 
     monkeypatch.setattr(StreamLoader, "epoch", in_a_new_stream)
     assert blocks(30) > blocks(15) + 30
+
+
+# ---- captured steps
+
+
+class Reads(Square):
+    """Reads its loss on the host, which no capture allows."""
+
+    def __call__(self, model, batch):
+        outcome = super().__call__(model, batch)
+        assert outcome.loss.item() >= 0
+        return outcome
+
+
+class Slow(Square):
+    """Takes a second of the device."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def __call__(self, model, batch):
+        self.device.current.run(lambda: None, 1.0)
+        return super().__call__(model, batch)
+
+
+def test_a_capture_that_fails_keeps_no_memory_and_trains_on(path):
+    for seed in FIRST_SCHEDULES:
+        said = []
+        with simulated(seed) as device:
+            loader = make_loader("stream", path)
+            numbers = train(loader, 3, CUDA, graphed=True, objective=Reads(), say=said.append)
+            loader.close()
+        assert numbers == host.trained_on_cpu(path)
+        assert device.num_pools == 0
+        [note] = said
+        assert "cannot be captured (operation not permitted when stream is capturing)" in note
+
+
+def test_the_time_of_warm_up_steps_is_that_of_their_stream(tmp_path):
+    path = write_store(str(tmp_path / "x.h5"), make_records(12))  # as many batches as warm-ups
+    for seed in range(8):
+        with simulated(seed) as device:
+            loader = make_loader("plain", path)
+            clock = CudaClock(CUDA)
+            train(loader, 1, CUDA, graphed=True, objective=Slow(device), mark=clock.mark)
+            loader.close()
+            device.synchronize()
+            forward = clock.spans()["forward"]
+        assert forward.num_steps == 3
+        assert forward.total_s >= 3.0

@@ -43,38 +43,28 @@ class Slow(torch.autograd.Function):
 
 
 class Net(nn.Module):
-    """Two layers with batch norm, between which a pass may be slow."""
+    """Two layers, between which a pass may be slow, with or without batch norm."""
 
-    def __init__(self, norm, forward_s=0.0, backward_s=0.0):
+    def __init__(self, norm, forward_s, backward_s):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
-        self.norm, self.last = (
-            (nn.Identity(), nn.Identity())
-            if norm == "none"
-            else (nn.BatchNorm1d(8), nn.BatchNorm1d(3))
-        )
+        self.norm = nn.Identity() if norm == "none" else nn.BatchNorm1d(8)
         self.seconds = forward_s, backward_s
         self.double()
 
     def forward(self, x):
-        x = self.norm(self.first(x))
-        if self.training:
-            x = Slow.apply(x, *self.seconds)
-        return self.last(self.second(x))
+        return self.second(Slow.apply(self.norm(self.first(x)), *self.seconds))
 
 
 class SlowLoader(FakeLoader):
-    """Makes some batches slowly."""
+    """Makes every batch slowly."""
 
-    def __init__(self, *arguments, wait_s, every, **options):
-        super().__init__(*arguments, **options)
-        self.wait_s, self.every = wait_s, every
+    wait_s = 0.0
 
     def epoch(self, epoch, start=0):
-        for number, micro in enumerate(super().epoch(epoch, start)):
-            if number % self.every == 0:
-                time.sleep(self.wait_s)
+        for micro in super().epoch(epoch, start):
+            time.sleep(self.wait_s)
             self.clock.mark("wait")
             yield micro
 
@@ -93,10 +83,9 @@ def make_parallel(kind, count):
     shared = {"num_processes": count, "timeout_s": 60.0, "device": CPU}
     if kind == "virtual":
         return VirtualParallel(virtual_ranks=count, num_threads=1, **shared)
-    shared["sync_batch_norm"] = False
     if kind == "fsdp":
-        return ShardedParallel(unit_parameters=20, **shared)
-    return DistributedParallel(**shared)
+        return ShardedParallel(unit_parameters=20, sync_batch_norm=False, **shared)
+    return DistributedParallel(sync_batch_norm=False, **shared)
 
 
 def report_of(case, parallel):
@@ -105,35 +94,22 @@ def report_of(case, parallel):
     parallel.sync_batch_norm = norm == "sync"
     clock = RankClock()
     parallel.time_exchanges(clock.mark)
-    delay_s = LATE_S if str(RANK) == late else 0.0
-    seconds = {name: delay_s * (name == place) for name in ("data", "forward", "backward")}
+    names = ("data", "forward", "backward", "optimizer")
+    seconds = {name: LATE_S * (name == place and str(RANK) == late) for name in names}
     model = parallel.wrap(Net(norm, seconds["forward"], seconds["backward"]))
     optimizer = SlowSGD(model.parameters(), lr=0.01)
-    optimizer.seconds = delay_s * (place == "optimizer")
-    loader = SlowLoader(
-        make_data(BATCH * STEPS),
-        BATCH,
-        clock,
-        wait_s=max(seconds["data"], 4 * delay_s * (place == "some data")),
-        every=4 if place == "some data" else 1,
-        rank=RANK,
-        world_size=parallel.world_size,
-    )
-    trainer = make_trainer(
-        model=model,
-        parallel=parallel,
-        clock=clock,
-        train=loader,
-        optimizer=optimizer,
-        report_every=5,
-    )
+    optimizer.seconds = seconds["optimizer"]
+    ranks = {"rank": RANK, "world_size": parallel.world_size}
+    loader = SlowLoader(make_data(BATCH * STEPS), BATCH, clock, **ranks)
+    loader.wait_s = seconds["data"]
+    parts = {"model": model, "parallel": parallel, "clock": clock, "optimizer": optimizer}
+    trainer = make_trainer(train=loader, report_every=5, **parts)
     sink = FakeSink()
     trainer.fit([sink] if RANK == 0 else [])
-    ranks = trainer.ranks.whole
+    whole = trainer.ranks.whole
     return {
-        "spans": {name: span._asdict() for name, span in ranks.spans.items()},
-        "late": ranks.late and ranks.late._asdict(),
-        "words": ranks.late and ranks.late.words,
+        "spans": {name: span._asdict() for name, span in whole.spans.items()},
+        "late": whole.late and whole.late._asdict(),
         "reports": [report.ranks and report.ranks.num_ranks for report in sink.reports],
     }
 

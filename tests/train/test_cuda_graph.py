@@ -4,20 +4,24 @@ import pytest
 import torch
 from torch import nn
 
+from framework.contracts.training import Outcome
 from framework.measure.clock import make_clock
-from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.plateau import Plateau
+from framework.train import step_slots
 from framework.train.cuda_graph import WARM_UPS, CudaRecorder
 from framework.train.ema import Average
-from tests.fakes import FakeClock, FakeLoader, make_data, make_trainer
+from framework.train.step_slots import StepSlots
+from tests.fakes import FakeClock, FakeLoader, FakeSink, make_data, make_trainer
+from tests.train.states import same
 
 CUDA = torch.device("cuda")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
 
 class Again:
-    """What was captured is done again: what a graph does, but for the kernels' addresses."""
+    """A recorder whose captured work is done again, as a graph does it."""
 
     def __init__(self):
         self.asides = self.captures = self.replays = 0
@@ -36,35 +40,9 @@ class Again:
         return replay
 
 
-def test_a_captured_step_has_two_marks():
-    clock = FakeClock()
-    data = make_data(24, torch.float32)
-    trained(Again(), data=data, train=FakeLoader(data, 4), clock=clock)
-    plain, captured = clock.marks[:5], clock.marks[-2:]
-    assert captured == ["forward", "report"]
-    assert "optimizer" in plain
-
-
 class Refuses(Again):
     def capture(self, work):
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
-
-
-class Seen:
-    """A sink that keeps what training reports."""
-
-    def __init__(self):
-        self.losses, self.rates = [], []
-
-    def write(self, report):
-        self.losses.append(report.means["loss"])
-        self.rates.append(report.learning_rate)
-
-    def flush(self):
-        pass
-
-    def close(self):
-        pass
 
 
 class Halving:
@@ -76,102 +54,96 @@ class Halving:
 
 def small_model():
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
-    )
+    layers = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
+    return nn.Sequential(*layers)
 
 
-def trained(recorder, kind="sgd", data=None, said=None, **parts):
-    """Train and return the losses, the rates and the model's state.
+def trainer(recorder, records=18, model=None, optimizer=torch.optim.SGD, **parts):
+    """Return a Trainer whose epochs have whole batches of four and a short one, and its sink."""
+    model, sink = model or small_model(), FakeSink()
+    own = optimizer(model.parameters(), lr=0.125, fused=True)
+    parts = {"epochs": 3, "report_every": 1, "schedule": Halving(), "optimizer": own, **parts}
+    data = make_data(records, torch.float32)
+    return make_trainer(data, 4, model=model, recorder=recorder, sinks=[sink], **parts), sink
 
-    By default, each of the three epochs has four whole batches and a short one.
-    """
-    model, seen = small_model(), Seen()
-    optimizer = {
-        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.9, fused=True),
-        "adam": lambda: torch.optim.AdamW(model.parameters(), lr=0.125, fused=True),
-    }[kind]()
-    words = {
-        "epochs": 3,
-        "report_every": 1,
-        "schedule": Halving(),
-        "optimizer": optimizer,
-        "model": model,
-        "clip_norm": 1.0,
-    }
-    data = make_data(18, torch.float32) if data is None else data
-    trainer = make_trainer(
-        data,
-        4,
-        **words,
-        sinks=[seen],
-        recorder=recorder,
-        say=([] if said is None else said).append,
-        ema=0.9,
-        **parts,
-    )
+
+def trained(recorder, state=None, **parts):
+    """Train, and return the losses, the rates, and all weights and averages."""
+    own, sink = trainer(recorder, **parts)
     torch.manual_seed(1)
-    trainer.fit()
-    return (
-        seen.losses,
-        seen.rates,
-        [*model.state_dict().values(), *trainer.stepper.weights().values()],
-    )
+    if state is not None:
+        own.load_state_dict(state)
+    own.fit()
+    reports = [(report.means["loss"], report.learning_rate) for report in sink.of("train")]
+    return reports, own.stepper.model.state_dict(), own.stepper.weights()
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_captured_steps_learn_what_others_learn(kind):
-    recorder = Again()
-    losses, rates, state = trained(None, kind)
-    found_losses, found_rates, found_state = trained(recorder, kind)
-    assert (found_losses, found_rates) == (losses, rates)
-    assert len(set(rates)) == 4
-    assert all(torch.equal(tensor, other) for tensor, other in zip(found_state, state, strict=True))
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_captured_steps_learn_what_others_learn(optimizer):
+    recorder, parts = Again(), {"optimizer": optimizer, "clip_norm": 1.0, "ema": 0.9}
+    captured = trained(recorder, **parts)
+    assert same(captured, trained(None, **parts))
+    assert len({rate for _, rate in captured[0]}) == 4
     assert (recorder.asides, recorder.captures) == (WARM_UPS, 1)
     assert recorder.replays == 3 * 4 - WARM_UPS  # short batches are run as they are
 
 
-@pytest.mark.parametrize("words", [{"every": 3, "ramp": 1.0}, {}])
+@pytest.mark.parametrize("words", [{"every": 3, "ramp": 1.0}, {}], ids=["now and then", "always"])
 def test_an_average_that_looks_ahead_is_the_same_with_captured_steps(words):
     def learned(recorder):
         model = small_model()
         average = Average(model, 0.5, lookahead=True, **words)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
-        parts = {"model": model, "average": average, "optimizer": optimizer, "recorder": recorder}
-        torch.manual_seed(1)
-        make_trainer(make_data(18, torch.float32), 4, epochs=3, **parts).fit()
-        return [*model.state_dict().values(), *average.state_dict().values()]
+        return trained(recorder, model=model, average=average)
 
     recorder = Again()
-    assert all(map(torch.equal, learned(recorder), learned(None)))
+    assert same(learned(recorder), learned(None))
     assert recorder.replays > 0
 
 
+def test_captured_steps_follow_a_validation_that_lowers_the_rate():
+    def learned(recorder):
+        plateau = Plateau("loss", "min", 0.5, patience=0, threshold=0.5)
+        val = FakeLoader(make_data(16, torch.float32), 4)
+        return trained(recorder, records=16, schedule=plateau, val=val, validate_every=2)
+
+    captured = learned(Again())
+    assert same(captured, learned(None))
+    assert len({rate for _, rate in captured[0]}) > 4
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(Again, None), (None, Again)], ids=["captured first", "captured later"]
+)
+def test_steps_resume_from_a_state_of_the_other_kind(first, second):
+    parts = {"records": 16, "optimizer": torch.optim.AdamW, "order": {"seed": 3}}
+    half, _ = trainer(first and first(), max_steps=6, **parts)
+    torch.manual_seed(1)
+    half.fit()
+    resumed = trained(second and second(), half.state_dict(), **parts)
+    assert same(resumed[1], trained(None, **parts)[1])
+
+
+def test_a_captured_step_has_two_marks():
+    clock = FakeClock()
+    trained(Again(), records=24, clock=clock)
+    assert "optimizer" in clock.marks[:5]
+    assert clock.marks[-2:] == ["forward", "report"]
+
+
+def test_an_epoch_that_begins_with_a_short_batch_is_captured_later():
+    recorder = Again()
+    trained(recorder, records=6, order={"shuffle": False})  # 4 and 2, in turn
+    assert recorder.captures == 0
+    trained(recorder, records=16)
+    assert recorder.captures == 1
+
+
 class Named(FakeLoader):
-    """Whose batches have names, too."""
+    """A loader whose batches have names, too."""
 
     def epoch(self, epoch, start=0):
         for micro in super().epoch(epoch, start):
             yield micro._replace(batch={**micro.batch, "name": ["a name"] * len(micro.batch["y"])})
-
-
-def test_steps_of_batches_with_strings_are_not_captured_and_this_is_said_once():
-    said, recorder, data = [], Again(), make_data(18, torch.float32)
-    assert trained(recorder, said=said, train=Named(data, 4))[0] == trained(None)[0]
-    assert recorder.captures == 0
-    assert len(said) == 1
-    assert "values that are no tensors" in said[0]
-
-
-def test_a_step_that_cannot_be_captured_is_run_as_it_is_and_said_once():
-    said = []
-    assert trained(Refuses(), said=said)[0] == trained(None)[0]
-    assert said == [
-        (
-            "note: cuda_graph=true: the step cannot be captured "
-            "(operation not permitted when stream is capturing); it runs kernel by kernel"
-        )
-    ]
 
 
 class Rows(nn.Module):
@@ -180,83 +152,62 @@ class Rows(nn.Module):
     def __init__(self):
         super().__init__()
         self.rows = nn.Embedding(3, 4, sparse=True)
+        nn.init.ones_(self.rows.weight)
 
     def forward(self, x):
         return x @ self.rows(torch.arange(3)).t()
 
 
-def test_sparse_gradients_are_stepped_kernel_by_kernel_with_a_note():
+@pytest.mark.parametrize(
+    ("recorder", "parts", "why"),
+    [
+        pytest.param(
+            Again,
+            lambda: {"train": Named(make_data(18, torch.float32), 4)},
+            "the batch has values that are no tensors",
+            id="texts in the batch",
+        ),
+        pytest.param(
+            Refuses, dict, "operation not permitted when stream is capturing", id="a refusal"
+        ),
+        pytest.param(
+            Again,
+            lambda: {"model": Rows()},
+            "no fused optimizer takes sparse gradients",
+            id="sparse gradients",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_captured_runs_kernel_by_kernel_and_says_why(recorder, parts, why):
     said = []
-
-    def losses(recorder):
-        torch.manual_seed(0)
-        model, seen = Rows(), Seen()
-        fused = recorder is not None
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=fused)
-        trainer = make_trainer(
-            make_data(18, torch.float32),
-            4,
-            epochs=2,
-            report_every=1,
-            model=model,
-            optimizer=optimizer,
-            sinks=[seen],
-            recorder=recorder,
-            say=said.append,
-        )
-        trainer.fit()
-        return seen.losses
-
-    assert losses(Again()) == losses(None)
+    captured = trained(recorder(), say=said.append, **parts())
     [note] = said
-    assert "no fused optimizer takes sparse gradients" in note
+    assert note.startswith(f"note: cuda_graph=true: the step cannot be captured ({why}); ")
+    plain = {name: value for name, value in parts().items() if name == "model"}
+    if plain:
+        plain["optimizer"] = lambda weights, **_: torch.optim.SGD(weights, lr=0.125)
+    assert same(captured, trained(None, **plain))
 
 
-def test_an_epoch_that_begins_with_a_short_batch_is_captured_later():
-    recorder = Again()
-    trained(
-        recorder, order={"shuffle": False}, data=make_data(6, torch.float32)
-    )  # 4 and 2, in turn
-    assert recorder.captures == 0
-    trained(recorder, data=make_data(16, torch.float32))
-    assert recorder.captures == 1
+# ---- on a GPU
+
+
+def trained_on_cuda(recorder, model=None, optimizer=torch.optim.SGD):
+    """Return the losses of twenty epochs, and the notes."""
+    said = []
+    train = FakeLoader(make_data(18, torch.float32), 4, device=CUDA)
+    parts = {"parallel": NoParallel(device=CUDA), "precision": FP32(tf32=False, device=CUDA)}
+    parts |= {"train": train, "clock": make_clock(CUDA), "say": said.append}
+    model = (model or small_model()).to(CUDA)
+    return trained(recorder, model=model, optimizer=optimizer, epochs=20, **parts)[0], said
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_a_graph_learns_what_kernels_learn(kind):
-    def run(recorder):
-        data = {name: tensor.to(CUDA) for name, tensor in make_data(18, torch.float32).items()}
-        model = small_model().to(CUDA)
-        fused = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}[kind](
-            model.parameters(), lr=0.125, fused=True
-        )
-        seen = Seen()
-        words = {
-            "epochs": 20,
-            "report_every": 1,
-            "schedule": Halving(),
-            "optimizer": fused,
-            "model": model,
-            "sinks": [seen],
-        }
-        words |= {
-            "train": FakeLoader(data, 4, device=CUDA),
-            "objective": Classify("x", "y", 0.0),
-            "recorder": recorder,
-        }
-        words |= {
-            "parallel": NoParallel(device=CUDA),
-            "precision": FP32(tf32=False, device=CUDA),
-            "clock": make_clock(CUDA),
-        }
-        trainer = make_trainer(**words)
-        torch.manual_seed(1)
-        trainer.fit()
-        return seen.losses
-
-    assert run(CudaRecorder(CUDA)) == run(None)
+@needs_cuda
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_graph_learns_what_kernels_learn(optimizer):
+    captured = trained_on_cuda(CudaRecorder(CUDA), optimizer=optimizer)
+    assert captured == trained_on_cuda(None, optimizer=optimizer)
 
 
 class Reading(nn.Module):
@@ -264,6 +215,7 @@ class Reading(nn.Module):
 
     def __init__(self):
         super().__init__()
+        torch.manual_seed(0)
         self.head, self.drop = nn.Linear(4, 3), nn.Dropout(0.5)
 
     def forward(self, x):
@@ -271,99 +223,84 @@ class Reading(nn.Module):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+@needs_cuda
 def test_a_capture_that_fails_leaves_the_device_as_it_was():
-    def run(recorder):
-        torch.manual_seed(0)
-        model, seen, said = Reading().to(CUDA), Seen(), []
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
-        train = FakeLoader(make_data(16, torch.float32), 4, device=CUDA)
-        words = {
-            "epochs": 5,
-            "report_every": 1,
-            "schedule": Halving(),
-            "optimizer": optimizer,
-            "model": model,
-            "sinks": [seen],
-        }
-        words |= {
-            "parallel": NoParallel(device=CUDA),
-            "precision": FP32(tf32=False, device=CUDA),
-            "clock": make_clock(CUDA),
-        }
-        torch.manual_seed(1)
-        make_trainer(**words, train=train, recorder=recorder, say=said.append).fit()
-        return seen.losses, said
-
-    losses, said = run(CudaRecorder(torch.device("cuda", 0)))
+    reports, said = trained_on_cuda(CudaRecorder(torch.device("cuda", 0)), Reading())
     assert len(said) == 1
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
-    assert losses == run(None)[0]
+    assert reports == trained_on_cuda(None, Reading())[0]
 
 
-def test_other_steps_resume_from_a_state_of_captured_steps():
-    data = make_data(16, torch.float32)
-
-    def make(recorder, epochs):
-        model = small_model()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.125, fused=True)
-        return make_trainer(
-            data,
-            4,
-            model=model,
-            optimizer=optimizer,
-            epochs=epochs,
-            recorder=recorder,
-            order={"seed": 3},
-        )
-
-    whole, half = make(None, 4), make(Again(), 2)
-    torch.manual_seed(1)
-    whole.fit()
-    torch.manual_seed(1)
-    half.fit()
-    state = half.state_dict()
-    again = make(None, 4)
-    again.load_state_dict(state)
-    again.fit()
-    for parameter, other in zip(
-        again.parts.model.parameters(), whole.parts.model.parameters(), strict=True
-    ):
-        assert torch.equal(parameter, other)
+# ---- the slots of the steps
 
 
-def test_captured_steps_that_resume_follow_the_schedule():
-    def make(recorder, max_steps):
-        model = small_model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
-        words = {"model": model, "optimizer": optimizer, "schedule": Halving()}
-        data = make_data(16, torch.float32)
-        return make_trainer(data, 4, epochs=4, max_steps=max_steps, recorder=recorder, **words)
-
-    whole, half = make(None, 16), make(None, 2)
-    for trainer in (whole, half):
-        torch.manual_seed(1)
-        trainer.fit()
-    state = half.state_dict()
-    again = make(Again(), 16)
-    again.load_state_dict(state)
-    again.fit()
-    pairs = zip(again.parts.model.parameters(), whole.parts.model.parameters(), strict=True)
-    assert all(torch.equal(*pair) for pair in pairs)
+@pytest.fixture(autouse=True)
+def few_slots(monkeypatch):
+    """Let slots be used again soon."""
+    monkeypatch.setattr(step_slots, "NUM_SLOTS", 4)
 
 
-def test_captured_steps_follow_a_validation_that_lowers_the_rate():
-    def run(recorder):
-        plateau = Plateau("loss", "min", 0.5, patience=0, threshold=0.5)
-        data, model, seen = make_data(16, torch.float32), small_model(), Seen()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
-        words = {"model": model, "optimizer": optimizer, "schedule": plateau, "sinks": [seen]}
-        val = FakeLoader(data, 4)
-        plan = {"epochs": 4, "report_every": 1, "validate_every": 2}
-        torch.manual_seed(1)
-        make_trainer(data, 4, val=val, recorder=recorder, **words, **plan).fit()
-        return seen.losses, seen.rates
+class Captured:
+    """A captured step whose loss, sums, totals and arrays are made of its number."""
 
-    losses, rates = run(Again())
-    assert (losses, rates) == run(None)
-    assert len(set(rates)) > 4
+    def __init__(self, rates_of=lambda step, last: [step / 10, last - step]):
+        self.rates = [torch.zeros(()), torch.zeros(())]
+        self.slots = StepSlots(self.rates, rates_of)
+        self.slots.make_slots(self.outcome(0))
+
+    def outcome(self, number):
+        values = {"each": torch.tensor([number, number + 0.25]), "array": torch.ones(2, 2) * number}
+        totals = {"hits": torch.tensor([1.0, number])}
+        return Outcome(torch.tensor(float(number)), values, 2, totals)
+
+    def step(self, number, last_step=100):
+        """Return the outcome of a step and the rates that it has read."""
+        outcome = self.slots.next_step(number, last_step)
+        self.slots.begin()
+        rates = [rate.item() for rate in self.rates]
+        self.slots.end(self.outcome(number))
+        # the tally takes totals and arrays before the next step
+        assert outcome.totals.pop("hits").tolist() == [1, number]
+        assert outcome.sums.pop("array").tolist() == [[number] * 2] * 2
+        return outcome, rates
+
+
+def test_every_step_reads_its_own_rates_and_leaves_its_own_outcome():
+    captured = Captured()
+    outcomes = []
+    for number in range(11):
+        outcome, rates = captured.step(number)
+        assert rates == pytest.approx([number / 10, 100 - number])
+        outcome.loss = outcome.loss.detach()  # as the tally does
+        outcomes.append(outcome)
+    for number, outcome in enumerate(outcomes):
+        assert (outcome.loss.item(), outcome.count) == (number, 2)
+        assert outcome.sums.keys() == {"each"}
+        assert outcome.sums["each"].tolist() == [number, number + 0.25]
+
+
+def test_steps_may_be_left_out_and_a_run_may_go_back():
+    captured = Captured()
+    taken = []
+    for number in (0, 1, 3, 9, 10, 5):
+        outcome, rates = captured.step(number)
+        assert rates[0] == pytest.approx(number / 10)
+        taken.append((number, outcome))
+    assert all(outcome.loss.item() == number for number, outcome in taken)
+
+
+def test_another_end_or_schedule_means_other_rates():
+    factor = [1.0]
+    captured = Captured(lambda step, last: [factor[0] * step, last - step])
+    assert captured.step(1)[1] == [1, 99]
+    assert captured.step(2, last_step=3)[1] == [2, 1]
+    factor[0] = 10.0
+    captured.slots.forget_rates()
+    assert captured.step(2, last_step=3)[1] == [20, 1]
+
+
+def test_the_table_of_rates_ends_with_the_training():
+    asked = []
+    captured = Captured(lambda step, last: asked.append(step) or [1.0, 1.0])
+    captured.step(8, last_step=10)
+    assert asked == [8, 9]

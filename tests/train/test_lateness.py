@@ -1,12 +1,20 @@
-"""Who made whom wait, from times that are known exactly."""
+"""Who makes whom wait: from times that are known exactly, and with delays among real ranks."""
+
+import json
+import threading
+import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.contracts.span import SPANS
+from framework.contracts.span import ALL_SPANS, SPANS
+from framework.measure.clock import HostClock, RankClock
+from framework.parallel.launch.start_ranks import launch
+from framework.train import rank_watch
 from framework.train.lateness import (
+    ClockOffsets,
     LateSteps,
     StepTimes,
     clock_offsets,
@@ -14,6 +22,9 @@ from framework.train.lateness import (
     late_steps,
     same_steps,
 )
+from framework.train.rank_watch import COMPARED_S, DRIFT, HostClocks, RankWatch
+from tests.fakes import make_trainer, span
+from tests.parallel.launching import ENVIRONMENT
 
 STEP_S = 0.1
 
@@ -32,99 +43,94 @@ def times(delays_s, span="forward", uncertainty_s=0.0, explained=True):
     return StepTimes(arrived_s, own_s, exchange_s, np.full(delays_s.shape, uncertainty_s))
 
 
-def delayed(num_ranks, rank, late_s, num_steps=40, share=1.0):
+def delayed(num_ranks, rank, late_s=0.03, num_steps=40, share=1.0):
     delays_s = np.zeros((num_ranks, num_steps))
     delays_s[rank, : int(share * num_steps)] = late_s
     return delays_s
 
 
+def late_of(delays_s, **options):
+    return late_rank(late_steps(times(delays_s, **options)), len(delays_s))
+
+
+# ---- who is late
+
+
 @pytest.mark.parametrize("span", SPANS)
-@pytest.mark.parametrize("num_ranks", [2, 3, 8])
-def test_the_slow_rank_and_its_span_are_named(num_ranks, span):
-    steps = late_steps(times(delayed(num_ranks, 1, 0.03), span))
-    late = late_rank(steps, num_ranks)
+def test_the_slow_rank_and_its_span_are_named(span):
+    late = late_of(delayed(3, 1), span=span)
     assert (late.rank, late.span, late.steps_share) == (1, span, 1.0)
-    assert late.late_s == pytest.approx(0.03)
-    assert late.lost_share == pytest.approx(0.3)
+    assert (late.late_s, late.lost_share) == (pytest.approx(0.03), pytest.approx(0.3))
 
 
 def test_a_rank_that_is_late_in_some_steps_is_named_with_their_share():
-    late = late_rank(late_steps(times(delayed(4, 3, 0.05, share=0.7))), 4)
-    assert (late.rank, late.steps_share) == (3, 0.7)
-    assert late.words == (
+    words = (
         "rank 3 is late in 70 % of the steps, in `forward`, by 50 ms; "
         "the others lost 35 % of the run"
     )
+    assert late_of(delayed(4, 3, 0.05, share=0.7)).words == words
 
 
-def test_two_slow_ranks_of_four_are_not_excused_by_each_other():
-    delays_s = delayed(4, 0, 0.05) * (np.arange(40) % 2) + delayed(4, 2, 0.05) * (np.arange(40) % 2)
-    delays_s[2] = 0.05 - delays_s[0]
-    assert late_rank(late_steps(times(delays_s)), 4).rank in (0, 2)
+def test_two_slow_ranks_of_four_do_not_excuse_each_other():
+    delays_s = np.zeros((4, 40))
+    delays_s[0, 1::2] = delays_s[2, ::2] = 0.05
+    assert late_of(delays_s).rank in (0, 2)
 
 
-def test_without_delays_nobody_is_late():
-    assert late_rank(late_steps(times(np.zeros((3, 40)))), 3) is None
+BY_TURNS = np.zeros((2, 40))
+BY_TURNS[np.arange(40) % 2, np.arange(40)] = 0.03
 
 
-def test_ranks_that_are_late_by_turns_are_not_named():
-    delays_s = np.zeros((2, 40))
-    delays_s[np.arange(40) % 2, np.arange(40)] = 0.03
-    assert late_rank(late_steps(times(delays_s)), 2) is None
+@pytest.mark.parametrize(
+    ("delays_s", "options"),
+    [
+        pytest.param(np.zeros((3, 40)), {}, id="nobody is late"),
+        pytest.param(BY_TURNS, {}, id="ranks are late by turns"),
+        pytest.param(delayed(2, 1, 0.05, num_steps=4), {}, id="a few steps prove nothing"),
+        pytest.param(delayed(2, 1), {"uncertainty_s": 0.031}, id="clocks are less certain"),
+        # it waited inside an exchange, or was released late by it
+        pytest.param(delayed(2, 1), {"explained": False}, id="without more work of its own"),
+    ],
+)
+def test_nobody_is_named_without_proof(delays_s, options):
+    assert late_of(delays_s, **options) is None
+
+
+def test_an_uncertainty_below_the_delay_is_shown():
+    late = late_of(delayed(2, 1), uncertainty_s=0.02)
+    assert "by 30 ms (clocks agree within 20 ms)" in late.words
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 1 << 30), st.integers(2, 8))
 def test_chance_rarely_names_a_rank(seed, num_ranks):
     random = np.random.default_rng(seed)
-    named = 0
-    for _ in range(10):
-        delays_s = random.exponential(0.02, (num_ranks, 200))
-        named += late_rank(late_steps(times(delays_s)), num_ranks) is not None
-    assert named <= 1
+    delays = [random.exponential(0.02, (num_ranks, 200)) for _ in range(10)]
+    assert sum(late_of(delays_s) is not None for delays_s in delays) <= 1
 
 
 def test_waiting_for_the_last_rank_is_distinguished_from_the_exchange_itself():
-    steps = late_steps(times(delayed(2, 1, 0.03, num_steps=10)))
+    steps = late_steps(times(delayed(2, 1, num_steps=10)))
     assert steps.exchange_s == pytest.approx(10 * 0.01)
     assert steps.waiting_s == pytest.approx(10 * 0.015)  # one of two ranks waits for 0.03 s
 
 
-def test_a_few_steps_prove_nothing():
-    assert late_rank(late_steps(times(delayed(2, 1, 0.05, num_steps=4))), 2) is None
-
-
-def test_lateness_below_the_uncertainty_is_not_claimed():
-    delays_s = delayed(2, 1, 0.03)
-    assert late_rank(late_steps(times(delays_s, uncertainty_s=0.031)), 2) is None
-    late = late_rank(late_steps(times(delays_s, uncertainty_s=0.02)), 2)
-    assert "by 30 ms (clocks agree within 20 ms)" in late.words
-
-
-def test_who_comes_late_without_more_work_of_its_own_is_not_blamed():
-    """It waited inside an exchange, or was released late by it."""
-    assert late_rank(late_steps(times(delayed(2, 1, 0.03), explained=False)), 2) is None
-
-
 def test_steps_add_up():
-    whole = late_steps(times(delayed(2, 1, 0.03)))
-    parts = LateSteps()
-    for _ in range(4):
-        parts = parts + late_steps(times(delayed(2, 1, 0.03, num_steps=10)))
-    assert late_rank(parts, 2)._replace(late_s=0.03, lost_share=0.3) == late_rank(
-        whole, 2
-    )._replace(late_s=0.03, lost_share=0.3)
-    assert late_rank(parts, 2).late_s == pytest.approx(0.03)
+    whole = late_of(delayed(2, 1))
+    part = late_steps(times(delayed(2, 1, num_steps=10)))
+    late = late_rank(LateSteps() + part + part + part + part, 2)
+    assert late.words == whole.words
+    assert late.late_s == pytest.approx(0.03)
 
 
 def test_only_steps_that_all_ranks_have_are_compared():
-    rows = [
-        np.array([[number, rank] for number in steps])
-        for rank, steps in enumerate(((0, 1, 2, 4), (1, 2, 3, 4), (0, 1, 4)))
-    ]
-    assert [own.tolist() for own in same_steps(rows)] == [
-        [[1, rank], [4, rank]] for rank in range(3)
-    ]
+    steps_of = ((0, 1, 2, 4), (1, 2, 3, 4), (0, 1, 4))
+    rows = [np.array([[step, rank] for step in steps]) for rank, steps in enumerate(steps_of)]
+    compared = [own.tolist() for own in same_steps(rows)]
+    assert compared == [[[1, rank], [4, rank]] for rank in range(3)]
+
+
+# ---- clocks of hosts
 
 
 def rounds(offsets_s, travels_s, waits_s):
@@ -151,3 +157,178 @@ def test_the_quickest_round_decides_the_uncertainty():
     known = clock_offsets(*rounds([0.0, 7.0], travels_s, np.zeros((2, 3))))
     assert known.offsets_s[1] == pytest.approx(7.0)
     assert known.uncertainty_s[1] == pytest.approx(0.001)
+
+
+AHEAD_S = (0.0, 5.0, -3.0)
+
+
+class Threads:
+    """Ranks that are threads, each of which is named by its number."""
+
+    def __init__(self, count):
+        self.parts = [None] * count
+        self.barrier = threading.Barrier(count)
+
+    def gather(self, values):
+        self.parts[int(threading.current_thread().name)] = values
+        self.barrier.wait()
+        parts = list(self.parts)
+        self.barrier.wait()
+        return parts
+
+    def total(self, values):
+        return sum(self.gather(values))
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_clocks_that_differ_by_seconds_are_distinguished_on_every_rank(times, monkeypatch):
+    def now():
+        return time.perf_counter() + AHEAD_S[int(threading.current_thread().name)]
+
+    monkeypatch.setattr(rank_watch, "perf_counter", now)
+    ranks, clocks = Threads(3), [HostClocks() for _ in AHEAD_S]
+
+    def compare(clock):
+        for _ in range(times):
+            clock.compare(ranks)
+
+    threads = [
+        threading.Thread(target=compare, args=(clock,), name=str(rank))
+        for rank, clock in enumerate(clocks)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    now_s = np.array([[time.perf_counter() + ahead] for ahead in AHEAD_S])
+    offsets_s, uncertainty_s = clocks[0].at(now_s)
+    assert (np.abs(offsets_s[:, 0] - AHEAD_S) <= uncertainty_s[:, 0] + 1e-9).all()
+    assert (uncertainty_s < 1.0).all()
+    assert (offsets_s[0], uncertainty_s[0]) == (0.0, 0.0)
+    assert all((clock.at(now_s)[0] == offsets_s).all() for clock in clocks)
+
+
+def test_a_clock_drifts_evenly_between_two_comparisons():
+    clocks = HostClocks()
+    clocks._times_s = [0.0, 100.0]
+    clocks._offsets = [
+        ClockOffsets(np.array([0.0, drifted]), np.array([0.0, 1e-3])) for drifted in (0.0, 1e-2)
+    ]
+    offsets_s, uncertainty_s = clocks.at(np.array([[50.0], [50.01]]))
+    assert offsets_s[1, 0] == pytest.approx(5e-3, rel=1e-3)
+    assert uncertainty_s[1, 0] == pytest.approx(1e-3)
+    _, later_s = clocks.at(np.array([[200.0], [200.01]]))
+    assert later_s[:, 0].tolist() == pytest.approx([0.0, 1e-3 + 100 * DRIFT])
+
+
+class Alike:
+    """Two ranks that measure the same, on two hosts if their clocks are ``ahead``."""
+
+    rank, world_size = 0, 2
+
+    def __init__(self, ahead=0.0):
+        self.ahead = ahead
+
+    def gather(self, values):
+        other = values.clone()
+        other[0] += self.ahead
+        return [values, other]
+
+    def total(self, values):
+        return 2 * values
+
+
+class Fixed(HostClock):
+    """A clock with rows of its own."""
+
+    def __init__(self, rows, time_base=1.0):
+        super().__init__()
+        self.rows, self.time_base = rows, time_base
+
+    def own_work(self):
+        return self.rows
+
+
+ROWS = [(float(number), number + 0.5, 0.1, *[0.05] * 6) for number in range(20)]
+
+
+def test_clocks_of_two_hosts_are_compared_at_once_and_then_now_and_then(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(rank_watch, "perf_counter", lambda: now[0])
+    watch = RankWatch(Fixed(ROWS), Alike(ahead=1.0))
+    watch.take({"forward": span(0.5)})
+    assert watch._clocks.are_known
+    assert not watch._clocks.are_due()
+    now[0] += COMPARED_S + 1
+    assert watch._clocks.are_due()
+
+
+def test_ranks_that_are_alike_have_the_same_spans_and_are_not_late():
+    watch = RankWatch(Fixed(ROWS), Alike())
+    report = watch.take({"forward": span(0.5, 1.5), "exchange": span(0.25)})
+    assert report.as_dict() == {
+        "num": 2,
+        "spans": {
+            "forward": {"min_s": 1.0, "median_s": 1.0, "max_s": 1.0, "rank": 0},
+            "exchange": {"min_s": 0.25, "median_s": 0.25, "max_s": 0.25, "rank": 0},
+        },
+        "late": None,
+    }
+    watch.take({"forward": span(4.0)})
+    assert watch.whole.spans["forward"].max_s == pytest.approx(2.0)
+
+
+def test_a_report_without_whole_steps_names_nobody():
+    assert RankWatch(Fixed([]), Alike()).take({"report": span(0.5)}).late is None
+
+
+def test_one_rank_or_another_clock_measures_nothing():
+    trainer = make_trainer(clock=RankClock())
+    trainer.fit()
+    assert trainer.ranks.whole is None
+    assert RankWatch(HostClock(), Alike()).take({"forward": span(1.0)}) is None
+
+
+# ---- real ranks
+
+PLACES = {"data": "wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
+
+
+def reported(folder, kind, cases, count):
+    """Run the cases on ``count`` ranks, and return what each rank reports of each case."""
+    words = [kind, ",".join(cases), str(folder)]
+    assert launch(count, "tests.train.late_program", words, ENVIRONMENT) == 0
+    texts = [(folder / f"{rank}.json").read_text() for rank in range(count)]
+    return [dict(zip(cases, json.loads(text), strict=True)) for text in texts]
+
+
+def named(report):
+    return report["late"] and (report["late"]["rank"], report["late"]["span"])
+
+
+def test_a_delay_of_one_of_two_ranks_is_found_in_its_place(tmp_path):
+    cases = {f"none:{place}:1": (1, name) for place, name in PLACES.items()}
+    cases["sync:forward:1"] = (1, "forward")
+    first, second = reported(tmp_path, "ddp", list(cases), 2)
+    assert {case: named(report) for case, report in first.items()} == cases
+    spans = first["none:forward:1"]["spans"]
+    assert list(spans) == [name for name in ALL_SPANS if name != "copy"]
+    assert spans["forward"]["rank"] == 1
+    assert spans["forward"]["max_s"] > 0.04 > spans["forward"]["min_s"]
+    assert spans["exchange"]["rank"] == 0
+    assert first["none:data:1"]["reports"] == [2] * 4
+    assert second["none:data:1"]["reports"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "count", "cases"),
+    [
+        pytest.param("ddp", 4, {"none:data:2": (2, "wait")}, id="ddp"),
+        pytest.param("fsdp", 3, {"sync:backward:1": (1, "backward")}, id="fsdp"),
+        pytest.param("virtual", 2, {"none:forward:1": (1, "forward")}, id="virtual"),
+    ],
+)
+def test_a_delay_is_found_among_more_ranks_and_in_every_parallel(tmp_path, kind, count, cases):
+    first = reported(tmp_path, kind, list(cases), count)[0]
+    assert {case: named(report) for case, report in first.items()} == cases

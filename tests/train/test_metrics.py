@@ -1,3 +1,7 @@
+"""The means of what steps returned, and how far a run is."""
+
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -15,170 +19,94 @@ from framework.train.metrics import (
 )
 
 
-def outcome(values, counts=True):
-    """Return what an objective gives for records with these losses, and ``counts``.
+def outcome(values, losses=False, **more):
+    """Return what an objective gives for records with these losses.
 
-    Each record is also counted in ``hits``.
+    Each record is also counted in ``hits``. With ``losses``, half of each loss is a part by name.
     """
     loss = torch.tensor(values, dtype=torch.float64, requires_grad=True).mean()
-    return Outcome(loss, {"hits": torch.tensor(len(values))}, len(values)), counts
+    parts = {"half": loss / 2} if losses else {}
+    return Outcome(loss, {"hits": torch.tensor(len(values))}, len(values), losses=parts, **more)
 
 
-def means(outcomes, total):
-    return tallied(outcomes).means(total)
-
-
-def tallied(outcomes):
-    tally = Tally()
-    for number, (result, counts) in enumerate(outcomes):
-        tally.add(result, counts, number, None)
+def tallied(*outcomes, objective=None, tally=None, **options):
+    tally = tally or Tally(objective, **options)
+    for step, result in enumerate(outcomes, 1):
+        tally.add(result, True, step, None)
     return tally
 
 
-def one_rank(sums):
-    return sums
+def one_rank(values):
+    return values
 
 
-def test_uneven_batches_weigh_what_they_hold():
-    averages, count = means([outcome([1.0, 1.0, 1.0]), outcome([5.0])], one_rank)
-    assert (averages, count) == ({"loss": 2.0, "hits": 1.0}, 4.0)
+# ---- means
 
 
 @given(st.lists(st.lists(st.integers(-1000, 1000), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_the_mean_over_batches_is_the_mean_over_records(batches):
-    averages, count = means(
-        [outcome([float(value) for value in batch]) for batch in batches], one_rank
-    )
+    outcomes = [outcome([float(value) for value in batch], losses=True) for batch in batches]
+    means, count = tallied(*outcomes).means(one_rank)
     records = [value for batch in batches for value in batch]
-    assert count == len(records)
-    assert averages["loss"] == pytest.approx(sum(records) / len(records), abs=1e-9)
+    assert (count, means["hits"]) == (len(records), 1.0)
+    assert means["loss"] == pytest.approx(sum(records) / len(records), abs=1e-9)
+    assert means["half"] == pytest.approx(means["loss"] / 2, abs=1e-9)
 
 
-def test_a_filler_is_as_nothing():
-    averages, count = means([outcome([1.0, 3.0]), outcome([1e30], counts=False)], one_rank)
-    assert (averages, count) == ({"loss": 2.0, "hits": 1.0}, 2.0)
-
-
-def test_what_is_kept_holds_no_graph():
-    result, counts = outcome([1.0])
-    tallied([(result, counts)])
-    assert not result.loss.requires_grad
-
-
-# -------------------------------------------------------------------------------- saved and resumed
-
-VALUES = [[0.1, 0.7], [0.3], [1e-9, 0.2, 12.0], [0.5]]
-
-
-def gone_on(first, second, rank=0, world_size=1, ranks=1):
-    """Return a tally of ``second`` that continues one of ``first``, saved on ``ranks`` ranks."""
-    tally = Tally()
-    tally.load_state_dict(
-        tallied(first).state_dict(lambda values: [values] * ranks), rank, world_size
-    )
-    for number, (result, counts) in enumerate(second):
-        tally.add(result, counts, number, None)
-    return tally
-
-
-@pytest.mark.parametrize("cut", range(len(VALUES) + 1))
-def test_a_mean_is_the_same_to_the_bit_when_it_was_saved_in_between(cut):
-    whole = means([outcome(values) for values in VALUES], one_rank)
-    tally = gone_on(
-        [outcome(values) for values in VALUES[:cut]], [outcome(values) for values in VALUES[cut:]]
-    )
-    assert tally.means(one_rank) == whole
-
-
-def test_only_this_run_s_records_count_for_its_pace():
-    assert gone_on([outcome([1.0, 2.0])], [outcome([3.0])]).carried == 2
-
-
-@pytest.mark.parametrize(("ranks", "world_size"), [(1, 2), (3, 2), (2, 1), (4, 4)])
-def test_another_number_of_ranks_takes_every_record_on_once(ranks, world_size):
-    counts = [
-        gone_on([outcome([1.0, 2.0])], [], rank, world_size, ranks).columns().counts.sum()
-        for rank in range(world_size)
-    ]
-    assert sum(map(float, counts)) == 2 * ranks
-
-
-def test_what_was_cleared_is_gone():
-    tally = gone_on([outcome([1.0])], [outcome([2.0])])
-    tally.clear()
-    assert (tally.columns().counts.tolist(), tally.carried) == ([], 0)
-
-
-# ------------------------------------------------------------------------------- numbers gone wrong
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_the_first_loss_that_is_none_is_found_with_its_step_and_records(bad):
-    tally = Tally()
-    for step, value in ((7, 1.0), (8, bad), (9, bad)):
-        tally.add(outcome([value])[0], True, step, torch.arange(10, 17))
-    assert tally.first_bad().where == "step 8, records 10, 11, 12, 13, 14, ... (7)"
-
-
-def test_what_is_no_number_can_be_left_out():
-    tally = tallied([outcome([1.0, 3.0]), outcome([float("nan")]), outcome([float("inf")])])
-    tally.drop_bad()
+def test_records_that_fill_a_batch_count_nothing():
+    tally = tallied(outcome([1.0, 3.0]))
+    tally.add(outcome([1e30]), False, 2, None)
     assert tally.means(one_rank) == ({"loss": 2.0, "hits": 1.0}, 2.0)
-    assert tally.first_bad() is None
 
 
-def test_if_everything_was_left_out_nothing_is_counted():
-    tally = tallied([outcome([float("nan")])])
-    tally.drop_bad()
-    assert tally.means(one_rank) == ({"loss": 0.0, "hits": 0.0}, 0.0)
+def test_what_is_kept_holds_no_graph_and_no_predictions():
+    result = outcome([1.0], losses=True, predictions=(torch.ones(3), torch.ones(3)))
+    tallied(result)
+    assert not result.loss.requires_grad
+    assert not result.sums["half"].requires_grad
+    assert result.predictions is None
 
 
-def test_sums_are_added_over_ranks_before_they_are_divided():
+def test_sums_of_all_ranks_are_added_before_they_are_divided():
+    asked = []
+
     def total(sums):
-        # another rank's hits, losses and count
-        return sums + torch.tensor([2.0, 30.0, 6.0], dtype=torch.float64)
+        asked.append(sums)
+        # another rank's loss, half, hits and count
+        return sums + torch.tensor([30.0, 15.0, 2.0, 6.0], dtype=torch.float64)
 
-    asked = []
-    averages, count = means([outcome([1.0, 1.0])], lambda sums: asked.append(sums) or total(sums))
-    assert asked[0].tolist() == [2.0, 2.0, 2.0]
-    assert (averages["loss"], averages["hits"], count) == (4.0 / 8, 32.0 / 8, 8.0)
-
-
-def test_what_is_asked_of_the_ranks_is_float64_on_the_host():
-    asked = []
-    means([outcome([1.0])], lambda sums: asked.append(sums) or sums)
+    means, count = tallied(outcome([1.0, 1.0], losses=True)).means(total)
+    assert (means, count) == ({"loss": 4.0, "half": 2.0, "hits": 0.5}, 8.0)
     assert (asked[0].dtype, asked[0].device.type) == (torch.float64, "cpu")
 
 
-def test_a_million_small_losses_keep_their_digits():
-    outcomes = [(Outcome(torch.tensor(0.1), {}, 1), True)] * 100_000
-    averages, _ = means(outcomes, one_rank)
-    assert averages["loss"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-12)
+def test_many_small_losses_and_large_counts_keep_their_digits():
+    total = torch.tensor(2000.0, dtype=torch.bfloat16)
+    outcomes = [Outcome(torch.tensor(0.1), {"total": total}, 1) for _ in range(10_000)]
+    means, _ = tallied(*outcomes).means(one_rank)
+    assert means["loss"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-12)
+    assert means["total"] == 2000.0
 
 
-def test_half_precision_counts_are_exact():
-    outcomes = [
-        (Outcome(torch.tensor(1.0), {"total": torch.tensor(2000.0, dtype=torch.bfloat16)}, 1), True)
-    ] * 3
-    assert means(outcomes, one_rank)[0]["total"] == 2000.0
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_the_first_bad_loss_is_found_with_its_step_and_records(bad):
+    tally = Tally()
+    for step, value in ((7, 1.0), (8, bad), (9, bad)):
+        tally.add(outcome([value]), True, step, torch.arange(10, 17))
+    assert tally.first_bad().where == "step 8, records 10, 11, 12, 13, 14, ... (7)"
 
 
-def test_a_pass_with_other_sums_than_the_one_before_is_refused():
-    tally, (first, _) = Tally(), outcome([1.0])
-    tally.add(first, True, 1, None)
-    with pytest.raises(ConfigError, match=r"C220.*has hits, late, and had hits one pass before"):
-        tally.add(Outcome(first.loss, {**first.sums, "late": first.loss}, 1), True, 2, None)
+def test_bad_losses_can_be_left_out():
+    tally = tallied(outcome([1.0, 3.0]), outcome([math.nan]), outcome([math.inf]))
+    tally.drop_bad()
+    assert tally.means(one_rank) == ({"loss": 2.0, "hits": 1.0}, 2.0)
+    assert tally.first_bad() is None
+    nothing = tallied(outcome([math.nan]))
+    nothing.drop_bad()
+    assert nothing.means(one_rank) == ({"loss": 0.0, "hits": 0.0}, 0.0)
 
 
-@pytest.mark.parametrize("value", [torch.ones(2, 1), torch.ones(3), "1", None])
-def test_what_is_neither_a_sum_nor_a_value_per_record_is_refused(value):
-    (result, _) = outcome([1.0, 2.0])
-    result.sums["x"] = value
-    with pytest.raises(ConfigError, match=r"C220.*Outcome\.sums\['x'\]"):
-        check_outcome(result)
-
-
-# ----------------------------------------------------------------- totals, and metrics made of them
+# ---- totals and arrays
 
 
 class Shares:
@@ -192,221 +120,190 @@ def with_totals(*hits, loss=1.0):
     return Outcome(torch.tensor(loss), {}, 1, {"hits": torch.tensor(hits)})
 
 
-def shares(*outcomes, counts=True):
-    tally = Tally(Shares())
-    for outcome in outcomes:
-        tally.add(outcome, counts, 1, None)
-    return tally
+def with_array(*rows, loss=1.0):
+    return Outcome(torch.tensor(loss), {"confusion": torch.tensor(rows)}, 1)
 
 
 def test_a_metric_is_made_of_totals_and_not_of_means():
-    metrics, count = shares(with_totals(1, 1), with_totals(98, 0)).means(one_rank)
-    assert (metrics, count) == ({"loss": 1.0, "share": 0.99}, 2.0)
+    first, second = with_totals(1, 1), with_totals(98, 0)
+    assert tallied(first, second, objective=Shares()).means(one_rank) == (
+        {"loss": 1.0, "share": 0.99},
+        2.0,
+    )
+    assert second.totals == {}  # which may be large
 
 
 def test_totals_are_summed_over_ranks_in_their_own_shape():
-    tally = Tally(Shares())
-    tally.add(Outcome(torch.tensor(1.0), {}, 1, {"hits": torch.tensor([[1], [3]])}), True, 1, None)
-    assert tally.means(lambda values: 2 * values)[0]["share"] == 0.25
+    result = Outcome(torch.tensor(1.0), {}, 1, {"hits": torch.tensor([[1], [3]])})
+    assert tallied(result, objective=Shares()).means(lambda values: 2 * values)[0]["share"] == 0.25
 
 
-def test_totals_of_fillers_and_of_bad_losses_are_left_out():
-    tally = shares(with_totals(1, 3), with_totals(5, 0, loss=float("nan")))
+def test_totals_of_fillers_and_of_bad_losses_are_left_out_except_in_validation():
+    tally = tallied(with_totals(1, 3), with_totals(5, 0, loss=math.nan), objective=Shares())
     tally.add(with_totals(50, 0), False, 2, None)
     tally.drop_bad()
     assert tally.means(one_rank)[0] == {"loss": 1.0, "share": 0.25}
-
-
-def test_a_validation_counts_the_totals_of_bad_losses():
-    tally = Tally(Shares(), drops_bad=False)
-    for outcome in (with_totals(1, 1), with_totals(0, 2, loss=float("inf"))):
-        tally.add(outcome, True, 0, None)
-    assert tally.means(one_rank)[0]["share"] == 0.25
-
-
-def test_totals_of_another_objective_are_not_continued():
-    saved = shares(with_totals(1, 1)).state_dict(lambda values: [values])
-    tally = Tally(Shares())
-    tally.load_state_dict(saved, 0, 1)
-    tally.add(Outcome(torch.tensor(1.0), {}, 1, {"hits": torch.tensor([[1], [3]])}), True, 1, None)
-    assert tally.means(one_rank)[0]["share"] == 0.25
-    plain = Tally()
-    plain.load_state_dict(saved, 0, 1)
-    plain.add(Outcome(torch.tensor(1.0), {}, 1), True, 1, None)
-    assert plain.means(one_rank) == ({"loss": 1.0}, 2.0)
+    both = with_totals(1, 1), with_totals(0, 2, loss=math.inf)
+    validation = tallied(*both, objective=Shares(), drops_bad=False)
+    assert validation.means(one_rank)[0]["share"] == 0.25
 
 
 def test_totals_of_pixels_keep_their_last_digit():
     whole = 2**24 + 1  # float32 ends before
-    tally = shares(with_totals(2**24, 0), with_totals(1, 0), with_totals(0, whole))
-    assert tally.means(one_rank)[0]["share"] == 0.5
+    parts = with_totals(2**24, 0), with_totals(1, 0), with_totals(0, whole)
+    assert tallied(*parts, objective=Shares()).means(one_rank)[0]["share"] == 0.5
 
 
-def test_a_pass_s_totals_are_not_kept_beside_the_sum():
-    outcome = with_totals(1, 1)
-    shares(outcome)
-    assert outcome.totals == {}
-
-
-@pytest.mark.parametrize(("ranks", "world_size"), [(1, 1), (1, 2), (3, 2), (2, 1)])
-def test_saved_totals_are_taken_over_once(ranks, world_size):
-    state = shares(with_totals(1, 3)).state_dict(lambda values: [values] * ranks)
-    tallies = [Tally(Shares()) for _ in range(world_size)]
-    for rank, tally in enumerate(tallies):
-        tally.load_state_dict(state, rank, world_size)
-        tally.add(with_totals(1, 0), True, 1, None)
-    asked = []
-    for tally in tallies:
-        tally.means(lambda values: asked.append(values[-2:]) or values)
-    assert sum(asked).tolist() == [ranks + world_size, 3 * ranks]
-
-
-def test_cleared_totals_are_gone():
-    tally = shares(with_totals(1, 3))
-    tally.load_state_dict(tally.state_dict(lambda values: [values]), 0, 1)
-    tally.clear()
-    tally.add(with_totals(1, 0), True, 1, None)
-    assert tally.means(one_rank)[0]["share"] == 1.0
-
-
-def test_totals_of_another_shape_than_before_are_refused():
-    tally = shares(with_totals(1, 3))
-    with pytest.raises(ConfigError, match=r"C220.*Outcome\.totals.*'hits': \(3,\)"):
-        tally.add(with_totals(1, 2, 3), True, 1, None)
-
-
-@pytest.mark.parametrize("totals", [None, {"x": 3}, {"x": torch.ones(2, device="meta")}])
-def test_what_cannot_be_a_total_is_refused(totals):
-    with pytest.raises(ConfigError, match=r"C220.*Outcome\.totals"):
-        check_outcome(Outcome(torch.tensor(1.0), {}, 1, totals))
-
-
-def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
-    with pytest.raises(ConfigError, match=r"C220.*has x.*metrics\(totals\)"):
-        metrics_of(object(), {"x": torch.ones(2)})
-    with pytest.raises(ConfigError, match=r"C220.*the objective's metrics"):
-        metrics_of(
-            type("Silent", (), {"metrics": lambda self, totals: None})(), {"x": torch.ones(2)}
-        )
-
-
-# ---- losses by name
-
-
-def with_losses(values, **more):
-    """Return the outcome of records with these losses, half of each in a part of its own."""
-    result, _ = outcome(values)
-    result.losses = {"half": result.loss / 2, **more}
-    return result
-
-
-def test_losses_by_name_are_means_over_batches_of_any_size_and_ranks():
-    parts = [(with_losses([1.0, 1.0, 1.0]), True), (with_losses([5.0]), True)]
-    assert means(parts, one_rank)[0]["half"] == 1.0
-    parts = [(with_losses([1.0, 1.0, 1.0]), True), (with_losses([5.0]), True)]
-    # the loss, "half", "hits" and the count of another rank: one record
-    other = torch.tensor([6.0, 3.0, 1.0, 1.0], dtype=torch.float64)
-    averages, count = means(parts, lambda sums: sums + other)
-    assert (averages["half"], averages["loss"], count) == (1.4, 2.8, 5.0)
-
-
-def test_losses_by_name_are_saved_with_the_means():
-    first, second = ([(with_losses([1.0, 2.0]), True)], [(with_losses([7.0]), True)])
-    state = tallied(first).state_dict(lambda values: [values])
-    again = tallied(second)
-    again.load_state_dict(state, 0, 1)
-    again.add(with_losses([7.0]), True, 1, None)
-    assert again.means(one_rank)[0]["half"] == pytest.approx(10 / 6)
-
-
-def test_a_loss_by_name_holds_no_graph_and_a_filler_counts_as_nothing():
-    filler, own = with_losses([9.0]), with_losses([1.0])
-    assert means([(own, True), (filler, False)], one_rank)[0]["half"] == 0.5
-    assert not own.sums["half"].requires_grad
-
-
-@pytest.mark.parametrize(
-    "losses",
-    [
-        {"loss": torch.ones(())},
-        {"hits": torch.ones(())},
-        {"a": torch.ones(2)},
-        {"a": 1.0},
-        [torch.ones(())],
-    ],
-)
-def test_what_cannot_be_a_loss_by_name_is_refused(losses):
-    result, _ = outcome([1.0])
-    result.losses = losses
-    with pytest.raises(ConfigError, match=r"C220.*Outcome.losses"):
-        check_outcome(result)
-
-
-# ------------------------------------------------------------------------------------------- arrays
-
-
-def with_array(*rows, loss=1.0, count=1):
-    return Outcome(torch.tensor(loss), {"confusion": torch.tensor(rows)}, count)
-
-
-def test_an_array_in_sums_stays_one_and_adds_up_over_passes_and_ranks():
-    tally = Tally()
-    for step, rows in enumerate(([[1, 0], [0, 2]], [[0, 3], [0, 1]]), 1):
-        tally.add(with_array(*rows), True, step, None)
+def test_an_array_in_sums_adds_up_over_passes_and_ranks_and_stays_an_array():
+    tally = tallied(with_array([1, 0], [0, 2]), with_array([0, 3], [0, 1]))
+    tally.add(with_array([5, 5], [5, 5], loss=math.nan), True, 3, None)
+    tally.add(with_array([7, 7], [7, 7]), False, 3, None)
+    tally.drop_bad()
     means, count, arrays = tally.results(lambda sums: 2 * sums)
     assert (means, count) == ({"loss": 1.0}, 4.0)
     assert arrays["confusion"].tolist() == [[2, 6], [0, 6]]
 
 
-def test_arrays_of_fillers_and_of_bad_losses_are_left_out():
-    tally = Tally()
-    tally.add(with_array([1, 1]), True, 1, None)
-    tally.add(with_array([5, 5], loss=float("nan")), True, 2, None)
-    tally.add(with_array([7, 7]), False, 3, None)
-    assert tally.results(one_rank).arrays["confusion"].tolist() == [[1, 1]]
+# ---- saved and resumed
 
 
-def test_an_array_stands_beside_sums_and_totals():
-    outcome = Outcome(torch.tensor(1.0), {"n": torch.tensor(2.0), "x": torch.ones(2, 2)}, 1)
-    outcome.totals = {"hits": torch.tensor([1, 0])}
-    tally = Tally(Shares())
-    tally.add(outcome, True, 1, None)
-    means, _, arrays = tally.results(one_rank)
-    assert means == {"loss": 1.0, "n": 2.0, "share": 1.0}
-    assert list(arrays) == ["x"]
+def complete(values):
+    """Return what an objective gives with sums, a loss by name, totals and an array."""
+    result = outcome(values, losses=True, totals={"hits": torch.tensor([len(values), 1])})
+    result.sums["confusion"] = torch.ones(2, 2)
+    return result
 
 
-def test_an_array_is_in_sums_or_in_totals():
-    outcome = with_array([1, 1])
-    outcome.totals = {"confusion": torch.ones(2)}
+def resumed(saved, ranks=1, rank=0, world_size=1, objective=None):
+    """Return a tally that continues the tally ``saved``, which each of ``ranks`` ranks had."""
+    tally = Tally(objective or Shares())
+    tally.load_state_dict(saved.state_dict(lambda values: [values] * ranks), rank, world_size)
+    return tally
+
+
+@pytest.mark.parametrize("cut", range(5))
+def test_results_are_the_same_bits_if_they_were_saved_in_between(cut):
+    batches = [[0.1, 0.7], [0.3], [1e-9, 0.2, 12.0], [0.5]]
+    whole = tallied(*map(complete, batches), objective=Shares()).results(one_rank)
+    second = resumed(tallied(*map(complete, batches[:cut]), objective=Shares()))
+    means, count, arrays = tallied(*map(complete, batches[cut:]), tally=second).results(one_rank)
+    assert (means, count) == whole[:2]
+    assert torch.equal(arrays["confusion"], whole.arrays["confusion"])
+    assert second.carried == sum(map(len, batches[:cut]))
+
+
+@pytest.mark.parametrize(("ranks", "world_size"), [(1, 2), (3, 2), (2, 1), (4, 4)])
+def test_another_number_of_ranks_takes_over_every_record_and_total_once(ranks, world_size):
+    saved = tallied(complete([1.0, 2.0]), objective=Shares())
+    tallies = [resumed(saved, ranks, rank, world_size) for rank in range(world_size)]
+    assert sum(float(tally.columns().counts.sum()) for tally in tallies) == 2 * ranks
+    asked = []
+    for tally in tallies:
+        tally.means(lambda values: asked.append(values[-2:]) or values)
+    assert sum(asked).tolist() == [2 * ranks, ranks]
+
+
+def test_totals_of_another_objective_are_not_continued():
+    saved = tallied(with_totals(1, 1), objective=Shares())
+    other = resumed(saved)
+    result = Outcome(torch.tensor(1.0), {}, 1, {"hits": torch.tensor([[1], [3]])})
+    assert tallied(result, tally=other).means(one_rank)[0]["share"] == 0.25
+    plain = tallied(Outcome(torch.tensor(1.0), {}, 1), tally=resumed(saved, objective=object()))
+    assert plain.means(one_rank) == ({"loss": 1.0}, 2.0)
+
+
+def test_a_cleared_tally_has_forgotten_what_it_has_taken_over():
+    tally = resumed(tallied(with_totals(1, 3), objective=Shares()))
+    tally.clear()
+    assert (tally.columns().counts.tolist(), tally.carried) == ([], 0)
+    assert tallied(with_totals(1, 0), tally=tally).means(one_rank)[0]["share"] == 1.0
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        pytest.param({"sums": {"x": torch.ones(2, 1)}}, r"sums\['x'\]", id="a column"),
+        pytest.param(
+            {"sums": {"x": torch.ones(3)}}, r"sums\['x'\]", id="another number of records"
+        ),
+        pytest.param({"sums": {"x": "1"}}, r"sums\['x'\]", id="a text"),
+        pytest.param({"sums": [1]}, "sums: is a list", id="sums without names"),
+        pytest.param({"loss": torch.ones(2)}, "loss: has the shape", id="a loss per record"),
+        pytest.param({"totals": None}, "totals: is a NoneType", id="no totals"),
+        pytest.param({"totals": {"x": 3}}, r"totals\['x'\]", id="a total that is no tensor"),
+        pytest.param(
+            {"totals": {"x": torch.ones(2, device="meta")}}, "totals", id="a total elsewhere"
+        ),
+        pytest.param({"losses": [1.0]}, "losses: is a list", id="losses without names"),
+        pytest.param({"losses": {"a": torch.ones(2)}}, r"losses\['a'\]", id="losses per record"),
+        pytest.param({"losses": {"loss": torch.ones(())}}, "name", id="a part named loss"),
+        pytest.param({"losses": {"hits": torch.ones(())}}, "name", id="a part named like a sum"),
+    ],
+)
+def test_values_that_cannot_be_added_up_are_refused(fields, where):
+    result = outcome([1.0, 2.0])
+    for name, value in fields.items():
+        setattr(result, name, value)
+    with pytest.raises(ConfigError, match=rf"C220.*Outcome\..*{where}"):
+        check_outcome(result)
+
+
+def test_another_result_than_an_outcome_is_refused():
+    with pytest.raises(ConfigError, match=r"C220.*a float, not an Outcome"):
+        check_outcome(1.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        pytest.param(
+            Outcome(torch.ones(()), {"a": torch.ones(())}, 1),
+            Outcome(torch.ones(()), {"b": torch.ones(())}, 1),
+            r"sums: has b, and had a one pass before",
+            id="sums",
+        ),
+        pytest.param(
+            with_totals(1, 3), with_totals(1, 2, 3), r"totals.*'hits': \(3,\)", id="totals"
+        ),
+    ],
+)
+def test_a_pass_with_another_form_than_the_one_before_is_refused(first, second, words):
+    with pytest.raises(ConfigError, match=rf"C220.*Outcome\.{words}"):
+        tallied(first, second)
+
+
+def test_a_name_in_sums_and_in_totals_is_refused():
+    result = with_array([1, 1])
+    result.totals = {"confusion": torch.ones(2)}
     with pytest.raises(ConfigError, match=r"C220.*in Outcome\.sums and in Outcome\.totals"):
-        Tally().add(outcome, True, 1, None)
+        tallied(result)
 
 
-def test_saved_arrays_go_on():
-    first, second = Tally(), Tally()
-    first.add(with_array([1, 2]), True, 1, None)
-    second.load_state_dict(first.state_dict(lambda values: [values]), 0, 1)
-    second.add(with_array([10, 20]), True, 2, None)
-    assert second.results(one_rank).arrays["confusion"].tolist() == [[11, 22]]
+def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
+    with pytest.raises(ConfigError, match=r"C220.*has x.*metrics\(totals\)"):
+        metrics_of(object(), {"x": torch.ones(2)})
+    silent = type("Silent", (), {"metrics": lambda self, totals: None})()
+    with pytest.raises(ConfigError, match=r"C220.*the objective's metrics"):
+        metrics_of(silent, {"x": torch.ones(2)})
 
 
-def test_predictions_are_not_kept():
-    outcome = with_array([1, 1])
-    outcome.predictions = (torch.ones(3), torch.ones(3))
-    Tally().add(outcome, True, 1, None)
-    assert outcome.predictions is None
+# ---- how far a run is
 
 
 @pytest.mark.parametrize(
     ("progress", "plan", "steps"),
     [
-        (Progress(), TrainPlan(4), 40),
-        (Progress(step=23, epoch=2, epoch_step=3), TrainPlan(4), 40),
-        (Progress(step=23, epoch=2, epoch_step=3), TrainPlan(4, max_steps=30), 30),
-        (Progress(step=8, epoch=2), TrainPlan(4), 28),  # resumed with other batches
-        (Progress(step=40, epoch=4), TrainPlan(6), 60),  # a finished run with more epochs
-        (Progress(step=40, epoch=4), TrainPlan(2), 40),  # and with less
+        pytest.param(Progress(), TrainPlan(4), 40, id="at the start"),
+        pytest.param(Progress(step=23, epoch=2, epoch_step=3), TrainPlan(4), 40, id="in between"),
+        pytest.param(
+            Progress(step=23, epoch=2, epoch_step=3), TrainPlan(4, max_steps=30), 30, id="max_steps"
+        ),
+        pytest.param(Progress(step=8, epoch=2), TrainPlan(4), 28, id="resumed with other batches"),
+        pytest.param(Progress(step=40, epoch=4), TrainPlan(6), 60, id="more epochs"),
+        pytest.param(Progress(step=40, epoch=4), TrainPlan(2), 40, id="fewer epochs"),
     ],
 )
 def test_a_run_has_the_steps_it_has_taken_and_those_of_the_epochs_that_are_left(
@@ -426,7 +323,7 @@ EVERY = st.none() | st.integers(1, 9)
     st.integers(1, 40),
     st.sets(st.integers(0, 40)),
 )
-def test_between_two_steps_that_are_due_there_is_nothing_to_do(
+def test_next_due_finds_every_step_at_which_something_is_due(
     report, validate, save, epoch_steps, last_step, thaws
 ):
     plan = TrainPlan(9, report_every=report, validate_every=validate, save_every=save)

@@ -1,3 +1,5 @@
+"""Overflows, NaN and infinity: what is skipped, what ends a run, and what is never saved."""
+
 import math
 
 import pytest
@@ -5,49 +7,131 @@ import torch
 from torch import nn
 
 from framework.errors import DistributedError, NumericError
+from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
-from framework.train.metrics import PassPlace, Progress
+from framework.precision.amp import AMP
+from framework.train.metrics import PassPlace
 from framework.train.nonfinite import (
     all_finite,
     are_finite,
     finite_on_all_ranks,
     gone_wrong,
     infinite_buffers,
-    too_many,
 )
-from tests.fakes import CPU, Reads
+from tests.fakes import (
+    CPU,
+    FakeCheckpoints,
+    FakeSink,
+    MeanValue,
+    Reads,
+    make_data,
+    make_model,
+    make_trainer,
+)
+from tests.train.states import average, means, same, saved_at, weights
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["0.weight", "0.bias", "1.running_mean"])
-def test_one_weight_or_statistic_that_is_none_is_found(bad, name):
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    assert all_finite(model, {})
-    model.state_dict()[name].view(-1)[-1] = bad
-    assert not all_finite(model, {})
+class Spoiled:
+    """Classify, whose loss is multiplied by ``factor`` at ``steps``, which count from 1."""
+
+    def __init__(self, *steps, factor=math.nan):
+        self.steps = steps
+        self.factor = factor
+        self.calls = 0
+        self.inner = Classify("x", "y", 0.0)
+        self.better = self.inner.better
+
+    def __call__(self, model, batch):
+        self.calls += model.training
+        outcome = self.inner(model, batch)
+        if model.training and self.calls in self.steps:
+            outcome.loss = outcome.loss * self.factor
+        return outcome
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_of_any_precision(dtype):
-    assert are_finite([torch.full((3,), 100.0, dtype=dtype), torch.zeros(0, dtype=dtype)])
-    assert not are_finite([torch.ones(3, dtype=dtype), torch.full((3,), math.inf, dtype=dtype)])
+def spoiled(*steps, **parts):
+    return make_trainer(make_data(40), 4, objective=Spoiled(*steps), report_every=5, **parts)
 
 
-def test_of_nothing_all_is_finite():
-    assert are_finite([])
+# ---- skipped steps
 
 
-def test_the_device_is_read_once_for_all():
-    with Reads() as reads:
-        assert are_finite([torch.ones(3)] * 10)
-    assert reads.count == 1
+@pytest.mark.parametrize(("steps", "moves"), [(1, False), (2, True)])
+def test_an_overflow_of_half_precision_moves_nothing_and_the_next_step_does(steps, moves):
+    amp = AMP("fp16", device=CPU)
+    parts = {"precision": amp, "objective": Spoiled(1, factor=1e38), "ema": 0.5}
+    model = make_model(torch.float32)
+    trainer = make_trainer(make_data(8, torch.float32), model=model, max_steps=steps, **parts)
+    before = weights(trainer)
+    trainer.fit()
+    assert same(weights(trainer), before) is not moves
+    assert same(average(trainer), before) is not moves
+    assert trainer.progress.scheduled == steps - 1
+    assert amp.state_dict()["scale"] == 2.0**15
+
+
+def test_a_bad_step_that_is_skipped_changes_nothing():
+    sink, undisturbed = FakeSink(), make_trainer(make_data(40), 4, max_steps=3)
+    trainer = spoiled(4, skip_bad=True, max_steps=4, sinks=[sink])
+    for own in (trainer, undisturbed):
+        own.fit()
+    assert same(weights(trainer), weights(undisturbed))
+    assert sink.reports[0].skipped == 1
+    assert math.isfinite(sink.reports[0].means["loss"])
+
+
+def test_a_bad_step_that_was_skipped_does_not_come_back_with_a_state():
+    undisturbed, sink, checkpoints = FakeSink(), FakeSink(), FakeCheckpoints()
+    saving = {"checkpoints": checkpoints, "save_every": 1}
+    spoiled(4, skip_bad=True, sinks=[undisturbed], **saving).fit()
+    resumed = spoiled(skip_bad=True, sinks=[sink])
+    resumed.load_state_dict(saved_at(checkpoints, 4))
+    resumed.fit()
+    assert means(sink) == means(undisturbed)
+
+
+def test_statistics_that_a_bad_batch_has_changed_are_restored():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+    data = make_data(12)
+    data["x"][8:] = math.nan
+    trainer = make_trainer(data, 4, model=model, skip_bad=True)
+    trainer.fit()
+    assert trainer.progress.scheduled == 2
+    assert all(bool(torch.isfinite(buffer).all()) for buffer in model.buffers())
+
+
+# ---- errors that end a run
+
+
+def test_too_many_bad_steps_in_a_row_end_the_run():
+    what = r"N102\]: step 5: the gradients of 3 steps in a row were not finite"
+    with pytest.raises(NumericError, match=what):
+        spoiled(1, 3, 4, 5, skip_bad=True, max_missed=2).fit()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_the_run_with_its_step_records_and_rate(value):
+    data = {"value": torch.tensor([1.0, 1.0, value, 1.0]), "index": torch.arange(4)}
+    trainer = make_trainer(data, 1, objective=MeanValue(), report_every=2)
+    what = r"N101\]: step 3, records 2: the loss is (nan|inf) at learning rate 0\.1; "
+    with pytest.raises(NumericError, match=what):
+        trainer.fit()
+
+
+@pytest.mark.parametrize("bad", [4, 5])
+def test_a_poisoned_state_is_never_saved(bad):
+    checkpoints = FakeCheckpoints()
+    with pytest.raises(NumericError):
+        spoiled(bad, checkpoints=checkpoints, save_every=1).fit()
+    assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == list(range(1, bad))
 
 
 class Ranks:
     """Rank ``rank`` of ranks that met their first bad loss at ``steps``."""
 
-    def __init__(self, rank, *steps):
-        self.rank, self.steps = rank, steps
+    def __init__(self, rank, steps):
+        self.rank = rank
+        self.steps = steps
 
     def gather(self, values):
         return [torch.tensor([step]) for step in self.steps]
@@ -57,46 +141,48 @@ class Ranks:
     ("steps", "speaker"),
     [((math.inf, 7.0), 1), ((7.0, 7.0), 0), ((9.0, 7.0, 8.0), 1), ((math.inf, math.inf), 0)],
 )
-def test_one_rank_says_it_and_the_others_that_it_does(steps, speaker):
-    said = [
-        gone_wrong("the loss is nan", 10, None, Ranks(rank, *steps)) for rank in range(len(steps))
-    ]
-    assert [type(error) for error in said] == [
-        NumericError if rank == speaker else DistributedError for rank in range(len(steps))
-    ]
+def test_the_rank_that_met_the_first_bad_loss_names_it(steps, speaker):
+    ranks = [Ranks(rank, steps) for rank in range(len(steps))]
+    errors = [gone_wrong("the loss is nan", 10, PassPlace(7, None), rank) for rank in ranks]
+    kinds = [NumericError if rank == speaker else DistributedError for rank in range(len(steps))]
+    assert [type(error) for error in errors] == kinds
+    assert str(errors[speaker]).startswith("error[N101]: step 7: the loss is nan; ")
 
 
-def test_the_step_and_the_records_are_named():
-    bad = PassPlace(7, torch.tensor([3, 1]))
-    said = str(gone_wrong("the loss is nan", 10, bad, NoParallel(device=CPU)))
-    assert said.startswith("error[N101]: step 7, records 3, 1: the loss is nan; ")
-    assert str(gone_wrong("odd", 10, None, NoParallel(device=CPU))).startswith(
-        "error[N101]: step 10: odd; "
-    )
+# ---- what is looked at
 
 
-def test_how_many_steps_changed_nothing_is_said():
-    assert "error[N102]: step 8: the gradients of 3 steps" in str(
-        too_many(Progress(step=7, missed=3))
-    )
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["0.weight", "1.running_mean"])
+def test_one_bad_weight_or_statistic_is_found(bad, name):
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    assert all_finite(model, {})
+    model.state_dict()[name].view(-1)[-1] = bad
+    assert not all_finite(model, {})
 
 
-def test_what_is_infinite_by_design_is_left_out():
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_tensors_of_any_precision_are_looked_at_with_one_read(dtype):
+    with Reads() as reads:
+        assert are_finite([torch.full((3,), 100.0, dtype=dtype), torch.zeros(0, dtype=dtype)])
+    assert reads.count == 1
+    assert not are_finite([torch.ones(3, dtype=dtype), torch.full((3,), math.inf, dtype=dtype)])
+    assert are_finite([])
+
+
+def test_buffers_that_were_infinite_at_the_start_may_stay_so():
     model = nn.BatchNorm1d(2)
     model.register_buffer("mask", torch.tensor([0.0, -math.inf]))
-    but = infinite_buffers(model)
-    assert but == {"mask": False}
+    design = infinite_buffers(model)
+    assert design == {"mask": False}
+    assert all_finite(model, design)
     assert not all_finite(model, {})
-    assert all_finite(model, but)
-    model.mask.fill_(math.inf)
-    assert all_finite(model, but)
     model.mask[0] = math.nan
-    assert not all_finite(model, but)
-    assert infinite_buffers(model) == {"mask": True}
-    assert all_finite(model, {"mask": True})  # it was not set from the start
-    model.mask[0] = 0.0
+    assert not all_finite(model, design)
+    assert infinite_buffers(model) == {"mask": True}  # it was not set from the start
+    assert all_finite(model, {"mask": True})
     model.running_mean.fill_(math.nan)
-    assert not all_finite(model, but)
+    assert not all_finite(model, {"mask": True})
 
 
 @pytest.mark.parametrize("others", [0.0, 1.0])

@@ -1,9 +1,140 @@
+"""Parameters by their names and layers: patterns, blocks, groups of the optimizer, and rates."""
+
 import pytest
 import torch
 from torch import nn
 
 from framework.errors import ConfigError
-from framework.train.parameter_groups import check_options, optimizer_keys, parameter_groups
+from framework.model.resnet18 import ResNet18
+from framework.parallel.batch_norm import HostSyncBatchNorm
+from framework.parallel.exchange import Exchange
+from framework.train.lr_scaling import RULES, Scaling
+from framework.train.model_layers import (
+    ModelBlocks,
+    is_normalization,
+    keeps_statistics,
+)
+from framework.train.name_patterns import matching, what_model_has
+from framework.train.parameter_groups import check_options, parameter_groups
+
+# ---- names and patterns
+
+NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "number"),
+    [
+        ("head", 2),
+        ("head.bias", 1),
+        ("layers.1", 1),
+        ("*.norm?", 2),
+        ("*.bias", 3),
+        ("*", 5),
+        (["stem", "head"], 3),
+        ("hea", 0),
+        ("bias", 0),
+        ([], 0),
+    ],
+)
+def test_a_pattern_matches_a_parameter_or_a_module_around_it(pattern, number):
+    assert len(matching(pattern, NAMES)) == number
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("stme", "the model has stem, layers, head"),
+        ("layers.7", "the model has layers.0, layers.1"),
+        ("head.scale.x", "the model has head.weight, head.bias"),
+    ],
+)
+def test_a_message_names_what_is_near(pattern, words):
+    assert what_model_has(pattern, NAMES) == words
+
+
+# ---- layers of a model
+
+
+class ScaledNormLinear(nn.Linear):
+    """A layer with a matrix."""
+
+
+@pytest.mark.parametrize(
+    ("module", "normalizes", "keeps"),
+    [
+        pytest.param(nn.BatchNorm2d(2), True, True, id="batch norm"),
+        pytest.param(
+            HostSyncBatchNorm(nn.BatchNorm2d(2), Exchange()), True, True, id="synchronized"
+        ),
+        pytest.param(nn.BatchNorm2d(2, track_running_stats=False), True, False, id="no statistics"),
+        pytest.param(nn.BatchNorm2d(2, affine=False), True, True, id="no parameters"),
+        pytest.param(nn.LayerNorm(2), True, False, id="layer norm"),
+        pytest.param(ScaledNormLinear(2, 2), False, False, id="another layer of such a name"),
+    ],
+)
+def test_modules_that_normalize_are_known(module, normalizes, keeps):
+    assert (is_normalization(module), keeps_statistics(module)) == (normalizes, keeps)
+
+
+class Transformer(nn.Module):
+    """As in other libraries: an encoder with a list of layers, beside parameters of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(2))
+        self.patches = nn.Linear(2, 2)
+        layer = nn.TransformerEncoderLayer(2, 1, 4, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3, nn.LayerNorm(2), enable_nested_tensor=False)
+        self.pool = nn.Identity()
+        self.head = nn.Linear(2, 1)
+
+
+class Inverted(nn.Module):
+    """A block with sequences of layers inside."""
+
+    def __init__(self):
+        super().__init__()
+        first, second = (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2))
+        self.inside = nn.Sequential(first, second)
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        pytest.param(
+            Transformer,
+            ["patches", *(f"encoder.layers.{number}" for number in range(3)), "head"],
+            id="transformer",
+        ),
+        pytest.param(
+            lambda: ResNet18(3, 10, "small"),
+            [*(f"features.{number}" for number in range(9)), "head"],
+            id="ResNet",
+        ),
+        pytest.param(
+            lambda: nn.Sequential(Inverted(), Inverted(), nn.Linear(2, 1)),
+            ["0", "1", "2"],
+            id="blocks with sequences",
+        ),
+        pytest.param(lambda: nn.Linear(2, 2), [], id="one layer"),
+    ],
+)
+def test_every_parameter_has_a_block_in_the_order_of_the_model(make, names):
+    model = make()
+    blocks = ModelBlocks(model)
+    assert blocks.names == names
+    assert blocks.number_of.keys() == dict(model.named_parameters()).keys()
+    assert set(blocks.number_of.values()) == set(range(blocks.depth))
+
+
+def test_a_norm_belongs_to_the_block_before_and_a_token_to_the_one_after():
+    numbers = ModelBlocks(Transformer()).number_of
+    assert numbers["token"] == numbers["patches.weight"] == 0
+    assert numbers["encoder.norm.weight"] == numbers["encoder.layers.2.norm1.weight"] == 3
+
+
+# ---- groups of the optimizer
 
 
 def small_model():
@@ -14,12 +145,7 @@ def grouped(groups=None, lr=0.5, model=None, **block):
     return parameter_groups(model or small_model(), {"groups": groups, "lr": lr, **block})
 
 
-def test_the_optimizer_gets_its_own_keys():
-    block = {"_target_": "x", "lr": 0.1, "scaling": "none", "reference_batch_size": 1, "groups": {}}
-    assert optimizer_keys(block) == {"_target_": "x", "lr": 0.1}
-
-
-def test_the_parameters_of_no_group_come_first():
+def test_parameters_of_no_group_come_first():
     first, second = grouped({"norm": {"match": "1.*", "weight_decay": 0}})
     assert [weight.shape for weight in first["params"]] == [(2, 2), (2,)]
     assert second.keys() == {"params", "name", "weight_decay"}
@@ -31,67 +157,25 @@ def test_a_group_has_its_factor_of_the_rate_and_its_end():
     assert (biases["lr"], biases["until"], len(biases["params"])) == (32, 0.3, 2)
 
 
-def test_groups_may_have_all_parameters():
-    groups = grouped({"linear": {"match": "0.*"}, "norm": {"match": "1.*"}})
-    assert [len(group["params"]) for group in groups] == [2, 2]
-
-
-@pytest.mark.parametrize(
-    ("groups", "lr", "words"),
-    [
-        ({"a": {"match": "norm*"}}, 0.5, r"optim.groups.a.match = norm\*: matches no parameter"),
-        (
-            {"a": {"match": "*.bias"}, "b": {"match": "1.*"}},
-            0.5,
-            "groups.b.* matches 1.bias, which another group has",
-        ),
-        ({"a": {"match": "*", "lr_factor": 2}}, None, "optim.lr, which is not set"),
-    ],
-)
-def test_what_names_no_parameters_of_its_own_is_refused(groups, lr, words):
-    with pytest.raises(ConfigError, match=f"C147.*{words}"):
-        grouped(groups, lr)
-
-
 def test_groups_may_be_a_list_with_rates_of_their_own():
-    others, first, second = grouped(
-        [{"match": "0", "lr": 3.0}, {"match": ["1.bias"], "lr_factor": 2}]
-    )
-    assert ([len(group["params"]) for group in (others, first, second)]) == [1, 2, 1]
-    assert "lr" not in others
-    assert (first["lr"], second["lr"]) == (3.0, 1.0)
-    assert [group["name"] for group in (others, first, second)] == ["others", "0", "1"]
-
-
-class Foreign(nn.Module):
-    """A normalization of another library, and a layer whose name only sounds like one."""
-
-    class ScaleNorm(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(2))
-
-    class NormedLinear(nn.Linear):
-        pass
-
-    def __init__(self):
-        super().__init__()
-        self.norm = self.ScaleNorm()
-        self.layer = self.NormedLinear(2, 2)
+    groups = grouped([{"match": "0", "lr": 3.0}, {"match": ["1.bias"], "lr_factor": 2}])
+    others, first, second = groups
+    assert [len(group["params"]) for group in groups] == [1, 2, 1]
+    assert [group["name"] for group in groups] == ["others", "0", "1"]
+    assert ("lr" in others, first["lr"], second["lr"]) == (False, 3.0, 1.0)
 
 
 @pytest.mark.parametrize(
     ("model", "entries", "free"),
     [
-        (small_model(), ["norm"], ["1.weight", "1.bias"]),
-        (small_model(), ["bias"], ["0.bias", "1.bias"]),
-        (small_model(), ["norm", "bias"], ["0.bias", "1.weight", "1.bias"]),
-        (small_model(), ["0", "1.w*"], ["0.weight", "0.bias", "1.weight"]),
-        (nn.Sequential(nn.GroupNorm(1, 2), nn.Linear(2, 2)), ["norm"], ["0.weight", "0.bias"]),
-        (Foreign(), ["norm"], ["norm.scale"]),
+        pytest.param(small_model(), ["norm"], ["1.weight", "1.bias"], id="norm"),
+        pytest.param(small_model(), ["bias"], ["0.bias", "1.bias"], id="bias"),
+        pytest.param(
+            small_model(), ["0", "1.w*"], ["0.weight", "0.bias", "1.weight"], id="patterns"
+        ),
     ],
 )
-def test_what_is_named_has_no_weight_decay(model, entries, free):
+def test_parameters_that_are_named_have_no_weight_decay(model, entries, free):
     decayed, own = grouped(model=model, no_decay=entries)
     names = {id(weight): name for name, weight in model.named_parameters()}
     assert [names[id(weight)] for weight in own["params"]] == free
@@ -101,12 +185,11 @@ def test_what_is_named_has_no_weight_decay(model, entries, free):
 
 def test_a_group_is_cut_by_weight_decay():
     groups = grouped([{"match": "1", "lr": 1.0, "weight_decay": 0.5}], no_decay=["bias"])
-    assert [group.get("weight_decay") for group in groups] == [None, 0.0, 0.5, 0.0]
-    assert [group["name"] for group in groups] == [
-        "others",
-        "others, no decay",
-        "1",
-        "1, no decay",
+    assert [(group["name"], group.get("weight_decay")) for group in groups] == [
+        ("others", None),
+        ("others, no decay", 0.0),
+        ("1", 0.5),
+        ("1, no decay", 0.0),
     ]
 
 
@@ -118,38 +201,54 @@ def deep_model():
 
 def test_the_rate_falls_from_block_to_block():
     groups = grouped(model=deep_model(), layer_decay=0.5)
-    assert [(group["lr"], len(group["params"])) for group in groups] == [
-        (0.125, 4),
-        (0.25, 4),
-        (0.5, 2),
-    ]
+    rates = [(group["lr"], len(group["params"])) for group in groups]
+    assert rates == [(0.125, 4), (0.25, 4), (0.5, 2)]
 
 
 def test_a_rate_that_was_typed_does_not_fall_but_a_factor_does():
     typed = [{"match": "0", "lr": 3.0}, {"match": "2", "lr_factor": 10}]
     groups = grouped(typed, model=deep_model(), layer_decay=0.5)
     rates = {group["name"]: group["lr"] for group in groups}
-    assert rates == {
-        "others, block 0": 0.125,
-        "others, block 2": 0.5,
-        "0": 3.0,
-        "2, block 1": 2.5,
-    }
+    assert rates == {"others, block 0": 0.125, "others, block 2": 0.5, "0": 3.0, "2, block 1": 2.5}
+
+
+NO_BIAS = nn.Linear(2, 2, bias=False)
 
 
 @pytest.mark.parametrize(
     ("block", "words"),
     [
         (
+            {"groups": {"a": {"match": "norm*"}}},
+            r"C147.*optim.groups.a.match = norm\*: matches no parameter",
+        ),
+        (
+            {"groups": {"a": {"match": "*.bias"}, "b": {"match": "1.*"}}},
+            "C147.*groups.b.* matches 1.bias, which another group has",
+        ),
+        (
+            {"groups": {"a": {"match": "*", "lr_factor": 2}}, "lr": None},
+            "C147.*optim.lr, which is not set",
+        ),
+        (
             {"no_decay": ["bais"]},
             r"C310.*no_decay = \[bais\]: 'bais' matches no parameter; .* 0, 1",
         ),
         ({"no_decay": ["norm"], "model": nn.Linear(2, 2)}, "C310.*normalization.*has weight, bias"),
-        ({"no_decay": ["bias"], "model": nn.Linear(2, 2, bias=False)}, "C310.*ends in bias"),
+        ({"no_decay": ["bias"], "model": NO_BIAS}, "C310.*ends in bias"),
         ({"layer_decay": 0.5, "lr": None}, "C311.*optim.lr, which is not set"),
     ],
+    ids=[
+        "no match",
+        "shared",
+        "factor of no rate",
+        "typo",
+        "no norm",
+        "no bias",
+        "decay of no rate",
+    ],
 )
-def test_what_cannot_be_is_refused(block, words):
+def test_groups_without_parameters_or_rates_of_their_own_are_refused(block, words):
     with pytest.raises(ConfigError, match=words):
         grouped(**block)
 
@@ -162,3 +261,35 @@ def test_an_option_that_torch_would_ignore_is_refused():
         check_options(optimizer, {"groups": {"a": {"match": "*", "beta": 1}}})
     with pytest.raises(ConfigError, match=r"C310.*Rprop has no weight decay"):
         check_options(torch.optim.Rprop(small_model().parameters()), {"no_decay": ["bias"]})
+
+
+# ---- rates of another batch size
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor"),
+    [("none", 1), ("linear", 8), ("sqrt", 8**0.5), ("cube_root_squared", 4)],
+    ids=RULES,
+)
+def test_the_rate_grows_by_a_power_of_the_ratio_of_batch_sizes(rule, factor):
+    assert Scaling(rule, 32, 256).factor == pytest.approx(factor)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_same_batch_size_changes_no_bit(rule):
+    assert 0.1 * Scaling(rule, 64, 64).factor == 0.1
+
+
+@pytest.mark.parametrize(
+    ("scaling", "given", "steps"),
+    [
+        (Scaling("linear", 32, 256), 80, 10),
+        (Scaling("linear", 256, 32), 10, 80),
+        (Scaling("none", 32, 256), 80, 80),
+        (Scaling("sqrt", 1, 1000), 3, 1),
+        (Scaling("sqrt", 1, 1000), 0, 0),
+    ],
+    ids=["larger", "smaller", "none", "at least one", "no warm-up"],
+)
+def test_a_warm_up_covers_as_many_records(scaling, given, steps):
+    assert scaling.steps(given) == steps

@@ -1,10 +1,13 @@
+"""One optimizer step: its passes, rates and buffers, and the average of the weights."""
+
+import copy
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from framework.errors import NumericError
 from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
@@ -15,23 +18,17 @@ from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.step import Passes, Stepper, drop_gradients
 from tests.fakes import CPU, FakeClock, SkippingPrecision, make_data, make_model
+from tests.train.states import same
 
 
 def make(precision=None, average=None, lr=0.1, first=nn.Linear, **plan):
     torch.manual_seed(0)
     model = nn.Sequential(first(2, 2), nn.BatchNorm1d(2))
-    optimizer = torch.optim.SGD(
-        [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 10 * lr}], lr=lr
-    )
+    groups = [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 10 * lr}]
+    optimizer = torch.optim.SGD(groups, lr=lr)
     average = None if average is None else Average(model, average)
-    return Stepper(
-        TrainPlan(1, **plan),
-        model,
-        optimizer,
-        Cosine(0.0, 0.0),
-        precision or FP32(False, device=CPU),
-        average,
-    )
+    precision = precision or FP32(False, device=CPU)
+    return Stepper(TrainPlan(1, **plan), model, optimizer, Cosine(0.0, 0.0), precision, average)
 
 
 def learn(stepper, progress, value=1.0, count=3):
@@ -40,9 +37,27 @@ def learn(stepper, progress, value=1.0, count=3):
     progress.step += 1
 
 
+def state_of(stepper):
+    return copy.deepcopy([stepper.model.state_dict(), stepper.weights()])
+
+
+def test_gradients_of_passes_add_up_by_their_weights():
+    model, data, clock = make_model(), make_data(6), FakeClock()
+    parts = NoParallel(device=CPU), FP32(tf32=False, device=CPU), clock.mark
+    passes = Passes(model, Classify("x", "y", 0.0), *parts)
+    whole = torch.autograd.grad(passes.objective(model, data).loss, list(model.parameters()))
+    for part, last in ((slice(0, 2), False), (slice(2, 6), True)):
+        count = part.stop - part.start
+        batch = {name: tensor[part] for name, tensor in data.items()}
+        assert passes(batch, count / 6, last).count == count
+    for parameter, gradient in zip(model.parameters(), whole, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+    assert clock.marks == ["forward", "backward"] * 2
+
+
 def test_gradients_are_dropped_after_a_step():
-    stepper, progress = make(), Progress()
-    learn(stepper, progress)
+    stepper = make()
+    learn(stepper, Progress())
     assert [parameter.grad for parameter in stepper.model.parameters()] == [None] * 4
 
 
@@ -59,9 +74,11 @@ def test_an_optimizer_may_drop_gradients_in_its_own_way():
     assert parameter.grad is not None
 
 
+# ---- rates
+
+
 def test_every_group_follows_the_schedule_from_its_own_rate():
-    stepper, progress = make(), Progress()
-    rates = []
+    stepper, progress, rates = make(), Progress(), []
     for _ in range(3):
         learn(stepper, progress)
         rates.append([group["lr"] for group in stepper.optimizer.param_groups])
@@ -86,78 +103,72 @@ def test_a_group_stops_after_its_share_of_the_steps():
     assert groups[0]["lr"] > 0
 
 
-def test_lookahead_moves_the_weights_and_what_a_skipped_step_puts_back():
-    stepper = make(skip_bad=True)
-    average = Average(stepper.model, 0.5, every=2, lookahead=True)
-    stepper, progress = replace(stepper, average=average), Progress()
-    for _ in range(2):
-        learn(stepper, progress)
-    state = {name: value.clone() for name, value in stepper.model.state_dict().items()}
-    assert all(torch.equal(state[name], own) for name, own in average.state_dict().items())
-    learn(stepper, progress, float("nan"))
-    assert progress.missed == 1
-    assert all(torch.equal(state[name], own) for name, own in stepper.model.state_dict().items())
-
-
-def test_gradients_are_gone_after_the_step():
-    stepper = make()
-    learn(stepper, Progress())
-    assert all(parameter.grad is None for parameter in stepper.model.parameters())
-
-
-def test_a_step_that_was_left_out_is_counted_and_takes_no_place_in_the_schedule():
+def test_a_skipped_step_is_counted_and_takes_no_place_in_the_schedule():
     stepper, progress = make(SkippingPrecision(0, 1)), Progress()
     for _ in range(3):
         learn(stepper, progress)
     assert (progress.scheduled, progress.missed, stepper.rate) == (1, 0, 0.1)
 
 
-def test_too_many_in_a_row_are_an_error():
-    stepper, progress = make(SkippingPrecision(1, 2, 3), max_missed=2), Progress()
-    for _ in range(3):
+class OfRankZero:
+    """Two ranks, of which the first one has another value."""
+
+    def gather(self, values):
+        return [torch.full_like(values, 7.0), values]
+
+
+def test_a_schedule_follows_the_validation_of_rank_0():
+    plateau = Plateau("loss", "min", 0.5, 0, 0.0)
+    stepper = replace(make(), schedule=plateau)
+    stepper.follow({"loss": 1.0}, OfRankZero())
+    assert plateau.state_dict()["best"] == 7.0
+    assert stepper.rate_changes == 0
+    stepper.follow({"loss": 1.0}, OfRankZero())
+    assert stepper.rate_changes == 1
+    assert stepper.state_dict()["schedule"] == plateau.state_dict()
+    stepper.forget_best()
+    assert plateau.state_dict()["best"] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("per", "expected"), [("step", [0.1, 0.05, 0.025]), ("epoch", [0.1, 0.1, 0.05])]
+)
+def test_a_scheduler_of_torch_sets_rates_by_step_or_by_epoch(per, expected):
+    stepper = make()
+    halving = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)  # noqa: E731
+    setter = TorchSchedule(halving, stepper.optimizer, per, "StepLR")
+    stepper, progress, rates = replace(stepper, setter=setter), Progress(), []
+    for number in range(3):
+        progress.epoch = number // 2
         learn(stepper, progress)
-    with pytest.raises(NumericError, match="N102"):
-        learn(stepper, progress)
+        rates.append(stepper.rate)
+    assert rates == expected
+    assert stepper.state_dict()["schedule"] == setter.state_dict()
 
 
-def test_the_average_is_evaluated_and_kept_if_there_is_one():
-    plain, stepper = make(), make(average=0.5)
-    for each in (plain, stepper):
-        learn(each, Progress())
-    assert plain.weights().keys() == stepper.weights().keys()
-    assert torch.equal(plain.weights()["0.weight"], plain.model[0].weight)
-    assert not torch.equal(stepper.weights()["1.bias"], stepper.model[1].bias)
-    kept = stepper.weights()["1.bias"].clone()
-    with stepper.averaged(), plain.averaged():
-        assert torch.equal(stepper.model[1].bias, kept)
-
-
-def test_a_state_comes_back():
-    first, second, progress = make(average=0.5), make(average=0.5), Progress()
-    learn(first, progress)
-    second.load_state_dict(first.state_dict())
-    restored, expected = second.state_dict(), first.state_dict()
-    assert all(
-        torch.equal(restored[part][name], value)
-        for part in ("model", "average")
-        for name, value in expected[part].items()
-    )
+# ---- buffers and averages
 
 
 def test_bad_gradients_leave_weights_average_and_statistics_as_they_were():
     stepper, progress = make(average=0.5, skip_bad=True), Progress()
     learn(stepper, progress)
-    before = [
-        value.clone()
-        for part in (stepper.model.state_dict(), stepper.weights())
-        for value in part.values()
-    ]
-    learn(stepper, progress, value=float("nan"))
-    after = [
-        value for part in (stepper.model.state_dict(), stepper.weights()) for value in part.values()
-    ]
-    assert all(map(torch.equal, after, before))
+    before = state_of(stepper)
+    learn(stepper, progress, value=math.nan)
+    assert same(state_of(stepper), before)
     assert (progress.scheduled, progress.missed) == (1, 1)
+
+
+def test_a_skipped_step_restores_the_weights_of_an_average_that_looks_ahead():
+    stepper = make(skip_bad=True)
+    average = Average(stepper.model, 0.5, every=2, lookahead=True)
+    stepper, progress = replace(stepper, average=average), Progress()
+    for _ in range(2):
+        learn(stepper, progress)
+    before = state_of(stepper)
+    assert same(*before)
+    learn(stepper, progress, math.nan)
+    assert progress.missed == 1
+    assert same(state_of(stepper), before)
 
 
 class Remembering(nn.Linear):
@@ -174,65 +185,118 @@ class Remembering(nn.Linear):
 
 def test_buffers_may_come_late_and_change_their_shape():
     stepper, progress = make(skip_bad=True, first=Remembering), Progress()
-    for count, value in ((4, 1.0), (2, 1.0), (2, float("nan"))):
+    for count, value in ((4, 1.0), (2, 1.0), (2, math.nan)):
         learn(stepper, progress, value=value, count=count)
     first = stepper.model[0]
     assert (progress.missed, float(first.calls), len(first.newest)) == (1, 2.0, 2)
 
 
-def test_gradients_of_passes_add_up_by_their_weights():
-    model, data, clock = make_model(), make_data(6), FakeClock()
-    passes = Passes(
-        model,
-        Classify("x", "y", 0.0),
-        NoParallel(device=CPU),
-        FP32(tf32=False, device=CPU),
-        clock.mark,
-    )
-    whole = torch.autograd.grad(passes.objective(model, data).loss, list(model.parameters()))
-    for part, last in ((slice(0, 2), False), (slice(2, 6), True)):
-        count = part.stop - part.start
-        outcome = passes({name: tensor[part] for name, tensor in data.items()}, count / 6, last)
-        assert outcome.count == count
-    for parameter, gradient in zip(model.parameters(), whole, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient)
-    assert clock.marks == ["forward", "backward"] * 2
+# ---- the average of the weights
 
 
-class OfRankZero:
-    """Ranks of which the first one has found something else."""
-
-    def gather(self, values):
-        return [torch.full_like(values, 7.0), values]
-
-
-def test_a_schedule_follows_what_rank_0_has_found():
-    stepper = make()
-    plateau = Plateau("loss", "min", 0.5, 0, 0.0)
-    stepper = replace(stepper, schedule=plateau)
-    stepper.follow({"loss": 1.0}, OfRankZero())
-    assert plateau.state_dict()["best"] == 7.0
-    assert stepper.rate_changes == 0
-    stepper.follow({"loss": 1.0}, OfRankZero())
-    assert stepper.rate_changes == 1
-    assert stepper.state_dict()["schedule"] == plateau.state_dict()
-    stepper.forget_best()
-    assert plateau.state_dict()["best"] == float("inf")
+def one_weight(value=0.0):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
 
 
-def test_a_scheduler_of_torch_sets_rates_by_step_or_by_epoch():
-    for per, expected in (("step", [0.1, 0.05, 0.025]), ("epoch", [0.1, 0.1, 0.05])):
-        stepper = make()
-        setter = TorchSchedule(
-            lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
-            stepper.optimizer,
-            per,
-            "StepLR",
-        )
-        stepper, progress, rates = replace(stepper, setter=setter), Progress(), []
-        for number in range(3):
-            progress.epoch = number // 2
-            learn(stepper, progress)
-            rates.append(stepper.rate)
-        assert rates == expected
-        assert stepper.state_dict()["schedule"] == setter.state_dict()
+def with_statistics():
+    """Return a model with batch norm that has seen some records."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    model(torch.randn(8, 3))
+    return model
+
+
+def shift(model, by):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(by)
+
+
+def test_an_update_keeps_the_decay_s_share_of_the_old_average_and_leaves_the_model_alone():
+    model = one_weight(8.0)
+    average = Average(model, 0.75)
+    shift(model, 4.0)
+    average.update()
+    assert average.state_dict()["weight"].item() == 9.0
+    assert model.weight.item() == 12.0
+
+
+def test_buffers_are_copied():
+    model = with_statistics()
+    average = Average(model, 0.9)
+    model(torch.randn(8, 3))
+    average.update()
+    model(torch.randn(8, 3))
+    assert int(average.state_dict()["1.num_batches_tracked"]) == 2
+    assert int(model[1].num_batches_tracked) == 3
+
+
+def test_inside_applied_the_model_has_the_average_and_then_its_own_again():
+    model = with_statistics()
+    average = Average(model, 0.5)
+    shift(model, 2.0)
+    own, kept = copy.deepcopy(model.state_dict()), copy.deepcopy(average.state_dict())
+    with average.applied():
+        assert same(dict(model.state_dict()), dict(kept))
+    assert same(dict(model.state_dict()), dict(own))
+    assert same(dict(average.state_dict()), dict(kept))
+
+
+def test_an_average_comes_back_from_a_state_with_the_model_s_names():
+    model = with_statistics()
+    average, other = Average(model, 0.9), Average(with_statistics(), 0.9)
+    shift(model, 1.0)
+    average.update()
+    other.load_state_dict(average.state_dict())
+    assert list(average.state_dict()) == list(model.state_dict())
+    assert same(dict(other.state_dict()), dict(average.state_dict()))
+
+
+def test_lookahead_equals_a_sequence_by_hand():
+    """Each second step keeps 0.5**2 of the average, and copies it into the weights."""
+    model = one_weight(8.0)
+    average = Average(model, 0.5, every=2, lookahead=True)
+    seen = []
+    for step in range(1, 5):
+        shift(model, 4.0)
+        average.update_after(step, 4)
+        seen.append((model.weight.item(), average.state_dict()["weight"].item()))
+    # 16 and 8 make 0.75 * 16 + 0.25 * 8 = 14; 22 and 14 make 20
+    assert seen == [(12.0, 8.0), (14.0, 14.0), (18.0, 14.0), (20.0, 20.0)]
+
+
+def test_a_ramp_follows_the_weights_at_first():
+    """What an update keeps is 0.5 * (step / 4)**3, as published with 0.95**5."""
+    model = one_weight()
+    average = Average(model, 0.5, ramp=3.0)
+    expected = 0.0
+    for step in range(1, 5):
+        shift(model, 1.0)
+        average.update_after(step, 4)
+        kept = 0.5 * (step / 4) ** 3
+        expected = kept * expected + (1 - kept) * step
+        assert average.state_dict()["weight"].item() == pytest.approx(expected)
+    assert model.weight.item() == 4.0
+
+
+def test_lookahead_averages_statistics_too_and_copies_counts():
+    torch.manual_seed(0)
+    model = nn.BatchNorm1d(4)
+    average = Average(model, 0.5, lookahead=True)
+    model(torch.randn(8, 4))
+    mean = model.running_mean.clone()
+    average.update()
+    torch.testing.assert_close(model.running_mean, mean / 2)
+    torch.testing.assert_close(average.state_dict()["running_mean"], mean / 2)
+    assert int(average.state_dict()["num_batches_tracked"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "constant"),
+    [({}, True), ({"lookahead": True}, True), ({"every": 2}, False), ({"ramp": 1.0}, False)],
+    ids=["plain", "lookahead", "every", "ramp"],
+)
+def test_an_average_says_whether_a_graph_can_repeat_its_update(words, constant):
+    assert Average(one_weight(), 0.5, **words).is_constant == constant

@@ -55,19 +55,17 @@ def test_a_trial_gives_the_numbers_and_leaves_nothing_behind():
     assert metrics.results()["confusion"].sum() == 4
 
 
-def test_predictions_that_do_not_fit_are_refused_by_name():
-    with pytest.raises(ConfigError, match=r"C332\]: metrics\.f1: does not fit"):
-        made(f1=MulticlassF1Score(5)).tried((torch.rand(4, 3), torch.zeros(4, dtype=torch.long)))
-
-
-def test_an_objective_that_predicts_nothing_is_refused():
-    with pytest.raises(ConfigError, match=r"C332\]: metrics = f1: the objective predicts nothing"):
-        made(f1=MulticlassF1Score(3)).tried(None)
-
-
-def test_a_result_that_is_neither_number_nor_array_is_refused():
-    with pytest.raises(ConfigError, match=r"C332\]: metrics\.roc: is a tuple"):
-        made(roc=MulticlassROC(3)).tried(predictions())
+@pytest.mark.parametrize(
+    ("metric", "given", "words"),
+    [
+        pytest.param(MulticlassF1Score(5), predictions(4), r"\.x: does not fit", id="more classes"),
+        pytest.param(MulticlassF1Score(3), None, " = x: the objective predicts nothing", id="none"),
+        pytest.param(MulticlassROC(3), predictions(), r"\.x: is a tuple", id="a tuple as result"),
+    ],
+)
+def test_a_metric_that_does_not_fit_is_refused_by_name(metric, given, words):
+    with pytest.raises(ConfigError, match=rf"C332\]: metrics{words}"):
+        made(x=metric).tried(given)
 
 
 def test_only_metrics_are_metrics():
@@ -117,13 +115,11 @@ def test_a_metric_says_its_direction_if_it_has_one():
     assert metrics.higher_is_better("other") is None
 
 
-@pytest.mark.parametrize(
-    "state", [torch.tensor(3), torch.ones(2, 3, dtype=torch.bfloat16), torch.zeros(0, 4)]
-)
-def test_a_tensor_is_gathered_as_it_is(state):
-    (alone,) = gathered(state, ONE)
-    assert (alone.dtype, alone.shape) == (state.dtype, state.shape)
-    assert torch.equal(alone, state)
+def test_a_tensor_is_gathered_as_it_is():
+    for state in (torch.tensor(3), torch.ones(2, 3, dtype=torch.bfloat16), torch.zeros(0, 4)):
+        (alone,) = gathered(state, ONE)
+        assert (alone.dtype, alone.shape) == (state.dtype, state.shape)
+        assert torch.equal(alone, state)
 
 
 def test_an_empty_tensor_takes_the_type_of_the_others():

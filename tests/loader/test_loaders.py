@@ -1,0 +1,221 @@
+"""Loaders on the host: what each does beyond the contract, and the queue between two threads."""
+
+import threading
+from contextlib import closing
+
+import pytest
+import torch
+
+from framework.contracts.data import MicroBatch
+from framework.contracts.loader import LoaderContext
+from framework.loader.plain import PlainLoader
+from framework.loader.prefetch import PrefetchLoader
+from framework.loader.queue import Ahead, Occupancy
+from framework.loader.stream import StreamLoader
+from framework.measure.clock import HostClock
+from tests.contract.cases import make_source
+
+CPU = torch.device("cpu")
+
+
+def context_of(source, augment=lambda batch, _: batch):
+    return LoaderContext(source, CPU, augment, HostClock())
+
+
+def wait_until(condition):
+    while not condition():
+        threading.Event().wait(0.001)
+
+
+class Watched:
+    """A real source that notes which threads made its batches."""
+
+    def __init__(self, count):
+        self.source = make_source("hdf5", count)
+        self.order = self.source.order
+        self.stages = self.source.stages
+        self.close = self.source.close
+        self.made = []
+
+    def batches(self, epoch, start=0):
+        for micro in self.source.batches(epoch, start):
+            self.made.append(threading.current_thread().name)
+            yield MicroBatch(*micro)
+
+
+@pytest.fixture
+def watched():
+    source = Watched(80)
+    yield source
+    source.close()
+
+
+# ---- loaders
+
+
+def test_plain_does_everything_in_the_caller_s_thread_and_has_no_queue():
+    threads = []
+
+    def augment(batch, epoch):
+        threads.append((threading.get_ident(), threading.active_count()))
+        return batch
+
+    here = threading.get_ident(), threading.active_count()
+    loader = PlainLoader(True, context=context_of(make_source("hdf5", 10), augment))
+    batches = [micro.batch for micro in loader.epoch(0)]
+    assert threads == [here] * 3
+    assert not any(tensor.is_pinned() for batch in batches for tensor in batch.values())
+    assert loader.stats()[1:3] == (None, 0)
+    loader.close()
+    assert loader.context.source.store._mapped is None
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_prefetch_makes_batches_in_another_thread_and_not_more_than_its_depth(watched, depth):
+    loader = PrefetchLoader(depth, True, context=context_of(watched))
+    assert watched.made == []
+    for step, micro in enumerate(loader.epoch(0)):
+        if step < 19:  # the next one is made meanwhile
+            wait_until(lambda least=step + 2: len(watched.made) >= least)
+        assert len(watched.made) <= step + 1 + depth + 1  # taken, queued, in hand
+        assert not any(tensor.is_pinned() for tensor in micro.batch.values())
+    assert set(watched.made) == {"paceline-prefetch"}
+
+
+def test_stats_tell_how_many_batches_were_ready(watched):
+    loader = PrefetchLoader(3, True, context=context_of(watched))
+    batches = loader.epoch(0)
+    next(batches)  # starts the thread
+    loader.stats()
+    for taken in range(1, 5):
+        # three are in the queue, and one in the thread's hand
+        wait_until(lambda least=taken + 4: len(watched.made) >= least)
+        next(batches)
+    stages_s, ready, depth, _ = loader.stats()
+    assert (set(stages_s), ready, depth) == ({"read"}, 3.0, 3)
+    assert loader.stats().ready is None
+    batches.close()
+
+
+def test_stream_copies_in_line_where_there_are_no_streams_and_says_so():
+    loader = StreamLoader(2, 2, context=context_of(make_source("hdf5", 10)))
+    assert loader.notes == ("loader=stream: cpu has no streams; the copy runs in line",)
+    assert loader.stream is None
+    loader.close()
+
+
+# ---- the queue
+
+
+def ahead_of(produce, depth=2, occupancy=None):
+    return closing(Ahead(produce, depth, occupancy or Occupancy()))
+
+
+def fails(*_):
+    raise OSError("libgomp.so.1 (deleted)")
+
+
+def broken(good, error):
+    yield from range(good)
+    raise error
+
+
+@pytest.mark.parametrize(("count", "depth"), [(0, 1), (1, 2), (25, 1), (25, 10)])
+def test_items_come_in_the_order_they_were_made(count, depth):
+    with ahead_of(iter(range(count)), depth) as ahead:
+        assert list(ahead) == list(range(count))
+
+
+def test_an_item_is_ready_once_the_producer_has_made_it():
+    may_produce = threading.Event()
+
+    def produce():
+        may_produce.wait()
+        yield 1
+
+    with ahead_of(produce()) as ahead:
+        assert not ahead.is_ready
+        may_produce.set()
+        assert next(iter(ahead)) == 1
+        wait_until(lambda: ahead.is_ready)  # the end
+
+
+@pytest.mark.parametrize("good", [0, 5])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_any_error_is_raised_where_its_item_would_have_come(good, error):
+    with ahead_of(broken(good, error)) as ahead:
+        items = iter(ahead)
+        assert [next(items) for _ in range(good)] == list(range(good))
+        with pytest.raises(error):
+            next(items)
+
+
+def test_a_thread_that_cannot_begin_raises_where_items_are_awaited(monkeypatch):
+    monkeypatch.setattr("framework.loader.queue.limit_threads", fails)
+    with ahead_of(iter(range(3))) as ahead, pytest.raises(OSError, match="deleted"):
+        list(ahead)
+
+
+def test_a_producer_that_cannot_be_closed_raises_where_items_are_awaited():
+    def produce():
+        try:
+            yield 1
+        finally:
+            fails()
+
+    with ahead_of(produce()) as ahead, pytest.raises(OSError, match="deleted"):
+        list(ahead)
+
+
+@pytest.mark.parametrize("taken", [0, 5])
+def test_an_early_close_ends_the_thread_and_closes_the_producer_in_it(taken):
+    produced, closed = [], []
+
+    def produce():
+        try:
+            for number in range(10**9):
+                produced.append(number)
+                yield number
+        finally:
+            closed.append(threading.current_thread().name)
+
+    ahead = Ahead(produce(), 2, Occupancy())
+    items = iter(ahead)
+    assert [next(items) for _ in range(taken)] == list(range(taken))
+    wait_until(lambda: produced)  # a generator that never started has nothing to close
+    ahead.close()
+    ahead.close()
+    assert closed == ["paceline-prefetch"]
+    assert "paceline-prefetch" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_occupancy_is_the_mean_since_it_was_taken():
+    occupancy = Occupancy()
+    for num_ready in (0, 1, 5):
+        occupancy.count(num_ready)
+    assert occupancy.take() == 2.0
+    occupancy.count(3)
+    assert (occupancy.take(), occupancy.take()) == (3.0, None)
+
+
+def test_an_empty_queue_has_none_ready():
+    asked, occupancy = threading.Semaphore(0), Occupancy()
+
+    def produce():
+        for number in range(5):
+            asked.acquire()
+            yield number
+
+    with ahead_of(produce(), occupancy=occupancy) as ahead:
+        get = ahead._queue.get
+        ahead._queue.get = lambda: (asked.release(), get())[1]
+        assert list(ahead) == [0, 1, 2, 3, 4]
+    assert occupancy.take() == 0.0
+
+
+def test_the_end_is_no_item_that_is_ready():
+    occupancy = Occupancy()
+    with ahead_of(iter(range(3)), 5, occupancy) as ahead:
+        ahead._thread.join(10)
+        assert list(ahead) == [0, 1, 2]
+    assert occupancy.take() == (3 + 2 + 1) / 3

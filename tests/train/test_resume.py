@@ -1,0 +1,112 @@
+"""Runs that continue from a saved state end in the same bits as undisturbed ones."""
+
+import pytest
+
+from framework.schedule.one_cycle import OneCycle
+from tests.fakes import (
+    FakeCheckpoints,
+    FakeLoader,
+    FakeSink,
+    make_data,
+    make_model,
+    make_trainer,
+    stop_after,
+)
+from tests.train.states import average, means, same, saved_at, weights
+
+
+def long_run(state=None, **parts):
+    """Train with everything that has a state: dropout, momentum, an average and a schedule.
+
+    Each of the three epochs has five steps, and the last one is short.
+    """
+    plan = {"epochs": 3, "ema": 0.9, "schedule": OneCycle(0.3, 0.1), "report_every": 3}
+    order = {"shuffle": True, "accumulate": 2}
+    parts = {"checkpoints": FakeCheckpoints(), "val": FakeLoader(make_data(6), 4), **parts}
+    model = make_model(dropout=0.3)
+    trainer = make_trainer(make_data(18), 4, model=model, order=order, **plan, **parts)
+    if state is not None:
+        trainer.load_state_dict(state)
+    trainer.fit()
+    return trainer
+
+
+def last_state(trainer):
+    """Return the last saved state without the time that training took."""
+    return {**trainer.parts.checkpoints.saved[-1][0], "trained_s": 0.0}
+
+
+@pytest.mark.parametrize("steps", [1, 4, 7])
+def test_a_run_stopped_within_an_epoch_ends_in_the_same_bits(steps):
+    undisturbed, sink = FakeSink(), FakeSink()
+    whole = long_run(sinks=[undisturbed])
+    first = long_run(sinks=[sink], stop=stop_after(steps))
+    second = long_run(last_state(first), sinks=[sink])
+    assert same(last_state(second), last_state(whole))
+    assert means(sink) == means(undisturbed)
+
+
+def test_a_run_resumed_from_the_end_of_an_epoch_ends_in_the_same_bits():
+    whole = long_run()
+    second = long_run(saved_at(whole.parts.checkpoints, 5))
+    assert second.parts.train.started[0] == (1, 0)
+    assert same(last_state(second), last_state(whole))
+
+
+def test_a_finished_run_takes_no_step():
+    whole = long_run()
+    again = long_run(last_state(whole))
+    assert (again.parts.train.started, again.progress) == ([], whole.progress)
+    assert same(weights(again), weights(whole))
+
+
+def test_a_resumed_run_reports_seconds_of_its_own_steps():
+    first, sink = long_run(stop=stop_after(3)), FakeSink()
+    long_run(last_state(first), sinks=[sink])
+    assert sink.reports[0].step == 5
+    assert sink.reports[0].spans["optimizer"].mean_s == 1.0
+
+
+def test_a_stop_at_the_end_of_an_epoch_costs_no_validation():
+    checkpoints, sink = FakeCheckpoints(), FakeSink()
+    val = FakeLoader(make_data(6), 4)
+    parts = {"epochs": 2, "checkpoints": checkpoints, "sinks": [sink], "val": val}
+    make_trainer(make_data(8), 4, stop=stop_after(2), **parts).fit()
+    resumed = make_trainer(make_data(8), 4, **parts)
+    resumed.load_state_dict(checkpoints.saved[-1][0])
+    resumed.fit()
+    assert [report.step for report in sink.of("val")] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "reports"),
+    [
+        (8, [(9, 3), (10, 3), (11, 4), (12, 4)]),
+        (2, [(step, 3 + (step > 16)) for step in range(9, 25)]),
+    ],
+)
+def test_a_run_with_another_batch_size_trains_the_epochs_that_are_left(batch_size, reports):
+    first = make_trainer(make_data(16), 4, epochs=2)
+    first.fit()
+    sink = FakeSink()
+    second = make_trainer(make_data(16), batch_size, epochs=4, sinks=[sink], report_every=1)
+    second.load_state_dict(first.state_dict())
+    second.fit()
+    assert [(report.step, report.epoch) for report in sink.reports] == reports
+    assert second.progress.step == second.total_steps
+
+
+def test_an_average_that_is_new_starts_from_the_saved_weights():
+    first = make_trainer(make_data(8), 4)
+    first.fit()
+    second = make_trainer(make_data(8), 4, ema=0.9)
+    second.load_state_dict(first.state_dict())
+    assert same(average(second), weights(first))
+
+
+def test_an_option_of_the_optimizer_that_was_changed_is_the_new_one():
+    first = make_trainer(make_data(8), 4, momentum=0.9)
+    first.fit()
+    second = make_trainer(make_data(8), 4, momentum=0.5, epochs=2)
+    second.load_state_dict(first.state_dict())
+    assert second.stepper.optimizer.param_groups[0]["momentum"] == 0.5

@@ -1,0 +1,295 @@
+"""Validation: what it computes, what it leaves alone, and which one is best."""
+
+import math
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import framework.train.trainer
+from framework.contracts.training import Outcome, Saved
+from framework.errors import ConfigError
+from framework.objective.classify import Classify
+from framework.objective.regress import Regress
+from framework.objective.restore import Restore
+from framework.parallel.none import NoParallel
+from framework.precision.fp32 import FP32
+from framework.train.goal import Goal
+from framework.train.validate import evaluate, is_better
+from tests.fakes import (
+    CPU,
+    FakeCheckpoints,
+    FakeClock,
+    FakeLoader,
+    FakeSink,
+    MeanValue,
+    make_data,
+    make_trainer,
+)
+from tests.train.states import average, same, weights
+
+MODEL = nn.Linear(1, 1)
+
+
+def evaluated(loader, objective=None, metrics=None, clock=None):
+    parts = FP32(False, device=CPU), clock or FakeClock(), NoParallel(device=CPU)
+    return evaluate(MODEL, loader, objective or MeanValue(), *parts, metrics)
+
+
+def values(count):
+    return {"value": torch.arange(1.0, count + 1)}
+
+
+def test_means_are_over_all_records_and_times_are_of_each_batch():
+    clock = FakeClock()
+    results = evaluated(FakeLoader(values(5), 2), clock=clock)
+    assert results[:2] == ({"loss": 3.0, "total": 3.0}, 5.0)
+    assert (clock.marks, clock.skips) == (["forward", "report"] * 3, 1)
+
+
+def test_the_model_is_evaluated_without_gradients_and_then_trained_again():
+    modes, classify = [], Classify("x", "y", 0.0)
+
+    def objective(model, batch):
+        modes.append((model.training, torch.is_grad_enabled()))
+        return classify(model, batch)
+
+    objective.better = classify.better
+    parts = {"val": FakeLoader(make_data(4), 4), "objective": objective}
+    make_trainer(make_data(8), 4, validate_every=1, **parts).fit()
+    assert modes == [(True, True), (False, False), (True, True), (False, False)]
+
+
+def test_the_average_is_evaluated_if_there_is_one():
+    seen, classify = [], Classify("x", "y", 0.0)
+
+    def objective(model, batch):
+        seen.append(weights(trainer))
+        return classify(model, batch)
+
+    objective.better = classify.better
+    parts = {"val": FakeLoader(make_data(4), 4), "objective": objective}
+    trainer = make_trainer(make_data(4), 4, ema=0.9, **parts)
+    trainer.fit()
+    assert same(seen[1], average(trainer))
+    assert not same(seen[1], weights(trainer))
+
+
+def test_an_error_closes_the_loader():
+    loader = FakeLoader(values(4), 2)
+
+    def fails(model, batch):
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="memory"):
+        evaluated(loader, fails)
+    assert loader.closed == 1
+
+
+def test_numbers_that_are_drawn_in_validation_leave_the_generators_alone():
+    def draws(model, batch):
+        return MeanValue()(model, {"value": batch["value"] * torch.rand(()) * random.random()})
+
+    torch.manual_seed(3)
+    random.seed(3)
+    expected = torch.rand(3).tolist(), random.random()
+    torch.manual_seed(3)
+    random.seed(3)
+    evaluated(FakeLoader(values(5), 2), draws)
+    assert (torch.rand(3).tolist(), random.random()) == expected
+
+
+class CountsPredictions:
+    """Metrics that count the predictions that they see."""
+
+    def __init__(self):
+        self.seen = []
+
+    def add(self, predictions):
+        self.seen += predictions[0].tolist()
+
+    def results(self):
+        return {"most": torch.tensor(max(self.seen)), "seen": torch.tensor(self.seen)}
+
+
+class Predicts(MeanValue):
+    def __call__(self, model, batch):
+        outcome = super().__call__(model, batch)
+        outcome.predictions = (batch["value"], batch["value"])
+        return outcome
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, [1, 3, 5]), (1, [2, 4])])
+def test_metrics_see_every_record_of_a_rank_and_no_filler(rank, expected):
+    loader = FakeLoader(values(5), 4, rank=rank, world_size=2)
+    results = evaluated(loader, Predicts(), metrics=CountsPredictions())
+    assert results.arrays["seen"].tolist() == expected
+    assert results.means["most"] == max(expected)
+
+
+# ---- which one is best
+
+
+class ValidatesTo:
+    """An objective whose losses in validation are given, whatever the model does."""
+
+    def __init__(self, *losses):
+        self.losses = iter(losses)
+
+    def __call__(self, model, batch):
+        loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+        if not model.training:
+            loss = loss * 0 + next(self.losses)
+        return Outcome(loss, {}, len(batch["x"]))
+
+    def better(self, new, old):
+        return new["loss"] < old["loss"]
+
+
+def validated(*losses, checkpoints=None, **parts):
+    """Return a Trainer that has validated after each step to one of these losses."""
+    parts = {"val": FakeLoader(make_data(4), 4), "objective": ValidatesTo(*losses), **parts}
+    checkpoints = checkpoints or FakeCheckpoints()
+    trainer = make_trainer(
+        make_data(4), 4, epochs=len(losses), checkpoints=checkpoints, lr=0.01, **parts
+    )
+    trainer.fit()
+    return trainer
+
+
+def test_the_best_is_saved_as_best_and_remembered_with_its_step():
+    trainer = validated(5.0, 4.0, 6.0)
+    assert [best for _, _, best in trainer.parts.checkpoints.saved] == [True, True, False]
+    assert trainer.best == {"loss": 4.0, "step": 2}
+
+
+class RefusesBest(FakeCheckpoints):
+    """A full disk takes no weights of step 2."""
+
+    def save(self, step, state, weights, best, final):
+        super().save(step, state, weights, best, final)
+        return Saved(None, best and step != 2)
+
+
+def test_a_best_that_the_disk_has_refused_is_not_the_best():
+    trainer = validated(3.0, 1.0, 2.0, 2.5, checkpoints=RefusesBest())
+    assert [best for _, _, best in trainer.parts.checkpoints.saved] == [True, True, True, False]
+    assert trainer.best == trainer.state_dict()["best"] == {"loss": 2.0, "step": 3}
+
+
+def test_other_ranks_hear_of_a_best_that_rank_0_could_not_save(monkeypatch):
+    asked = []
+    answer = lambda parallel, flag: asked.append(flag) or True  # noqa: E731
+    monkeypatch.setattr(framework.train.trainer, "on_any_rank", answer)
+    parallel = NoParallel(device=CPU)
+    parallel.rank = 1
+    trainer = validated(1.0, parallel=parallel)
+    assert (trainer.best, asked) == ({}, [False])
+
+
+def test_a_validation_that_is_nan_is_said_once_and_a_number_is_better():
+    said = []
+    trainer = validated(math.nan, math.nan, 1.0, 0.5, 2.0, say=said.append)
+    assert trainer.best == {"loss": 0.5, "step": 4}
+    what = "the loss of the validation after step 1 is NaN"
+    assert said == [f"warning: {what}; look at the validation data, or lower optim.lr"]
+
+
+class HigherF1:
+    def better(self, new, old):
+        return new["f1"] > old["f1"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "bad", "good"),
+    [
+        pytest.param(Regress("x", "y", "mse"), {"loss": math.nan}, {"loss": 9.0}, id="loss"),
+        pytest.param(
+            Restore("x", "y", "mse", 1.0),
+            {"loss": math.nan, "psnr": math.nan},
+            {"loss": 9.0, "psnr": 1.0},
+            id="loss and metric",
+        ),
+        pytest.param(  # the class that NaN is counted as may be the most frequent
+            Classify("x", "y", 0.0),
+            {"loss": math.nan, "accuracy": 0.9},
+            {"loss": 9.0, "accuracy": 0.2},
+            id="loss with a good metric",
+        ),
+        pytest.param(
+            HigherF1(), {"loss": 1.0, "f1": math.nan}, {"loss": 1.0, "f1": 0.0}, id="metric"
+        ),
+    ],
+)
+def test_a_number_is_better_than_nan(objective, bad, good):
+    parts = make_trainer(objective=objective).parts
+    bad, good = ({f"one.{name}": value for name, value in means.items()} for means in (bad, good))
+    assert is_better(parts, {"val.one": None}, good, {**bad, "step": 1})
+    assert not is_better(parts, {"val.one": None}, bad, {**good, "step": 1})
+    assert not is_better(parts, {"val.one": None}, bad, {**bad, "step": 1})
+    assert not is_better(parts, {"val.one": None}, good, {**good, "step": 1})
+
+
+@pytest.mark.parametrize(
+    ("higher", "new", "old", "expected"),
+    [
+        (True, 0.5, 0.4, True),
+        (True, 0.4, 0.4, False),
+        (False, 0.3, 0.4, True),
+        (False, 0.5, 0.4, False),
+        (True, 0.1, math.nan, True),
+        (True, math.nan, 0.1, False),
+        (False, math.nan, math.nan, False),
+    ],
+)
+def test_a_metric_is_raised_or_lowered_and_a_number_beats_nan(higher, new, old, expected):
+    assert Goal("f1", higher).better({"f1": new}, {"f1": old}) is expected
+
+
+# ---- several sets
+
+
+def sets(**losses):
+    """Return a validation set for each name, whose loss is the given value."""
+    return {name: FakeLoader({"value": torch.tensor([loss])}, 1) for name, loss in losses.items()}
+
+
+def test_each_set_is_reported_as_a_split_of_its_own():
+    sink = FakeSink()
+    parts = {"objective": MeanValue(), "val": sets(a=2.0, b=5.0), "sinks": [sink]}
+    trainer = make_trainer({"value": torch.ones(2)}, 1, **parts)
+    trainer.fit()
+    assert [report.means["loss"] for report in sink.of("val.a")] == [2.0]
+    assert [report.means["loss"] for report in sink.of("val.b")] == [5.0]
+    assert trainer.val_means == {"a.loss": 2.0, "a.total": 2.0, "b.loss": 5.0, "b.total": 5.0}
+    assert trainer.best == {**trainer.val_means, "step": 2}
+
+
+@pytest.mark.parametrize(
+    ("best", "step"),
+    [
+        pytest.param(None, 1, id="the first set's loss"),
+        pytest.param(Goal("b.loss", False), 2, id="a set's metric"),
+        pytest.param(Goal("total", True), 3, id="a metric of the first set"),
+    ],
+)
+def test_the_first_set_or_a_metric_decides_what_is_best(best, step):
+    val = sets(a=1.0, b=9.0)
+    after_each_step = iter([(2.0, 3.0), (4.0, 1.0), (6.0, 7.0)])
+
+    def stop():
+        for name, value in zip(val, next(after_each_step), strict=True):
+            val[name].data["value"].fill_(value)
+        return False
+
+    parts = {"objective": MeanValue(), "val": val, "best": best, "stop": stop}
+    trainer = make_trainer({"value": torch.ones(3)}, 1, validate_every=1, **parts)
+    trainer.fit()
+    assert trainer.best["step"] == step
+
+
+def test_a_metric_that_no_validation_has_is_refused_with_the_names():
+    trainer = make_trainer(val=FakeLoader(make_data(6), 4), best=Goal("f1", True))
+    with pytest.raises(ConfigError, match=r"C331\]: best\.metric = f1: .*; use loss, accuracy$"):
+        trainer.fit()

@@ -1,0 +1,292 @@
+"""Watchers: rank 0 calls them, and what they want, return and remember is checked."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from framework.contracts.training import Moment, Watcher
+from framework.errors import ConfigError, UserCodeError
+from framework.parallel.none import NoParallel
+from framework.train import pace
+from framework.train.goal import Goal
+from framework.train.pace import TrainPace
+from framework.train.parts import never
+from framework.train.stop_watchers import EarlyStop, TimeBudget
+from framework.train.watching import Watching
+from tests.fakes import CPU, FakeCheckpoints, FakeLoader, make_data, make_trainer, stop_after
+
+NOW = Moment(4, 1, 2.0)
+F1 = Goal("f1", True, "stop.metric")
+
+
+# ---- what is asked
+
+
+class Remembers(Watcher):
+    """Remembers what it is given to remember, and returns what it is given to return."""
+
+    def __init__(self, memory=None, reason=None):
+        self.memory = {} if memory is None else memory
+        self.reason = reason
+
+    def after_report(self, moment):
+        return self.reason
+
+    def state_dict(self):
+        return self.memory
+
+    def load_state_dict(self, state):
+        self.memory = state
+
+
+def watching(rank=0, **watchers):
+    parallel = NoParallel(device=CPU)
+    parallel.rank = rank
+    return Watching(watchers, parallel)
+
+
+def test_the_first_reason_counts_and_is_kept_until_it_is_agreed_on():
+    group = watching(a=Remembers(), b=Remembers(reason="it\nis late"), c=Remembers(reason="no"))
+    assert (group.asks, group.agreed()) == (False, "")
+    group.after_report(NOW)
+    assert (group.asks, group.agreed()) == (True, "it is late")
+    resumed = watching(a=Remembers())
+    resumed.load_state_dict(group.state_dict())
+    assert (resumed.asks, resumed.agreed()) == (True, "it is late")
+
+
+def test_other_ranks_call_nobody():
+    group = watching(rank=1, a=Remembers(reason="now"))
+    group.after_report(NOW)
+    assert (group.is_on, group.asks, group.state_dict()["watchers"]) == (True, False, {})
+
+
+@pytest.mark.parametrize("reason", [True, 3])
+def test_a_reason_that_is_no_text_is_refused(reason):
+    with pytest.raises(ConfigError, match=r"C333\]: a\.after_report: returned a (bool|int)"):
+        watching(a=Remembers(reason=reason)).after_report(NOW)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        pytest.param([1], id="no dict"),
+        pytest.param({"x": [{"y": {1, 2}}]}, id="a set"),
+    ],
+)
+def test_what_no_state_can_hold_is_refused_before_the_first_step(memory):
+    with pytest.raises(ConfigError, match=r"C334\]: a\.state_dict"):
+        watching(a=Remembers(memory))
+
+
+def test_what_a_watcher_remembers_comes_back_by_its_name():
+    memory = {"x": [1, 2.5, None, "y"], "t": torch.ones(2)}
+    state = watching(a=Remembers(memory), b=Remembers()).state_dict()
+    resumed, new = Remembers(), Remembers({"n": 1})
+    watching(a=resumed, c=new).load_state_dict(state)
+    assert resumed.memory["x"] == memory["x"]
+    assert new.memory == {"n": 1}
+
+
+def test_an_exception_names_the_user_s_line():
+    class Fails(Watcher):
+        def after_save(self, moment):
+            raise RuntimeError("no network")
+
+    with pytest.raises(UserCodeError, match=r"U100.*test_watchers\.py:.*no network.*a\.after_save"):
+        watching(a=Fails()).after_save(NOW)
+
+
+def test_numbers_that_a_watcher_draws_leave_the_generators_alone():
+    class Draws(Watcher):
+        def after_report(self, moment):
+            return None if torch.rand(3).sum() + random.random() > -1 else "never"
+
+    torch.manual_seed(3)
+    random.seed(3)
+    expected = torch.rand(2).tolist(), random.random()
+    torch.manual_seed(3)
+    random.seed(3)
+    watching(a=Draws()).after_report(NOW)
+    assert (torch.rand(2).tolist(), random.random()) == expected
+
+
+# ---- early stop, time budget
+
+
+def validation(step, value, is_best=False):
+    return Moment(step, 1, 0.0, metrics={"loss": 1.0, "f1": value}, is_best=is_best)
+
+
+def reasons(watcher, values, first=1):
+    moments = [validation(step, value) for step, value in enumerate(values, first)]
+    return [watcher.after_validation(moment) for moment in moments]
+
+
+@pytest.mark.parametrize("resumed_after", [0, 1, 4, 5])
+def test_patience_ends_a_run_without_a_better_validation_even_if_it_resumes(resumed_after):
+    values = [0.1, 0.5, 0.4, 0.6, 0.6, 0.2]
+    first, second = EarlyStop(2, F1), EarlyStop(2, F1)
+    given = reasons(first, values[:resumed_after])
+    second.load_state_dict(first.state_dict())
+    given += reasons(second, values[resumed_after:], resumed_after + 1)
+    assert given == [None] * 5 + ["no better f1 in 2 validations (best: 0.6 after step 4)"]
+
+
+def test_without_a_metric_patience_counts_what_is_not_the_best():
+    stop = EarlyStop(2)
+    assert stop.after_validation(validation(5, 0.1, is_best=True)) is None
+    assert stop.after_validation(validation(10, 0.9)) is None
+    reason = stop.after_validation(validation(15, 0.9))
+    assert reason == "no better validation in 2 validations (best: step 5)"
+
+
+def test_patience_begins_anew_for_another_metric():
+    first, second = EarlyStop(2, F1), EarlyStop(2, Goal("loss", False))
+    reasons(first, [0.5, 0.4])
+    second.load_state_dict(first.state_dict())
+    assert (second.num_worse, second.best_step) == (0, 0)
+
+
+def test_the_time_budget_ends_a_run_at_a_report_or_a_validation():
+    budget = TimeBudget(90.0)
+    for look in (budget.after_report, budget.after_validation):
+        assert look(Moment(1, 1, 89.9)) is None
+        assert look(Moment(2, 1, 90.0)) == "it has trained for 90 s (at most 90 s)"
+
+
+def test_time_before_a_resume_counts_as_training_and_pauses_do_not(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    timer = TrainPace()
+    timer.before_s = 7.0
+    clock.now += 9  # building the run
+    timer.start()
+    clock.now += 2
+    timer.pause()
+    clock.now += 50
+    assert timer.total_s == 9.0
+    timer.go_on()
+    clock.now += 1
+    assert timer.lap(6) == 2.0
+    clock.now += 4
+    assert (timer.total_s, timer.train_s, timer.num_records) == (14.0, 3.0, 6)
+
+
+# ---- in the Trainer
+
+
+class Looks(Watcher):
+    """Remembers the calls, and wants to stop at the call ``at``."""
+
+    def __init__(self, at=None):
+        self.at = at
+        self.calls = []
+
+    def _called(self, name, moment):
+        self.calls.append((name, moment.step))
+        self.newest = moment
+        return "enough" if (name, moment.step) == self.at else None
+
+    def after_report(self, moment):
+        assert moment.report.step == moment.step
+        return self._called("report", moment)
+
+    def after_validation(self, moment):
+        assert "accuracy" in moment.metrics
+        return self._called("validation", moment)
+
+    def after_save(self, moment):
+        return self._called("save", moment)
+
+    def at_end(self, moment):
+        self._called("end", moment)
+
+
+def watched(watcher, epochs=2, state=None, **parts):
+    """Return a Trainer that has trained epochs of five steps, which the watcher has seen."""
+    group = Watching({"watchers.0": watcher}, NoParallel(device=CPU))
+    parts = {"checkpoints": FakeCheckpoints(), "watching": group, **parts}
+    val = FakeLoader(make_data(6), 4)
+    trainer = make_trainer(make_data(20), 4, epochs=epochs, val=val, report_every=2, **parts)
+    if state is not None:
+        trainer.load_state_dict(state)
+    trainer.fit()
+    return trainer
+
+
+def state_of(trainer):
+    return trainer.parts.checkpoints.saved[-1][0]
+
+
+def test_a_watcher_sees_reports_validations_saves_and_the_end():
+    looks = Looks()
+    watched(looks, epochs=1)
+    reports = [("report", 2), ("report", 4), ("report", 5)]
+    assert looks.calls == [*reports, ("validation", 5), ("save", 5), ("end", 5)]
+    assert (looks.newest.status, looks.newest.reason, looks.newest.epoch) == ("finished", "", 1)
+
+
+def test_a_reason_after_a_report_ends_the_run_with_the_next_step_validated_and_saved():
+    looks = Looks(at=("report", 2))
+    trainer = watched(looks)
+    assert (trainer.progress.step, trainer.ended, trainer.stopped) == (3, "enough", False)
+    assert looks.calls[1:] == [("report", 3), ("validation", 3), ("save", 3), ("end", 3)]
+    state, kept, best = trainer.parts.checkpoints.saved[-1]
+    assert (state["ended"], kept is not None, best) == ("enough", True, True)
+    assert trainer.parts.checkpoints.finals == [True]
+    assert (looks.newest.status, looks.newest.reason) == ("finished", "enough")
+
+
+def test_a_run_that_ended_early_takes_no_step_when_it_is_resumed():
+    first = watched(Looks(at=("validation", 5)), epochs=3)
+    assert (first.progress.step, first.ended) == (5, "enough")
+    assert len(first.parts.checkpoints.saved) == 1
+    second = watched(Looks(), epochs=3, state=state_of(first))
+    assert (second.parts.train.started, second.ended) == ([], "enough")
+
+
+def test_a_reason_at_the_last_step_ends_nothing_early():
+    trainer = watched(Looks(at=("validation", 10)))
+    assert (trainer.progress.step, trainer.ended) == (10, "")
+
+
+def test_a_signal_beside_a_reason_leaves_the_run_finished():
+    trainer = watched(Looks(at=("validation", 5)), stop=stop_after(5), validate_every=5)
+    assert (trainer.ended, trainer.stopped) == ("enough", False)
+
+
+def test_an_interrupted_run_says_so_at_its_end():
+    looks = Looks()
+    watched(looks, stop=stop_after(3))
+    assert (looks.newest.status, looks.calls[-1]) == ("interrupted", ("end", 3))
+
+
+def test_patience_goes_on_in_a_resumed_run():
+    goal = Goal("loss", False, "stop.metric")
+    first = watched(EarlyStop(2, goal), epochs=9, lr=0.0, stop=stop_after(10))
+    second = watched(EarlyStop(2, goal), epochs=9, lr=0.0, state=state_of(first))
+    assert second.progress.step == 15
+    assert "after step 5" in second.ended
+
+
+def test_the_time_budget_goes_on_in_a_resumed_run(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+
+    def perf_counter():
+        clock.now += 1e-9  # time never stands still
+        return clock.now
+
+    def ticking(stop):
+        def tick():
+            clock.now += 1  # a step takes a second
+            return stop()
+
+        return tick
+
+    monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=perf_counter))
+    first = watched(TimeBudget(7.0), stop=ticking(stop_after(5)))
+    second = watched(TimeBudget(7.0), stop=ticking(never), state=state_of(first))
+    assert (second.progress.step, second.ended) == (9, "it has trained for 8 s (at most 7 s)")
