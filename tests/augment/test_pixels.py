@@ -1,3 +1,5 @@
+"""Cut, mirror and normalize as one change: by operators, and when the kernel is used."""
+
 import sys
 
 import pytest
@@ -17,10 +19,11 @@ MEAN = (0.1, 0.2, 0.3)
 STD = (0.4, 0.5, 0.6)
 
 
-def test_the_operators_cut_and_mirror_as_crop_flip_does():
+@pytest.mark.parametrize("reflects", [False, True])
+def test_the_operators_cut_and_mirror_as_crop_flip_does(reflects):
     offsets, mirror = torch.tensor([[0, 5], [4, 2]]), torch.tensor([True, False])
-    result = by_operators(IMAGE, PixelChange(offsets, mirror, padding=3))
-    assert result.equal(shifted(IMAGE, offsets, mirror, 3))
+    result = by_operators(IMAGE, PixelChange(offsets, mirror, 3, reflects))
+    assert result.equal(shifted(IMAGE, offsets, mirror, 3, reflects))
 
 
 def test_the_operators_normalize_as_normalize_does():
@@ -29,26 +32,21 @@ def test_the_operators_normalize_as_normalize_does():
     assert result.equal(normalized(IMAGE, MEAN, STD))
 
 
-def test_reflected_borders_are_those_of_torch():
-    padded = torch.nn.functional.pad(IMAGE.float(), (2, 2, 2, 2), mode="reflect")
-    for y, x in ((0, 0), (4, 1), (2, 4)):
-        change = PixelChange(torch.tensor([[y, x]] * 2), padding=2, reflects=True)
-        assert by_operators(IMAGE, change).equal(padded[:, :, y : y + 6, x : x + 7].byte())
-
-
 @pytest.mark.parametrize(
     ("image", "change"),
     [
-        (IMAGE.float(), PixelChange()),
-        (IMAGE[0], PixelChange()),
-        (IMAGE, PixelChange(scale=torch.ones(2), shift=torch.ones(2))),
-        (IMAGE, PixelChange(mirror=torch.tensor([True]))),
-        (IMAGE, PixelChange(torch.zeros(3, 2, dtype=torch.int64))),
-        (IMAGE, PixelChange(torch.zeros(2, 2, dtype=torch.int64), padding=6, reflects=True)),
-        (IMAGE[:0], PixelChange()),
+        pytest.param(IMAGE.float(), PixelChange(), id="floats"),
+        pytest.param(IMAGE[0], PixelChange(), id="one image"),
+        pytest.param(
+            IMAGE, PixelChange(scale=torch.ones(2), shift=torch.ones(2)), id="other channels"
+        ),
+        pytest.param(IMAGE, PixelChange(mirror=torch.tensor([True])), id="other mirrors"),
+        pytest.param(IMAGE, PixelChange(torch.zeros(3, 2).long()), id="other offsets"),
+        pytest.param(IMAGE, PixelChange(torch.zeros(2, 2).long(), None, 6, True), id="margins"),
+        pytest.param(IMAGE[:0], PixelChange(), id="no image"),
     ],
 )
-def test_what_the_kernel_is_not_made_for_is_left_to_the_operators(image, change):
+def test_a_change_that_the_kernel_is_not_made_for_is_left_to_the_operators(image, change):
     kernel = PixelKernel()
     assert kernel(image, change) is None
     assert kernel.failure is None
@@ -70,7 +68,7 @@ def test_a_kernel_with_other_numbers_is_not_used(monkeypatch):
     assert kernel.failure == "its numbers differ from the operators'"
 
 
-def test_the_operators_check_the_first_batch_of_each_kind_alone(monkeypatch):
+def test_only_the_first_batch_of_each_kind_is_checked_by_the_operators(monkeypatch):
     checked = []
     real = by_operators
     monkeypatch.setattr(pixels, "_launched", lambda image, change, *_: real(image, change))
@@ -82,7 +80,10 @@ def test_the_operators_check_the_first_batch_of_each_kind_alone(monkeypatch):
     assert len(checked) == 2
 
 
+# ---- clips, which have a dimension more
+
 CLIPS = torch.randint(0, 256, (3, 3, 3, 8, 8), dtype=torch.uint8)  # as many frames as records
+named = {"ids": lambda augment: type(augment).__name__}
 
 
 @pytest.mark.parametrize(
@@ -92,21 +93,18 @@ CLIPS = torch.randint(0, 256, (3, 3, 3, 8, 8), dtype=torch.uint8)  # as many fra
         RandomErasing("video", 1.0, [0.2, 0.3], [0.5, 2.0], [0.0, 0.0, 0.0]),
         ColorJitter("video", 0.5, 0.5, 0.5, 0.1),
     ],
+    **named,
 )
-def test_clips_that_would_fit_by_chance_are_refused(augment):
+def test_clips_are_refused_by_augments_of_pictures(augment):
     batch = {"video": CLIPS, "label": torch.tensor([0, 1, 1])}
     with pytest.raises(ValueError, match=r"\(3, 3, 3, 8, 8\) are no pictures"):
         augment(batch, torch.rand(3, augment.num_draws))
 
 
 @pytest.mark.parametrize(
-    "augment", [Flip("video", 0.5, 0.5), Normalize("video", [0.1, 0.2, 0.3], [0.5, 0.4, 0.3])]
+    "augment", [Flip("video", 0.5, 0.5), Normalize("video", MEAN, STD)], **named
 )
 def test_all_frames_of_a_clip_are_changed_alike(augment):
-    draws = torch.tensor([[0.1, 0.9], [0.9, 0.1], [0.1, 0.1]])
-    frames = [
-        augment({"video": CLIPS[:, number].clone()}, draws[:, : augment.num_draws])["video"]
-        for number in range(3)
-    ]
-    clips = augment({"video": CLIPS}, draws[:, : augment.num_draws])["video"]
-    assert torch.equal(clips, torch.stack(frames, 1))
+    draws = torch.tensor([[0.1, 0.9], [0.9, 0.1], [0.1, 0.1]])[:, : augment.num_draws]
+    frames = [augment({"video": CLIPS[:, n].clone()}, draws)["video"] for n in range(3)]
+    assert torch.equal(augment({"video": CLIPS}, draws)["video"], torch.stack(frames, 1))

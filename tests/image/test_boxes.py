@@ -1,10 +1,15 @@
+"""Boxes, points and label maps in windows of images, and back in the whole image."""
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.contracts.data import MIRRORED, UPSIDE_DOWN
+from framework.contracts.records import IGNORE
 from framework.image.boxes import moved_boxes, moved_points
+from framework.image.map_back import boxes_in_image, map_in_image
 
 WINDOW = [10, 20, 30, 40, 0]  # top, left, height, width, flip
 
@@ -19,47 +24,35 @@ def points(*rows, window=WINDOW, size=None):
     return moved_points(torch.tensor(rows, dtype=torch.float32), windows, size).tolist()
 
 
-def test_a_box_inside_the_window_moves_with_it():
-    assert boxes([25, 15, 35, 20]) == [[5, 5, 15, 10]]
-
-
-def test_a_box_is_clipped_to_the_window():
-    assert boxes([0, 0, 30, 100]) == [[0, 0, 10, 30]]
-
-
-@pytest.mark.parametrize("box", [[0, 0, 5, 5], [70, 15, 90, 20], [25, 41, 30, 99]])
-def test_a_box_outside_has_no_area(box):
-    left, top, right, bottom = boxes(box)[0]
-    assert (right - left) * (bottom - top) == 0
-
-
-def test_a_box_is_scaled_with_its_window():
-    assert boxes([25, 15, 35, 20], size=(60, 20)) == [[2.5, 10, 7.5, 20]]
+@pytest.mark.parametrize(
+    ("box", "flip", "size", "expected"),
+    [
+        pytest.param([25, 15, 35, 20], 0, None, [5, 5, 15, 10], id="inside"),
+        pytest.param([0, 0, 30, 100], 0, None, [0, 0, 10, 30], id="clipped"),
+        pytest.param([25, 15, 35, 20], 0, (60, 20), [2.5, 10, 7.5, 20], id="scaled"),
+        pytest.param([25, 15, 35, 20], MIRRORED, None, [25, 5, 35, 10], id="mirrored"),
+        pytest.param([25, 15, 35, 20], UPSIDE_DOWN, None, [5, 20, 15, 25], id="upside down"),
+        pytest.param(
+            [25, 15, 35, 20], MIRRORED | UPSIDE_DOWN, None, [25, 20, 35, 25], id="both flips"
+        ),
+    ],
+)
+def test_a_box_moves_with_its_window(box, flip, size, expected):
+    assert boxes(box, window=[*WINDOW[:4], flip], size=size) == [expected]
 
 
 @pytest.mark.parametrize(
-    ("flip", "expected"),
-    [
-        (MIRRORED, [25, 5, 35, 10]),
-        (UPSIDE_DOWN, [5, 20, 15, 25]),
-        (MIRRORED | UPSIDE_DOWN, [25, 20, 35, 25]),
-    ],
+    "box", [[0, 0, 5, 5], [70, 15, 90, 20], [25, 41, 30, 99], [0, 0, 0, 0]], ids=str
 )
-def test_a_box_is_flipped_with_its_window(flip, expected):
-    assert boxes([25, 15, 35, 20], window=[*WINDOW[:4], flip]) == [expected]
+def test_a_box_outside_and_a_row_of_padding_have_no_area(box):
+    for flip in (0, MIRRORED):
+        left, top, right, bottom = boxes(box, window=[*WINDOW[:4], flip])[0]
+        assert (right - left) * (bottom - top) == 0
 
 
-def test_a_row_of_padding_stays_without_area():
-    left, top, right, bottom = boxes([0, 0, 0, 0], window=[*WINDOW[:4], MIRRORED])[0]
-    assert (right - left) * (bottom - top) == 0
-
-
-def test_points_move_and_their_visibility_stays():
+def test_points_move_and_are_visible_inside_the_window_only():
     assert points([25, 15, 2], [30, 40, 1]) == [[5, 5, 2], [10, 30, 1]]
     assert points([25, 15]) == [[5, 5]]
-
-
-def test_a_point_outside_keeps_its_place_and_is_not_visible():
     assert points([5, 15, 2]) == [[-15, 5, 0]]
 
 
@@ -73,10 +66,29 @@ def test_a_box_is_the_points_at_its_corners(corners, flip, height, width):
     left, right = sorted(corners[:2])
     top, bottom = sorted(corners[2:])
     window, size = [3, 5, height, width, flip], (17, 23)
-    ends = points([left, top], [right, bottom], window=window, size=size)
-    xs, ys = zip(*ends, strict=True)
-    inside = [
-        min(max(value, 0), limit)
-        for value, limit in zip((min(xs), min(ys), max(xs), max(ys)), (23, 17) * 2, strict=True)
-    ]
+    xs, ys = zip(*points([left, top], [right, bottom], window=window, size=size), strict=True)
+    ends = zip((min(xs), min(ys), max(xs), max(ys)), (23, 17) * 2, strict=True)
+    inside = [min(max(value, 0), limit) for value, limit in ends]
     assert boxes([left, top, right, bottom], window=window, size=size)[0] == pytest.approx(inside)
+
+
+# ---- predictions, back in the pixels of the image that was given
+
+CUT = [10, 20, 40, 80]  # top, left, height, width
+SEEN, SIZE = (20, 20), (60, 200)
+
+
+def test_predicted_boxes_go_back_to_where_they_came_from_and_are_clipped():
+    there = torch.tensor([[25.0, 15.0, 60.0, 45.0]])
+    seen = moved_boxes(there, torch.tensor([[*CUT, 0]]), SEEN)
+    assert torch.allclose(boxes_in_image(seen, CUT, SEEN, SIZE), there)
+    large = torch.tensor([[-100.0, -100.0, 500.0, 500.0]])
+    assert boxes_in_image(large, CUT, SEEN, SIZE).tolist() == [[0, 0, 200, 60]]
+
+
+def test_a_predicted_map_has_the_size_of_its_image_and_ignores_the_outside():
+    result = map_in_image(np.array([[1, 2], [3, 4]], np.uint8), CUT, SIZE)
+    assert result.shape == SIZE
+    assert (result[10, 20], result[49, 99]) == (1, 4)
+    assert result[9, 20] == result[10, 19] == IGNORE
+    assert (result != IGNORE).sum() == 40 * 80

@@ -20,6 +20,7 @@ from tests.contract.cases import jpeg, pixels
 
 PICTURE = Image.fromarray(pixels(1, 20, 30))
 FORMATS = ("jpeg", "png", "gif", "webp", "bmp", "tiff")
+TURNABLE = ("jpeg", "png", "webp", "tiff")
 
 
 def saved(image: Image.Image, kind: str, **options) -> bytes:
@@ -35,25 +36,16 @@ def noted(kind: str, orientation: int) -> bytes:
     return saved(PICTURE, kind, exif=note)
 
 
-def big_endian_tiff(*tags: tuple[int, int, int]) -> bytes:
-    """Return a TIFF without pixels. Each of ``tags`` is (tag, type, value)."""
-    words = {
-        3: lambda value: struct.pack(">HH", value, 0),
-        4: lambda value: struct.pack(">I", value),
-    }
-    body = b"".join(
-        struct.pack(">HHI", tag, kind, 1) + words[kind](value) for tag, kind, value in tags
-    )
-    return b"MM\x00*\x00\x00\x00\x08" + struct.pack(">H", len(tags)) + body + bytes(4)
+def paged(kind: str) -> bytes:
+    return saved(PICTURE, kind, save_all=True, append_images=[PICTURE.rotate(90)])
 
 
-SEEDS = [saved(PICTURE, kind) for kind in FORMATS] + [
-    noted(kind, 6) for kind in ("jpeg", "png", "webp", "tiff")
-]
-SEEDS += [
-    saved(PICTURE.convert("P"), "bmp"),
-    saved(PICTURE, "gif", save_all=True, append_images=[PICTURE.rotate(90)]),
-]
+SEEDS = {
+    **{kind: saved(PICTURE, kind) for kind in FORMATS},
+    **{f"{kind}, turned": noted(kind, 6) for kind in TURNABLE},
+    "bmp, palette": saved(PICTURE.convert("P"), "bmp"),
+    "gif, two frames": paged("gif"),
+}
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -63,61 +55,42 @@ def test_the_size_is_read_from_every_format(kind):
     assert (header.size, header.colors) == ((20, 30), 3)
 
 
-@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientation_is_read_and_turns_the_size(kind, orientation):
-    header = read_header(noted(kind, orientation))
-    assert (header.height, header.width, header.orientation) == (20, 30, orientation)
-    assert header.size == ((20, 30) if orientation < 5 else (30, 20))
-
-
-@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
-@pytest.mark.parametrize("orientation", [0, 9, 65535])
-def test_an_orientation_that_makes_no_sense_is_upright(kind, orientation):
-    assert read_header(noted(kind, orientation)).orientation == 1
+@pytest.mark.parametrize("kind", TURNABLE)
+def test_orientation_turns_the_size_and_one_that_makes_no_sense_is_upright(kind):
+    for orientation in range(1, 9):
+        header = read_header(noted(kind, orientation))
+        assert (header.height, header.width, header.orientation) == (20, 30, orientation)
+        assert header.size == ((20, 30) if orientation < 5 else (30, 20))
+    for orientation in (0, 9, 65535):
+        assert read_header(noted(kind, orientation)).orientation == 1
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind", "channels", "bit_depth"),
+    ("kind", "modes"),
     [
-        ("L", "jpeg", 1, 8),
-        ("CMYK", "jpeg", 4, 8),
-        ("1", "png", 1, 1),
-        ("L", "png", 1, 8),
-        ("LA", "png", 2, 8),
-        ("P", "png", 3, 8),
-        ("RGBA", "png", 4, 8),
-        ("I;16", "png", 1, 16),
-        ("1", "bmp", 1, 8),
-        ("L", "bmp", 1, 8),
-        ("P", "bmp", 3, 8),
-        ("RGBA", "bmp", 4, 8),
-        ("1", "tiff", 1, 1),
-        ("L", "tiff", 1, 8),
-        ("LA", "tiff", 2, 8),
-        ("P", "tiff", 3, 8),
-        ("RGBA", "tiff", 4, 8),
-        ("CMYK", "tiff", 4, 8),
-        ("I;16", "tiff", 1, 16),
-        ("F", "tiff", 1, 32),
+        ("jpeg", {"L": (1, 8), "CMYK": (4, 8)}),
+        ("png", {"1": (1, 1), "L": (1, 8), "LA": (2, 8), "P": (3, 8), "RGBA": (4, 8)}),
+        ("bmp", {"1": (1, 8), "L": (1, 8), "P": (3, 8), "RGBA": (4, 8)}),
+        ("tiff", {"1": (1, 1), "L": (1, 8), "LA": (2, 8), "P": (3, 8), "RGBA": (4, 8)}),
+        ("tiff", {"CMYK": (4, 8), "F": (1, 32)}),
     ],
+    ids=["jpeg", "png", "bmp", "tiff", "tiff of other kinds"],
 )
-def test_channels_and_bits_are_read(mode, kind, channels, bit_depth):
-    image = (
-        Image.fromarray(np.asarray(PICTURE.convert("L"), np.uint16))
-        if mode == "I;16"
-        else PICTURE.convert(mode)
-    )
-    header = read_header(saved(image, kind))
-    assert (header.channels, header.bit_depth) == (channels, bit_depth)
+def test_channels_and_bits_are_read(kind, modes):
+    headers = {mode: read_header(saved(PICTURE.convert(mode), kind)) for mode in modes}
+    assert {mode: (header.channels, header.bit_depth) for mode, header in headers.items()} == modes
+
+
+@pytest.mark.parametrize("kind", ["png", "tiff"])
+def test_sixteen_bits_are_read(kind):
+    deep = Image.fromarray(np.asarray(PICTURE.convert("L"), np.uint16))
+    header = read_header(saved(deep, kind))
+    assert (header.channels, header.bit_depth) == (1, 16)
 
 
 @pytest.mark.parametrize("kind", ["png", "gif", "webp", "tiff"])
 def test_more_than_one_frame_is_noticed(kind):
-    assert (
-        read_header(saved(PICTURE, kind, save_all=True, append_images=[PICTURE.rotate(180)])).frames
-        == 2
-    )
+    assert read_header(paged(kind)).frames == 2
 
 
 @pytest.mark.parametrize(
@@ -128,19 +101,19 @@ def test_more_than_one_frame_is_noticed(kind):
         {"icc_profile": bytes(200_000)},
         {"comment": b"x" * 999},
     ],
+    ids=["progressive", "subsampling", "profile", "comment"],
 )
 def test_the_size_of_a_jpeg_is_found_behind_other_segments(options):
     assert read_header(saved(PICTURE, "jpeg", **options)) == ImageHeader("jpeg", 20, 30, 3)
 
 
-def test_a_webp_without_loss_or_with_alpha_tells_its_size():
-    assert read_header(saved(PICTURE, "webp", lossless=True)) == ImageHeader("webp", 20, 30, 3)
-    seen_through = PICTURE.convert("RGBA")
-    seen_through.putalpha(100)
-    for lossless in (True, False):
-        assert read_header(saved(seen_through, "webp", lossless=lossless)) == ImageHeader(
-            "webp", 20, 30, 4
-        )
+@pytest.mark.parametrize("lossless", [True, False])
+def test_every_kind_of_webp_tells_its_size(lossless):
+    see_through = PICTURE.convert("RGBA")
+    see_through.putalpha(100)
+    for image, channels in ((PICTURE, 3), (see_through, 4)):
+        header = read_header(saved(image, "webp", lossless=lossless))
+        assert header == ImageHeader("webp", 20, 30, channels)
 
 
 def test_a_bmp_may_have_its_rows_from_top_to_bottom():
@@ -151,7 +124,11 @@ def test_a_bmp_may_have_its_rows_from_top_to_bottom():
 
 def test_a_tiff_may_be_big_endian():
     tags = [(256, 4, 30), (257, 3, 20), (258, 3, 8), (262, 3, 1), (274, 3, 8)]
-    assert read_header(big_endian_tiff(*tags)) == ImageHeader("tiff", 20, 30, 1, 8, 8)
+    values = [struct.pack(">HHI", tag, kind, 1) for tag, kind, _ in tags]
+    for place, (_, kind, value) in enumerate(tags):
+        values[place] += struct.pack(">HH" if kind == 3 else ">I", value, *[0] * (kind == 3))
+    data = b"MM\x00*\x00\x00\x00\x08" + struct.pack(">H", len(tags)) + b"".join(values) + bytes(4)
+    assert read_header(data) == ImageHeader("tiff", 20, 30, 1, 8, 8)
 
 
 def test_a_plain_tiff_is_upright_and_keeps_its_colors():
@@ -171,65 +148,60 @@ def test_the_chunks_of_a_png_end_with_its_last():
         (b"", "empty"),
         (b"just text, no image", "text, not an image"),
         (b"  <!DOCTYPE html><html><body>404</body></html>", "a web page"),
-        (b'<?xml version="1.0"?><svg/>', "a web page"),
         (bytes(100), "only zeros"),
         (b"%PDF-1.7 ...", "a PDF file"),
         (b"\x00\x00\x00\x20ftypavif" + bytes(20), "kind 'avif'"),
         (b"\x93NUMPY\x01\x00", "no kind of image known here"),
         (b"\xff\xd8\xff", "truncated"),
-        (b"\x89PNG\r\n\x1a\n", "truncated"),
         (b"GIF89a\x01\x00\x01\x00\x00\x00\x00;", "without a picture"),
     ],
+    ids=["nothing", "text", "page", "zeros", "pdf", "avif", "numpy", "jpeg", "gif"],
 )
-def test_the_error_describes_what_is_no_image(data, words):
+def test_the_error_describes_bytes_that_are_no_image(data, words):
     with pytest.raises(BadImage, match=words):
         read_header(data)
+    assert not is_image(data)
 
 
-@pytest.mark.parametrize("data", SEEDS, ids=range(len(SEEDS)))
-@pytest.mark.parametrize("percent", range(0, 100, 5))
-def test_a_truncated_header_is_bad_and_a_whole_one_is_right(data, percent):
-    with suppress(BadImage):
-        assert read_header(data[: len(data) * percent // 100]) == read_header(data)
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_truncated_header_is_bad_and_a_whole_one_is_right(name):
+    data = SEEDS[name]
+    for percent in range(0, 100, 5):
+        with suppress(BadImage):
+            assert read_header(data[: len(data) * percent // 100]) == read_header(data)
 
 
-def only_bad_image(data: bytes) -> None:
+def has_header_or_is_bad(data: bytes) -> None:
     with suppress(BadImage):
         assert min(read_header(data).size) > 0
 
 
 @given(
     st.binary(max_size=300),
-    st.sampled_from(
-        [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\x00", b"MM\x00*"]
-    ),
+    st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\x00"]),
 )
 @example(b"\xff" * 100_000, b"\xff\xd8")
 @example(b"\x01" * 100_000, b"GIF89a")
 @example(bytes(100_000), b"\x89PNG\r\n\x1a\n")
 @example(b"\x00\x00WEBPVP8X" + b"\x08" + bytes(100_000), b"RIFF\x00\x00")
 def test_any_bytes_have_a_header_or_are_bad(data, magic):
-    only_bad_image(magic + data)
+    has_header_or_is_bad(magic + data)
 
 
 @given(st.data())
 def test_a_damaged_file_has_a_header_or_is_bad(data):
-    file = bytearray(data.draw(st.sampled_from(SEEDS)))
+    file = bytearray(SEEDS[data.draw(st.sampled_from(sorted(SEEDS)))])
     for _ in range(data.draw(st.integers(1, 8))):
-        file[data.draw(st.integers(0, min(len(file), 400) - 1))] = data.draw(
-            st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])
-        )
-    only_bad_image(bytes(file))
+        place = data.draw(st.integers(0, min(len(file), 400) - 1))
+        file[place] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
+    has_header_or_is_bad(bytes(file))
 
 
 @pytest.mark.parametrize(
-    "view", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)]
+    "view",
+    [bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)],
+    ids=["bytearray", "memoryview", "array"],
 )
 def test_any_buffer_is_read(view):
     assert read_header(view(jpeg(0))) == ImageHeader("jpeg", 16, 12, 3)
-
-
-def test_any_bytes_are_an_image_or_none():
-    assert is_image(jpeg(0))
-    assert not is_image(b"")
-    assert not is_image(jpeg(0)[:20])
+    assert is_image(view(jpeg(0)))

@@ -1,5 +1,6 @@
+"""Regions of JPEGs, decoded and cut."""
+
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framework.image import jpeg
+from framework.image.crop import scaled_region, window_pixels
+from framework.image.decode import decode, encode_png
+from framework.image.header import ImageHeader, read_header
 from framework.image.jpeg import Region, decode_region
 from tests.contract.cases import pixels
 from tests.store.fuzz import flips, in_a_process, truncations
@@ -25,45 +29,68 @@ def encoded(height, width, subsampling="420", seed=0, **options):
     noise = np.random.default_rng(seed).integers(-20, 20, (height, width, 3))
     image = (pixels(seed, height, width) + noise).clip(0, 255).astype(np.uint8)
     if subsampling == "Gray":
-        return simplejpeg.encode_jpeg(
-            np.ascontiguousarray(image[:, :, :1]), colorspace="GRAY", colorsubsampling="Gray"
-        )
+        gray = np.ascontiguousarray(image[:, :, :1])
+        return simplejpeg.encode_jpeg(gray, colorspace="GRAY", colorsubsampling="Gray")
     if options:
         file = io.BytesIO()
-        Image.fromarray(image).save(
-            file,
-            "jpeg",
-            quality=90,
-            subsampling={"444": 0, "422": 1, "420": 2}[subsampling],
-            **options,
-        )
+        options = {"subsampling": {"444": 0, "422": 1, "420": 2}[subsampling], **options}
+        Image.fromarray(image).save(file, "jpeg", quality=90, **options)
         return file.getvalue()
     return simplejpeg.encode_jpeg(image, quality=90, colorsubsampling=subsampling)
 
 
-def whole(data, channels, denominator, height, width):
-    """Return the whole image at a scale of 1/``denominator``, decoded by simplejpeg."""
+def assert_region_is_cut_from_the_whole(data, channels, region, height, width):
+    top, left, high, wide, denominator = region
     least = (-(-height // denominator), -(-width // denominator)) if denominator > 1 else (0, 0)
     form = "RGB" if channels == 3 else "GRAY"
-    return simplejpeg.decode_jpeg(data, colorspace=form, min_height=least[0], min_width=least[1])
-
-
-def _same(data, channels, region, height, width):
-    top, left, high, wide, denominator = region
-    expected = whole(data, channels, denominator, height, width)[
-        top : top + high, left : left + wide
-    ]
-    return np.array_equal(decode_region(data, channels, region), expected)
+    whole = simplejpeg.decode_jpeg(data, form, min_height=least[0], min_width=least[1])
+    expected = whole[top : top + high, left : left + wide]
+    assert np.array_equal(decode_region(data, channels, region), expected)
 
 
 @st.composite
 def regions(draw, height, width):
-    d = draw(
-        st.sampled_from([1, 2, 4, 8] if min(height, width) > 16 else [1])
-    )  # smaller: simplejpeg's choice is another
+    # of smaller images, simplejpeg chooses another scale
+    d = draw(st.sampled_from([1, 2, 4, 8] if min(height, width) > 16 else [1]))
     high, wide = -(-height // d), -(-width // d)
     top, left = draw(st.integers(0, high - 1)), draw(st.integers(0, wide - 1))
     return Region(top, left, draw(st.integers(1, high - top)), draw(st.integers(1, wide - left)), d)
+
+
+@needs_library
+@settings(max_examples=300)
+@given(
+    st.integers(1, 130),
+    st.integers(1, 130),
+    st.sampled_from(SUBSAMPLINGS),
+    st.sampled_from([1, 3]),
+    st.data(),
+)
+def test_a_region_has_exactly_the_pixels_of_decoding_all(
+    height, width, subsampling, channels, data
+):
+    region, file = data.draw(regions(height, width)), encoded(height, width, subsampling)
+    assert_region_is_cut_from_the_whole(file, channels, region, height, width)
+
+
+@needs_library
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["444", "422", "420"]),
+    st.sampled_from([{"progressive": True}, {"restart_marker_blocks": 3}]),
+    st.data(),
+)
+def test_progressive_files_and_restart_markers_are_no_exception(subsampling, options, data):
+    file = encoded(97, 121, subsampling, **options)
+    assert_region_is_cut_from_the_whole(file, 3, data.draw(regions(97, 121)), 97, 121)
+
+
+@needs_library
+def test_colors_that_it_cannot_convert_text_and_nothing_are_left_to_others():
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((20, 20, 4), np.uint8), "CMYK").save(file, "jpeg")
+    for data in (file.getvalue(), b"text", b"", b"\xff\xd8\xff"):
+        assert decode_region(data, 3, Region(0, 0, 20, 20, 1)) is None
 
 
 @needs_library
@@ -80,43 +107,7 @@ def test_a_damaged_file_does_not_change_how_the_next_one_is_decoded():
     assert num_damaged > 10
 
 
-@needs_library
-@settings(max_examples=400)
-@given(
-    st.integers(1, 130),
-    st.integers(1, 130),
-    st.sampled_from(SUBSAMPLINGS),
-    st.sampled_from([1, 3]),
-    st.data(),
-)
-def test_a_region_has_exactly_the_pixels_of_decoding_all_and_cutting(
-    height, width, subsampling, channels, data
-):
-    file = encoded(height, width, subsampling)
-    assert _same(file, channels, data.draw(regions(height, width)), height, width)
-
-
-@needs_library
-@settings(max_examples=100)
-@given(
-    st.sampled_from(["444", "422", "420"]),
-    st.sampled_from([{"progressive": True}, {"restart_marker_blocks": 3}]),
-    st.data(),
-)
-def test_progressive_files_and_restart_markers_are_no_exception(subsampling, options, data):
-    file = encoded(97, 121, subsampling, **options)
-    assert _same(file, 3, data.draw(regions(97, 121)), 97, 121)
-
-
-@needs_library
-@pytest.mark.parametrize("mode", ["CMYK"])
-def test_colors_it_cannot_convert_are_left_to_others(mode):
-    file = io.BytesIO()
-    Image.fromarray(np.zeros((20, 20, 4), np.uint8), mode).save(file, "jpeg")
-    assert decode_region(file.getvalue(), 3, Region(0, 0, 20, 20, 1)) is None
-
-
-def _judge(files):
+def judge(files):
     """Check that each damaged file gives None, or pixels of the requested shape."""
     for data in files:
         result = decode_region(data, 3, Region(5, 3, 40, 50, 1))
@@ -126,19 +117,8 @@ def _judge(files):
 @needs_library
 def test_damage_never_crashes():
     file = encoded(80, 90)
-    assert (
-        in_a_process(
-            _judge, [*flips(file, 1500), *flips(file, 500, 0, 300, seed=1), *truncations(file, 300)]
-        )
-        == 0
-    )
-
-
-@needs_library
-def test_text_and_nothing_are_no_jpeg():
-    assert [
-        decode_region(data, 3, Region(0, 0, 1, 1, 1)) for data in (b"text", b"", b"\xff\xd8\xff")
-    ] == [None] * 3
+    damaged = [*flips(file, 1500), *flips(file, 500, 0, 300, seed=1), *truncations(file, 300)]
+    assert in_a_process(judge, damaged) == 0
 
 
 @needs_library
@@ -149,7 +129,51 @@ def test_memory_of_a_thread_is_used_again():
     assert not np.array_equal(first, copy)
 
 
-@needs_library
-def test_the_library_is_found_once():
-    assert jpeg.find() is jpeg.find()
-    assert any("turbojpeg" in Path(name).name for name in jpeg._candidates())
+# ---- windows of any image
+
+WINDOW = (5, 7, 30, 41, 0)
+
+
+def turned(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    Image.fromarray(pixels(3, 60, 90)).save(file, "jpeg", exif=exif, quality=95)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [encode_png(pixels(3, 60, 90).transpose(2, 0, 1)), turned(1), turned(6)],
+    ids=["png", "upright", "turned"],
+)
+def test_a_window_is_cut_from_the_upright_image(data):
+    top, left, height, width, _ = WINDOW
+    expected = decode(data, 3)[top : top + height, left : left + width]
+    assert np.array_equal(window_pixels(data, read_header(data), 3, WINDOW, None), expected)
+
+
+@pytest.mark.parametrize("size", [None, (15, 20), (3, 4), (100, 100)], ids=str)
+@pytest.mark.parametrize("subsampling", ["420", "Gray"])
+def test_without_the_library_the_pixels_are_the_same(monkeypatch, size, subsampling):
+    data = encoded(70, 95, subsampling)
+    with_library = np.array(window_pixels(data, read_header(data), 3, WINDOW, size))
+    monkeypatch.setattr(jpeg, "find", lambda: None)
+    assert np.array_equal(window_pixels(data, read_header(data), 3, WINDOW, size), with_library)
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 900), st.integers(1, 900), st.integers(1, 90), st.integers(1, 90), st.data())
+def test_a_scaled_region_covers_its_result_and_is_near_the_window(height, width, high, wide, data):
+    tall, broad = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
+    top, left = data.draw(st.integers(0, height - tall)), data.draw(st.integers(0, width - broad))
+    header, window = ImageHeader("jpeg", height, width, 3), (top, left, tall, broad, 0)
+    region = scaled_region(header, window, (high, wide))
+    d = region.denominator
+    assert min(region.height, region.width) >= 1
+    assert region.top + region.height <= -(-height // d)
+    assert region.left + region.width <= -(-width // d)
+    assert d == 1 or (tall >= d * high and broad >= d * wide)
+    assert abs(region.top * d - top) <= d / 2
+    assert abs(region.left * d - left) <= d / 2
+    assert scaled_region(header, window, None).denominator == 1

@@ -1,46 +1,26 @@
+import cv2
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from framework.image.scale import before_turn, scale, scale_into, scaled_image
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
+from framework.image.scale import scale, scale_into, scaled_image
 from tests.contract.cases import pixels
+
+SIDES = st.integers(1, 60)
 
 
 @settings(max_examples=60)
-@given(
-    st.integers(2, 150),
-    st.integers(2, 150),
-    st.integers(1, 60),
-    st.integers(1, 60),
-    st.sampled_from([1, 3]),
-)
+@given(st.integers(2, 150), st.integers(2, 150), SIDES, SIDES, st.sampled_from([1, 3]))
 def test_shrinking_is_pillows_bilinear_within_a_level(height, width, high, wide, channels):
     high, wide = min(high, height), min(wide, width)
     image = np.random.default_rng(height).integers(0, 256, (height, width, channels), np.uint8)
-    expected = [
-        Image.fromarray(image[:, :, c]).resize((wide, high), Image.Resampling.BILINEAR)
-        for c in range(channels)
-    ]
-    scaled = scale(image, (high, wide), antialias=True)
-    assert scaled.shape == (high, wide, channels)
-    assert (
-        np.abs(
-            scaled.astype(int) - np.stack([np.asarray(plane) for plane in expected], axis=2)
-        ).max()
-        <= 1
+    planes = [Image.fromarray(image[:, :, channel]) for channel in range(channels)]
+    expected = np.stack(
+        [np.asarray(plane.resize((wide, high), Image.Resampling.BILINEAR)) for plane in planes], 2
     )
-
-
-@pytest.mark.parametrize("antialias", [True, False])
-@pytest.mark.parametrize("size", [(20, 30), (60, 80), (20, 80), (40, 50)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_view_is_scaled_as_its_copy_is(antialias, size, channels):
-    view = pixels(1, 90, 120, channels)[10:50, 20:70]
-    assert np.array_equal(
-        scale(view, size, antialias), scale(np.ascontiguousarray(view), size, antialias)
-    )
+    assert np.abs(scale(image, (high, wide), antialias=True).astype(int) - expected).max() <= 1
 
 
 def test_an_image_of_its_size_is_itself():
@@ -55,45 +35,55 @@ def test_without_antialias_shrinking_takes_the_nearest_four():
     assert 20 < int(scale(image, (10, 10), antialias=True).mean()) < 45
 
 
-@pytest.mark.parametrize("interleaved", [True, False])
-@pytest.mark.parametrize("antialias", [True, False])
-@pytest.mark.parametrize("size", [None, (20, 30), (60, 80), (20, 80), (40, 50)])
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("flip", range(4))
-def test_scaling_into_a_batch_is_scaling_then_flipping(
-    interleaved, antialias, size, channels, flip
-):
-    view = pixels(1, 90, 120, channels)[10:50, 20:70]
-    expected = view if size is None else scale(view, size, antialias)
-    expected = expected[:: -1 if flip & 2 else 1, :: -1 if flip & 1 else 1].transpose(2, 0, 1)
-    out = np.full(expected.shape, 7, np.uint8)
-    scale_into(
-        view if interleaved else np.ascontiguousarray(view.transpose(2, 0, 1)),
-        interleaved,
-        size,
-        antialias,
-        flip,
-        out,
+def nearest(image, size):
+    """Return the pixel under the center of each result."""
+    rows, columns = (
+        ((np.arange(new) + 0.5) * old / new).astype(int)
+        for old, new in zip(image.shape[:2], size, strict=True)
     )
-    assert np.abs(out.astype(int) - expected).max() <= 1
+    return image[rows][:, columns]
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4])
-@pytest.mark.parametrize("interleaved", [True, False])
-@pytest.mark.parametrize("labels", [True, False])
-@pytest.mark.parametrize("size", [None, (5, 7), (12, 10), (30, 41), (5, 30)])
-def test_an_image_alone_has_the_pixels_that_a_batch_has(channels, interleaved, labels, size):
-    """Of every flip, from a window of a larger image, and in memory of its own."""
-    shape = (20, 18, channels) if interleaved else (channels, 20, 18)
-    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    window = pixels[4:16, 3:13] if interleaved else pixels[:, 4:16, 3:13]
-    before = pixels.copy()
-    for flip in range(8):
-        height_width = size or before_turn(flip, (12, 10))
-        expected = np.empty((channels, *height_width), np.uint8)
-        scale_into(window, interleaved, size, True, flip, expected, labels)
-        image = scaled_image(window, interleaved, size, True, flip, labels)
-        assert image.flags.c_contiguous
-        assert np.array_equal(image.transpose(2, 0, 1), expected)
-        image += 1
-        assert np.array_equal(pixels, before)
+def turned_scaled_and_flipped(image, size, antialias, flip, labels):
+    """Return what a batch is to hold of an image, uint8 [H, W, C], a step at a time."""
+    image = np.ascontiguousarray(np.swapaxes(image, 0, 1) if flip & TURNED else image)
+    if size is not None:
+        image = nearest(image, size) if labels else scale(image, size, antialias)
+    return image[:: -1 if flip & UPSIDE_DOWN else 1, :: -1 if flip & MIRRORED else 1]
+
+
+@given(
+    st.sampled_from([1, 3, 4]),
+    st.booleans(),
+    st.none() | st.tuples(SIDES, SIDES),
+    st.booleans(),
+    st.integers(0, 7),
+    st.booleans(),
+)
+@example(3, True, (40, 50), True, 3, False)  # of its own size
+@example(3, True, (20, 30), True, MIRRORED, False)
+@example(1, True, (20, 30), True, TURNED, False)
+@example(3, False, (20, 30), True, UPSIDE_DOWN, False)
+@example(3, False, (60, 80), True, 7, False)
+@example(3, True, (60, 20), True, 0, False)  # one side grows
+@example(4, False, (20, 80), False, 0, False)
+@example(1, True, (13, 70), True, 5, True)
+def test_an_image_has_the_same_pixels_in_a_batch_and_alone(
+    channels, interleaved, size, antialias, flip, labels
+):
+    picture = cv2.merge([pixels(channel, 90, 120, 1) for channel in range(channels)])
+    picture = picture.reshape(90, 120, channels)
+    window = picture[10:50, 20:70]
+    expected = turned_scaled_and_flipped(window, size, antialias, flip, labels)
+    if not interleaved:
+        picture = np.ascontiguousarray(picture.transpose(2, 0, 1))
+        window = picture[:, 10:50, 20:70]
+    before = picture.copy()
+    out = np.full((channels, *expected.shape[:2]), 7, np.uint8)
+    scale_into(window, interleaved, size, antialias, flip, out, labels)
+    assert np.abs(out.transpose(1, 2, 0).astype(int) - expected).max() <= 1
+    alone = scaled_image(window, interleaved, size, antialias, flip, labels)
+    assert alone.flags.c_contiguous
+    assert np.array_equal(alone, out.transpose(1, 2, 0))
+    alone += 1  # it has memory of its own
+    assert np.array_equal(picture, before)
