@@ -218,7 +218,7 @@ def trained_on_cpu(path: str) -> list[float]:
 def loads(path: str, _: Device, kind: str = "stream", stage: str = "none") -> bool:
     """Load two epochs, of which a loader's second finds the memory of the first."""
     with closing(make_loader(kind, path, stage)) as loader:
-        return all([is_expected(take(loader, epoch), path, epoch) for epoch in (0, 1)])
+        return all(is_expected(take(loader, epoch), path, epoch) for epoch in (0, 1))
 
 
 def loads_nested(path: str, _: Device, kind: str = "stream", stage: str = "none") -> bool:
@@ -233,7 +233,7 @@ def loads_nested(path: str, _: Device, kind: str = "stream", stage: str = "none"
     with closing(make_loader(kind, path, stage)) as loader:
         loader.context = replace(loader.context, augment=flat)
         changed(loader, nested)
-        return all([is_expected(take(loader, epoch), path, epoch) for epoch in (0, 1)])
+        return all(is_expected(take(loader, epoch), path, epoch) for epoch in (0, 1))
 
 
 def loads_aside(path: str, device: Device, kind: str = "stream", stage: str = "none") -> bool:
