@@ -72,7 +72,7 @@ def loads_torch():
 def test_a_file_that_nobody_writes_is_refused_at_once(name):
     text, number, words = FILES[name]
     recipe(name, text)
-    done = paceline("train", "--config-dir", ".", f"recipes={name}", before=loads_torch, limit_s=10)
+    done = paceline("train", "--config-dir", ".", f"recipes={name}", before=loads_torch, limit_s=60)
     assert is_one_line(done, number, 2)
     assert re.search(words, done.err)
     assert (

@@ -239,7 +239,6 @@ def test_a_key_that_is_there_is_set_without_a_sign(word):
         ("diagnose", "sedonds=3", "seconds"),
         ("tune", "memroy=1G", "memory"),
         ("bench", "repaets=2", "repeats"),
-        ("plan", "ranks_per_hosts=2", "ranks_per_host"),
         ("diagnose", "wrokers=2", "workers"),
     ],
 )
