@@ -87,11 +87,11 @@ def test_it_is_refused_wherever_it_comes_from(name):
     recipe(name, text)
     for words in (["bench", "what=loader"], ["diagnose"], ["tune"]):
         assert is_one_line(
-            paceline(*words, "--config-dir", ".", f"recipes={name}", limit_s=10), number, 2
+            paceline(*words, "--config-dir", ".", f"recipes={name}", limit_s=60), number, 2
         )
     Path("input").mkdir()
     Path(f"recipes/{name}.yaml").rename(f"input/{name}.yaml")
-    done = paceline("pack", "--config-dir", ".", f"input={name}", "output.path=x.h5", limit_s=10)
+    done = paceline("pack", "--config-dir", ".", f"input={name}", "output.path=x.h5", limit_s=60)
     assert done.code == 2
     assert "Traceback" not in done.err
 
