@@ -50,9 +50,6 @@ def watched():
     source.close()
 
 
-# ---- loaders
-
-
 def test_plain_does_everything_in_the_caller_s_thread_and_has_no_queue():
     threads = []
 
@@ -102,9 +99,6 @@ def test_stream_copies_in_line_where_there_are_no_streams_and_says_so():
     assert loader.notes == ("loader=stream: cpu has no streams; the copy runs in line",)
     assert loader.stream is None
     loader.close()
-
-
-# ---- the queue
 
 
 def ahead_of(produce, depth=2, occupancy=None):

@@ -38,9 +38,6 @@ def test_small_images_have_logits(make, side):
     assert make()(torch.randn(2, 3, side, side)).shape == (2, 10)
 
 
-# ---- airbench and ResNet9
-
-
 @pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 9), (9, 4)])
 def test_a_convolution_of_airbench_begins_as_the_identity_on_its_first_channels(before, after):
     x = torch.randn(2, before, 6, 6)
@@ -77,9 +74,6 @@ def test_a_residual_of_resnet9_adds_to_its_input():
     assert torch.equal(residual(x), x)
 
 
-# ---- ResNet18
-
-
 @pytest.mark.parametrize(("stem", "side", "inside"), [("large", 224, 7), ("small", 32, 4)])
 def test_the_last_features_of_resnet18_are_a_share_of_the_image(stem, side, inside):
     with torch.device("meta"):
@@ -92,9 +86,6 @@ def test_an_unknown_stem_is_refused():
     what = r"^error\[C112\]: model.stem = tiny: not a stem; choose large"
     with pytest.raises(ConfigError, match=what):
         ResNet18(3, 10, "tiny")
-
-
-# ---- UNet
 
 
 @pytest.mark.parametrize(
@@ -115,9 +106,6 @@ def test_every_weight_of_unet_gets_a_gradient_once_the_last_layer_moved():
     nn.init.normal_(model.last.weight)
     model(torch.rand(2, 3, 16, 16)).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
-
-
-# ---- whitening
 
 
 def images(count=64, channels=3, side=9):

@@ -25,9 +25,6 @@ def classify(batch=BATCH, smoothing=0.0, weights=None, model=MODEL):
     return Classify("image", "label", smoothing, class_weights=weights)(model, batch)
 
 
-# ---- one class
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("label", [LABELS, SHARES], ids=["classes", "shares"])
 def test_the_loss_is_the_mean_cross_entropy_with_a_share_for_all_classes(label, smoothing):
@@ -133,8 +130,6 @@ def test_another_number_of_weights_than_of_classes_is_refused(make, weights):
         make(weights)(MODEL, {**BATCH, "labels": SHARES})
 
 
-# ---- several views of an image
-
 IMAGE = torch.randn(5, 2, 4, 6, generator=RANDOM)
 
 
@@ -182,9 +177,6 @@ def test_logits_that_cannot_be_averaged_are_refused():
         mean_logits(MODEL, IMAGE, "mirror")
 
 
-# ---- focal loss
-
-
 def focal(gamma, weights=None, label=LABELS):
     return Focal("image", "label", gamma, weights)(MODEL, {**BATCH, "label": label}).loss
 
@@ -210,9 +202,6 @@ def test_a_record_that_is_certain_has_a_finite_gradient(gamma):
 def test_a_negative_gamma_is_refused():
     with pytest.raises(ConfigError, match=r"C317.*objective.gamma = -1"):
         Focal("image", "label", -1)
-
-
-# ---- a teacher
 
 
 def net(seed, outputs=3):
@@ -264,8 +253,6 @@ def test_an_impossible_option_of_distillation_is_refused(changes, words):
     with pytest.raises(ConfigError, match=f"C319.*{words}"):
         distill(**changes)
 
-
-# ---- several labels
 
 SEVERAL = {
     "image": torch.randn(9, 4, generator=RANDOM),

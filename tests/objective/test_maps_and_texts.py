@@ -17,9 +17,6 @@ IGNORED = 255
 MODEL = nn.Identity()
 
 
-# ---- label maps
-
-
 def maps(count=5, num_classes=4):
     """Return logits and label maps. Some pixels of the maps have no class."""
     random = torch.Generator().manual_seed(0)
@@ -136,9 +133,6 @@ def test_predictions_leave_out_pixels_without_a_class_and_are_of_evaluation_only
     assert target.max() < 3
 
 
-# ---- texts
-
-
 class Given(nn.Module):
     """Gives the logits of a batch as they are."""
 
@@ -220,9 +214,6 @@ def slow_distance(text, other):
 @given(st.text("ab", max_size=5), st.text("ab", max_size=5))
 def test_the_edit_distance_is_its_definition(text, other):
     assert edit_distance(text, other) == slow_distance(text, other)
-
-
-# ---- both
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,6 @@ from framework.train.metrics import Tally
 MODEL = nn.Identity()
 
 
-# ---- what goes into a model and comes out
-
-
 @pytest.mark.parametrize(
     ("names", "fields"), [("sound", [1]), (["sound"], [1]), (["length", "sound"], [2, 1])]
 )
@@ -53,8 +50,6 @@ def test_the_prediction_of_other_libraries_models_is_found_in_their_output():
 def test_only_one_number_per_record_loses_its_dimension(output, target, expected):
     assert for_target(torch.zeros(output), torch.zeros(target)).shape == expected
 
-
-# ---- regression
 
 GUESS = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 TARGET = torch.tensor([[1.0, 4.0], [0.0, 4.0]])  # off by 0, 2, 3, 0
@@ -117,8 +112,6 @@ def test_steps_and_images_have_no_explained_variance(training, shape):
     values = torch.ones(shape)
     assert not regress(values, values, model=nn.Identity().train(training)).totals
 
-
-# ---- restoring images
 
 SHARP = torch.full((2, 3, 4, 4), 0.5)
 BLURRY = SHARP + torch.tensor([0.1, 0.01]).view(2, 1, 1, 1)  # errors of 20 and 40 dB
@@ -203,8 +196,6 @@ def test_an_unknown_loss_is_refused(run):
     with pytest.raises(ConfigError, match=what):
         run(loss="huber")
 
-
-# ---- the user's own losses
 
 BATCH = {"x": torch.randn(6, 4), "y": torch.randn(6, 2), "z": torch.ones(6, 2)}
 NET = nn.Linear(4, 2)

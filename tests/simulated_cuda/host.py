@@ -212,9 +212,6 @@ def trained_on_cpu(path: str) -> list[float]:
     return numbers
 
 
-# ---- works
-
-
 def loads(path: str, _: Device, kind: str = "stream", stage: str = "none") -> bool:
     """Load two epochs, of which a loader's second finds the memory of the first."""
     with closing(make_loader(kind, path, stage)) as loader:

@@ -99,9 +99,6 @@ def test_values_that_are_no_tensors_stay_as_they_are(path):
     assert names == ["0", "1", "2", "3", "4", "5"]
 
 
-# ---- memory
-
-
 def blocks_of(path, kind, stage, seed):
     """Return how many blocks 20 batches need, and how many more 200 do."""
     with simulated(seed) as device:
@@ -167,9 +164,6 @@ def test_with_a_stream_for_each_epoch_memory_grows(path, monkeypatch):
 
     monkeypatch.setattr(StreamLoader, "epoch", in_a_new_stream)
     assert blocks(30) > blocks(15) + 30
-
-
-# ---- captured steps
 
 
 class Reads(Square):

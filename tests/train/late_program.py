@@ -22,7 +22,7 @@ from tests.fakes import CPU, FakeLoader, FakeSink, make_data, make_trainer
 
 RANK = int(os.environ.get("RANK", "0"))
 STEPS = 16
-LATE_S = 0.04
+LATE_S = 0.08
 BATCH = 16
 torch.set_num_threads(1)
 

@@ -1,5 +1,8 @@
 """Compare what trainers have learned."""
 
+import random
+from contextlib import contextmanager
+
 import torch
 
 
@@ -29,3 +32,12 @@ def saved_at(checkpoints, step):
 
 def means(sink, split="train"):
     return [report.means for report in sink.of(split)]
+
+
+@contextmanager
+def same_numbers_afterwards():
+    """Check that the random generators are after the block as they were before it."""
+    before = torch.get_rng_state(), random.getstate()
+    yield
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]

@@ -80,12 +80,14 @@ def trained(recorder, state=None, **parts):
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 def test_captured_steps_learn_what_others_learn(optimizer):
-    recorder, parts = Again(), {"optimizer": optimizer, "clip_norm": 1.0, "ema": 0.9}
-    captured = trained(recorder, **parts)
+    recorder, clock = Again(), FakeClock()
+    parts = {"optimizer": optimizer, "clip_norm": 1.0, "ema": 0.9}
+    captured = trained(recorder, clock=clock, **parts)
     assert same(captured, trained(None, **parts))
     assert len({rate for _, rate in captured[0]}) == 4
     assert (recorder.asides, recorder.captures) == (WARM_UPS, 1)
     assert recorder.replays == 3 * 4 - WARM_UPS  # short batches are run as they are
+    assert clock.marks[:11] == ["forward", "optimizer", "report"] * 3 + ["forward", "report"]
 
 
 @pytest.mark.parametrize("words", [{"every": 3, "ramp": 1.0}, {}], ids=["now and then", "always"])
@@ -121,13 +123,6 @@ def test_steps_resume_from_a_state_of_the_other_kind(first, second):
     half.fit()
     resumed = trained(second and second(), half.state_dict(), **parts)
     assert same(resumed[1], trained(None, **parts)[1])
-
-
-def test_a_captured_step_has_two_marks():
-    clock = FakeClock()
-    trained(Again(), records=24, clock=clock)
-    assert "optimizer" in clock.marks[:5]
-    assert clock.marks[-2:] == ["forward", "report"]
 
 
 def test_an_epoch_that_begins_with_a_short_batch_is_captured_later():
@@ -189,9 +184,6 @@ def test_a_step_that_cannot_be_captured_runs_kernel_by_kernel_and_says_why(recor
     assert same(captured, trained(None, **plain))
 
 
-# ---- on a GPU
-
-
 def trained_on_cuda(recorder, model=None, optimizer=torch.optim.SGD):
     """Return the losses of twenty epochs, and the notes."""
     said = []
@@ -229,9 +221,6 @@ def test_a_capture_that_fails_leaves_the_device_as_it_was():
     assert len(said) == 1
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert reports == trained_on_cuda(None, Reading())[0]
-
-
-# ---- the slots of the steps
 
 
 @pytest.fixture(autouse=True)
@@ -297,10 +286,3 @@ def test_another_end_or_schedule_means_other_rates():
     factor[0] = 10.0
     captured.slots.forget_rates()
     assert captured.step(2, last_step=3)[1] == [20, 1]
-
-
-def test_the_table_of_rates_ends_with_the_training():
-    asked = []
-    captured = Captured(lambda step, last: asked.append(step) or [1.0, 1.0])
-    captured.step(8, last_step=10)
-    assert asked == [8, 9]

@@ -1,8 +1,6 @@
 """Who makes whom wait: from times that are known exactly, and with delays among real ranks."""
 
 import json
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -51,9 +49,6 @@ def delayed(num_ranks, rank, late_s=0.03, num_steps=40, share=1.0):
 
 def late_of(delays_s, **options):
     return late_rank(late_steps(times(delays_s, **options)), len(delays_s))
-
-
-# ---- who is late
 
 
 @pytest.mark.parametrize("span", SPANS)
@@ -109,12 +104,6 @@ def test_chance_rarely_names_a_rank(seed, num_ranks):
     assert sum(late_of(delays_s) is not None for delays_s in delays) <= 1
 
 
-def test_waiting_for_the_last_rank_is_distinguished_from_the_exchange_itself():
-    steps = late_steps(times(delayed(2, 1, num_steps=10)))
-    assert steps.exchange_s == pytest.approx(10 * 0.01)
-    assert steps.waiting_s == pytest.approx(10 * 0.015)  # one of two ranks waits for 0.03 s
-
-
 def test_steps_add_up():
     whole = late_of(delayed(2, 1))
     part = late_steps(times(delayed(2, 1, num_steps=10)))
@@ -128,9 +117,6 @@ def test_only_steps_that_all_ranks_have_are_compared():
     rows = [np.array([[step, rank] for step in steps]) for rank, steps in enumerate(steps_of)]
     compared = [own.tolist() for own in same_steps(rows)]
     assert compared == [[[1, rank], [4, rank]] for rank in range(3)]
-
-
-# ---- clocks of hosts
 
 
 def rounds(offsets_s, travels_s, waits_s):
@@ -159,55 +145,6 @@ def test_the_quickest_round_decides_the_uncertainty():
     assert known.uncertainty_s[1] == pytest.approx(0.001)
 
 
-AHEAD_S = (0.0, 5.0, -3.0)
-
-
-class Threads:
-    """Ranks that are threads, each of which is named by its number."""
-
-    def __init__(self, count):
-        self.parts = [None] * count
-        self.barrier = threading.Barrier(count)
-
-    def gather(self, values):
-        self.parts[int(threading.current_thread().name)] = values
-        self.barrier.wait()
-        parts = list(self.parts)
-        self.barrier.wait()
-        return parts
-
-    def total(self, values):
-        return sum(self.gather(values))
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_clocks_that_differ_by_seconds_are_distinguished_on_every_rank(times, monkeypatch):
-    def now():
-        return time.perf_counter() + AHEAD_S[int(threading.current_thread().name)]
-
-    monkeypatch.setattr(rank_watch, "perf_counter", now)
-    ranks, clocks = Threads(3), [HostClocks() for _ in AHEAD_S]
-
-    def compare(clock):
-        for _ in range(times):
-            clock.compare(ranks)
-
-    threads = [
-        threading.Thread(target=compare, args=(clock,), name=str(rank))
-        for rank, clock in enumerate(clocks)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    now_s = np.array([[time.perf_counter() + ahead] for ahead in AHEAD_S])
-    offsets_s, uncertainty_s = clocks[0].at(now_s)
-    assert (np.abs(offsets_s[:, 0] - AHEAD_S) <= uncertainty_s[:, 0] + 1e-9).all()
-    assert (uncertainty_s < 1.0).all()
-    assert (offsets_s[0], uncertainty_s[0]) == (0.0, 0.0)
-    assert all((clock.at(now_s)[0] == offsets_s).all() for clock in clocks)
-
-
 def test_a_clock_drifts_evenly_between_two_comparisons():
     clocks = HostClocks()
     clocks._times_s = [0.0, 100.0]
@@ -221,8 +158,8 @@ def test_a_clock_drifts_evenly_between_two_comparisons():
     assert later_s[:, 0].tolist() == pytest.approx([0.0, 1e-3 + 100 * DRIFT])
 
 
-class Alike:
-    """Two ranks that measure the same, on two hosts if their clocks are ``ahead``."""
+class Two:
+    """Two ranks that measure the same; everything the other one tells is more by ``ahead``."""
 
     rank, world_size = 0, 2
 
@@ -230,9 +167,7 @@ class Alike:
         self.ahead = ahead
 
     def gather(self, values):
-        other = values.clone()
-        other[0] += self.ahead
-        return [values, other]
+        return [values, values + self.ahead]
 
     def total(self, values):
         return 2 * values
@@ -255,16 +190,17 @@ ROWS = [(float(number), number + 0.5, 0.1, *[0.05] * 6) for number in range(20)]
 def test_clocks_of_two_hosts_are_compared_at_once_and_then_now_and_then(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(rank_watch, "perf_counter", lambda: now[0])
-    watch = RankWatch(Fixed(ROWS), Alike(ahead=1.0))
+    watch = RankWatch(Fixed(ROWS), Two(ahead=5.0))
     watch.take({"forward": span(0.5)})
-    assert watch._clocks.are_known
+    offsets_s, uncertainty_s = watch._clocks.at(np.array([[1000.0], [1005.0]]))
+    assert (offsets_s.tolist(), uncertainty_s.tolist()) == ([[0.0], [5.0]], [[0.0], [0.0]])
     assert not watch._clocks.are_due()
     now[0] += COMPARED_S + 1
     assert watch._clocks.are_due()
 
 
 def test_ranks_that_are_alike_have_the_same_spans_and_are_not_late():
-    watch = RankWatch(Fixed(ROWS), Alike())
+    watch = RankWatch(Fixed(ROWS), Two())
     report = watch.take({"forward": span(0.5, 1.5), "exchange": span(0.25)})
     assert report.as_dict() == {
         "num": 2,
@@ -279,17 +215,15 @@ def test_ranks_that_are_alike_have_the_same_spans_and_are_not_late():
 
 
 def test_a_report_without_whole_steps_names_nobody():
-    assert RankWatch(Fixed([]), Alike()).take({"report": span(0.5)}).late is None
+    assert RankWatch(Fixed([]), Two()).take({"report": span(0.5)}).late is None
 
 
 def test_one_rank_or_another_clock_measures_nothing():
     trainer = make_trainer(clock=RankClock())
     trainer.fit()
     assert trainer.ranks.whole is None
-    assert RankWatch(HostClock(), Alike()).take({"forward": span(1.0)}) is None
+    assert RankWatch(HostClock(), Two()).take({"forward": span(1.0)}) is None
 
-
-# ---- real ranks
 
 PLACES = {"data": "wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
 
@@ -314,7 +248,7 @@ def test_a_delay_of_one_of_two_ranks_is_found_in_its_place(tmp_path):
     spans = first["none:forward:1"]["spans"]
     assert list(spans) == [name for name in ALL_SPANS if name != "copy"]
     assert spans["forward"]["rank"] == 1
-    assert spans["forward"]["max_s"] > 0.04 > spans["forward"]["min_s"]
+    assert spans["forward"]["max_s"] > 0.08 > spans["forward"]["min_s"]
     assert spans["exchange"]["rank"] == 0
     assert first["none:data:1"]["reports"] == [2] * 4
     assert second["none:data:1"]["reports"] == []

@@ -40,9 +40,6 @@ def one_rank(values):
     return values
 
 
-# ---- means
-
-
 @given(st.lists(st.lists(st.integers(-1000, 1000), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_the_mean_over_batches_is_the_mean_over_records(batches):
     outcomes = [outcome([float(value) for value in batch], losses=True) for batch in batches]
@@ -80,14 +77,6 @@ def test_sums_of_all_ranks_are_added_before_they_are_divided():
     assert (asked[0].dtype, asked[0].device.type) == (torch.float64, "cpu")
 
 
-def test_many_small_losses_and_large_counts_keep_their_digits():
-    total = torch.tensor(2000.0, dtype=torch.bfloat16)
-    outcomes = [Outcome(torch.tensor(0.1), {"total": total}, 1) for _ in range(10_000)]
-    means, _ = tallied(*outcomes).means(one_rank)
-    assert means["loss"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-12)
-    assert means["total"] == 2000.0
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_the_first_bad_loss_is_found_with_its_step_and_records(bad):
     tally = Tally()
@@ -104,9 +93,6 @@ def test_bad_losses_can_be_left_out():
     nothing = tallied(outcome([math.nan]))
     nothing.drop_bad()
     assert nothing.means(one_rank) == ({"loss": 0.0, "hits": 0.0}, 0.0)
-
-
-# ---- totals and arrays
 
 
 class Shares:
@@ -164,9 +150,6 @@ def test_an_array_in_sums_adds_up_over_passes_and_ranks_and_stays_an_array():
     assert arrays["confusion"].tolist() == [[2, 6], [0, 6]]
 
 
-# ---- saved and resumed
-
-
 def complete(values):
     """Return what an objective gives with sums, a loss by name, totals and an array."""
     result = outcome(values, losses=True, totals={"hits": torch.tensor([len(values), 1])})
@@ -217,9 +200,6 @@ def test_a_cleared_tally_has_forgotten_what_it_has_taken_over():
     tally.clear()
     assert (tally.columns().counts.tolist(), tally.carried) == ([], 0)
     assert tallied(with_totals(1, 0), tally=tally).means(one_rank)[0]["share"] == 1.0
-
-
-# ---- refusals
 
 
 @pytest.mark.parametrize(
@@ -275,22 +255,12 @@ def test_a_pass_with_another_form_than_the_one_before_is_refused(first, second, 
         tallied(first, second)
 
 
-def test_a_name_in_sums_and_in_totals_is_refused():
-    result = with_array([1, 1])
-    result.totals = {"confusion": torch.ones(2)}
-    with pytest.raises(ConfigError, match=r"C220.*in Outcome\.sums and in Outcome\.totals"):
-        tallied(result)
-
-
 def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
     with pytest.raises(ConfigError, match=r"C220.*has x.*metrics\(totals\)"):
         metrics_of(object(), {"x": torch.ones(2)})
     silent = type("Silent", (), {"metrics": lambda self, totals: None})()
     with pytest.raises(ConfigError, match=r"C220.*the objective's metrics"):
         metrics_of(silent, {"x": torch.ones(2)})
-
-
-# ---- how far a run is
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from framework.precision.amp import AMP
 from framework.train.metrics import PassPlace
 from framework.train.nonfinite import (
     all_finite,
-    are_finite,
     finite_on_all_ranks,
     gone_wrong,
     infinite_buffers,
@@ -23,7 +22,6 @@ from tests.fakes import (
     FakeCheckpoints,
     FakeSink,
     MeanValue,
-    Reads,
     make_data,
     make_model,
     make_trainer,
@@ -51,9 +49,6 @@ class Spoiled:
 
 def spoiled(*steps, **parts):
     return make_trainer(make_data(40), 4, objective=Spoiled(*steps), report_every=5, **parts)
-
-
-# ---- skipped steps
 
 
 @pytest.mark.parametrize(("steps", "moves"), [(1, False), (2, True)])
@@ -98,9 +93,6 @@ def test_statistics_that_a_bad_batch_has_changed_are_restored():
     trainer.fit()
     assert trainer.progress.scheduled == 2
     assert all(bool(torch.isfinite(buffer).all()) for buffer in model.buffers())
-
-
-# ---- errors that end a run
 
 
 def test_too_many_bad_steps_in_a_row_end_the_run():
@@ -149,9 +141,6 @@ def test_the_rank_that_met_the_first_bad_loss_names_it(steps, speaker):
     assert str(errors[speaker]).startswith("error[N101]: step 7: the loss is nan; ")
 
 
-# ---- what is looked at
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["0.weight", "1.running_mean"])
 def test_one_bad_weight_or_statistic_is_found(bad, name):
@@ -159,15 +148,6 @@ def test_one_bad_weight_or_statistic_is_found(bad, name):
     assert all_finite(model, {})
     model.state_dict()[name].view(-1)[-1] = bad
     assert not all_finite(model, {})
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_tensors_of_any_precision_are_looked_at_with_one_read(dtype):
-    with Reads() as reads:
-        assert are_finite([torch.full((3,), 100.0, dtype=dtype), torch.zeros(0, dtype=dtype)])
-    assert reads.count == 1
-    assert not are_finite([torch.ones(3, dtype=dtype), torch.full((3,), math.inf, dtype=dtype)])
-    assert are_finite([])
 
 
 def test_buffers_that_were_infinite_at_the_start_may_stay_so():

@@ -17,8 +17,6 @@ from framework.train.model_layers import (
 from framework.train.name_patterns import matching, what_model_has
 from framework.train.parameter_groups import check_options, parameter_groups
 
-# ---- names and patterns
-
 NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weight", "head.bias"]
 
 
@@ -51,9 +49,6 @@ def test_a_pattern_matches_a_parameter_or_a_module_around_it(pattern, number):
 )
 def test_a_message_names_what_is_near(pattern, words):
     assert what_model_has(pattern, NAMES) == words
-
-
-# ---- layers of a model
 
 
 class ScaledNormLinear(nn.Linear):
@@ -132,9 +127,6 @@ def test_a_norm_belongs_to_the_block_before_and_a_token_to_the_one_after():
     numbers = ModelBlocks(Transformer()).number_of
     assert numbers["token"] == numbers["patches.weight"] == 0
     assert numbers["encoder.norm.weight"] == numbers["encoder.layers.2.norm1.weight"] == 3
-
-
-# ---- groups of the optimizer
 
 
 def small_model():
@@ -261,9 +253,6 @@ def test_an_option_that_torch_would_ignore_is_refused():
         check_options(optimizer, {"groups": {"a": {"match": "*", "beta": 1}}})
     with pytest.raises(ConfigError, match=r"C310.*Rprop has no weight decay"):
         check_options(torch.optim.Rprop(small_model().parameters()), {"no_decay": ["bias"]})
-
-
-# ---- rates of another batch size
 
 
 @pytest.mark.parametrize(

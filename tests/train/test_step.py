@@ -74,9 +74,6 @@ def test_an_optimizer_may_drop_gradients_in_its_own_way():
     assert parameter.grad is not None
 
 
-# ---- rates
-
-
 def test_every_group_follows_the_schedule_from_its_own_rate():
     stepper, progress, rates = make(), Progress(), []
     for _ in range(3):
@@ -146,9 +143,6 @@ def test_a_scheduler_of_torch_sets_rates_by_step_or_by_epoch(per, expected):
     assert stepper.state_dict()["schedule"] == setter.state_dict()
 
 
-# ---- buffers and averages
-
-
 def test_bad_gradients_leave_weights_average_and_statistics_as_they_were():
     stepper, progress = make(average=0.5, skip_bad=True), Progress()
     learn(stepper, progress)
@@ -191,9 +185,6 @@ def test_buffers_may_come_late_and_change_their_shape():
     assert (progress.missed, float(first.calls), len(first.newest)) == (1, 2.0, 2)
 
 
-# ---- the average of the weights
-
-
 def one_weight(value=0.0):
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, value)
@@ -223,16 +214,6 @@ def test_an_update_keeps_the_decay_s_share_of_the_old_average_and_leaves_the_mod
     assert model.weight.item() == 12.0
 
 
-def test_buffers_are_copied():
-    model = with_statistics()
-    average = Average(model, 0.9)
-    model(torch.randn(8, 3))
-    average.update()
-    model(torch.randn(8, 3))
-    assert int(average.state_dict()["1.num_batches_tracked"]) == 2
-    assert int(model[1].num_batches_tracked) == 3
-
-
 def test_inside_applied_the_model_has_the_average_and_then_its_own_again():
     model = with_statistics()
     average = Average(model, 0.5)
@@ -242,16 +223,6 @@ def test_inside_applied_the_model_has_the_average_and_then_its_own_again():
         assert same(dict(model.state_dict()), dict(kept))
     assert same(dict(model.state_dict()), dict(own))
     assert same(dict(average.state_dict()), dict(kept))
-
-
-def test_an_average_comes_back_from_a_state_with_the_model_s_names():
-    model = with_statistics()
-    average, other = Average(model, 0.9), Average(with_statistics(), 0.9)
-    shift(model, 1.0)
-    average.update()
-    other.load_state_dict(average.state_dict())
-    assert list(average.state_dict()) == list(model.state_dict())
-    assert same(dict(other.state_dict()), dict(average.state_dict()))
 
 
 def test_lookahead_equals_a_sequence_by_hand():

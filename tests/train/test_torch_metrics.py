@@ -61,16 +61,12 @@ def test_a_trial_gives_the_numbers_and_leaves_nothing_behind():
         pytest.param(MulticlassF1Score(5), predictions(4), r"\.x: does not fit", id="more classes"),
         pytest.param(MulticlassF1Score(3), None, " = x: the objective predicts nothing", id="none"),
         pytest.param(MulticlassROC(3), predictions(), r"\.x: is a tuple", id="a tuple as result"),
+        pytest.param(torch.nn.Linear(1, 1), None, r"\.x: makes a Linear", id="no metric"),
     ],
 )
 def test_a_metric_that_does_not_fit_is_refused_by_name(metric, given, words):
     with pytest.raises(ConfigError, match=rf"C332\]: metrics{words}"):
         made(x=metric).tried(given)
-
-
-def test_only_metrics_are_metrics():
-    with pytest.raises(ConfigError, match=r"C332\]: metrics\.x: makes a Linear"):
-        made(x=torch.nn.Linear(1, 1))
 
 
 class Lists(Metric):

@@ -6,13 +6,11 @@ import warnings
 import pytest
 import torch
 
-import framework.train.trainer
 from framework.contracts.data import MicroBatch
 from framework.measure.clock import HostClock, NoClock, make_clock
-from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
+from framework.train import reporter
 from framework.train.metrics import Progress
-from framework.train.reporter import Reporter, SplitResults
 from tests.fakes import (
     CPU,
     FakeCheckpoints,
@@ -26,7 +24,7 @@ from tests.fakes import (
     span,
     stop_after,
 )
-from tests.train.states import means, same, saved_at, weights
+from tests.train.states import means, same, same_numbers_afterwards, weights
 
 
 def trained(data, batch_size, **parts):
@@ -35,9 +33,6 @@ def trained(data, batch_size, **parts):
     trainer = make_trainer(data, batch_size, sinks=[sink], **parts)
     trainer.fit()
     return trainer, sink
-
-
-# ---- what is learned
 
 
 @pytest.mark.parametrize(
@@ -68,14 +63,6 @@ def test_a_clipped_step_is_as_long_as_the_norm_allows():
     assert float(torch.stack(moved).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
-@pytest.mark.parametrize("clock", [HostClock, NoClock])
-def test_a_clock_changes_nothing_that_is_learned(clock):
-    plain, reports = trained(make_data(18), 4, report_every=1)
-    timed, timed_reports = trained(make_data(18), 4, report_every=1, clock=clock())
-    assert means(timed_reports) == means(reports)
-    assert same(weights(timed), weights(plain))
-
-
 def test_reported_losses_are_means_over_records():
     # Squares times 12, so that means of 1, 2, 3 and 4 records are exact.
     values = torch.arange(26, dtype=torch.float64) ** 2 * 12
@@ -93,19 +80,6 @@ def test_a_record_that_only_fills_a_batch_counts_nothing():
     trainer, sink = trained(data, 2, objective=MeanValue(), order=order)
     assert (trainer.parts.train.yielded, trainer.pace.num_records) == (2, 1)
     assert means(sink) == [{"loss": 8.0, "total": 8.0}]
-
-
-def test_an_array_of_the_objective_is_reported():
-    def objective(model, batch):
-        outcome = Classify("x", "y", 0.0)(model, batch)
-        outcome.sums["ones"] = torch.ones(2, 2) * outcome.count
-        return outcome
-
-    _, sink = trained(make_data(10), 4, objective=objective, report_every=2)
-    assert [report.arrays["ones"].sum() for report in sink.reports] == [32, 8]
-
-
-# ---- what is due when
 
 
 @pytest.mark.parametrize(("validate_every", "validated"), [(None, [5, 10]), (4, [4, 8, 10])])
@@ -221,9 +195,6 @@ def test_only_rank_0_saves():
     assert checkpoints.saved == []
 
 
-# ---- times and spans
-
-
 def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
     clock = FakeClock()
     train = FakeLoader(make_data(20), 4, clock, accumulate=2)
@@ -248,52 +219,25 @@ def test_spans_fit_into_the_time_of_their_records():
     assert trainer.pace.train_s == pytest.approx(sum(windows_s))
 
 
-def test_validation_has_spans_of_its_own():
-    clock = FakeClock()
-    val = FakeLoader(make_data(12), 4, clock)
-    _, sink = trained(make_data(8), 4, val=val, val_clock=clock)
-    names = ("wait", "forward", "report")
-    assert sink.of("val")[0].spans == dict.fromkeys(names, span(1.0, 1.0, 1.0))
-
-
 def test_without_a_clock_a_run_knows_its_speed():
     trainer, sink = trained(make_data(18), 4, clock=NoClock())
     assert (trainer.spans.whole, sink.reports[0].spans, trainer.pace.num_records) == ({}, {}, 18)
     assert trainer.pace.train_s > 0
 
 
-def test_the_time_left_follows_from_the_pace_of_this_run(monkeypatch):
-    checkpoints, now = FakeCheckpoints(), [0.0]
-    trained(make_data(16), 4, checkpoints=checkpoints)
-    monkeypatch.setattr(framework.train.trainer.time, "perf_counter", lambda: now[0])
-
-    def stop():
-        now[0] += 3.0  # a step takes three seconds
-        return False
-
-    sink = FakeSink()
-    trainer = make_trainer(make_data(16), 4, epochs=5, report_every=1, stop=stop, sinks=[sink])
-    trainer.load_state_dict(saved_at(checkpoints, 4))
-    trainer.fit()
-    assert [(report.step, report.left_s) for report in sink.reports][:2] == [(5, 45.0), (6, 42.0)]
-    assert sink.reports[-1].left_s == 0
-
-
 @pytest.mark.parametrize(
-    ("identity", "epoch_step", "left"),
-    [
-        pytest.param({}, 2, 4, id="batches of one size"),
-        pytest.param({}, 3, 0, id="a short last batch"),
-        pytest.param({}, 0, 0, id="between two epochs"),
-        pytest.param({"steps": 4}, 1, 15, id="batches of several sizes"),
-    ],
+    ("identity", "epoch_step", "left"), [({}, 2, 4), ({}, 3, 0), ({}, 0, 0), ({"steps": 4}, 1, 15)]
 )
-def test_a_report_counts_the_records_that_are_left_of_an_epoch(identity, epoch_step, left):
-    reporter = Reporter({"records": 20, "batch_size": 8, **identity}, CPU)
-    results = SplitResults("train", {"loss": 0.5}, {}, 10.0, {})
+def test_a_report_tells_how_much_is_left(identity, epoch_step, left, monkeypatch):
+    now = [7.0]
+    monkeypatch.setattr(reporter.time, "perf_counter", lambda: now[0])
+    own = reporter.Reporter({"records": 20, "batch_size": 8, **identity}, CPU)
+    own.begin([], step=3)
+    now[0] += 6.0
+    results = reporter.SplitResults("train", {"loss": 0.5}, {"x": torch.ones(2, 2)}, 10.0, {})
     progress = Progress(step=5, epoch=1, epoch_step=epoch_step, scheduled=4)
-    report = reporter.write(results, progress, last_step=9, rate=0.1)
-    assert report.epoch_left == left
+    report = own.write(results, progress, last_step=9, rate=0.1)
+    assert (report.epoch_left, report.left_s) == (left, 12.0)
     assert (report.step, report.skipped, report.learning_rate) == (5, 1, 0.1)
 
 
@@ -303,21 +247,14 @@ class DrawingSink(FakeSink):
     def write(self, report):
         torch.randperm(8)
         random.random()
-        super().write(report)
 
 
 def test_numbers_that_a_sink_draws_leave_the_generators_alone():
-    drawn = []
-    for sink in (FakeSink(), DrawingSink()):
-        torch.manual_seed(3)
-        random.seed(3)
-        make_trainer(make_data(12), 4, sinks=[sink], report_every=1).fit()
-        assert len(sink.reports) == 3
-        drawn.append((torch.rand(2).tolist(), random.random()))
-    assert drawn[0] == drawn[1]
-
-
-# ---- no number is read in between
+    own = reporter.Reporter({"records": 20, "batch_size": 8}, CPU)
+    own.begin([DrawingSink()], step=0)
+    results = reporter.SplitResults("train", {"loss": 0.5}, {}, 10.0, {})
+    with same_numbers_afterwards():
+        own.write(results, Progress(), last_step=9, rate=0.1)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

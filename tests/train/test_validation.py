@@ -11,6 +11,7 @@ import framework.train.trainer
 from framework.contracts.training import Outcome, Saved
 from framework.errors import ConfigError
 from framework.objective.classify import Classify
+from framework.objective.multilabel import Multilabel
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
 from framework.parallel.none import NoParallel
@@ -27,7 +28,7 @@ from tests.fakes import (
     make_data,
     make_trainer,
 )
-from tests.train.states import average, same, weights
+from tests.train.states import average, same, same_numbers_afterwards, weights
 
 MODEL = nn.Linear(1, 1)
 
@@ -48,34 +49,6 @@ def test_means_are_over_all_records_and_times_are_of_each_batch():
     assert (clock.marks, clock.skips) == (["forward", "report"] * 3, 1)
 
 
-def test_the_model_is_evaluated_without_gradients_and_then_trained_again():
-    modes, classify = [], Classify("x", "y", 0.0)
-
-    def objective(model, batch):
-        modes.append((model.training, torch.is_grad_enabled()))
-        return classify(model, batch)
-
-    objective.better = classify.better
-    parts = {"val": FakeLoader(make_data(4), 4), "objective": objective}
-    make_trainer(make_data(8), 4, validate_every=1, **parts).fit()
-    assert modes == [(True, True), (False, False), (True, True), (False, False)]
-
-
-def test_the_average_is_evaluated_if_there_is_one():
-    seen, classify = [], Classify("x", "y", 0.0)
-
-    def objective(model, batch):
-        seen.append(weights(trainer))
-        return classify(model, batch)
-
-    objective.better = classify.better
-    parts = {"val": FakeLoader(make_data(4), 4), "objective": objective}
-    trainer = make_trainer(make_data(4), 4, ema=0.9, **parts)
-    trainer.fit()
-    assert same(seen[1], average(trainer))
-    assert not same(seen[1], weights(trainer))
-
-
 def test_an_error_closes_the_loader():
     loader = FakeLoader(values(4), 2)
 
@@ -91,13 +64,25 @@ def test_numbers_that_are_drawn_in_validation_leave_the_generators_alone():
     def draws(model, batch):
         return MeanValue()(model, {"value": batch["value"] * torch.rand(()) * random.random()})
 
-    torch.manual_seed(3)
-    random.seed(3)
-    expected = torch.rand(3).tolist(), random.random()
-    torch.manual_seed(3)
-    random.seed(3)
-    evaluated(FakeLoader(values(5), 2), draws)
-    assert (torch.rand(3).tolist(), random.random()) == expected
+    with same_numbers_afterwards():
+        evaluated(FakeLoader(values(5), 2), draws)
+
+
+def test_the_average_is_evaluated_without_gradients_and_the_model_trained_again():
+    modes, seen, classify = [], [], Classify("x", "y", 0.0)
+
+    def objective(model, batch):
+        modes.append((model.training, torch.is_grad_enabled()))
+        seen.append(weights(trainer))
+        return classify(model, batch)
+
+    objective.better = classify.better
+    parts = {"val": FakeLoader(make_data(4), 4), "objective": objective, "ema": 0.9}
+    trainer = make_trainer(make_data(8), 4, validate_every=1, **parts)
+    trainer.fit()
+    assert modes == [(True, True), (False, False)] * 2
+    assert same(seen[3], average(trainer))
+    assert not same(seen[3], weights(trainer))
 
 
 class CountsPredictions:
@@ -128,7 +113,39 @@ def test_metrics_see_every_record_of_a_rank_and_no_filler(rank, expected):
     assert results.means["most"] == max(expected)
 
 
-# ---- which one is best
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("objective", "bad", "good"),
+    [
+        (Regress("x", "y", "mse"), {"loss": NAN}, {"loss": 9.0}),
+        (Restore("x", "y", "mse", 1.0), {"loss": NAN, "psnr": NAN}, {"loss": 9.0, "psnr": 1.0}),
+        # the class that NaN is counted as may be the most frequent
+        (Classify("x", "y", 0.0), {"loss": NAN, "accuracy": 0.9}, {"loss": 9.0, "accuracy": 0.2}),
+        (Multilabel("x", "y"), {"loss": 1.0, "f1": NAN}, {"loss": 1.0, "f1": 0.0}),
+    ],
+    ids=["loss", "loss and metric", "loss with a good metric", "metric"],
+)
+def test_a_number_is_better_than_nan(objective, bad, good):
+    parts = make_trainer(objective=objective).parts
+    bad, good = ({f"one.{name}": value for name, value in means.items()} for means in (bad, good))
+    for new, old, expected in ((good, bad, True), (bad, good, False), (bad, bad, False)):
+        assert is_better(parts, {"val.one": None}, new, {**old, "step": 1}) is expected
+
+
+@pytest.mark.parametrize(
+    ("higher", "new", "old", "expected"),
+    [
+        (True, 0.5, 0.4, True),
+        (True, 0.4, 0.4, False),
+        (False, 0.3, 0.4, True),
+        (True, 0.1, NAN, True),
+        (False, NAN, NAN, False),
+    ],
+)
+def test_a_metric_is_raised_or_lowered_and_a_number_beats_nan(higher, new, old, expected):
+    assert Goal("f1", higher).better({"f1": new}, {"f1": old}) is expected
 
 
 class ValidatesTo:
@@ -194,60 +211,6 @@ def test_a_validation_that_is_nan_is_said_once_and_a_number_is_better():
     assert trainer.best == {"loss": 0.5, "step": 4}
     what = "the loss of the validation after step 1 is NaN"
     assert said == [f"warning: {what}; look at the validation data, or lower optim.lr"]
-
-
-class HigherF1:
-    def better(self, new, old):
-        return new["f1"] > old["f1"]
-
-
-@pytest.mark.parametrize(
-    ("objective", "bad", "good"),
-    [
-        pytest.param(Regress("x", "y", "mse"), {"loss": math.nan}, {"loss": 9.0}, id="loss"),
-        pytest.param(
-            Restore("x", "y", "mse", 1.0),
-            {"loss": math.nan, "psnr": math.nan},
-            {"loss": 9.0, "psnr": 1.0},
-            id="loss and metric",
-        ),
-        pytest.param(  # the class that NaN is counted as may be the most frequent
-            Classify("x", "y", 0.0),
-            {"loss": math.nan, "accuracy": 0.9},
-            {"loss": 9.0, "accuracy": 0.2},
-            id="loss with a good metric",
-        ),
-        pytest.param(
-            HigherF1(), {"loss": 1.0, "f1": math.nan}, {"loss": 1.0, "f1": 0.0}, id="metric"
-        ),
-    ],
-)
-def test_a_number_is_better_than_nan(objective, bad, good):
-    parts = make_trainer(objective=objective).parts
-    bad, good = ({f"one.{name}": value for name, value in means.items()} for means in (bad, good))
-    assert is_better(parts, {"val.one": None}, good, {**bad, "step": 1})
-    assert not is_better(parts, {"val.one": None}, bad, {**good, "step": 1})
-    assert not is_better(parts, {"val.one": None}, bad, {**bad, "step": 1})
-    assert not is_better(parts, {"val.one": None}, good, {**good, "step": 1})
-
-
-@pytest.mark.parametrize(
-    ("higher", "new", "old", "expected"),
-    [
-        (True, 0.5, 0.4, True),
-        (True, 0.4, 0.4, False),
-        (False, 0.3, 0.4, True),
-        (False, 0.5, 0.4, False),
-        (True, 0.1, math.nan, True),
-        (True, math.nan, 0.1, False),
-        (False, math.nan, math.nan, False),
-    ],
-)
-def test_a_metric_is_raised_or_lowered_and_a_number_beats_nan(higher, new, old, expected):
-    assert Goal("f1", higher).better({"f1": new}, {"f1": old}) is expected
-
-
-# ---- several sets
 
 
 def sets(**losses):

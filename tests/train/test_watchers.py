@@ -12,16 +12,13 @@ from framework.parallel.none import NoParallel
 from framework.train import pace
 from framework.train.goal import Goal
 from framework.train.pace import TrainPace
-from framework.train.parts import never
 from framework.train.stop_watchers import EarlyStop, TimeBudget
 from framework.train.watching import Watching
 from tests.fakes import CPU, FakeCheckpoints, FakeLoader, make_data, make_trainer, stop_after
+from tests.train.states import same_numbers_afterwards
 
 NOW = Moment(4, 1, 2.0)
 F1 = Goal("f1", True, "stop.metric")
-
-
-# ---- what is asked
 
 
 class Remembers(Watcher):
@@ -55,6 +52,15 @@ def test_the_first_reason_counts_and_is_kept_until_it_is_agreed_on():
     resumed = watching(a=Remembers())
     resumed.load_state_dict(group.state_dict())
     assert (resumed.asks, resumed.agreed()) == (True, "it is late")
+
+
+def test_numbers_that_a_watcher_draws_leave_the_generators_alone():
+    class Draws(Watcher):
+        def after_report(self, moment):
+            return None if torch.rand(3).sum() + random.random() > -1 else "never"
+
+    with same_numbers_afterwards():
+        watching(a=Draws()).after_report(NOW)
 
 
 def test_other_ranks_call_nobody():
@@ -97,23 +103,6 @@ def test_an_exception_names_the_user_s_line():
 
     with pytest.raises(UserCodeError, match=r"U100.*test_watchers\.py:.*no network.*a\.after_save"):
         watching(a=Fails()).after_save(NOW)
-
-
-def test_numbers_that_a_watcher_draws_leave_the_generators_alone():
-    class Draws(Watcher):
-        def after_report(self, moment):
-            return None if torch.rand(3).sum() + random.random() > -1 else "never"
-
-    torch.manual_seed(3)
-    random.seed(3)
-    expected = torch.rand(2).tolist(), random.random()
-    torch.manual_seed(3)
-    random.seed(3)
-    watching(a=Draws()).after_report(NOW)
-    assert (torch.rand(2).tolist(), random.random()) == expected
-
-
-# ---- early stop, time budget
 
 
 def validation(step, value, is_best=False):
@@ -173,9 +162,6 @@ def test_time_before_a_resume_counts_as_training_and_pauses_do_not(monkeypatch):
     assert timer.lap(6) == 2.0
     clock.now += 4
     assert (timer.total_s, timer.train_s, timer.num_records) == (14.0, 3.0, 6)
-
-
-# ---- in the Trainer
 
 
 class Looks(Watcher):
@@ -270,23 +256,3 @@ def test_patience_goes_on_in_a_resumed_run():
     second = watched(EarlyStop(2, goal), epochs=9, lr=0.0, state=state_of(first))
     assert second.progress.step == 15
     assert "after step 5" in second.ended
-
-
-def test_the_time_budget_goes_on_in_a_resumed_run(monkeypatch):
-    clock = SimpleNamespace(now=0.0)
-
-    def perf_counter():
-        clock.now += 1e-9  # time never stands still
-        return clock.now
-
-    def ticking(stop):
-        def tick():
-            clock.now += 1  # a step takes a second
-            return stop()
-
-        return tick
-
-    monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=perf_counter))
-    first = watched(TimeBudget(7.0), stop=ticking(stop_after(5)))
-    second = watched(TimeBudget(7.0), stop=ticking(never), state=state_of(first))
-    assert (second.progress.step, second.ended) == (9, "it has trained for 8 s (at most 7 s)")

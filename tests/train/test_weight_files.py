@@ -41,8 +41,6 @@ def refused(number, path="x.pth"):
     return str(raised.value)
 
 
-# ---- what is read
-
 WRAPPED = {
     "bare": PLAIN,
     "ordered": OrderedDict(PLAIN),
@@ -118,9 +116,6 @@ def test_a_run_gives_its_best_weights_and_without_the_average_its_newest_state(t
     assert "its checksum differs" in refused(111, str(newest))
 
 
-# ---- what is not there
-
-
 @pytest.mark.parametrize(
     ("path", "what"),
     [
@@ -164,9 +159,6 @@ def test_a_value_that_is_no_plain_tensor_is_named(value, what):
     saved({**PLAIN, "bad": value})
     with pytest.raises(CheckpointError, match=rf"^error\[K113\]: x.pth: bad: {what}"):
         read_weights("x.pth")
-
-
-# ---- damaged and hostile
 
 
 @pytest.mark.parametrize("zipped_file", [True, False])
