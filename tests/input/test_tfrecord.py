@@ -150,7 +150,7 @@ def test_a_missing_package_is_named():
         check=False,
     )
     assert "R160" in done.stderr.splitlines()[-1]
-    assert "pip install 'tfrecord>=1.14' crc32c protobuf" in done.stderr.splitlines()[-1]
+    assert "pip install crc32c protobuf 'tfrecord>=1.14'" in done.stderr.splitlines()[-1]
 
 
 ROOT = Path(__file__).parents[2]
