@@ -216,7 +216,7 @@ def _fastest(jobs: Sequence[SweepJob], chosen: list[dict[str, str]]) -> str:
     rates, loads, places = (
         [[sample[column] for sample in each] for each in samples.values()] for column in range(3)
     )
-    result = claim(rates, loads=loads, places=places)
+    result = claim(rates, loads, places)
     name = list(samples)[result.highest]
     if result.proved:
         return f"fastest: {name} ({result.words})"

@@ -31,6 +31,7 @@ Config = dict[str, Any]
 NUM_WINDOWS = 8
 ENDLESS = 1 << 40  # epochs
 LONGEST_START_S = 10.0
+VISIT_BURN_IN_S = 0.15  # all queues are full after this time
 # By type, since a user's loader may use the same names for something else.
 QUEUED = (PrefetchLoader, StreamLoader)
 
@@ -317,9 +318,7 @@ class Visit(NamedTuple):
     step_s: float  # wall seconds per step, including the first
 
 
-def visit(
-    config: Config, allowed: Sequence[str], epoch: int, seconds: float, burn_in_s: float
-) -> Visit:
+def visit(config: Config, allowed: Sequence[str], epoch: int, seconds: float) -> Visit:
     """Measure training steps of ``config`` briefly; a search makes many such visits.
 
     The first step, which starts workers, does not count. A visit takes at least three steps, and
@@ -329,8 +328,7 @@ def visit(
         config: Plain and resolved values.
         allowed: The user's packages.
         epoch: Where the order starts. Another epoch does not repeat the records just read.
-        seconds: The time to measure.
-        burn_in_s: The time before it that does not count.
+        seconds: The time to measure, after a burn-in of `VISIT_BURN_IN_S`.
     """
     windows: Windows | None = None
     with closing(Probe(config, allowed)) as probe:
@@ -343,7 +341,7 @@ def visit(
                 return windows.count(num_records)
             windows = Windows(
                 seconds,
-                burn_in_s,
+                VISIT_BURN_IN_S,
                 probe.assembly.device,
                 num_windows=1,
                 ahead=probe.ahead,

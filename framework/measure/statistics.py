@@ -65,9 +65,8 @@ class Claim(NamedTuple):
 
 def claim(
     samples: Sequence[Sequence[float]],
-    level: float = LEVEL,
-    loads: Sequence[Sequence[float]] | None = None,
-    places: Sequence[Sequence[float]] | None = None,
+    loads: Sequence[Sequence[float]],
+    places: Sequence[Sequence[float]],
 ) -> Claim:
     """Compare the choice with the highest median with every other.
 
@@ -77,13 +76,9 @@ def claim(
 
     Args:
         samples: For each of at least two choices, its rate in each process.
-        level: How often chance alone may pass the test against any one of the others.
-        loads: For each rate, the cores that other programs kept busy; None if this is unknown.
-        places: For each rate, when it was measured, or its place in time; None for choices that
-            took turns.
+        loads: For each rate, the cores that other programs kept busy.
+        places: For each rate, when it was measured, or its place in time.
     """
-    if loads is None:
-        return _tested(samples, places, level)
     quiet = [
         [rate for rate, load in zip(*pair, strict=True) if load < BUSY_CORES]
         for pair in zip(samples, loads, strict=True)
@@ -92,7 +87,7 @@ def claim(
         most = max(max(each) for each in loads)
         words = f"not tested: other programs kept up to {most:.1f} cores busy"
         return Claim(_medians(samples), False, words)
-    tested = _tested(quiet, places, level)
+    tested = _tested(quiet, places)
     num_busy = sum(map(len, samples)) - sum(map(len, quiet))
     beside = f"; {num_busy} beside busy programs left out" if num_busy else ""
     return tested._replace(words=tested.words + beside)
@@ -102,25 +97,23 @@ def _medians(samples: Sequence[Sequence[float]]) -> list[float]:
     return [median(sample) for sample in samples]
 
 
-def _tested(
-    samples: Sequence[Sequence[float]], places: Sequence[Sequence[float]] | None, level: float
-) -> Claim:
+def _tested(samples: Sequence[Sequence[float]], places: Sequence[Sequence[float]]) -> Claim:
     failed = Claim(_medians(samples), False, "")
     best = samples[failed.highest]
     others = [sample for number, sample in enumerate(samples) if number != failed.highest]
-    if max(least_p(len(best), len(other)) for other in others) > level:
-        words = f"not tested: that takes {repeats_needed(level)} processes of each"
+    if max(least_p(len(best), len(other)) for other in others) > LEVEL:
+        words = f"not tested: that takes {repeats_needed(LEVEL)} processes of each"
         return failed._replace(words=words)
-    if places is not None and not _take_turns(places):
+    if not _take_turns(places):
         return failed._replace(words=f"not tested: {ONE_AFTER_THE_OTHER}")
     try:
         p = max(u_test(best, other) for other in others)
     except ResourceError as error:  # without SciPy the caller still has its table
         return failed._replace(words=f"not tested: {error}")
-    if p > level:
+    if p > LEVEL:
         words = f"no difference found: Mann-Whitney U, p = {p:.2g} against the nearest"
         return failed._replace(words=words)
-    return Claim(failed.medians, True, f"Mann-Whitney U, p <= {level:g} against every other")
+    return Claim(failed.medians, True, f"Mann-Whitney U, p <= {LEVEL:g} against every other")
 
 
 def _take_turns(places: Sequence[Sequence[float]]) -> bool:

@@ -210,7 +210,7 @@ def test_a_variant_is_checked_as_a_run_would_be():
 
 @pytest.mark.parametrize(("batch_size", "seconds"), [(8, 0.08), (1437, 1e-4)])
 def test_a_visit_of_slow_steps_has_a_rate(config, batch_size, seconds):
-    measured = visit({**config, "batch_size": batch_size}, (), 0, seconds, 0.0)
+    measured = visit({**config, "batch_size": batch_size}, (), 0, seconds)
     assert measured.rate > 0
     assert measured.step_s > 0
 
@@ -219,7 +219,7 @@ def test_each_visit_reads_in_an_order_of_its_own(epochs_read):
     store = write_store("a.h5", make_records(60))
     words = [f"data.train={store}", "batch_size=60", "prepare=null"]
     config = composed(words, NOBODY)[0]
-    visit(config, (), 7, 0.01, 0.0)
+    visit(config, (), 7, 0.01)
     assert min(epochs_read) == 7
     assert len(set(epochs_read)) > 1
 

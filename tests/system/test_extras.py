@@ -59,7 +59,8 @@ def test_a_search_names_what_it_needs_before_it_measures(monkeypatch):
 
 def test_without_the_extra_no_choice_is_called_the_fastest(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
-    verdict = claim([[1.0, 1.1, 1.2, 1.3, 1.4], [2.0, 2.1, 2.2, 2.3, 2.4]])
+    zeros = [[0.0] * 5] * 2
+    verdict = claim([[1.0, 1.1, 1.2, 1.3, 1.4], [2.0, 2.1, 2.2, 2.3, 2.4]], zeros, zeros)
     assert (verdict.highest, verdict.proved) == (1, False)
     assert "pip install scipy" in verdict.words
 

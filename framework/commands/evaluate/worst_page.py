@@ -83,8 +83,8 @@ def _shown(
     if isinstance(run.objective, Predicts):
         target = batch.get(run.objective.target)
         predictions = run.predicted(run.finish(move(batch, run.device), 0))
-        shown.facts.extend(_words(run.classes, predictions, target, 0))
-        shown.pictures.extend(_predicted_pictures(predictions, 0))
+        shown.facts.extend(_words(run.classes, predictions, target))
+        shown.pictures.extend(_predicted_pictures(predictions))
     return shown
 
 
@@ -123,32 +123,29 @@ def data_uri(pixels: np.ndarray) -> str:
     return f"data:image/jpeg;base64,{b64encode(encode_jpeg(pixels, 85)).decode()}"
 
 
-def _words(
-    classes: Sequence[str], predictions: Predictions, target: Any, number: int
-) -> list[tuple[str, str]]:
-    """Return what is right for a record, and what is predicted."""
+def _words(classes: Sequence[str], predictions: Predictions, target: Any) -> list[tuple[str, str]]:
+    """Return what is right for the only record of a batch, and what is predicted."""
     words: list[tuple[str, str]] = []
     if isinstance(predictions, ClassProbabilities):
-        if isinstance(target, Tensor) and not target[number].dim():
-            words.append(("label", printable(class_name(classes, int(target[number])))))
-        probability, best = predictions.values[number].max(0)
+        if isinstance(target, Tensor) and not target[0].dim():
+            words.append(("label", printable(class_name(classes, int(target[0])))))
+        probability, best = predictions.values[0].max(0)
         name = printable(class_name(classes, int(best)))
         words.append(("predicted", f"{name} ({float(probability):.3f})"))
     elif isinstance(predictions, PredictedTexts):
         if isinstance(target, list):
-            words.append(("text", printable(str(target[number]))))
-        words.append(("predicted", printable(predictions.values[number])))
+            words.append(("text", printable(str(target[0]))))
+        words.append(("predicted", printable(predictions.values[0])))
     elif isinstance(predictions, PredictedBoxes):
-        words.append(("boxes", str(len(predictions.values[number].boxes))))
+        words.append(("boxes", str(len(predictions.values[0].boxes))))
     return words
 
 
-def _predicted_pictures(predictions: Predictions, number: int) -> list[Picture]:
+def _predicted_pictures(predictions: Predictions) -> list[Picture]:
     if isinstance(predictions, PredictedMaps):
-        pixels = label_colors()[predictions.values[number].cpu().numpy().clip(0, 255)]
+        pixels = label_colors()[predictions.values[0].cpu().numpy().clip(0, 255)]
     elif isinstance(predictions, PredictedImages):
-        image = PredictedImages(predictions.values[number : number + 1])
-        pixels = as_pixels(image)[0]
+        pixels = as_pixels(predictions)[0]
     else:
         return []
     return [Picture("predicted", data_uri(pixels.transpose(2, 0, 1)))]

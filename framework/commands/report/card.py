@@ -93,7 +93,7 @@ def _speed(runs: Sequence[RecordedRun], known: Mapping[int, float]) -> Card:
     return _compared(
         [without_seed(each[0]) for each in choices],
         repeats,
-        claim(rates, loads=loads, places=times),
+        claim(rates, loads, times),
     )
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 Config = dict[str, Any]
 LOADERS = ("plain", "prefetch", "stream")
-BURN_IN_S = 0.15  # all queues are full after this time
 
 
 @final
@@ -60,7 +59,7 @@ class Search:
         config = self.config
         if candidate != self.candidates[0]:
             config = applied(config, candidate, self.loaders)
-        return visit(config, self.allowed, next(self._epochs), seconds, BURN_IN_S).rate
+        return visit(config, self.allowed, next(self._epochs), seconds).rate
 
     def rungs(self, budget_s: float, clock: Any = time.monotonic) -> Iterator[Rung | Final]:
         self.climb = Climb(self.candidates, self.measure, budget_s, clock)

@@ -23,7 +23,6 @@ from framework.system.stopping import die_with_parent, leave, set_all
 from framework.system.user_code import user_error
 
 Config = dict[str, Any]
-BURN_IN_S = 0.15
 MEMORY_WORDS = (
     "allocate memory",
     "out of memory",
@@ -99,7 +98,7 @@ def attempt(
         forget_peak()
     tried = sized(config, request["batch_size"])
     try:
-        measured = visit(tried, allowed, request["epoch"], request["seconds"], BURN_IN_S)
+        measured = visit(tried, allowed, request["epoch"], request["seconds"])
     except PacelineError as error:
         return {"why": str(error), "memory": is_memory(error), "error": _as_json(error)}
     except Exception as error:  # noqa: BLE001  # a model may raise anything if a batch is too large
