@@ -24,8 +24,6 @@ WRITERS: dict[str, MakeWriter] = {"hdf5": HDF5Writer, "lmdb": LMDBWriter}
 
 class RecordSample(NamedTuple):
     path: str
-    num_records: int
-    num_different: int  # records of the original store, which the sample repeats
     record_s: float  # seconds to pack a record
     record_bytes: float  # of a packed record
 
@@ -58,7 +56,7 @@ def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> Re
         for chunk in chunks
     )
     write_store(WRITERS[repack.output], path, manifest, repeated)
-    return RecordSample(path, total, num_different, record_s, num_bytes / num_different)
+    return RecordSample(path, record_s, num_bytes / num_different)
 
 
 def pack_all(repack: Repack) -> None:

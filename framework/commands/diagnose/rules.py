@@ -4,7 +4,6 @@ A rule is a function of the facts, named like the cause that it looks for. Its m
 ``RULES``, and names in ``PARTS`` the parts of a step that its causes slow.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from framework.commands.diagnose import (
@@ -19,7 +18,6 @@ from framework.commands.diagnose import (
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 
-Rule = Callable[[DiagnosisFacts], Verdict | None]
 MODULES = (
     loading_rules,
     storage_rules,
@@ -29,7 +27,6 @@ MODULES = (
     machine_rules,
     run_rules,
 )
-RULES: tuple[Rule, ...] = tuple(rule for module in MODULES for rule in module.RULES)
 
 
 def verdicts_of(facts: DiagnosisFacts) -> list[Verdict]:

@@ -61,8 +61,8 @@ class Search:
             config = applied(config, candidate, self.loaders)
         return visit(config, self.allowed, next(self._epochs), seconds).rate
 
-    def rungs(self, budget_s: float, clock: Any = time.monotonic) -> Iterator[Rung | Final]:
-        self.climb = Climb(self.candidates, self.measure, budget_s, clock)
+    def rungs(self, budget_s: float) -> Iterator[Rung | Final]:
+        self.climb = Climb(self.candidates, self.measure, budget_s)
         return self.climb.rungs()
 
 

@@ -2,14 +2,14 @@ import re
 
 from framework.cli.paths import ROOT
 from framework.commands.diagnose import rank_rules
-from framework.commands.diagnose.rules import MODULES, RULES, verdicts_of
+from framework.commands.diagnose.rules import MODULES, verdicts_of
 from framework.commands.diagnose.step_parts import TITLES
 from framework.contracts.span import SPANS
 from tests.commands.diagnose.cases import FINE, facts
 
 
 def test_every_cause_has_one_rule_and_every_rule_names_parts_of_a_step():
-    names = [rule.__name__ for rule in RULES]
+    names = [rule.__name__ for module in MODULES for rule in module.RULES]
     assert len(set(names)) == len(names)
     assert all(set(module.PARTS) <= {*SPANS, *TITLES} for module in MODULES)
 
@@ -25,4 +25,5 @@ def test_a_verdict_knows_its_parts_and_keeps_its_prediction():
 def test_the_documentation_has_a_row_for_every_cause():
     page = (ROOT / "docs" / "bottlenecks.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|[^|]+\|[^|]+\|$", page.partition("## Seven")[0], re.MULTILINE)
-    assert sorted(rows) == sorted(rule.__name__ for rule in (*RULES, *rank_rules.RULES))
+    modules = (*MODULES, rank_rules)
+    assert sorted(rows) == sorted(rule.__name__ for module in modules for rule in module.RULES)
