@@ -1,3 +1,5 @@
+import torch
+
 from framework.commands.diagnose.record_sample import pack_all, write_sample
 from framework.commands.diagnose.verdict import Repack
 from framework.store.open_store import open_store
