@@ -2,7 +2,7 @@
 
 Python kills a daemon thread that is inside a library when it ends. A library in C++ then aborts the
 whole process, with "terminate called without an active exception" and exit code 134. So threads are
-told to stop, and awaited.
+told to stop, and awaited. If one still runs then, `stopping.leave` keeps a command's exit code.
 """
 
 import atexit

@@ -366,15 +366,17 @@ def leave(code: int) -> NoReturn:
             stream.flush()
     # A thread that still runs may hold the lock of a file for as long as it likes.
     flusher = threading.Thread(target=_flush_files, name="paceline-flush", daemon=True)
-    flusher.start()
-    flusher.join(FLUSH_S)
+    with suppress(RuntimeError):  # the system starts no more threads
+        flusher.start()
+        flusher.join(FLUSH_S)
     os._exit(code)
 
 
 def _flush_files() -> None:
     """Write what waits in files that somebody's code has not closed, as Python's teardown would."""
+    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
     for item in gc.get_objects():
-        if issubclass(type(item), (io.BufferedIOBase, io.TextIOBase)):
+        if issubclass(type(item), kinds):  # ``isinstance`` would run code of odd objects
             with suppress(Exception):  # closed, or open for reading only
                 item.flush()
     ctypes.CDLL(None).fflush(None)

@@ -17,6 +17,7 @@ from framework.measure.host import machine
 from tests.faults import (
     bait,
     cycles,
+    exits,
     foreign,
     hostile,
     mutated,
@@ -99,6 +100,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
         100,
     ),
     "starts": (starting.rows, 1000),
+    "exits": (exits.rows, 400),
     "ddp": (ddp, 30),
     "restarts": (restarts, 50),
     "flips": (flips, 5000),

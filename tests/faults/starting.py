@@ -86,9 +86,12 @@ class Started:
     Args:
         words: The command line.
         program: Python code instead of ``-m framework``.
+        prefix: The words of a command that replaces itself by the command.
     """
 
-    def __init__(self, words: Sequence[str], program: str | None = None) -> None:
+    def __init__(
+        self, words: Sequence[str], program: str | None = None, prefix: Sequence[str] = ()
+    ) -> None:
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         # ranks and workers are known by this, whatever becomes of their parents
         self.mark = f"PACELINE_TEST_OF={os.getpid()}-{time.monotonic_ns()}"
@@ -99,7 +102,7 @@ class Started:
         environment = {**os.environ, "PYTHONPATH": str(FOLDER), name: value}
         environment["TMPDIR"] = str(self.temporary)
         start = ["-m", "framework"] if program is None else ["-c", program]
-        command = [sys.executable, *start, *words]
+        command = [*prefix, sys.executable, *start, *words]
         self.process = subprocess.Popen(
             command,
             stdout=self.out,
