@@ -11,7 +11,7 @@ from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, set_generator_state
-from framework.train.make_passes import make_passes
+from framework.train.cuda_graph import make_passes
 from framework.train.metrics import Progress, Tally, next_due
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.pace import TrainPace

@@ -14,7 +14,7 @@ from framework.config.preflight import ModelTrial
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.data import DRAW_KEYS
 from framework.errors import ConfigError
-from framework.model.whitening import Whitening
+from framework.model.airbench import Whitening
 from framework.sink.jsonl import JsonlSink
 from framework.train.trainer import Trainer
 from tests.commands.tune.test_candidate import config_of

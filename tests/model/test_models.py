@@ -5,12 +5,17 @@ import torch
 from torch import nn
 
 from framework.errors import ConfigError
-from framework.model import whitening
-from framework.model.airbench import SCALE, Airbench, identity_conv
+from framework.model.airbench import (
+    SCALE,
+    WHITENING_EPS,
+    Airbench,
+    Whitening,
+    identity_conv,
+    second_moments,
+)
 from framework.model.resnet9 import ResNet9
 from framework.model.resnet18 import ResNet18
 from framework.model.unet import UNet
-from framework.model.whitening import Whitening, second_moments
 
 
 def airbench(widths=(8, 16, 16)):
@@ -136,7 +141,7 @@ def test_moments_are_those_of_all_patches():
 
 @pytest.mark.parametrize(("channels", "size"), [(3, 2), (1, 3)])
 def test_patches_come_out_uncorrelated_with_unit_moments(channels, size, monkeypatch):
-    monkeypatch.setattr(whitening, "EPS", 0.0)
+    monkeypatch.setattr("framework.model.airbench.WHITENING_EPS", 0.0)
     given = images(channels=channels)
     moments = moments_of(started(given, channels, size), given)
     torch.testing.assert_close(moments, torch.eye(len(moments)).double(), rtol=0, atol=1e-4)
@@ -145,7 +150,7 @@ def test_patches_come_out_uncorrelated_with_unit_moments(channels, size, monkeyp
 def test_patterns_that_hardly_occur_are_not_amplified():
     given = images()
     values = torch.linalg.eigvalsh(second_moments([given], 2)).flip(0)
-    expected = torch.diag(values / (values + whitening.EPS))
+    expected = torch.diag(values / (values + WHITENING_EPS))
     torch.testing.assert_close(moments_of(started(given), given), expected, rtol=0, atol=1e-4)
 
 

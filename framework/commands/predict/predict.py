@@ -16,7 +16,7 @@ from framework.commands.report.units import plural
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.signature import static_signature
 from framework.config.targets import check_targets
-from framework.errors import EXIT_SKIPPED, ConfigError
+from framework.errors import EXIT_SKIPPED, ConfigError, printable
 from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:
@@ -138,19 +138,23 @@ def _show(prediction: Any) -> RunOutcome:
     import torch  # noqa: PLC0415
 
     from framework.cli.progress import print_notes  # noqa: PLC0415
+    from framework.commands.counted_bar import counted_bar  # noqa: PLC0415
     from framework.commands.predict.prediction_job import predict  # noqa: PLC0415
-    from framework.commands.predict.print_prediction import (  # noqa: PLC0415
-        prediction_bar,
-        print_prediction,
-    )
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
 
     torch.set_num_threads(threads_per_rank())
     print_notes(prediction.source)
     start = time.perf_counter()
-    with prediction_bar(str(prediction.path), prediction.source) as tell:
-        predicted = predict(prediction, tell)
-    print_prediction(prediction, predicted, time.perf_counter() - start)
+    total = prediction.source.manifest.num_records
+    with counted_bar(f"predicting {prediction.path}", total) as update:
+        predicted = predict(prediction, lambda _, items: update(advance=items))
+    wall_s = time.perf_counter() - start
+    fresh = predicted.num_records - predicted.num_resumed
+    words = f"predicted {predicted.num_records} records into {prediction.path}: "
+    words += f"{wall_s:.1f} s, {fresh / wall_s:,.0f} records/s, {len(predicted.bad)} skipped"
+    if predicted.num_resumed:
+        words += f" ({predicted.num_resumed} records had been predicted before)"
+    print(printable(words), flush=True)
     return _outcome(prediction.path, len(predicted.bad))
 
 

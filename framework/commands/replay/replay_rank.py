@@ -26,7 +26,7 @@ def main(path: str) -> None:
 def replay_here(job: "RankedJob") -> "RunOutcome":
     """Replay in this process, and note where the results are. Only rank 0 writes and prints."""
     from framework.cli.outcome import RunOutcome  # noqa: PLC0415
-    from framework.commands.replay.replay_bar import replay_bar  # noqa: PLC0415
+    from framework.commands.counted_bar import counted_bar  # noqa: PLC0415
     from framework.commands.replay.step_again import ReplayJob, replay_run  # noqa: PLC0415
     from framework.commands.replay.write_replay import write_replay  # noqa: PLC0415
     from framework.errors import printable  # noqa: PLC0415
@@ -42,8 +42,10 @@ def replay_here(job: "RankedJob") -> "RunOutcome":
         write_json(Path(job.run_dir, PLACE), str(place))
 
     if os.environ.get("RANK", "0") == "0":
-        with replay_bar() as told:
-            replay_run(asked, job.allowed, say, told, show)
+        with counted_bar("replaying step") as update:
+            replay_run(
+                asked, job.allowed, say, lambda step, last: update(completed=step, total=last), show
+            )
     else:
         replay_run(asked, job.allowed, lambda _: None, lambda *_: None, show)
     return RunOutcome(0, "replayed")
