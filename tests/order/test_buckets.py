@@ -165,9 +165,9 @@ def test_a_run_in_buckets_has_little_padding_and_says_so():
         *("train", "data.train=train.h5", "data.val=val.h5", "model=null"),
         *(f"+model._target_={__name__}.ClipNet", "allow_targets=[tests]", "objective=regress"),
         *("objective.input=wave", "objective.target=level", "optim=adam", "augment=none"),
-        *("epochs=2", "batch_size=16", "report_every=1", "sink=[jsonl]", "hydra.run.dir=run"),
+        *("epochs=2", "batch_size=16", "report_every=1", "sink=[jsonl]", "order=buckets"),
     ]
-    done = paceline(*words, "order=buckets")
+    done = paceline(*words, "hydra.run.dir=run")
     assert done.code == 0, done.err
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["content"]["padding"] < 0.08
@@ -179,6 +179,6 @@ def test_a_run_in_buckets_has_little_padding_and_says_so():
     assert (summary["epochs"], summary["steps"]) == (2, len(reports))
     assert reports[-1]["epoch_left"] == 0
     assert losses(Path("run"))[-1] < losses(Path("run"))[0]
-    done = paceline(*words, "order=buckets", "order.field=level")
+    done = paceline(*words, "order.field=level")
     assert is_one_error_line(done, "C200")
     assert "choose one of wave" in done.last_line

@@ -66,10 +66,10 @@ def test_a_truncated_file_is_never_a_shorter_sound(kind, subtype):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", ""),
-        (b"RIFF", ""),
-        (b"RIFF\0\0\0\0WAVE", ""),
-        (b"no sound at all", ""),
+        (b"", None),
+        (b"RIFF", None),
+        (b"RIFF\0\0\0\0WAVE", None),
+        (b"no sound at all", None),
         (sound(300)[:12] + b"junk\0\0\0\0" * 2000, "1000 chunks"),
         (sound(kind="AIFF"), "neither"),
     ],
