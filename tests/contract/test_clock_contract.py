@@ -26,11 +26,6 @@ def clock(request, tmp_path):
         clock.close()
 
 
-def finish():
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
 def work():
     """Keep the device and the host busy for at least 2 ms."""
     if torch.cuda.is_available():
@@ -40,75 +35,55 @@ def work():
         pass
 
 
-def test_time_belongs_to_the_name_of_the_mark_that_ends_it(clock):
-    clock.skip()
+def marked(clock, *names):
+    """Work, mark these names, and wait for the device."""
     work()
-    clock.mark("forward")
-    clock.mark("backward")
-    finish()
+    for name in names:
+        clock.mark(name)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def test_time_belongs_to_the_name_of_the_mark_that_ends_it_and_is_handed_in_once(clock):
+    clock.skip()
+    marked(clock, "forward", "backward")
     spans_s = clock.lap()
     assert spans_s["forward"] > spans_s["backward"] >= 0.0
     assert spans_s.keys() == {"forward", "backward"}
+    assert sum(clock.lap().values()) == 0.0
 
 
 def test_nothing_is_counted_twice_or_left_over(clock):
     start = perf_counter()
     clock.skip()
-    work()
-    for name in ("wait", "copy", "forward", "wait"):
-        clock.mark(name)
-    finish()
+    marked(clock, "wait", "copy", "forward", "wait")
     spans = clock.spans()
     assert 0.0 < step_s(spans) <= perf_counter() - start
     assert spans["wait"].total_s > 0.0
 
 
-def test_what_is_skipped_is_not_counted(clock):
+def test_skipped_time_is_not_counted(clock):
     counted_s = 0.0
     for _ in range(2):
         work()
         start = perf_counter()
         clock.skip()
-        clock.mark("forward")
-        finish()
+        marked(clock, "forward")
         counted_s += perf_counter() - start
     assert 0.0 < sum(clock.lap().values()) <= counted_s
 
 
-def test_a_lap_hands_in_each_second_once(clock):
-    clock.skip()
-    work()
-    clock.mark("forward")
-    finish()
-    first = clock.lap()
-    assert first["forward"] > 0.0
-    assert sum(clock.lap().values()) == 0.0
-
-
 def test_seconds_of_a_name_add_up(clock):
     clock.skip()
-    work()
-    clock.mark("forward")
-    finish()
-    once = clock.lap()["forward"]
     for _ in range(5):
-        work()
-        clock.mark("forward")
-    finish()
+        marked(clock, "forward")
     assert clock.lap()["forward"] > 2e-3 * 4
-    assert once > 0.0
 
 
 def test_a_step_ends_with_its_report_and_counts_once(clock):
     clock.skip()
     for _ in range(4):
-        for name in ("wait", "forward", "wait", "forward", "report"):
-            clock.mark(name)
-    finish()
-    spans = clock.spans()
-    assert {name: span.num_steps for name, span in spans.items() if name != IDLE} == {
-        "wait": 4,
-        "forward": 4,
-        "report": 4,
-    }
+        marked(clock, "wait", "forward", "wait", "forward", "report")
+    spans = {name: span.num_steps for name, span in clock.spans().items() if name != IDLE}
+    assert spans == {"wait": 4, "forward": 4, "report": 4}
     assert clock.spans() == {}

@@ -1,3 +1,5 @@
+"""The promises of ``contracts.Loader``, kept by every implementation."""
+
 import threading
 
 import pytest
@@ -19,6 +21,8 @@ LOADERS = {
     "prefetch": lambda context: PrefetchLoader(2, True, context=context),
     "stream": lambda context: StreamLoader(2, 2, context=context),
 }
+WAYS = [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}]
+every_way = pytest.mark.parametrize("options", WAYS, ids=["here", "threads", "processes"])
 
 
 class Marks:
@@ -31,64 +35,48 @@ class Marks:
         self.names.append(name)
 
 
-def _unchanged(batch, epoch):
+def unchanged(batch, epoch):
     return dict(batch)
 
 
 @pytest.fixture(params=LOADERS)
 def make(request):
-    """Yield a function that makes loaders, which are closed at the end."""
+    """Yield a function that makes loaders, which are closed at the end, twice."""
     made = []
 
-    def loader(source=None, augment=_unchanged, clock=None, **options):
+    def loader(source=None, augment=unchanged, clock=None, **options):
         source = source or make_source("hdf5", 10, **options)
-        made.append(
-            LOADERS[request.param](
-                LoaderContext(source, torch.device("cpu"), augment, clock or HostClock())
-            )
-        )
+        context = LoaderContext(source, torch.device("cpu"), augment, clock or HostClock())
+        made.append(LOADERS[request.param](context))
         return made[-1]
 
     yield loader
-    for item in made:
+    for item in made * 2:
         item.close()
 
 
-def _epoch(loader, epoch=0, start=0):
+def epoch_of(loader, epoch=0, start=0):
     return [(plain(batch), weight, last) for batch, weight, last in loader.epoch(epoch, start)]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"accumulate": 2}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}],
-)
-def test_batches_come_as_the_source_orders_them(make, options):
-    loader = make(**options)
+@every_way
+def test_batches_come_as_the_source_orders_them_from_any_start(make, options):
+    loader = make(accumulate=2, batch_size=3, **options)
+    assert loader.num_steps == 2
     for epoch in range(2):
-        assert _epoch(loader, epoch) == micros(loader.context.source, epoch)
+        expected = micros(loader.context.source, epoch)
+        assert epoch_of(loader, epoch) == expected
+        assert sum(last for *_, last in expected) == 2
+    assert epoch_of(loader, 1, 1) == expected[2:]
+    assert epoch_of(loader, 1, 2) == []
 
 
-@pytest.mark.parametrize("start", [0, 2, 3])
-def test_a_later_start_is_the_tail_of_the_epoch(make, start):
+def test_micro_batches_come_on_the_device_and_notes_are_lines(make):
     loader = make()
-    assert _epoch(loader, 1, start) == _epoch(loader, 1)[start:]
-
-
-def test_what_comes_are_micro_batches_on_the_device(make):
-    for micro in make().epoch(0):
+    for micro in loader.epoch(0):
         assert isinstance(micro, MicroBatch)
         assert {tensor.device.type for tensor in micro.batch.values()} == {"cpu"}
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_number_of_steps_is_that_of_the_order(make, accumulate):
-    loader = make(batch_size=4, accumulate=accumulate)
-    assert loader.num_steps == 3
-    assert sum(micro.last for micro in loader.epoch(0)) == 3
-
-
-def test_notes_are_lines(make):
-    assert all(isinstance(note, str) and "\n" not in note for note in make().notes)
+    assert all(isinstance(note, str) and "\n" not in note for note in loader.notes)
 
 
 def test_every_batch_is_augmented_once_with_its_epoch(make):
@@ -99,20 +87,16 @@ def test_every_batch_is_augmented_once_with_its_epoch(make):
         return {**batch, "image": batch["image"].float() + epoch}
 
     loader = make(augment=augment)
-    result = _epoch(loader, 5)
+    result = epoch_of(loader, 5)
     expected = micros(loader.context.source, 5)
     assert seen == [(5, batch["index"]) for batch, *_ in expected]
     assert result[0][0]["image"] == (torch.tensor(expected[0][0]["image"]).float() + 5).tolist()
 
 
-def test_wait_and_copy_are_marked_for_every_batch(make):
+def test_wait_and_copy_are_marked_and_timed_for_every_batch(make):
     clock = Marks()
-    loader = make(clock=clock)
-    for number, _ in enumerate(loader.epoch(0)):
+    for number, _ in enumerate(make(clock=clock).epoch(0)):
         assert clock.names == ["wait", "copy"] * (number + 1)
-
-
-def test_time_is_counted_under_the_names_wait_and_copy(make):
     clock = HostClock()
     list(make(clock=clock).epoch(0))
     assert set(clock.lap()) == {"wait", "copy"}
@@ -137,51 +121,31 @@ def test_an_error_of_the_augmentation_surfaces(make):
         list(make(augment=augment).epoch(0))
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}]
-)
-def test_an_early_close_cleans_up_and_the_next_epoch_is_whole(make, options):
+@every_way
+def test_an_epoch_that_ends_early_leaves_nothing_and_the_next_is_whole(make, options):
     loader = make(make_source("hdf5", 40, **options))
     before = threading.active_count()
+    loader.epoch(0).close()
+    assert threading.active_count() == before
     batches = loader.epoch(0)
     next(batches)
     batches.close()
-    assert options.get("worker_kind") or threading.active_count() == before
-    assert _epoch(loader, 1) == micros(loader.context.source, 1)
-
-
-def test_an_error_of_the_step_cleans_up(make):
-    loader, before = make(make_source("hdf5", 40)), threading.active_count()
     batches = loader.epoch(0)
     next(batches)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):  # an error of the step
         batches.throw(ZeroDivisionError)
-    assert threading.active_count() == before
+    assert options.get("worker_kind") or threading.active_count() == before
+    assert epoch_of(loader, 1) == micros(loader.context.source, 1)
 
 
-def test_an_epoch_that_was_never_started_leaves_nothing(make):
-    loader, before = make(), threading.active_count()
-    loader.epoch(0).close()
-    assert threading.active_count() == before
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}]
-)
+@every_way
 def test_stats_are_of_the_time_since_they_were_asked_for(make, options):
     loader = make(make_source("folder", 20, **options))
     before = loader.stats()
     assert before == LoaderStats({}, None, before.depth)
-    _epoch(loader)
+    epoch_of(loader)
     stages_s, ready, depth, _ = loader.stats()
     assert set(stages_s) == {"read", "decode", "transform", "collate"}
     assert depth == before.depth
     assert ready is None if depth == 0 else 0.0 <= ready <= depth
     assert loader.stats() == before
-
-
-def test_closing_twice_does_nothing_more(make):
-    loader = make()
-    list(loader.epoch(0))
-    loader.close()
-    loader.close()

@@ -81,27 +81,16 @@ def test_probabilities_of_classes_add_up_to_one(name):
     assert values.argmax(1).tolist() == [1, 0]
 
 
-def test_several_labels_stand_alone():
-    assert predicted("multilabel").values[0, 0] == 0.5
-
-
-def test_maps_are_bytes_as_long_as_classes_fit():
-    assert predicted("segment").values.dtype == torch.uint8
-    assert predicted("segment").values[:, 0, 0].tolist() == [1, 0]
-
-
-def test_texts_have_no_repeats_and_no_blanks():
-    assert list(predicted("recognize").values) == ["ab", "b"]
-
-
-def test_images_are_from_0_to_1():
-    values = predicted("restore").values
-    assert values.min() >= 0
-    assert values.max() == 1
-    assert values[0, 2, 0, 0] == 0.5  # the peak is 2
-
-
-def test_boxes_come_with_scores_and_classes():
+def test_each_kind_of_prediction_has_the_values_of_its_kind():
+    assert predicted("multilabel").values[0, 0] == 0.5  # several labels stand alone
+    maps = predicted("segment").values
+    assert maps.dtype == torch.uint8  # as long as classes fit
+    assert maps[:, 0, 0].tolist() == [1, 0]
+    assert list(predicted("recognize").values) == ["ab", "b"]  # neither repeats nor blanks
+    images = predicted("restore").values
+    assert images.min() >= 0
+    assert images.max() == 1
+    assert images[0, 2, 0, 0] == 0.5  # the peak is 2
     scored = predicted("detect").values[0]
     assert scored.boxes.shape == (len(scored.scores), 4)
     assert scored.labels.shape == scored.scores.shape

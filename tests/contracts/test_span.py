@@ -22,6 +22,7 @@ from tests.fakes import span
 
 seconds = st.floats(1e-9, 1e5)
 steps = st.lists(seconds, min_size=1, max_size=200)
+shares_of_steps = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 0.99, 1.0]) | st.floats(0, 1)
 
 
 def nearest_rank(values, share):
@@ -36,39 +37,20 @@ def counted(*values):
         return Span() + span(*values)
 
 
-shares_of_steps = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 0.99, 1.0]) | st.floats(0, 1)
-
-
-@given(steps, shares_of_steps)
-def test_a_quantile_of_the_newest_steps_is_exact(values, share):
-    assert span(*values).quantile_s(share) == nearest_rank(values, share)
-
-
-@given(steps, shares_of_steps)
-def test_a_quantile_of_counted_steps_is_the_exact_one_within_half_a_percent(values, share):
-    assert counted(*values).recent == ()
-    assert counted(*values).quantile_s(share) == pytest.approx(
-        nearest_rank(values, share), rel=0.00505
-    )
-
-
 @given(steps, steps, shares_of_steps)
-def test_counted_and_newest_steps_have_one_quantile(some, others, share):
+def test_a_quantile_is_exact_for_the_newest_steps_and_within_half_a_percent(some, others, share):
+    assert span(*some).quantile_s(share) == nearest_rank(some, share)
+    assert counted(*some).recent == ()
     both = counted(*some) + span(*others)
-    assert both.quantile_s(share) == pytest.approx(
-        nearest_rank([*some, *others], share), rel=0.00505
-    )
-
-
-@given(steps)
-def test_the_total_the_mean_and_the_number_of_steps_are_exact(values):
-    for result in (span(*values), counted(*values)):
-        assert (result.total_s, result.num_steps) == (sum(values), len(values))
-        assert result.mean_s == sum(values) / len(values)
+    for result, values in ((counted(*some), some), (both, [*some, *others])):
+        assert result.quantile_s(share) == pytest.approx(nearest_rank(values, share), rel=0.00505)
 
 
 @given(steps, steps)
-def test_spans_that_are_added_are_those_of_all_steps(some, others):
+def test_totals_means_and_numbers_of_steps_are_exact_and_add_up(some, others):
+    for result in (span(*some), counted(*some)):
+        assert (result.total_s, result.num_steps) == (sum(some), len(some))
+        assert result.mean_s == sum(some) / len(some)
     added, whole = counted(*some) + counted(*others), counted(*some, *others)
     assert (added.counts, added.num_steps) == (whole.counts, whole.num_steps)
     assert added.total_s == pytest.approx(whole.total_s)
@@ -100,9 +82,9 @@ def test_longer_is_never_in_an_earlier_bucket(some, others):
     assert (item <= other) or some > others
 
 
-@pytest.mark.parametrize("nothing", [0.0, 1e-300, 1e-9, -1e-6])
-def test_what_is_too_short_to_be_seen_is_counted_as_a_nanosecond(nothing):
-    assert counted(nothing).p50_s == pytest.approx(1e-9, rel=0.01)
+def test_times_too_short_to_be_seen_are_counted_as_a_nanosecond():
+    for nothing in (0.0, 1e-300, -1e-6):
+        assert counted(nothing).p50_s == pytest.approx(1e-9, rel=0.01)
 
 
 def test_no_steps_have_no_mean_and_no_quantiles():
@@ -116,12 +98,6 @@ def test_a_month_of_steps_takes_kilobytes():
     assert result.num_steps == 200_000
     assert len(result.recent) <= MOST_RECENT
     assert sys.getsizeof(result.counts) < 200_000
-
-
-def test_half_and_nine_of_ten():
-    result = span(*[1.0] * 5, *[2.0] * 4, 50.0)
-    assert result.p50_s == pytest.approx(1.0, rel=0.01)
-    assert result.p90_s == pytest.approx(2.0, rel=0.01)
 
 
 def test_merging_keeps_the_order_of_a_step_and_every_name():
@@ -138,24 +114,26 @@ def test_shares_are_of_the_whole_step_and_add_up():
     result = shares({name: span(float(number)) for number, name in enumerate(SPANS, 1)})
     assert result["wait"] == pytest.approx(1 / 21)
     assert sum(result.values()) == pytest.approx(1.0)
+    assert shares({}) == {}
+    assert shares({"wait": Span()}) == {"wait": 0.0}
 
 
-def test_where_a_device_works_beside_the_host_only_its_idle_time_is_part_of_the_step():
+def test_beside_a_device_only_its_idle_time_is_part_of_the_step():
     spans = {"wait": span(9.0), "forward": span(6.0), "backward": span(3.0), IDLE: span(1.0)}
     assert step_s(spans) == 10.0
     assert shares(spans) == {"wait": 0.9, "forward": 0.6, "backward": 0.3, IDLE: 0.1}
 
 
-def test_nothing_has_no_shares():
-    assert shares({}) == {}
-    assert shares({"wait": Span()}) == {"wait": 0.0}
-
-
-def test_on_a_gpu_the_idle_time_of_the_device_counts_as_waiting():
-    assert waiting_share({"wait": 1.0, "forward": 3.0}) == 0.25
-    assert waiting_share({"wait": 2.0, "idle": 1.0, "forward": 3.0}) == 0.25
-
-
-@pytest.mark.parametrize("spans_s", [{}, {"forward": 1.0}, {"wait": 0.0}])
-def test_without_waiting_that_was_measured_there_is_no_share(spans_s):
-    assert waiting_share(spans_s) is None
+@pytest.mark.parametrize(
+    ("spans_s", "share"),
+    [
+        ({"wait": 1.0, "forward": 3.0}, 0.25),
+        ({"wait": 2.0, "idle": 1.0, "forward": 3.0}, 0.25),
+        ({}, None),
+        ({"forward": 1.0}, None),
+        ({"wait": 0.0}, None),
+    ],
+    ids=["host", "device", "nothing", "no wait", "no time"],
+)
+def test_waiting_is_a_share_of_the_step(spans_s, share):
+    assert waiting_share(spans_s) == share

@@ -1,7 +1,8 @@
+"""Classes of validation data, numbered as the training data numbers them."""
+
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,12 +19,11 @@ from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
-from tests.cli.command import paceline
+from tests.cli.command import is_one_error_line, paceline
 from tests.conftest import make_context
 from tests.contract.cases import jpeg, micros
 
 FIELDS = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
-SOURCES = {"hdf5": hdf5_source, "lmdb": lmdb_source, "folder": folder_source}
 
 
 def manifest(classes, counts=(), fields=FIELDS):
@@ -44,13 +44,13 @@ def make_source(kind, root):
     if kind == "folder":
         return folder_source(root, context=context)
     suffix, writer = (".lmdb", LMDBWriter) if kind == "lmdb" else (".h5", HDF5Writer)
-    prepare = Preparation("raw")
     path = f"{root}-{kind}{suffix}"
-    pack(Packing(FolderInput(root, None, None), writer, path, prepare, suffix=suffix))
+    source = FolderInput(root, None, None)
+    pack(Packing(source, writer, path, Preparation("raw"), suffix=suffix))
     if kind == "dali":
         pytest.importorskip("nvidia.dali")
         return dali_source(path, 2, context=context)
-    return SOURCES[kind](path, context=context)
+    return {"hdf5": hdf5_source, "lmdb": lmdb_source}[kind](path, context=context)
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "lmdb", "folder", "dali"])
@@ -60,46 +60,28 @@ def test_validation_labels_are_mapped_by_name_in_every_data_choice(kind):
     assert [batch["label"] for batch, *_ in micros(val)] == [[1, 1, 2, 2]]
     assert val.sample(4)["label"].tolist() == [1, 1, 2, 2]
     assert (val.manifest.classes, val.manifest.class_counts) == (["ant", "bee", "cat"], [0, 2, 2])
-    assert (
-        "mapped by name: bee 0 -> 1, cat 1 -> 2; without a validation record: ant"
-        in notes_of(val)[0]
-    )
+    words = "mapped by name: bee 0 -> 1, cat 1 -> 2; without a validation record: ant"
+    assert words in notes_of(val)[0]
+    assert with_agreed_classes(train, train) is train
     for source in (train, val):
         source.close()
 
 
-def test_a_source_whose_classes_agree_is_used_as_it_is():
-    train = make_source("folder", write_classes("train", ["ant", "bee"], 1))
-    assert with_agreed_classes(train, train) is train
-
-
 @pytest.mark.parametrize(
     ("train", "val"),
-    [
-        (["a", "b", "c"], ["a", "b"]),  # the same numbers
-        ([], ["a"]),
-        (["a"], []),
-        (["0", "1"], ["0", "1", "2"]),  # plain numbers: they mean the same
-    ],
+    [(["a", "b", "c"], ["a", "b"]), ([], ["a"]), (["a"], []), (["0", "1"], ["0", "1", "2"])],
+    ids=["the same numbers", "none in training", "none in validation", "plain numbers"],
 )
 def test_labels_that_agree_already_are_not_mapped(train, val):
     assert agree_on_classes(manifest(train), manifest(val)) is None
 
 
-def test_a_class_that_only_validation_has_is_an_error_with_both_lists():
-    with pytest.raises(
-        DataError,
-        match=r"D190.*the class zebra that training.*: ant, bee; validation's: bee, zebra",
-    ):
+def test_a_class_that_only_validation_has_is_refused_with_both_lists_unless_it_has_no_record():
+    words = r"D190.*the class zebra that training.*: ant, bee; validation's: bee, zebra"
+    with pytest.raises(DataError, match=words):
         agree_on_classes(manifest(["ant", "bee"]), manifest(["bee", "zebra"]))
-
-
-def test_a_class_without_a_validation_record_need_not_be_known():
-    assert agree_on_classes(manifest(["b", "c"]), manifest(["a", "b", "c"], [0, 1, 1])) == [
-        -1,
-        0,
-        1,
-    ]
+    validation = manifest(["a", "b", "c"], [0, 1, 1])
+    assert agree_on_classes(manifest(["b", "c"]), validation) == [-1, 0, 1]
 
 
 def test_labels_that_number_no_class_are_left_alone():
@@ -113,7 +95,7 @@ def test_numbers_are_no_names():
     assert not is_numbered(["0", "1", "10", "2"])
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64], ids=str)
 def test_only_labels_of_classes_change(dtype):
     source = MappedSource(None, [300, 1], ["x"] * 301)  # pyright: ignore[reportArgumentType]  # not asked
     labels = source._renumbered(torch.tensor([0, 1, 7], dtype=dtype))
@@ -121,53 +103,29 @@ def test_only_labels_of_classes_change(dtype):
     assert source._renumbered(torch.tensor([-100, 0])).tolist() == [-100, 300]
 
 
-FOLDERS = (
-    "data=folder",
-    "data.train=train",
-    "data.val=val",
-    "epochs=1",
-    "batch_size=4",
-    "sink=jsonl",
-)
-SMALL = (
-    "model.in_channels=3",
-    "model.num_classes=3",
-    "augment.mean=[0.5,0.5,0.5]",
-    "augment.std=[0.5,0.5,0.5]",
-)
-
-
-def test_a_run_says_that_validation_was_mapped_and_measures_the_right_classes():
+def test_a_run_maps_validation_and_measures_the_right_classes():
     """The figures are those of a run with an empty validation folder for the missing class.
 
     With that folder, training and validation number their classes alike.
     """
     write_classes("train", ["ant", "bee", "cat"])
     write_classes("val", ["bee", "cat"])
-    runs = []
-    for name in ("mapped", "alike"):
-        done = paceline("train", *FOLDERS, *SMALL, f"hydra.run.dir={name}")
-        assert done.code == 0, done.err
-        runs.append(done.out + done.err)
-        Path("val/ant").mkdir(exist_ok=True)
-    assert (
-        "note: data.val numbers its classes otherwise; its labels are mapped by name: bee 0 -> 1"
-        in runs[0]
-    )
-    assert "mapped by name" not in runs[1]
-    best = [
-        json.loads(Path(name, "summary.json").read_text())["best"] for name in ("mapped", "alike")
+    words = [
+        *("train", "data=folder", "data.train=train", "data.val=val", "epochs=1", "batch_size=4"),
+        *("sink=jsonl", "model.in_channels=3", "model.num_classes=3"),
+        *("augment.mean=[0.5,0.5,0.5]", "augment.std=[0.5,0.5,0.5]"),
     ]
-    assert best[0] == best[1]
-
-
-def test_a_run_whose_validation_has_a_strange_class_ends_before_the_first_step():
-    write_classes("train", ["ant", "bee"])
-    write_classes("val", ["bee", "zebra"])
-    done = paceline("train", *FOLDERS, *SMALL)
-    assert done.code == 3
-    assert "error[D190]: data.val: validation (val) has the class zebra" in done.err
-    assert "training's classes: ant, bee; validation's: bee, zebra" in done.err
+    best = {}
+    for name in ("mapped", "alike"):
+        done = paceline(*words, f"hydra.run.dir={name}")
+        assert done.code == 0, done.err
+        note = "note: data.val numbers its classes otherwise; its labels are mapped by name: bee 0"
+        assert (note in done.out + done.err) == (name == "mapped")
+        best[name] = json.loads(Path(name, "summary.json").read_text())["best"]
+        Path("val/ant").mkdir(exist_ok=True)
+    assert best["mapped"] == best["alike"]
+    write_classes("val", ["zebra"])
+    assert is_one_error_line(paceline(*words), "D190")
 
 
 RECIPE = """# @package _global_
@@ -180,22 +138,11 @@ classes: null, label_pattern: null}}
 """
 
 
-def test_a_strange_class_is_named_before_anything_is_packed():
+def test_a_class_that_only_validation_has_is_named_before_anything_is_packed():
     write_classes("photos/train", ["ant", "bee"])
     write_classes("photos/val", ["bee", "zebra"])
     Path("mine/recipes").mkdir(parents=True)
     Path("mine/recipes/animals.yaml").write_text(RECIPE)
     done = paceline("train", "--config-dir=mine", "recipes=animals")
-    assert (done.code, "error[D190]" in done.err, Path("packed").exists()) == (3, True, False), (
-        done.err
-    )
-
-
-def test_what_is_packed_in_one_go_is_mapped_too():
-    write_classes("photos/train", ["ant", "bee", "cat"])
-    write_classes("photos/val", ["cat"])
-    train = make_source("hdf5", "photos/train")
-    val = with_agreed_classes(train, make_source("hdf5", "photos/val"))
-    assert np.unique(val.sample(2)["label"].numpy()).tolist() == [2]
-    train.close()
-    val.close()
+    assert is_one_error_line(done, "D190"), done.err
+    assert not Path("packed").exists()

@@ -1,3 +1,5 @@
+from contextlib import closing
+
 import numpy as np
 import pytest
 import torch
@@ -15,12 +17,26 @@ from tests.contract.cases import IMAGE_FIELDS, jpeg, make_source, micros
 CROP = RandomResizedCrop([8, 8], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 
 
-def _images(images, **options):
-    """Write a store of these images, and return (DALI's source, ours) over it."""
-    path = write_store("x.h5", {"image": images, "label": np.arange(len(images))}, IMAGE_FIELDS)
-    return dali_source(path, 2, context=make_context(**options)), hdf5_source(
-        path, context=make_context(**options)
-    )
+def dali(path, context):
+    return dali_source(path, 2, context=context)
+
+
+def write_images(images):
+    return write_store("x.h5", {"image": images, "label": np.arange(len(images))}, IMAGE_FIELDS)
+
+
+@pytest.fixture
+def make():
+    """Yield a function that makes a source of a choice, DALI's if not said, to be closed."""
+    made = []
+
+    def source(path, choice=dali, **options):
+        made.append(choice(path, context=make_context(**options)))
+        return made[-1]
+
+    yield source
+    for item in made:
+        item.close()
 
 
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
@@ -34,85 +50,59 @@ def test_raw_records_are_those_of_the_other_sources(suffix):
 
 
 @pytest.mark.parametrize(
-    "transform", [None, Resize([8, 8], True, True), Resize([32, 32], True, True), CROP]
+    "transform",
+    [None, Resize([8, 8], True, True), Resize([32, 32], True, True), CROP],
+    ids=["none", "smaller", "larger", "crop"],
 )
-def test_decoded_images_are_those_of_the_other_sources_within_a_tolerance(transform):
-    pair = _images([jpeg(number, 20, 24) for number in range(6)], transform=transform)
-    for dali, expected in zip(pair[0].batches(1), pair[1].batches(1), strict=True):
-        assert torch.equal(dali.batch["index"], expected.batch["index"])
-        assert torch.equal(dali.batch["label"], expected.batch["label"])
-        difference = (dali.batch["image"].int() - expected.batch["image"].int()).abs().float()
-        assert dali.batch["image"].shape == expected.batch["image"].shape
+def test_decoded_images_are_those_of_the_other_sources_within_a_tolerance(make, transform):
+    path = write_images([jpeg(number, 20, 24) for number in range(6)])
+    pair = [make(path, choice, transform=transform) for choice in (dali, hdf5_source)]
+    for batches in zip(*(source.batches(1) for source in pair), strict=True):
+        decoded, expected = (micro.batch for micro in batches)
+        assert torch.equal(decoded["index"], expected["index"])
+        assert torch.equal(decoded["label"], expected["label"])
+        assert decoded["image"].shape == expected["image"].shape
+        difference = (decoded["image"].int() - expected["image"].int()).abs().float()
         # A JPEG is decoded at half its size if that covers the window. The window is then rounded
         # to the pixels of that size.
         assert float(difference.mean()) < 6
-    for source in pair:
-        source.close()
 
 
-def test_images_of_different_sizes_fit_once_they_are_scaled():
-    dali, ours = _images([jpeg(0), jpeg(1, 30, 20), jpeg(2)], transform=Resize([8, 8], True, True))
-    assert next(dali.batches(0)).batch["image"].shape == (3, 3, 8, 8)
-    dali.close()
-    ours.close()
-
-
-@pytest.mark.parametrize("bad", [b"text", b"", b"\xff\xd8\xff broken"])
-def test_bytes_that_are_no_image_are_named(bad):
-    dali, ours = _images([jpeg(0), bad, jpeg(1)])
-    with pytest.raises(DataError, match=r"D106.*x\.h5: record 1"):
-        list(dali.batches(0))
-    dali.close()
-    ours.close()
+def test_images_of_different_sizes_are_refused_but_fit_once_they_are_scaled(make):
+    path = write_images([jpeg(0), jpeg(1, 30, 20), jpeg(2)])
+    scaled = make(path, transform=Resize([8, 8], True, True))
+    assert next(scaled.batches(0)).batch["image"].shape == (3, 3, 8, 8)
+    with pytest.raises(DataError, match=r"D10[67].*x\.h5"):
+        list(make(path).batches(0))
 
 
 @pytest.mark.parametrize("place", [0, 4, 9])
-@pytest.mark.parametrize("transform", [None, CROP])
-def test_a_truncated_image_is_named(place, transform):
-    images = [jpeg(number) for number in range(10)]
-    images[place] = images[place][:300]
-    dali, ours = _images(images, batch_size=3, transform=transform)
-    with pytest.raises(DataError, match=rf"D106.*x\.h5: record {place}\b.*not a readable image"):
-        list(dali.batches(0))
-    dali.close()
-    ours.close()
+@pytest.mark.parametrize("transform", [None, CROP], ids=["none", "crop"])
+def test_a_bad_image_is_named(make, place, transform):
+    for bad in (b"text", b"", b"\xff\xd8\xff broken", jpeg(0)[:300]):
+        images = [jpeg(number) for number in range(10)]
+        images[place] = bad
+        source = make(write_images(images), batch_size=3, transform=transform)
+        words = rf"D106.*x\.h5: record {place}\b.*not a readable image"
+        with pytest.raises(DataError, match=words):
+            list(source.batches(0))
 
 
-def test_what_only_dali_refuses_names_the_batch():
-    dali, ours = _images([jpeg(number) for number in range(6)])
-    order = list(dali.order.shares(0))
-    error = dali._explain(RuntimeError("out of luck"), order)
+def test_an_error_of_dali_alone_names_the_batch(make):
+    source = make(write_images([jpeg(number) for number in range(6)]))
+    error = source._explain(RuntimeError("out of luck"), list(source.order.shares(0)))
     assert str(error).startswith("error[D106]: ")
     assert "DALI could not make this record's batch (out of luck)" in str(error)
-    dali.close()
-    ours.close()
 
 
-def test_images_of_different_sizes_are_a_data_error():
-    dali, ours = _images([jpeg(0), jpeg(1, 30, 20), jpeg(2)])
-    with pytest.raises(DataError, match=r"D10[67].*x\.h5"):
-        list(dali.batches(0))
-    dali.close()
-    ours.close()
-
-
-def test_a_sample_between_epochs_leaves_the_next_epoch_whole():
-    source = make_source("dali", 10)
-    expected = micros(source, 1)
-    micros(source, 0)
-    assert source.sample(3)["index"].tolist() == [0, 4, 9]
-    assert micros(source, 1) == expected
-    source.close()
-
-
-def test_after_an_early_end_the_next_epoch_has_no_stale_batches():
-    source = make_source("dali", 20)
-    expected = micros(source, 1)
-    batches = source.batches(0)
-    next(batches)
-    batches.close()
-    assert micros(source, 1) == expected
-    source.close()
+def test_a_sample_and_an_early_end_leave_the_next_epoch_whole():
+    with closing(make_source("dali", 20)) as source:
+        expected = micros(source, 1)
+        batches = source.batches(0)
+        next(batches)
+        batches.close()
+        assert source.sample(3)["index"].tolist() == [0, 9, 19]
+        assert micros(source, 1) == expected
 
 
 def test_a_batch_survives_the_next_run():

@@ -1,3 +1,5 @@
+"""A user's own DataLoader, or any iterable of batches."""
+
 from itertools import chain
 
 import pytest
@@ -6,7 +8,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from framework.contracts.records import Field, notes_of
 from framework.data.dataloader import loader_source
-from framework.errors import ConfigError, DataError, UserCodeError
+from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
 from framework.system.rng import generator_state
 from framework.transform.resize import Resize
 from tests.conftest import make_context
@@ -38,23 +40,24 @@ def epoch_of(source, epoch=0, start=0):
 
 
 def test_batches_come_as_they_are(make):
-    loader = make_loader(10, shuffle=False)
-    assert epoch_of(make(loader)) == [
-        ([0, 1, 2, 3], [0, 1, 2, 3], 1.0, True),
-        ([4, 5, 6, 7], [4, 5, 6, 7], 1.0, True),
-        ([8, 9], [8, 9], 1.0, True),
-    ]
+    numbers = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    expected = [(part, part, 1.0, True) for part in numbers]
+    assert epoch_of(make(make_loader(10, shuffle=False))) == expected
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}]
+    "options",
+    [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}],
+    ids=["here", "workers", "persistent"],
 )
-def test_a_loader_that_shuffles_repeats_its_order(make, options):
+def test_a_loader_that_shuffles_repeats_its_order_and_moves_no_generator(make, options):
+    before = generator_state(torch.device("cpu"))
     source = make(make_loader(**options))
     first = epoch_of(source, 3)
     assert epoch_of(source, 4) != first
     assert epoch_of(source, 3) == first
     assert sorted(chain(*(waves for waves, *_ in first))) == list(range(20))
+    assert torch.equal(generator_state(torch.device("cpu")), before)
 
 
 def test_a_resumed_epoch_drops_the_batches_before(make):
@@ -62,22 +65,19 @@ def test_a_resumed_epoch_drops_the_batches_before(make):
     assert epoch_of(source, 1, start=1) == epoch_of(source, 1)[2:]
 
 
-def test_a_pass_weighs_the_records_that_it_holds(make):
-    source = make(make_loader(11), accumulate=2)
-    passes = [(len(index), weight, last) for _, index, weight, last in epoch_of(source)]
-    assert passes == [(4, 0.5, False), (4, 0.5, True), (3, 1.0, True)]
-    source = make(make_loader(7), accumulate=2)
-    assert [(weight, last) for *_, weight, last in epoch_of(source)] == [
-        (4 / 7, False),
-        (3 / 7, True),
-    ]
-
-
-def test_passes_of_a_step_weigh_alike(make):
-    source = make(make_loader(20), accumulate=2)
-    passes = [(weight, last) for *_, weight, last in epoch_of(source)]
-    assert passes == [(0.5, False), (0.5, True)] * 2 + [(1.0, True)]
-    assert (source.order.num_steps, source.order.batch_size) == (3, 8)
+@pytest.mark.parametrize(
+    ("count", "passes"),
+    [
+        (11, [(0.5, False), (0.5, True), (1.0, True)]),
+        (7, [(4 / 7, False), (3 / 7, True)]),
+        (20, [(0.5, False), (0.5, True)] * 2 + [(1.0, True)]),
+    ],
+)
+def test_a_pass_weighs_the_records_that_it_holds(make, count, passes):
+    source = make(make_loader(count), accumulate=2)
+    assert [(weight, last) for *_, weight, last in epoch_of(source)] == passes
+    assert source.order.num_steps == sum(last for _, last in passes)
+    assert source.order.batch_size == 8
 
 
 def test_ranks_shuffle_and_number_their_records_apart(make):
@@ -94,75 +94,50 @@ def test_a_sampler_gets_to_know_the_epoch(make):
     assert sampler.epoch == 7
 
 
-def test_the_callers_generators_stay_as_they_are(make):
-    before = generator_state(torch.device("cpu"))
-    epoch_of(make(make_loader(num_workers=1)))
-    assert torch.equal(generator_state(torch.device("cpu")), before)
-
-
 def test_the_first_batch_describes_the_data(make):
     manifest = make(DataLoader(Clips(), batch_size=5), None).manifest
     assert manifest.fields == {"wave": Field("float32", (3,)), "label": Field("int64", ())}
     assert (manifest.num_records, manifest.classes) == (20, ["low", "high"])
 
 
-@pytest.mark.parametrize(("count", "size"), [(1, 1), (6, 6), (20, 20), (99, 20)])
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (20, 20), (99, 20)])
 def test_a_sample_joins_batches(make, count, size):
     sample = make(DataLoader(Clips(draws=False), batch_size=8), None).sample(count)
     assert sample["wave"][:, 0].tolist() == list(range(size))
     assert (len(sample["text"]), sample["index"].tolist()) == (size, list(range(size)))
 
 
-def test_batches_of_other_shapes_are_not_joined(make):
+def test_batches_of_other_shapes_are_not_joined_and_own_numbers_are_kept(make):
     batches = [{"x": torch.zeros(2, 3)}, {"x": torch.zeros(2, 4)}]
     assert make(batches, None).sample(4)["x"].shape == (2, 3)
-
-
-def test_their_own_numbers_are_kept(make):
     batches = [{"index": torch.tensor([7, 9]), "x": torch.zeros(2)}]
     assert next(make(batches, None).batches(0)).batch["index"].tolist() == [7, 9]
 
 
-def test_a_stream_has_as_many_batches_as_is_said(make):
+def test_a_stream_has_the_given_number_of_batches(make):
     source = make(DataLoader(Endless(), batch_size=4), num_batches=3)
     assert [waves for waves, *_ in epoch_of(source)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-
-
-def test_a_stream_without_a_number_of_batches_is_refused(make):
-    with pytest.raises(ConfigError, match=r"C235\]: data.num_batches = null: "):
-        make(DataLoader(Endless(), batch_size=4))
-
-
-def test_a_stream_that_ends_early_is_an_error(make):
-    source = make(make_loader(20), num_batches=6)
     with pytest.raises(DataError, match=r"D234\]: data.train = .*ended after 5 of 6 batches"):
-        epoch_of(source)
+        epoch_of(make(make_loader(20), num_batches=6))
 
 
 @pytest.mark.parametrize(
-    ("data", "words"), [(5, "no __iter__"), (iter([]), "only once"), ((n for n in ()), "only once")]
-)
-def test_what_cannot_be_iterated_again_is_refused(make, data, words):
-    with pytest.raises(ConfigError, match=rf"C234\]: data.train = .*{words}"):
-        make(data)
-
-
-@pytest.mark.parametrize(
-    ("batch", "words"),
+    ("data", "options", "words"),
     [
-        (None, "D230"),
-        ({"x": "text"}, "D235.*batch 0 of list: has no number of records"),
-        ({"x": torch.tensor(1)}, "D235"),
+        (DataLoader(Endless(), batch_size=4), {}, r"C235\]: data.num_batches = null: "),
+        (5, {}, r"C234\]: data.train = .*no __iter__"),
+        (iter([]), {}, r"C234\]: data.train = .*only once"),
+        ((n for n in ()), {}, r"C234\]: data.train = .*only once"),
+        ([None] * 2, {}, "D230"),
+        ([{"x": "text"}] * 2, {}, r"D235.*batch 0 of list: has no number of records"),
+        ([{"x": torch.tensor(1)}] * 2, {}, "D235"),
+        ([], {"num_batches": 2}, r"D109\]: data.train = list: has no batches"),
     ],
+    ids=["stream", "number", "iterator", "generator", "none", "texts", "scalars", "empty"],
 )
-def test_what_is_no_batch_is_refused(make, batch, words):
-    with pytest.raises(DataError, match=words):
-        make([batch, batch], None)
-
-
-def test_no_batch_at_all_is_refused(make):
-    with pytest.raises(DataError, match=r"D109\]: data.train = list: has no batches"):
-        make([], num_batches=2)
+def test_data_that_are_no_batches_are_refused(make, data, options, words):
+    with pytest.raises(PacelineError, match=words):
+        make(data, None, **options)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +150,7 @@ def test_no_batch_at_all_is_refused(make):
         ("last = drop", {"last": "drop"}),
         ("transform", {"transform": Resize([4, 4], True, True)}),
     ],
+    ids=["num", "kind", "limit", "block", "last", "transform"],
 )
 def test_settings_without_effect_are_refused(make, key, options):
     with pytest.raises(ConfigError, match=rf"C174\]: {key}"):
@@ -182,9 +158,8 @@ def test_settings_without_effect_are_refused(make, key, options):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_an_exception_names_the_users_line(make, num_workers):
-    loader = DataLoader(Broken(), batch_size=4, num_workers=num_workers)
-    source = make(loader, None)
+def test_an_exception_names_the_user_s_line(make, num_workers):
+    source = make(DataLoader(Broken(), batch_size=4, num_workers=num_workers), None)
     words = r"U100\]: .*own_items.py:\d+: in \S*__getitem__: LookupError: no such clip"
     with pytest.raises(UserCodeError, match=words):
         list(source.batches(0))

@@ -1,21 +1,28 @@
+"""Items of a user's own Dataset: read, put together, and the same whoever reads them."""
+
 import os
+import pickle
+import random
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Subset
 
 from framework.contracts.records import Field, notes_of
 from framework.data.dataset import classes_of, dataset_source
-from framework.errors import ConfigError, DataError, UserCodeError
-from framework.system.rng import generator_state
-from framework.transform.random_resized_crop import RandomResizedCrop
+from framework.data.item_reader import GeneratorMoved, ItemReader
+from framework.data.items import ItemForm
+from framework.data.reader import Request
+from framework.errors import ConfigError, PacelineError, UserCodeError
+from framework.system.rng import generator_state, kept_generators
 from framework.transform.resize import Resize
 from tests.conftest import make_context
-from tests.contract.cases import plain
+from tests.contract.cases import DrawingDataset, RecordsDataset, plain
 from tests.data.own_items import (
     Broken,
     Clips,
@@ -28,8 +35,173 @@ from tests.data.own_items import (
     make_loader,
 )
 
-WAYS = [(0, None), (1, None), (2, None), (2, "process")]
-METHODS = ["fork", "forkserver", "spawn"]
+CPU = torch.device("cpu")
+
+
+def in_thread(call):
+    """Run a call in another thread. Return its finished Future: a result or an exception."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call)
+
+
+# ---- the reader of one batch
+
+
+def reader(dataset, names=None, collate=None, seed=0):
+    return ItemReader(dataset, ItemForm(names, collate=collate), seed, "mine.Clips")
+
+
+def batch_of(read, *indices, epoch=0):
+    return read(Request(epoch, torch.tensor(indices), training=True))
+
+
+def draws(read, *indices, epoch=0):
+    return batch_of(read, *indices, epoch=epoch)["draws"].tolist()
+
+
+def noisy(items):
+    """Collate, and draw."""
+    values = [torch.as_tensor(item["label"]) for item in items]
+    return {"x": torch.stack(values) + torch.rand(3).sum()}
+
+
+class OneDraws(DrawingDataset):
+    """Draws only for record 7."""
+
+    def __getitem__(self, index):
+        if index == 7:
+            return super().__getitem__(index)
+        return {**RecordsDataset.__getitem__(self, index), "draws": np.zeros(3)}
+
+
+def test_draws_depend_on_record_epoch_and_seed_alone():
+    read, before = reader(DrawingDataset(10)), generator_state(CPU)
+    assert draws(read, 3, 7, 3) == [*draws(read, 3), *draws(read, 7), *draws(read, 3)]
+    rows = [*draws(read, 3, 4), *draws(read, 3, epoch=1)]
+    rows += draws(reader(DrawingDataset(10), seed=1), 3)
+    assert all(len(set(column)) == 4 for column in zip(*rows, strict=True))
+    assert draws(pickle.loads(pickle.dumps(read)), 2) == draws(read, 2)
+    assert torch.equal(generator_state(CPU), before)
+
+
+def test_items_that_draw_seldom_are_seeded_when_they_do():
+    expected = draws(reader(OneDraws(10)), 2, 7)
+    for indices in ((2, 7), (7, 2)):
+        read = reader(OneDraws(10))
+        read.draws = False
+        random.random()
+        assert sorted(draws(read, *indices)) == sorted(expected)
+        assert read.draws
+    read.draws = False
+    draws(read, 1, 2, 3)
+    assert not read.draws
+
+
+def test_a_collate_that_draws_repeats_itself():
+    read = reader(RecordsDataset(10), None, noisy)
+    first = batch_of(read, 1, 2)["x"].tolist()
+    assert batch_of(read, 1, 2)["x"].tolist() == first
+    assert batch_of(read, 1, 2, epoch=1)["x"].tolist() != first
+
+
+class Kept(DrawingDataset):
+    """Draws while the step has put its generators aside, as around a validation."""
+
+    def __getitem__(self, index):
+        with kept_generators(CPU):
+            return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "collate"),
+    [(DrawingDataset(10), None), (RecordsDataset(10), noisy), (Kept(10), None)],
+    ids=["items", "collate", "generators put back"],
+)
+def test_another_thread_refuses_a_batch_that_draws(dataset, collate):
+    call = in_thread(lambda: batch_of(reader(dataset, None, collate), 1))
+    assert isinstance(call.exception(), GeneratorMoved)
+
+
+def test_another_thread_reads_items_that_draw_nothing_even_if_the_step_draws_once():
+    steps = iter([random.random])
+
+    class Slow(RecordsDataset):
+        def __getitem__(self, index):
+            next(steps, lambda: None)()  # as another thread would, at the first attempt
+            return super().__getitem__(index)
+
+    made = in_thread(lambda: batch_of(reader(Slow(10)), 1, 2)).result()
+    assert plain(made) == plain(batch_of(reader(RecordsDataset(10)), 1, 2))
+
+
+def test_a_reader_that_refuses_draws_names_the_setting():
+    read = reader(DrawingDataset(10))
+    read.draws = False
+    read.refuses = "workers.num = 0"
+    words = r"C230\]: workers.num = 0: reading records 2, 7 of mine.Clips"
+    with pytest.raises(ConfigError, match=words):
+        batch_of(read, 2, 7)
+
+
+def test_slices_together_are_the_whole_batch():
+    read = reader(DrawingDataset(10))
+    request = Request(0, torch.tensor([5, 1, 8]), training=True)
+    work = read.begin(request)
+    read.fill(work, 2, 3)
+    read.fill(work, 0, 2)
+    assert plain(read.finish(work)) == plain(read(request))
+
+
+def test_a_user_s_collate_gets_the_items_as_they_are():
+    def collate(items):
+        return torch.stack([item["image"] for item in items]), [item["label"] for item in items]
+
+    made = batch_of(reader(RecordsDataset(10), ["picture", "name"], collate), 4, 2)
+    assert sorted(made) == ["index", "name", "picture"]
+    assert (made["picture"].shape, made["name"]) == ((2, 3, 4, 4), [1, 2])
+
+
+def too_long(items):
+    raise ValueError("too long")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "collate", "indices", "words"),
+    [
+        pytest.param([{"index": 5}], None, [0], r"D230\]: .* has a field 'index'", id="index"),
+        pytest.param(
+            [{"x": 1}],
+            len,
+            [0],
+            r"D230\]: the batch of records 0 of mine.Clips: is a int",
+            id="int",
+        ),
+        pytest.param(
+            [{"x": 1}], None, [5], r"D233\]: record 5 of mine.Clips: IndexError", id="library"
+        ),
+        pytest.param(
+            Broken(),
+            None,
+            [4, 5],
+            r"U100\]: .*own_items.py:\d+: in Broken.__getitem__: LookupError: no such clip "
+            r"\(record 5 of mine.Clips\)",
+            id="user's line",
+        ),
+        pytest.param(
+            [{"x": 1}] * 5,
+            too_long,
+            range(5),
+            r"U100\]: .*too long \(records 0, 1, 2, 3, ... \(5\) of",
+            id="collate",
+        ),
+    ],
+)
+def test_an_item_that_cannot_be_read_is_named(dataset, collate, indices, words):
+    with pytest.raises(PacelineError, match=words):
+        batch_of(reader(dataset, None, collate), *indices)
+
+
+# ---- the source
 
 
 @pytest.fixture
@@ -55,84 +227,52 @@ def waves(source, epoch=0, start=0):
     ]
 
 
-def in_thread(source, epoch):
-    """Read an epoch's waves in a thread, as a loader does.
-
-    Return a finished Future, which has the waves or the exception.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(waves, source, epoch)
-
-
-@pytest.mark.parametrize(("num", "kind"), WAYS)
-def test_random_items_are_the_same_for_every_number_of_workers(make, num, kind):
+def test_random_items_are_the_same_for_all_workers_starts_and_threads(make):
+    before = generator_state(CPU)
     alone = make(Clips())
     expected = [waves(alone, epoch) for epoch in range(2)]
-    source = make(Clips(), num_workers=num, worker_kind=kind)
-    assert [waves(source, epoch) for epoch in range(2)] == expected
     assert expected[0] != expected[1]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_random_items_are_the_same_however_processes_start(make, method):
-    source = make(Clips(), num_workers=2, start_method=method)
-    assert waves(source, 1) == waves(make(Clips()), 1)
+    for options in (
+        {"num_workers": 1},
+        *({"num_workers": 2, "start_method": way} for way in ("fork", "forkserver", "spawn")),
+    ):
+        source = make(Clips(), **options)
+        assert [waves(source, epoch) for epoch in range(2)] == expected
+    assert waves(alone, 1, start=2) == waves(source, 1, start=2) == expected[1][2:]
+    assert in_thread(lambda: waves(alone, 1)).result() == expected[1]
+    assert "process of its own" in " ".join(notes_of(alone))
+    assert torch.equal(generator_state(CPU), before)
 
 
 def test_ranks_together_have_the_items_of_a_single_one(make):
-    alone = {
-        index: wave
-        for batch in waves(make(Clips()))
-        for index, wave in zip(*batch[:2], strict=True)
-    }
-    ranks = [make(Clips(), rank=rank, world_size=2) for rank in range(2)]
-    together = [
-        pair for rank in ranks for batch in waves(rank) for pair in zip(*batch[:2], strict=True)
+    sources = [make(Clips()), *(make(Clips(), rank=rank, world_size=2) for rank in range(2))]
+    items = [
+        [pair for batch in waves(source) for pair in zip(*batch[:2], strict=True)]
+        for source in sources
     ]
-    assert dict(together) == alone
-
-
-@pytest.mark.parametrize("num", [0, 2])
-def test_a_resumed_epoch_has_the_items_of_the_whole_one(make, num):
-    source = make(Clips(), num_workers=num)
-    assert waves(source, 3, start=2) == waves(source, 3)[2:]
-
-
-def test_the_generators_of_the_step_stay_as_they_are(make):
-    torch.manual_seed(3)
-    before = generator_state(torch.device("cpu"))
-    for num in (0, 2):
-        waves(make(Clips(), num_workers=num))
-    assert torch.equal(generator_state(torch.device("cpu")), before)
-
-
-def test_a_loaders_thread_leaves_random_items_to_a_process(make):
-    source = make(Clips())
-    before = generator_state(torch.device("cpu"))
-    result = in_thread(source, 1).result()
-    assert torch.equal(generator_state(torch.device("cpu")), before)
-    assert result == waves(source, 1)
-    assert "process of its own" in " ".join(notes_of(source))
+    assert dict(items[1] + items[2]) == dict(items[0])
 
 
 def test_threads_read_items_that_draw_nothing(make):
     source = make(Clips(draws=False), num_workers=2, worker_kind="thread")
     assert waves(source) == waves(make(Clips(draws=False)))
     assert not notes_of(source)
+    assert not make(Broken(draws=False), num_workers=2, worker_kind="thread").draws
 
 
 def test_a_rare_item_that_draws_is_the_same_beside_the_step(make):
     source = make(Seldom())
     assert source.draws
-    before = generator_state(torch.device("cpu"))
-    assert in_thread(source, 1).result() == waves(source, 1)
-    assert torch.equal(generator_state(torch.device("cpu")), before)
+    before = generator_state(CPU)
+    assert in_thread(lambda: waves(source, 1)).result() == waves(source, 1)
+    assert torch.equal(generator_state(CPU), before)
 
 
 @pytest.mark.parametrize(("num", "where"), [(0, "workers.num = 0"), (2, "workers.kind = thread")])
 def test_an_item_that_draws_unforeseen_ends_what_threads_read(make, monkeypatch, num, where):
     monkeypatch.setattr("framework.data.dataset.MOST_TRIED", 2)
-    error = in_thread(make(Seldom(), num_workers=num, worker_kind="thread"), 0).exception()
+    source = make(Seldom(), num_workers=num, worker_kind="thread")
+    error = in_thread(lambda: waves(source)).exception()
     assert isinstance(error, ConfigError)
     assert error.args[:2] == (230, where)
 
@@ -143,18 +283,31 @@ def test_processes_read_on_if_only_the_step_draws(make, monkeypatch, num):
     expected = waves(make(Clips(draws=False)), 1)
     in_step = count()
     monkeypatch.setattr("framework.data.item_reader.num_restored", lambda: next(in_step))
-    assert in_thread(source, 1).result() == expected
-    assert in_thread(source, 1).result() == expected
+    for _ in range(2):
+        assert in_thread(lambda: waves(source, 1)).result() == expected
 
 
-def test_an_unreadable_record_between_is_no_matter_of_the_trial(make):
-    assert not make(Broken(draws=False), num_workers=2, worker_kind="thread").draws
-
-
-@pytest.mark.parametrize("dataset", [Clips(), Seeded(), Seldom()])
+@pytest.mark.parametrize("dataset", [Clips, Seeded, Seldom])
 def test_threads_are_refused_for_items_that_draw(make, dataset):
     with pytest.raises(ConfigError, match=r"C230\]: workers.kind = thread: .*draw random numbers"):
-        make(dataset, num_workers=2, worker_kind="thread")
+        make(dataset(), num_workers=2, worker_kind="thread")
+
+
+def shuffled(items):
+    order = torch.randperm(len(items))  # draws nothing for a single item
+    return {"x": torch.stack([items[place]["wave"] for place in order.tolist()])}
+
+
+def test_a_collate_that_draws_needs_processes_too(make):
+    steady = Clips(draws=False)
+    with pytest.raises(ConfigError, match="C230"):
+        make(steady, None, noisy, num_workers=2, worker_kind="thread")
+    results = []
+    for num in (0, 2):
+        source = make(steady, None, noisy, num_workers=num)
+        results.append([batch["x"].tolist() for batch, *_ in source.batches(1)])
+    assert results[0] == results[1]
+    assert make(steady, None, shuffled).draws
 
 
 def test_a_generator_of_its_own_is_noted(make):
@@ -167,21 +320,12 @@ def test_the_first_item_describes_the_data(make):
     assert manifest.fields == {"wave": Field("float32", (3,)), "label": Field("int64", ())}
     assert (manifest.num_records, manifest.classes) == (20, ["low", "high"])
     assert manifest.source == "dataset tests.data.own_items.Clips"
-
-
-def test_classes_of_a_subset_are_those_of_the_whole():
     assert classes_of(Subset(Subset(Clips(), range(9)), range(3))) == ["low", "high"]
     assert classes_of([1, 2]) == []
 
 
 @pytest.mark.parametrize("num", [0, 2])
-def test_texts_are_carried(make, num):
-    source = make(Clips(), num_workers=num, shuffle=False)
-    assert next(source.batches(0)).batch["text"] == [f"clip {number}" for number in range(4)]
-
-
-@pytest.mark.parametrize("num", [0, 2])
-def test_a_collate_of_the_users_makes_the_batch(make, num):
+def test_a_user_s_collate_makes_the_batch_whoever_reads(make, num):
     source = make(Clips(), None, partial(fields), num_workers=num)
     batch = next(source.batches(0)).batch
     assert (sorted(batch), batch["n"]) == (["index", "n", "x"], 4)
@@ -200,35 +344,6 @@ def test_arrays_of_different_lengths_are_put_together_whoever_reads(make, num, w
     assert source.manifest.fields == {"x": Field("int64", (None, 2))}
 
 
-def test_ragged_fields_beside_a_collate_are_refused(make):
-    with pytest.raises(ConfigError, match=r"C232\]: data.ragged = \['wave'\], data.collate"):
-        make(Clips(), None, fields, ragged=["wave"])
-
-
-def noisy(items):
-    return {"x": torch.stack([item["wave"] for item in items]) + torch.rand(3)}
-
-
-def test_a_collate_that_draws_needs_processes_too(make):
-    steady = Clips(draws=False)
-    with pytest.raises(ConfigError, match="C230"):
-        make(steady, None, noisy, num_workers=2, worker_kind="thread")
-    results = []
-    for num in (0, 2):
-        source = make(steady, None, noisy, num_workers=num)
-        results.append([batch["x"].tolist() for batch, *_ in source.batches(1)])
-    assert results[0] == results[1]
-
-
-def shuffled(items):
-    order = torch.randperm(len(items))  # draws nothing for a single item
-    return {"x": torch.stack([items[place]["wave"] for place in order.tolist()])}
-
-
-def test_a_collate_that_draws_for_two_records_is_known(make):
-    assert make(Clips(draws=False), None, shuffled).draws
-
-
 def test_a_list_of_tuples_is_a_dataset(make):
     source = make([(1.0, 2), (3.0, 4)], ["a", "b"], batch_size=2, shuffle=False)
     assert [plain(batch) for batch, *_ in source.batches(0)] == [
@@ -236,10 +351,11 @@ def test_a_list_of_tuples_is_a_dataset(make):
     ]
 
 
-@pytest.mark.parametrize("data", [Endless(), make_loader(), 5, "mine.Clips", {1: 2}.keys()])
-def test_what_has_no_records_by_number_is_refused(make, data):
-    with pytest.raises(ConfigError, match=r"C231\]: data.train = .*choose data=dataloader"):
-        make(data)
+def test_an_exception_in_a_process_names_line_and_record(make):
+    source = make(Broken(), num_workers=2, shuffle=False)
+    words = r"U100\]: .*own_items.py:\d+: in Broken.__getitem__: LookupError: no such clip \(record"
+    with pytest.raises(UserCodeError, match=words):
+        list(source.batches(0))
 
 
 class Unsized:
@@ -247,48 +363,38 @@ class Unsized:
         return {}
 
 
-def test_a_dataset_without_a_length_is_refused(make):
-    with pytest.raises(ConfigError, match=r"C231\]: data.val = .*Unsized: .*__len__"):
-        make(Unsized(), training=False)
-
-
-def test_a_length_that_cannot_be_known_names_the_users_line(make):
-    with pytest.raises(
-        UserCodeError, match=r"own_items.py:\d+: in Once.__len__: OSError: no folder"
-    ):
-        make(Once())
-
-
-def test_an_empty_dataset_is_refused(make):
-    with pytest.raises(DataError, match=r"D109\]: builtins.list|D109\]: list: has no records"):
-        make([])
-
-
-def test_an_item_that_is_none_is_refused_before_the_first_step(make):
-    with pytest.raises(DataError, match=r"D230\]: record 0 of list: is a NoneType"):
-        make([None, None])
-
-
-@pytest.mark.parametrize("num", [0, 2])
-def test_an_exception_names_line_and_record_whoever_reads(make, num):
-    source = make(Broken(), num_workers=num, shuffle=False)
-    words = (
-        r"U100\]: .*own_items.py:\d+: in Broken.__getitem__: LookupError: no such clip \(record 5"
-    )
-    with pytest.raises(UserCodeError, match=words):
-        list(source.batches(0))
-
-
 @pytest.mark.parametrize(
-    "transform",
+    ("data", "options", "words"),
     [
-        Resize([4, 4], True, True),
-        RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True),
+        pytest.param(Endless(), {}, r"C231\]: data.train = .*choose data=dataloader", id="stream"),
+        pytest.param(make_loader(), {}, r"C231\]: data.train = .*data=dataloader", id="loader"),
+        pytest.param(5, {}, r"C231\]: data.train = .*choose data=dataloader", id="a number"),
+        pytest.param({1: 2}.keys(), {}, r"C231\]: .*choose data=dataloader", id="keys"),
+        pytest.param(
+            Unsized(), {"training": False}, r"C231\]: data.val = .*Unsized: .*__len__", id="unsized"
+        ),
+        pytest.param(Once(), {}, r"own_items.py:\d+: in Once.__len__: OSError: no", id="len fails"),
+        pytest.param([], {}, r"D109\]: builtins.list|D109\]: list: has no records", id="empty"),
+        pytest.param([None], {}, r"D230\]: record 0 of list: is a NoneType", id="none"),
+        pytest.param(
+            Clips(),
+            {"transform": Resize([4, 4], True, True)},
+            r"C174\]: transform: ",
+            id="transform",
+        ),
+        pytest.param(
+            Clips(),
+            {"join": fields, "ragged": ["wave"]},
+            r"C232\]: data.ragged = \['wave'\], data.collate",
+            id="ragged and collate",
+        ),
     ],
 )
-def test_a_transform_is_refused(make, transform):
-    with pytest.raises(ConfigError, match=r"C174\]: transform: "):
-        make(Clips(), transform=transform)
+def test_data_and_options_that_cannot_be_used_are_refused_before_the_first_step(
+    make, data, options, words
+):
+    with pytest.raises(PacelineError, match=words):
+        make(data, **options)
 
 
 @pytest.fixture

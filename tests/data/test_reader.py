@@ -1,52 +1,72 @@
+"""Records of a store become batches: raw, decoded, transformed, timed and named in errors."""
+
+import os
+import pickle
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from framework.contracts.records import Field
+from framework.data.folder import folder_source
+from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
 from framework.data.reader import BatchReader, Request
+from framework.data.source import StoreSource
 from framework.errors import ConfigError, DataError
 from framework.measure.stopwatch import Stages
 from framework.order.draws import draws
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
+from framework.store.lmdb_store import LMDBStore
 from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from tests.conftest import FIELDS, make_context, make_records, write_store
-from tests.contract.cases import IMAGE_FIELDS, jpeg, make_store, plain, write_folder
+from tests.contract.cases import (
+    IMAGE_FIELDS,
+    jpeg,
+    make_source,
+    make_store,
+    micros,
+    plain,
+    write_folder,
+)
 from tests.data.pace import SlowStore, SlowTransform, slow_reading
 
 CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
+SMALL = Resize([2, 2], True, True)
 
 
-def _reader(store, transform=None):
-    return BatchReader(store, make_context(transform=transform))
+def reader(store, transform=None, **options):
+    return BatchReader(store, make_context(transform=transform, **options))
 
 
-def _ask(*indices, training=False, epoch=0):
+def ask(*indices, training=False, epoch=0):
     return Request(epoch, torch.tensor(indices), training)
 
 
-def test_raw_fields_pass_as_they_are():
+def unchanged(images, seed):
+    return images
+
+
+# ---- pixels
+
+
+def test_raw_images_pass_as_they_are_or_scaled():
     store, records = make_store("hdf5")
-    batch = _reader(store)(_ask(3, 0))
+    batch = reader(store)(ask(3, 0))
     assert batch["image"].tolist() == records["image"][[3, 0]].tolist()
     assert batch["label"].tolist() == records["label"][[3, 0]].tolist()
-
-
-def test_image_files_become_pixels_channels_first():
-    store = FolderStore(write_folder("in", [jpeg(0, 6, 8)] * 3))
-    batch = _reader(store)(_ask(0, 1))
-    assert batch["image"].shape == (2, 3, 6, 8)
-    assert batch["image"].dtype == torch.uint8
-
-
-def test_raw_images_are_scaled_where_the_transform_has_a_size():
-    batch = _reader(make_store("hdf5")[0], Resize([2, 6], True, True))(_ask(3, 0))
-    assert batch["image"].shape == (2, 3, 2, 6)
-    assert batch["label"].tolist() == [0, 0]
+    scaled = reader(store, Resize([2, 6], True, True))(ask(3, 0))
+    assert scaled["image"].shape == (2, 3, 2, 6)
+    assert scaled["label"].tolist() == batch["label"].tolist()
 
 
 @pytest.mark.parametrize(
@@ -55,51 +75,44 @@ def test_raw_images_are_scaled_where_the_transform_has_a_size():
 )
 def test_raw_fields_that_are_no_images_are_not_scaled(dtype, shape):
     path = write_store("x.h5", {"x": np.ones((3, *shape), dtype)}, {"x": Field(dtype, shape)})
-    assert _reader(HDF5Store(path), Resize([2, 2], True, True))(_ask(1))["x"].shape == (1, *shape)
-
-
-def _shift(images, seed):
-    return images
+    assert reader(HDF5Store(path), SMALL)(ask(1))["x"].shape == (1, *shape)
 
 
 @pytest.mark.parametrize(
-    "transform",
+    ("transform", "dtype"),
     [
-        Resize([2, 2], True, True),
-        CROP,
-        FlipTransform(0.5, 0.0),
-        FunctionTransform(_shift, NoTransform(), True),
+        (SMALL, "uint16"),
+        (CROP, "float32"),
+        (FlipTransform(0.5, 0.0), "uint16"),
+        (FunctionTransform(unchanged, NoTransform(), True), "float32"),
     ],
+    ids=["resize", "crop", "flip", "function"],
 )
-@pytest.mark.parametrize("dtype", ["uint16", "float32"])
-def test_a_transform_that_would_change_nothing_of_deep_pixels_is_refused(dtype, transform):
+def test_a_transform_that_would_change_nothing_of_deep_pixels_is_refused(transform, dtype):
     values = {"x": np.ones((3, 1, 4, 4), dtype)}
     store = HDF5Store(write_store("x.h5", values, {"x": Field(dtype, (1, 4, 4))}))
     with pytest.raises(ConfigError, match=rf"C199.*transform.*x of {dtype}.*transform=none"):
-        _reader(store, transform)
-    assert _reader(store, NoTransform())(_ask(1))["x"].shape == (1, 1, 4, 4)
+        reader(store, transform)
+    assert reader(store, NoTransform())(ask(1))["x"].shape == (1, 1, 4, 4)
 
 
 def test_deep_values_beside_an_image_of_8_bits_stay_whole():
-    records = make_records(4)
-    records["deep"] = np.ones((4, 1, 4, 4), np.float32)
+    records = {**make_records(4), "deep": np.ones((4, 1, 4, 4), np.float32)}
     fields = {**FIELDS, "deep": Field("float32", (1, 4, 4))}
-    store = HDF5Store(write_store("x.h5", records, fields))
-    batch = _reader(store, Resize([2, 2], True, True))(_ask(1))
+    batch = reader(HDF5Store(write_store("x.h5", records, fields)), SMALL)(ask(1))
     assert (batch["image"].shape, batch["deep"].shape) == ((1, 3, 2, 2), (1, 1, 4, 4))
 
 
-def test_a_raw_image_and_its_file_are_transformed_alike():
+def test_a_raw_image_is_cut_and_flipped_as_its_window_says():
     records = make_records(4)
-    batch = _reader(HDF5Store(write_store("x.h5", records)), CROP)(_ask(2, 1, training=True))
+    batch = reader(HDF5Store(write_store("x.h5", records)), CROP)(ask(2, 1, training=True))
     numbers = draws(torch.tensor([2, 1]), 0, 0, 5)
     windows = CROP.windows(torch.tensor([[4, 4], [4, 4]]), numbers).tolist()
     for image, window, index in zip(batch["image"], windows, [2, 1], strict=True):
         top, left, height, width, flip = window
         part = records["image"][index][:, top : top + height, left : left + width]
-        assert (height, width) != (4, 4) or np.array_equal(
-            image.numpy(), part[:, :, :: -1 if flip else 1]
-        )
+        is_scaled = (height, width) != (4, 4)
+        assert is_scaled or np.array_equal(image.numpy(), part[:, :, :: -1 if flip else 1])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -120,106 +133,77 @@ def test_a_function_may_use_its_memory_again(channels, collate):
     transform = FunctionTransform(brighter, NoTransform(), True)
     for _ in range(2):
         given.clear()
-        read = BatchReader(store, make_context(transform=transform, collate=collate))
-        batch = read(_ask(2, 5, 0))["image"]
+        batch = reader(store, transform, collate=collate)(ask(2, 5, 0))["image"]
         expected = images[[2, 5, 0]] + 2
         expected[0] += 1
         assert np.array_equal(np.stack(list(batch)), expected)
 
 
-def test_outside_training_nothing_is_drawn():
-    read = _reader(make_store("folder")[0], CROP)
-    assert plain(read(_ask(1, 2, epoch=0))) == plain(read(_ask(1, 2, epoch=5)))
-    assert plain(read(_ask(1, 2, epoch=0, training=True))) != plain(
-        read(_ask(1, 2, epoch=5, training=True))
-    )
+def test_a_record_looks_the_same_in_any_batch_and_without_training_in_any_epoch():
+    read = reader(make_store("folder")[0], CROP)
+    together = read(ask(1, 2, 3, training=True))
+    assert torch.equal(together["image"][1], read(ask(2, training=True))["image"][0])
+    assert plain(read(ask(1, 2, 3, training=True, epoch=5))) != plain(together)
+    assert plain(read(ask(1, 2))) == plain(read(ask(1, 2, epoch=5)))
+    assert plain(read.timed(ask(1, 2)).batch) == plain(read(ask(1, 2)))
 
 
-def test_a_record_looks_the_same_in_any_batch():
-    read = _reader(make_store("folder")[0], CROP)
-    together, alone = read(_ask(1, 2, 3, training=True)), read(_ask(2, training=True))
-    assert torch.equal(together["image"][1], alone["image"][0])
+# ---- errors that name a record
 
 
-@pytest.mark.parametrize("data", [b"text", b"", jpeg(0)[:100]])
-def test_a_bad_image_is_named_by_its_file(data):
-    store = FolderStore(write_folder("in", [jpeg(0), data, jpeg(1)]))
+def test_a_bad_image_is_named_by_its_file_or_its_number():
+    store = FolderStore(write_folder("in", [jpeg(0), jpeg(0)[:100], jpeg(1)]))
     with pytest.raises(DataError, match=r"D106.*in/b/001\.jpg.*not a readable image"):
-        _reader(store)(_ask(0, 1, 2))
-
-
-def test_a_bad_image_in_a_store_is_named_by_its_number():
-    path = write_store(
-        "x.h5", {"image": [jpeg(0), b"text", jpeg(1)], "label": np.arange(3)}, IMAGE_FIELDS
-    )
+        reader(store)(ask(0, 1, 2))
+    records = {"image": [jpeg(0), b"text", jpeg(1)], "label": np.arange(3)}
     with pytest.raises(DataError, match=r"D106.*x\.h5: record 1"):
-        _reader(HDF5Store(path))(_ask(0, 1, 2))
+        reader(HDF5Store(write_store("x.h5", records, IMAGE_FIELDS)))(ask(0, 1, 2))
 
 
-def test_images_of_different_sizes_are_named_by_the_odd_one():
+def test_images_of_different_sizes_are_named_by_the_odd_one_and_fit_once_they_are_scaled():
     store = FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
-    with pytest.raises(
-        DataError, match=r"D107.*in/c/002\.jpg.*\(3, 20, 30\).*\(3, 16, 12\).*transform=resize"
-    ):
-        _reader(store)(_ask(0, 1, 2))
+    words = r"D107.*in/c/002\.jpg.*\(3, 20, 30\).*\(3, 16, 12\).*transform=resize"
+    with pytest.raises(DataError, match=words):
+        reader(store)(ask(0, 1, 2))
+    assert reader(store, SMALL)(ask(0, 1, 2))["image"].shape == (3, 3, 2, 2)
 
 
-def test_images_of_different_sizes_fit_once_they_are_scaled():
-    store = FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
-    assert _reader(store, Resize([5, 5], True, True))(_ask(0, 1, 2))["image"].shape == (3, 3, 5, 5)
+# ---- the time of each stage, by a simulated clock
 
 
-# ------------------------------------------------------------------------------------------- stages
-
-
-def _seconds(store, transform, request):
+def seconds_of(store, transform, request):
     """Return the stage seconds of a batch that is read in this thread."""
     stages = Stages()
-    stages.add_slices(BatchReader(store, make_context(transform=transform)).timed(request).slices_s)
+    stages.add_slices(reader(store, transform).timed(request).slices_s)
     return stages.take()
 
 
-@pytest.mark.parametrize("function", [None, lambda images, _: images])
-def test_each_stage_of_image_files_has_the_time_of_its_own_work(monkeypatch, function):
+@pytest.mark.parametrize("function", [None, unchanged], ids=["", "function"])
+def test_each_stage_has_the_time_of_its_own_work(monkeypatch, function):
     pace = slow_reading(monkeypatch)
-    store = SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace)
-    seconds = _seconds(
-        store, SlowTransform(Resize([5, 5], True, True), pace, function), _ask(0, 3, 1)
-    )
-    expected = {"read": 1.0, "decode": 3 * (2.0 + 100.0), "transform": 10.0 + 3 * 1000.0}
-    with_function = {"transform": 10.0 + 3 * (1000.0 + 10_000.0), "collate": 3 * 7.0}
-    assert seconds == (expected if function is None else {**expected, **with_function})
+    transform = SlowTransform(Resize([5, 5], True, True), pace, function)
+    per_image = 1000.0 if function is None else 11_000.0
+    collating = {} if function is None else {"collate": 3 * 7.0}
+    files = SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace)
+    timed = {"transform": 10.0 + 3 * per_image, **collating}
+    decoded = {"read": 1.0, "decode": 3 * (2.0 + 100.0), **timed}
+    assert seconds_of(files, transform, ask(0, 3, 1)) == decoded
+    raw = SlowStore(make_store("hdf5")[0], pace)
+    assert seconds_of(raw, transform, ask(0, 3, 1)) == {"read": 1.0, **timed}
 
 
-@pytest.mark.parametrize("function", [None, lambda images, _: images])
-def test_pixels_stored_raw_are_not_decoded(monkeypatch, function):
+def test_records_that_are_only_gathered_are_only_read_and_so_are_checksums(monkeypatch):
     pace = slow_reading(monkeypatch)
-    store = SlowStore(make_store("hdf5")[0], pace)
-    seconds = _seconds(store, SlowTransform(Resize([2, 6], True, True), pace, function), _ask(3, 0))
-    expected = {"read": 1.0, "transform": 10.0 + 2 * 1000.0}
-    with_function = {"transform": 10.0 + 2 * 11_000.0, "collate": 2 * 7.0}
-    assert seconds == (expected if function is None else {**expected, **with_function})
-
-
-def test_records_that_are_only_gathered_are_only_read(monkeypatch):
-    pace = slow_reading(monkeypatch)
-    store = SlowStore(make_store("hdf5")[0], pace)
-    assert _seconds(store, None, _ask(3, 0)) == {"read": 1.0}
-
-
-@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
-def test_comparing_checksums_is_reading(monkeypatch, kind):
-    pace = slow_reading(monkeypatch)
-    store = SlowStore(make_store(kind)[0], pace)
-    assert _seconds(store, None, _ask(3, 0)._replace(verify=True))["read"] == 21.0
+    for kind in ("hdf5", "hdf5_images"):
+        store = SlowStore(make_store(kind)[0], pace)
+        assert seconds_of(store, None, ask(3, 0)._replace(verify=True))["read"] == 21.0
+        assert kind != "hdf5" or seconds_of(store, None, ask(3, 0)) == {"read": 1.0}
 
 
 def test_slices_and_joining_them_are_counted(monkeypatch):
     pace = slow_reading(monkeypatch)
-    read = BatchReader(
-        SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace), make_context()
-    )
-    work = read.begin(_ask(0, 3, 1))
+    read = reader(SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace))
+    work = read.begin(ask(0, 3, 1))
     read.fill(work, 0, 2)
     read.fill(work, 2, 3)
     read.finish(work)
@@ -228,7 +212,132 @@ def test_slices_and_joining_them_are_counted(monkeypatch):
     assert work.slices_s[2] == {"collate": 2 * 7.0}  # images and labels
 
 
-def test_a_batch_with_its_seconds_is_the_batch_without():
-    read = _reader(make_store("folder")[0], CROP)
-    request = _ask(1, 2, training=True)
-    assert plain(read.timed(request).batch) == plain(read(request))
+@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (3, "thread"), (2, "process")])
+def test_each_stage_has_its_seconds_whoever_does_it(monkeypatch, num, kind):
+    pace = slow_reading(monkeypatch)
+    transform = SlowTransform(Resize([5, 5], True, True), pace)
+    method = "fork" if kind == "process" else None
+    context = make_context(4, num, kind, transform, start_method=method)
+    source = StoreSource(SlowStore(make_store("folder", 10)[0], pace), context)
+    source.sample(5)  # is not counted
+    assert len(micros(source)) == 3
+    seconds = {"read": 3.0, "decode": 10 * 102.0, "transform": 3 * 10.0 + 10 * 1000.0}
+    assert (source.stages(), source.stages()) == (seconds, {})
+    source.close()
+
+
+# ---- the source of a store
+
+STORES = {"x.h5": (HDF5Store, hdf5_source), "x.lmdb": (LMDBStore, lmdb_source)}
+
+
+def test_a_store_without_records_is_refused():
+    for name, (store, _) in STORES.items():
+        with pytest.raises(DataError, match=r"D109.*a test: has no records"):
+            StoreSource(store(write_store(name, make_records(0))), make_context())
+
+
+def test_a_training_source_shows_its_sample_as_evaluation_sees_it():
+    samples = []
+    for training in (True, False):
+        with closing(make_source("folder", 6, transform=CROP, training=training)) as source:
+            samples.append(plain(source.sample(6)))
+    assert samples[0] == samples[1]
+
+
+def smaller(images, rng):
+    return {name: image[:5, :6] for name, image in images.items()}
+
+
+def source_of_sizes(transform, **options):
+    """Return a source of images of several sizes."""
+    path = write_folder("in", [jpeg(number, 8 + number, 9) for number in range(4)])
+    return folder_source(path, context=make_context(transform=transform, **options))
+
+
+def test_a_sample_has_the_size_that_a_function_makes():
+    for training, evaluation in ((True, False), (False, True)):
+        function = FunctionTransform(smaller, NoTransform(), evaluation)
+        with closing(source_of_sizes(function, training=training)) as source:
+            assert source.sample(4)["image"].shape == (4, 3, 5, 6)
+    source = source_of_sizes(FunctionTransform(smaller, NoTransform(), False), training=False)
+    advice = r"D107.*in validation too: transform\.evaluation=true"
+    with closing(source), pytest.raises(DataError, match=advice):
+        source.sample(4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_sample_of_several_sizes_is_one_record_if_batches_are(training):
+    with closing(source_of_sizes(NoTransform(), batch_size=1, training=training)) as source:
+        assert source.sample(4)["image"].shape == (1, 3, 8, 9)
+    source = source_of_sizes(NoTransform(), batch_size=2, training=training)
+    with closing(source), pytest.raises(DataError, match=r"D107.*val_batch_size=1"):
+        source.sample(4)
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_epochs_at_once_do_not_disturb_each_other_and_a_closed_source_can_be_used(kind):
+    source = make_source("hdf5", 10, num_workers=2, worker_kind=kind)
+    together = list(zip(source.batches(0), source.batches(1), strict=True))
+    source.close()
+    for epoch in range(2):
+        batches = [plain(pair[epoch].batch) for pair in together]
+        assert batches == [batch for batch, *_ in micros(source, epoch)]
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "num", "kind"),
+    [("x.h5", 0, "thread"), ("x.h5", 2, "process"), ("x.lmdb", 2, "thread")],
+)
+def test_a_file_replaced_between_epochs_is_reported(name, num, kind):
+    path = write_store(name, make_records(20))
+    source = STORES[name][1](path, context=make_context(num_workers=num, worker_kind=kind))
+    micros(source)
+    write_store(name, make_records(20))
+    with pytest.raises(DataError, match=rf"D117.*{name}: was replaced or rewritten"):
+        micros(source, 1)
+    source.close()
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_file_replaced_before_a_worker_opens_it_is_reported(name):
+    old = STORES[name][0](write_store(name, make_records(20)))
+    assert old.manifest.num_records == 20
+    copy = pickle.loads(pickle.dumps(old))
+    write_store(name, make_records(20))
+    with pytest.raises(DataError, match=rf"D117.*{name}"):
+        copy.read(torch.tensor([0]))
+    old.close()
+
+
+MEMORY = """
+import gc
+from pathlib import Path
+from tests.contract.cases import make_source
+from framework.transform.resize import Resize
+
+def resident():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+for kind in ("hdf5", "lmdb", "folder"):
+    options = {"batch_size": 32, "num_workers": 2, "transform": Resize([8, 8], True, True)}
+    source = make_source(kind, 600, **options)
+    sizes = []
+    for epoch in range(12):
+        for _ in source.batches(epoch):
+            pass
+        sizes.append(resident())
+    source.close()
+    print((sizes[-1] - sizes[1]) / (len(sizes) - 2))
+"""
+
+
+def test_memory_stays_as_it_is_from_epoch_to_epoch():
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", MEMORY]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=200, env=environment
+    )
+    assert max(map(float, done.stdout.split())) < 1 << 20  # bytes an epoch

@@ -6,27 +6,50 @@ from hypothesis import strategies as st
 from framework.order.draws import DeviceDraws, draws, record_seeds
 from framework.order.permutation import permutation
 
+INDICES = st.lists(st.integers(0, 2**31), min_size=1, max_size=20)
+SEEDS = st.integers(0, 2**40)
+
 
 def test_the_draws_of_one_seed_never_change():
     expected = [[0.5366186499595642, 0.9035539627075195], [0.2646855115890503, 0.13924485445022583]]
     assert draws(torch.tensor([0, 1]), seed=5, epoch=2, num_draws=2).tolist() == expected
 
 
-@given(
-    st.lists(st.integers(0, 2**31), min_size=1, max_size=20),
-    st.integers(0, 2**40),
-    st.integers(0, 99),
-    st.integers(1, 6),
-)
-def test_draws_belong_to_the_record_and_not_to_its_batch(indices, seed, epoch, num_draws):
+@given(INDICES, SEEDS, st.integers(-1, 99), st.integers(1, 6))
+def test_draws_and_seeds_belong_to_the_record_and_not_to_its_batch(indices, seed, epoch, num_draws):
     together = draws(torch.tensor(indices), seed, epoch, num_draws)
-    alone = torch.cat([draws(torch.tensor([index]), seed, epoch, num_draws) for index in indices])
-    assert torch.equal(together, alone)
-    assert together.shape == (len(indices), num_draws)
-    assert together.dtype == torch.float32
+    seeds = record_seeds(torch.tensor(indices), seed, epoch)
+    assert (together.shape, together.dtype) == ((len(indices), num_draws), torch.float32)
+    assert int(seeds.min()) >= 0
+    for place, index in enumerate(indices):
+        alone = torch.tensor([index])
+        assert torch.equal(together[place], draws(alone, seed, epoch, num_draws)[0])
+        assert int(seeds[place]) == int(record_seeds(alone, seed, epoch))
 
 
-@pytest.mark.parametrize("epoch", range(4))
+def test_draws_are_uniform_between_zero_and_one():
+    numbers = draws(torch.arange(20_000), 3, 1, 5)
+    assert float(numbers.min()) >= 0
+    assert float(numbers.max()) < 1
+    counts = torch.histc(numbers, 10, 0, 1)
+    assert int((counts - 10_000).abs().max()) < 500  # five standard deviations
+    assert float(torch.corrcoef(numbers.T).fill_diagonal_(0).abs().max()) < 0.04
+
+
+def test_draws_and_seeds_differ_between_seeds_epochs_and_records():
+    pairs = [(seed, epoch) for seed in range(3) for epoch in range(-1, 3)]
+    numbers = torch.cat([draws(torch.arange(10), *pair, 3) for pair in pairs])
+    assert len(numbers.unique()) == 12 * 10 * 3
+    seeds = torch.cat([record_seeds(torch.arange(500), *pair) for pair in pairs])
+    assert len(seeds.unique()) == 12 * 500
+
+
+def test_draws_do_not_repeat_the_order():
+    keys = draws(torch.arange(50), 0, 0, 1).squeeze(1)
+    assert torch.argsort(keys).tolist() != permutation(50, 0, 0).tolist()
+
+
+@pytest.mark.parametrize("epoch", range(3))
 def test_alternating_draws_are_those_of_epoch_0_and_their_mirror_images(epoch):
     indices = torch.arange(100)
     numbers = DeviceDraws(7, 3, (0, 2))
@@ -44,46 +67,3 @@ def test_without_alternating_columns_the_draws_are_those_of_the_epoch():
     numbers = DeviceDraws(7, 3)
     drawn = numbers.of(torch.arange(9), *numbers.keys(5))
     assert torch.equal(drawn, draws(torch.arange(9), 7, 5, 3))
-
-
-def test_draws_are_uniform_between_zero_and_one():
-    numbers = draws(torch.arange(20_000), 3, 1, 5)
-    assert float(numbers.min()) >= 0
-    assert float(numbers.max()) < 1
-    counts = torch.histc(numbers, 10, 0, 1)
-    assert int((counts - 10_000).abs().max()) < 500  # five standard deviations
-    assert float(torch.corrcoef(numbers.T).fill_diagonal_(0).abs().max()) < 0.04
-
-
-def test_draws_differ_between_seeds_epochs_and_records():
-    numbers = [draws(torch.arange(10), seed, epoch, 3) for seed in range(3) for epoch in range(3)]
-    assert len(torch.cat(numbers).flatten().unique()) == 3 * 3 * 10 * 3
-
-
-def test_draws_do_not_repeat_the_order():
-    keys = draws(torch.arange(50), 0, 0, 1).squeeze(1)
-    assert torch.argsort(keys).tolist() != permutation(50, 0, 0).tolist()
-
-
-@given(
-    st.lists(st.integers(0, 2**31), min_size=1, max_size=20),
-    st.integers(0, 2**40),
-    st.integers(-1, 99),
-)
-def test_seeds_belong_to_the_record_and_fit_every_generator(indices, seed, epoch):
-    together = record_seeds(torch.tensor(indices), seed, epoch)
-    assert together.tolist() == [
-        int(record_seeds(torch.tensor([index]), seed, epoch)) for index in indices
-    ]
-    assert int(together.min()) >= 0
-
-
-def test_seeds_differ_between_records_epochs_and_runs():
-    seeds = torch.cat(
-        [
-            record_seeds(torch.arange(500), seed, epoch)
-            for seed in range(3)
-            for epoch in range(-1, 3)
-        ]
-    )
-    assert len(seeds.unique()) == 500 * 12

@@ -1,4 +1,8 @@
+"""Orders in which records come in proportion to weights, classes or their rarity."""
+
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,23 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import ConfigError
+from framework.order.balanced import BalancedOrder
 from framework.order.batches import Order
+from framework.order.repeat_factors import RepeatFactorOrder, repeat_factors
 from framework.order.sampling import sampling, with_weights
-from tests.order.facts import batches, counts_of
+from framework.order.weighted import WeightedOrder
+from tests.order.facts import Facts, batches, counts_of
 
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.25, 1.0, 1.0, 3.0, 7.5]), min_size=1, max_size=50)
 ANY = WEIGHTS.filter(any)
 SEEDS = st.sampled_from([0, 1, 2])
+EPOCHS = st.integers(0, 9)
 
 
 def make(weights, seed=0, num_places=None, **options):
     order = Order(len(weights), options.pop("batch_size", 4), seed, True, **options)
-    return with_weights(
-        order, np.array(weights)[order.used().numpy()], "weights", num_places or order.num_used
-    )
+    of_used = np.array(weights)[order.used().numpy()]
+    return with_weights(order, of_used, "weights", num_places or order.num_used)
 
 
-@given(ANY, SEEDS, st.integers(0, 9), st.none() | st.integers(1, 200))
+@given(ANY, SEEDS, EPOCHS, st.none() | st.integers(1, 200))
 def test_each_record_comes_its_expected_number_of_times_rounded_down_or_up(
     weights, seed, epoch, num_places
 ):
@@ -35,25 +42,25 @@ def test_each_record_comes_its_expected_number_of_times_rounded_down_or_up(
     assert (counts <= np.ceil(expected + 1e-9)).all()
 
 
-@given(ANY, SEEDS, st.integers(0, 9), st.sampled_from([1, 2, 3]))
-def test_a_batch_does_not_depend_on_the_ranks(weights, seed, epoch, world_size):
+@given(ANY, SEEDS, EPOCHS, st.sampled_from([2, 3]), st.integers(0, 20))
+def test_a_batch_depends_on_neither_ranks_nor_start(weights, seed, epoch, world_size, start):
     order = make(weights, seed)
+    steps = batches(order, epoch)
     among = batches(replace(order, world_size=world_size), epoch)
-    assert [sorted(step) for step in among] == [sorted(step) for step in batches(order, epoch)]
+    assert [sorted(step) for step in among] == [sorted(step) for step in steps]
+    if start < order.num_steps:
+        assert batches(order, epoch, start) == steps[start:]
 
 
-@given(ANY, SEEDS, st.integers(0, 9), st.sampled_from([1, 3]))
+@given(ANY, SEEDS, EPOCHS, st.sampled_from([1, 3]))
 def test_each_time_that_a_record_comes_has_a_key_of_its_own(weights, seed, epoch, world_size):
     order = make(weights, seed)
     ranks = [replace(order, world_size=world_size, rank=rank) for rank in range(world_size)]
     shares = [share for rank in ranks for share in rank.shares(epoch) if share.weight]
     keys = torch.cat([share.keys for share in shares])
-    indices = torch.cat([share.indices for share in shares])
-    assert indices.equal(keys % order.num_records)
-    times = counts_of(order, epoch)
-    expected = [
-        index + len(weights) * time for index in range(len(weights)) for time in range(times[index])
-    ]
+    assert torch.cat([share.indices for share in shares]).equal(keys % order.num_records)
+    times = enumerate(counts_of(order, epoch))
+    expected = [index + len(weights) * time for index, count in times for time in range(count)]
     assert sorted(keys.tolist()) == sorted(expected)
 
 
@@ -64,32 +71,24 @@ def test_records_that_fill_the_last_batch_have_keys_of_their_own():
     assert (keys[6:] % 3).equal(keys[:2] % 3)
 
 
-@given(ANY, SEEDS, st.integers(0, 9), st.integers(0, 20))
-def test_resuming_is_a_jump_to_the_tail_of_the_epoch(weights, seed, epoch, start):
-    order = make(weights, seed)
-    assert batches(order, epoch, start) == batches(order, epoch)[start:]
-
-
 @given(ANY, SEEDS, st.sampled_from(["drop", "wrap"]))
 def test_batches_are_whole_if_the_last_may_not_be_short(weights, seed, last):
     order = make(weights, seed, last=last)
-    sizes = [len(step) for step in batches(order)]
-    assert sizes == [4] * order.num_steps
+    assert [len(step) for step in batches(order)] == [4] * order.num_steps
     assert order.num_in_batches == 4 * order.num_steps
 
 
-@pytest.mark.parametrize("unit", [4e307, 5e-324])
+@pytest.mark.parametrize("unit", [4e307, 5e-324], ids=["huge", "tiny"])
 def test_huge_and_tiny_weights_are_shares_too(unit):
-    weights = [1.0, 2.0, 4.0, 1.0]
-    huge = make([weight * unit for weight in weights], num_places=80)
-    assert counts_of(huge, 0).tolist() == [10, 20, 40, 10]
+    order = make([weight * unit for weight in (1.0, 2.0, 4.0, 1.0)], num_places=80)
+    assert counts_of(order, 0).tolist() == [10, 20, 40, 10]
 
 
 def test_over_epochs_each_record_comes_in_proportion_to_its_weight():
     weights = np.array([0.2, 0.5, 1, 1, 1, 0.8, 3.5])
     order = make(list(weights))
-    mean = sum(counts_of(order, epoch) for epoch in range(2000)) / 2000
-    assert mean == pytest.approx(7 * weights / weights.sum(), abs=0.05)
+    mean = sum(counts_of(order, epoch) for epoch in range(1000)) / 1000
+    assert mean == pytest.approx(7 * weights / weights.sum(), abs=0.07)
 
 
 def test_equal_weights_are_drawn_in_changing_company():
@@ -114,11 +113,107 @@ def test_a_limit_draws_from_the_records_in_use():
     assert order.num_places == 3
 
 
-def test_other_weights_are_another_order():
+def test_other_weights_are_another_order_and_weights_of_zero_are_refused():
     assert make([1.0, 2.0]).identity != make([2.0, 1.0]).identity
     assert make([1.0, 2.0]).identity == make([1.0, 2.0]).identity
-
-
-def test_weights_that_are_all_zero_are_refused():
     with pytest.raises(ConfigError, match=r"C202.*weights: all weights are 0"):
         make([0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [WeightedOrder("weight", None), BalancedOrder("label"), RepeatFactorOrder("label", 0.5)],
+    ids=lambda choice: type(choice).__name__,
+)
+def test_validation_has_every_record_once(choice):
+    order = choice.order(Order(4, 2), Facts([0, 1, 1, 2]), False)
+    assert counts_of(order, 0).tolist() == [1] * 4
+
+
+# ---- order=weighted
+
+
+def weighted(values, field="weight", file=None):
+    return WeightedOrder(field, file).order(Order(4, 2, shuffle=True), Facts(values), True)
+
+
+def test_records_come_by_the_weights_of_a_field_or_a_file():
+    assert counts_of(weighted([0, 1, 1, 2]), 0).tolist() == [0, 1, 1, 2]
+    np.save("w.npy", np.array([3, 0, 0, 1]))
+    Path("w.txt").write_text("3\n0\n0\n1\n")
+    for path in ("w.npy", "w.txt"):
+        assert counts_of(weighted([], None, path), 0).tolist() == [3, 0, 0, 1]
+
+
+@pytest.mark.parametrize("given", [(None, None), ("a", "b")], ids=["none", "both"])
+def test_exactly_one_source_of_weights_is_needed(given):
+    with pytest.raises(ConfigError, match=r"C202.*order\.field=FIELD or order\.file=FILE"):
+        WeightedOrder(*given)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2, 3], [1, -1, 1, 1], [1, np.nan, 1, 1], [[1], [1], [1], [1]]],
+    ids=["too few", "negative", "not a number", "rows"],
+)
+def test_values_that_are_no_weights_are_refused(values):
+    with pytest.raises(ConfigError, match=r"C202.*order\.field = weight"):
+        weighted(values)
+
+
+def test_a_file_that_holds_no_weights_is_refused():
+    np.save("objects.npy", np.array([object()] * 4), allow_pickle=True)
+    for name, content in {"empty": b"", "text": b"1\nx\n", "table": b"1 2\n3 4\n"}.items():
+        Path(f"{name}.txt").write_bytes(content)
+    Path("cut.npy").write_bytes(b"\x93NUMPY")
+    for path in ("missing.npy", "objects.npy", "cut.npy", "empty.txt", "text.txt", "table.txt"):
+        with pytest.raises(ConfigError, match=rf"C202.*order\.file = {path}"):
+            weighted([], None, path)
+
+
+# ---- order=balanced
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (1, 5)])
+def test_classes_come_equally_often(seed, epoch):
+    labels = np.array([5] * 70 + [-1] * 20 + [2] * 9 + [7])
+    order = BalancedOrder("label").order(Order(100, 8, seed, True), Facts(labels), True)
+    counts = counts_of(order, epoch)
+    for label in (5, -1, 2, 7):
+        own = counts[label == labels]
+        assert own.sum() == 25
+        assert own.max() - own.min() <= 1
+
+
+# ---- order=repeat_factors
+
+
+def test_rare_classes_are_repeated_as_the_paper_says():
+    labels = np.array([0] * 96 + [1] * 4)
+    factors = repeat_factors(labels, np.ones(100, np.int64), np.arange(100), 0.36)
+    assert factors.tolist() == [1.0] * 96 + [3.0] * 4
+
+
+def test_a_record_with_several_classes_has_its_rarest_one_s_factor():
+    labels, lengths = np.array([0, 0, 1, 0, 0, 2, 2]), np.array([1, 2, 0, 1, 3])
+    factors = repeat_factors(labels, lengths, np.arange(5), 0.8)
+    assert factors.tolist() == [1, math.sqrt(0.8 / 0.2), 1, 1, math.sqrt(0.8 / 0.2)]
+
+
+def test_frequencies_are_those_of_the_records_in_use():
+    labels = np.array([0] * 50 + [1] * 50)
+    factors = repeat_factors(labels, np.ones(100, np.int64), np.arange(60), 0.5)
+    assert factors[-1] == math.sqrt(0.5 * 60 / 10)
+    assert len(factors) == 60
+
+
+@pytest.mark.parametrize(("rare", "threshold", "num_repeated"), [(4, 0.25, 10), (3, 0.1, 5)])
+def test_an_epoch_has_the_sum_of_all_factors(rare, threshold, num_repeated):
+    labels = np.array([0] * (100 - rare) + [1] * rare)
+    for seed in range(3):
+        plain = Order(100, 8, seed, True)
+        order = RepeatFactorOrder("label", threshold).order(plain, Facts(labels), True)
+        counts = counts_of(order, seed)
+        assert counts.sum() == order.num_in_batches == 100 - rare + num_repeated
+        assert set(counts[:-rare]) == {1}
+        assert set(counts[-rare:]) <= {num_repeated // rare, num_repeated // rare + 1}

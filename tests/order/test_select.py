@@ -1,5 +1,4 @@
-import functools
-import operator
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -45,7 +44,6 @@ def folded(fold, facts=None, text=None, training=False):
 @pytest.mark.parametrize(
     ("text", "records"),
     [
-        ("label == 1", [1, 4]),
         ("label != 1 and width >= 30", [2, 3, 5]),
         ("label in [0, 2] or width < 15", [0, 2, 3, 5]),
         ("label not in (0, 2)", [1, 4]),
@@ -53,12 +51,9 @@ def folded(fold, facts=None, text=None, training=False):
         ("10 < width <= 40", [1, 2, 3]),
         ("label == 'dog'", [1, 4]),
         ("label in ['cat', 2]", [0, 2, 3, 5]),
-        ("speaker == 'anna'", [0, 2]),
         ("speaker in ['bob', 'eve'] and label == 1", [1, 4]),
         ("width > 20.5", [2, 3, 4, 5]),
-        ("score == 0.1", [0]),
         ("score in [0.1, 0.3]", [0, 2]),
-        ("score not in [0.1, 0.3]", [1, 3, 4, 5]),
         ("speaker not in ['anna']", [1, 3, 4, 5]),
         ("speaker < 'bob'", [0, 2]),
         ("label > -1 and width in [-10, 10]", [0]),
@@ -69,31 +64,27 @@ def test_records_that_fulfil_the_expression_are_chosen(text, records):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("texts", "words"),
     [
-        ("label ==", "cannot be read"),
-        ("__import__('os').system('x') == 1", "neither a field nor a value"),
-        ("label", "is no comparison"),
-        ("1 == 1", "compares no field"),
-        ("label == 1 and 1 == 1", "compares no field"),
-        ("0 < 1 < label", "compares no field"),
-        ("score < 1" + "0" * 400, "too large"),
-        ("speaker in ['anna', 3]", "compares a text with a number"),
-        ("label in [1, 'anna']", "no class"),
-        ("((((" * 3000 + "label", "cannot be read"),
-        ("colour == 1", "choose from label, width, speaker, score"),
-        ("label in width", "needs a list after 'in'"),
-        ("label == [1]", "needs a list after 'in'"),
-        ("speaker == 1", "compares a text with a number"),
-        ("label == 'horse'", "is no class"),
-        ("label is 1", "is no comparison of values"),
-        ("label == -'a'", "neither a number nor a text"),
-        ("width == None", "neither a number nor a text"),
+        (["label ==", "((((" * 3000 + "label"], "cannot be read"),
+        (["__import__('os').system('x') == 1"], "neither a field nor a value"),
+        (["label"], "is no comparison"),
+        (["label is 1"], "is no comparison of values"),
+        (["1 == 1", "label == 1 and 1 == 1", "0 < 1 < label"], "compares no field"),
+        (["score < 1" + "0" * 400], "too large"),
+        (["speaker in ['anna', 3]", "speaker == 1"], "compares a text with a number"),
+        (["label in [1, 'anna']"], "no class"),
+        (["label == 'horse'"], "is no class"),
+        (["colour == 1"], "choose from label, width, speaker, score"),
+        (["label in width", "label == [1]"], "needs a list after 'in'"),
+        (["label == -'a'", "width == None"], "neither a number nor a text"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_expression_that_means_nothing_is_refused(text, words):
-    with pytest.raises(ConfigError, match=f"C204.*{words}"):
-        selected(text)
+def test_an_expression_that_means_nothing_is_refused(texts, words):
+    for text in texts:
+        with pytest.raises(ConfigError, match=f"C204.*{words}"):
+            selected(text)
 
 
 def test_a_selection_without_records_is_refused():
@@ -105,7 +96,7 @@ def test_each_record_is_validated_in_exactly_one_fold():
     for text in (None, "label != 0"):
         whole = list(range(6)) if text is None else selected(text)
         parts = [folded(Fold(number, 3), text=text) for number in range(3)]
-        assert sorted(functools.reduce(operator.iadd, parts, [])) == whole
+        assert sorted(chain(*parts)) == whole
         for fold, part in enumerate(parts):
             rest = folded(Fold(fold, 3), text=text, training=True)
             assert sorted(rest + part) == whole
@@ -135,7 +126,7 @@ def test_records_that_belong_together_are_in_one_fold():
         "patient": np.array([f"p{patient}" for patient in patients], object),
     }
     parts = [folded(Fold(number, 4, "patient"), facts) for number in range(4)]
-    assert sorted(functools.reduce(operator.iadd, parts, [])) == list(range(count))
+    assert sorted(chain(*parts)) == list(range(count))
     owners = [set(patients[part]) for part in parts]
     assert sum(map(len, owners)) == 60
     for values, labels in [(np.zeros(count, int), 1), (facts.columns["label"], 3)]:
@@ -143,19 +134,18 @@ def test_records_that_belong_together_are_in_one_fold():
         assert (np.ptp(of_folds, axis=0) <= 0.1 * of_folds.sum(0)).all()
 
 
-def test_the_field_of_folds_must_be_known_of_every_record():
-    with pytest.raises(ConfigError, match=r"C205.*fold_by = patient.*choose from label, width"):
-        folded(Fold(0, 2, "patient"))
-
-
-def test_fewer_groups_than_folds_are_refused():
-    with pytest.raises(ConfigError, match=r"C205.*use fewer folds"):
-        [folded(Fold(number, 4, "speaker")) for number in range(4)]
-
-
-def test_more_folds_than_records_are_refused():
-    with pytest.raises(ConfigError, match=r"C205.*use fewer folds"):
-        folded(Fold(6, 7))
+@pytest.mark.parametrize(
+    ("fold", "words"),
+    [
+        (Fold(0, 2, "patient"), "fold_by = patient.*choose from label, width"),
+        (Fold(3, 4, "speaker"), "use fewer folds"),
+        (Fold(6, 7), "use fewer folds"),
+    ],
+    ids=["an unknown field", "fewer groups", "fewer records"],
+)
+def test_folds_that_cannot_be_made_are_refused(fold, words):
+    with pytest.raises(ConfigError, match=rf"C205.*{words}"):
+        folded(fold)
 
 
 @pytest.mark.parametrize("limit", [None, 2])

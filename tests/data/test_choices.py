@@ -1,0 +1,292 @@
+"""What each choice of the group ``data`` adds: where records are kept, and how they are found."""
+
+import os
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts.records import notes_of
+from framework.data.folder import folder_source
+from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
+from framework.data.mixture import SourceCounter, mixture_source
+from framework.data.parquet import parquet_source
+from framework.data.synthetic import SyntheticSource
+from framework.data.tar import tar_source
+from framework.errors import ConfigError, DataError, ResourceError
+from framework.store.page_cache import cached_share
+from framework.store.staging import MEMORY
+from framework.store.tar_store import TarStore
+from framework.transform.flip import FlipTransform
+from tests.conftest import make_context, make_records, write_store
+from tests.contract.cases import (
+    IMAGE_FIELDS,
+    encoded_records,
+    micros,
+    plain,
+    write_parquet,
+    write_shards,
+)
+from tests.store.test_shards import write_directory
+
+PACKED = {"h5": hdf5_source, "lmdb": lmdb_source}
+
+# ---- data=hdf5 and data=lmdb, on disk, in memory or on the device
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+@pytest.mark.parametrize("stage", ["ram", "device"])
+@pytest.mark.parametrize("shape", ["file", "directory"])
+def test_batches_are_the_same_wherever_records_are_kept(suffix, stage, shape):
+    if shape == "file":
+        path = write_store(f"x.{suffix}", make_records(20))
+    else:
+        path = write_directory("x", [7], suffix)
+    source = PACKED[suffix]
+    alone, staged = (source(path, where, context=make_context()) for where in ("none", stage))
+    assert micros(staged) == micros(alone)
+    alone.close()
+    staged.close()
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_a_cold_store_is_read_from_the_disk(suffix):
+    home = Path(f"/var/tmp/paceline-test-{os.getpid()}")
+    home.mkdir()
+    try:
+        path = write_store(str(home / f"x.{suffix}"), make_records(200))
+        with open(path, "ab") as file:
+            os.fsync(file.fileno())
+        with closing(PACKED[suffix](path, "none", context=make_context())) as warm:
+            expected = micros(warm)
+        try:
+            cold = PACKED[suffix](path, "cold", context=make_context())
+        except ResourceError as error:
+            pytest.skip(f"this file system keeps its pages: {error}")
+        assert micros(cold) == expected
+        cold.close()
+        assert cached_share([path]) > 0.9  # it was read
+    finally:
+        shutil.rmtree(home)
+
+
+def test_a_store_that_lies_in_memory_cannot_be_made_cold():
+    path = f"/dev/shm/paceline-test-{os.getpid()}.h5"
+    try:
+        write_store(path, make_records(20))
+        with pytest.raises(ResourceError, match=r"R107.*data\.stage = cold.*100% of it stays"):
+            hdf5_source(path, "cold", context=make_context())
+    finally:
+        os.unlink(path)
+
+
+def test_an_unknown_stage_and_a_transform_on_the_device_are_refused():
+    path = write_store("x.h5", make_records(9))
+    with pytest.raises(ConfigError, match=r"C172.*data\.stage = disk"):
+        hdf5_source(path, "disk", context=make_context())
+    with pytest.raises(ConfigError, match=r"C171.*a transform works on the host"):
+        hdf5_source(path, "device", context=make_context(transform=FlipTransform(0.5, 0.0)))
+    with pytest.raises(ConfigError, match=r"C171.*needs no workers"):
+        hdf5_source(path, "device", context=make_context(num_workers=1))
+
+
+def test_memory_is_given_back_by_a_close_and_by_an_error():
+    before = set(MEMORY.glob("paceline-*"))
+    source = hdf5_source(write_store("x.h5", make_records(20)), "ram", context=make_context())
+    assert len(set(MEMORY.glob("paceline-*")) - before) == 2
+    source.close()
+    with pytest.raises(DataError, match="D109"):
+        hdf5_source(write_store("y.h5", make_records(0)), "ram", context=make_context())
+    assert set(MEMORY.glob("paceline-*")) <= before
+
+
+# ---- data=tar, data=parquet and data=folder
+
+
+@pytest.mark.parametrize("kind", ["tar", "parquet"])
+def test_batches_are_those_of_the_packed_store(kind):
+    records = encoded_records(20)
+    write_store("packed.h5", records, IMAGE_FIELDS)
+    made = {"tar": (write_shards, tar_source), "parquet": (write_parquet, parquet_source)}
+    write, source = made[kind]
+    write(f"x.{kind}", records)
+    for options in ({}, {"world_size": 2, "rank": 1}, {"block": 4, "window": 2}):
+        context = make_context(batch_size=4, num_workers=2, **options)
+        for epoch, start in ((0, 0), (1, 2)):
+            batches = []
+            for opened in (
+                source(f"x.{kind}", context=context),
+                hdf5_source("packed.h5", context=context),
+            ):
+                with closing(opened):
+                    batches.append(micros(opened, epoch, start))
+            assert batches[0] == batches[1]
+
+
+def test_fields_and_classes_of_shards_can_be_chosen_and_labels_read_from_names():
+    write_shards("tars", encoded_records(12))
+    options = {"fields": {"picture": "jpg", "label": "cls"}, "classes": ["a", "b", "c", "d"]}
+    with closing(tar_source("tars/train-*.tar", context=make_context(), **options)) as source:
+        assert list(source.manifest.fields) == ["picture", "label"]
+        assert source.manifest.classes == ["a", "b", "c", "d"]
+    options = {"fields": {"image": "jpg"}, "label_pattern": r"(\d)$"}
+    with closing(tar_source("tars", context=make_context(), **options)) as source:
+        assert len(source.manifest.classes) == 10
+
+
+def test_shards_of_webdatasets_own_writer_are_read():
+    webdataset = pytest.importorskip("webdataset")
+    records = encoded_records(6)
+    with webdataset.ShardWriter("x-%02d.tar", maxcount=4, verbose=0) as writer:
+        pairs = zip(records["image"], records["label"].tolist(), strict=True)
+        for number, (image, label) in enumerate(pairs):
+            writer.write({"__key__": f"{number:06}", "jpg": image, "cls": label})
+    assert plain(TarStore("x-*.tar").read(torch.arange(6))) == plain(records)
+
+
+def test_only_random_order_over_more_parquet_than_the_cache_gets_a_note():
+    records = {"image": encoded_records(40)["image"] * 40, "label": list(range(3)) * 533 + [0]}
+    write_parquet("x.parquet", records)
+    for options, is_noted in (({}, True), ({"block": 3}, False), ({"training": False}, False)):
+        context = make_context(**options)
+        with closing(parquet_source("x.parquet", cache_mb=1, context=context)) as source:
+            assert bool(notes_of(source)) == is_noted
+
+
+def test_each_subfolder_is_a_class_and_links_are_followed_below_a_named_folder():
+    for name in ("elsewhere/a/0", "images/a/0", "images/a/2", "images/b/1"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(f"{name}.png", np.zeros((4, 4, 3), np.uint8))
+    Path("images/a/linked.png").symlink_to(Path("elsewhere/a/0.png").absolute())
+    for options, expected in (({}, [0, 0, 1]), ({"follow_links": "."}, [0, 0, 0, 1])):
+        context = make_context(batch_size=4, training=False)
+        with closing(folder_source("images", context=context, **options)) as source:
+            labels = torch.cat([micro.batch["label"] for micro in source.batches(0)]).tolist()
+        assert labels == expected
+
+
+# ---- data=mixture
+
+
+@pytest.fixture
+def paths():
+    """Write a store of 60 records and one of 20, and return their paths."""
+    return {
+        "web": write_store("web.h5", make_records(60)),
+        "books": write_store("books.lmdb", make_records(20)),
+    }
+
+
+def mixture(paths, weights=None, temperature=1.0, **options):
+    return mixture_source(paths, weights, temperature, context=make_context(**options))
+
+
+def records_of(source, epoch=0):
+    """Return the records of an epoch without fillers, and close the source."""
+    with closing(source):
+        return torch.tensor(
+            [i for batch, weight, _ in micros(source, epoch) if weight for i in batch["index"]]
+        )
+
+
+def test_without_weights_every_record_comes_once(paths):
+    source = mixture(paths)
+    assert records_of(source).sort().values.tolist() == list(range(80))
+    assert source.content() == {"from_web": (60.0, 80.0), "from_books": (20.0, 80.0)}
+    assert source.content() == {"from_web": (0.0, 0.0), "from_books": (0.0, 0.0)}
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (1, 3)])
+def test_stores_have_their_share_of_an_epoch_exactly(paths, seed, epoch):
+    records = records_of(mixture(paths, {"web": 1, "books": 3}, seed=seed), epoch)
+    counts = torch.bincount(records, minlength=80)
+    assert (int(counts[:60].sum()), int(counts[60:].sum())) == (20, 60)
+    assert counts[:60].max() == 1
+    assert set(counts[60:].tolist()) == {3}
+
+
+def test_a_temperature_makes_small_stores_more_frequent(paths):
+    records = records_of(mixture(paths, temperature=1e9))
+    assert (int((records < 60).sum()), int((records >= 60).sum())) == (40, 40)
+
+
+def test_ranks_share_a_mixed_epoch_which_continues_in_the_middle(paths):
+    options = {"weights": {"web": 1, "books": 1}, "batch_size": 6}
+    alone = records_of(mixture(paths, **options))
+    parts = [records_of(mixture(paths, **options, rank=rank, world_size=3)) for rank in range(3)]
+    assert torch.equal(torch.cat(parts).sort().values, alone.sort().values)
+    with closing(mixture(paths, **options)) as source:
+        assert micros(source, 2, 7) == micros(source, 2)[7:]
+
+
+def test_validation_has_every_record_once_of_one_store_or_several(paths):
+    several = mixture(paths, {"web": 1, "books": 9}, training=False)
+    assert records_of(several).tolist() == list(range(80))
+    assert len(records_of(mixture(paths["web"], training=False))) == 60
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "words"),
+    [
+        ({"web": 1}, {}, "each of web, books"),
+        ({"web": 1, "book": 1}, {}, "each of web, books"),
+        ({"web": -1, "books": 1}, {}, "each of web, books"),
+        ({"web": 0, "books": 0}, {}, "each of web, books"),
+        ({"web": 1, "books": 1}, {"temperature": 2}, r"would ignore data\.temperature=2"),
+        ({"web": 1, "books": 1}, {"block": 4}, "order=full"),
+    ],
+    ids=["too few", "another name", "negative", "zero", "temperature", "blocks"],
+)
+def test_weights_and_options_that_do_not_fit_the_stores_are_refused(paths, weights, options, words):
+    with pytest.raises(ConfigError, match=rf"C203.*{words}"):
+        mixture(paths, weights, **options)
+
+
+def test_records_are_counted_by_their_store():
+    counter = SourceCounter(["a", "b"], torch.tensor([0, 2, 5]))
+    counter.add({"index": torch.tensor([0, 4, 2])})
+    assert counter.take() == {"from_a": (1.0, 3.0), "from_b": (2.0, 3.0)}
+
+
+# ---- data=synthetic
+
+
+def synthetic(num_records=20, shape=(3, 4, 5), **options):
+    return SyntheticSource("no/such/file", shape, 7, num_records, context=make_context(**options))
+
+
+def test_synthetic_images_and_labels_use_the_whole_range():
+    batch = synthetic(200, batch_size=200).sample(200)
+    assert (batch["image"].shape, batch["image"].dtype) == ((200, 3, 4, 5), torch.uint8)
+    assert (int(batch["image"].min()), int(batch["image"].max())) == (0, 255)
+    assert batch["label"].unique().tolist() == list(range(7))
+
+
+def test_synthetic_data_is_one_batch_in_memory_for_ever():
+    source = synthetic(10)
+    batches = [plain(micro.batch) for epoch in range(2) for micro in source.batches(epoch)]
+    assert [len(batch["label"]) for batch in batches] == [4, 4, 2] * 2
+    assert all(batch == batches[0] for batch in (batches[1], batches[3]))
+    large = synthetic(10**5)
+    last = next(large.batches(0, start=10**4)).batch["image"]
+    assert large.sample(4)["image"].data_ptr() == last.data_ptr()
+
+
+def test_the_seed_decides_the_synthetic_pixels():
+    context = make_context()
+    made = [
+        SyntheticSource(
+            "x", (1, 8, 8), 2, 4, context=type(context)(context.order, context.transform, seed=seed)
+        )
+        for seed in (1, 1, 2)
+    ]
+    first, again, other = (plain(source.sample(4)) for source in made)
+    assert first == again
+    assert first != other
+    assert synthetic().manifest.source == "synthetic no/such/file"
+    assert list(synthetic().manifest.classes) == list("0123456")
