@@ -14,7 +14,7 @@ from framework.train.model_layers import (
     is_normalization,
     keeps_statistics,
 )
-from framework.train.name_patterns import matching, what_model_has
+from framework.train.name_patterns import matching
 from framework.train.parameter_groups import check_options, parameter_groups
 
 NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weight", "head.bias"]
@@ -37,18 +37,6 @@ NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weig
 )
 def test_a_pattern_matches_a_parameter_or_a_module_around_it(pattern, number):
     assert len(matching(pattern, NAMES)) == number
-
-
-@pytest.mark.parametrize(
-    ("pattern", "words"),
-    [
-        ("stme", "the model has stem, layers, head"),
-        ("layers.7", "the model has layers.0, layers.1"),
-        ("head.scale.x", "the model has head.weight, head.bias"),
-    ],
-)
-def test_a_message_names_what_is_near(pattern, words):
-    assert what_model_has(pattern, NAMES) == words
 
 
 class ScaledNormLinear(nn.Linear):
