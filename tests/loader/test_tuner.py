@@ -98,12 +98,6 @@ def test_a_change_that_brings_nothing_is_taken_back_and_trials_become_rare():
     assert max(later - earlier for earlier, later in pairwise(windows)) >= 64
 
 
-def test_after_a_rest_a_shift_is_noticed_at_once():
-    tuner = make()
-    watched(tuner, Pipeline(decode_s=0.1, cores=2), 20)
-    assert min(watched(tuner, Pipeline(decode_s=0.2), 10)) <= 4
-
-
 def test_busy_cores_get_no_more_workers_than_there_are_cores():
     pipeline = Pipeline(decode_s=0.08, free_cores=0.1, busy_workers=2.0)
     decisions = watched(make(), pipeline, 20)

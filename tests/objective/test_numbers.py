@@ -203,15 +203,6 @@ def test_a_loss_may_have_another_form(loss, target):
     torch.testing.assert_close(own_loss({"own": loss}, target).loss, expected)
 
 
-def test_one_number_of_a_model_is_compared_record_by_record():
-    batch = {"x": BATCH["x"], "y": torch.arange(6.0)}
-    model = nn.Linear(4, 1)
-    expected = (model(batch["x"])[:, 0] - batch["y"]).abs().mean()
-    torch.testing.assert_close(
-        own_loss({"l1": nn.L1Loss()}, model=model, batch=batch).loss, expected
-    )
-
-
 def test_label_maps_are_compared_with_probabilities_in_validation():
     batch = {"x": torch.randn(3, 2, 4, 4), "y": torch.randint(2, (3, 1, 4, 4)).byte()}
     losses = {"own": lambda output, mask: output.mean()}

@@ -263,8 +263,6 @@ def torch_file(**options):
 FOREIGN = {
     "zeros": b"\0" * 100,
     "a cut zip": b"PK\x03\x04",
-    "no dict": b"\x80\x02K\x01.",
-    "a missing memo": b"\x80\x02h\x05.",
     "no UTF-8": b"\x80\x02X\x04\x00\x00\x00\xff\xff\xff\xff.",
     "a malicious pickle": pickle.dumps(Malicious(), protocol=2),
     "a malicious file of torch": torch_file(),
