@@ -32,12 +32,6 @@ def test_the_loss_is_the_mean_cross_entropy_with_a_share_for_all_classes(label, 
     torch.testing.assert_close(classify({**BATCH, "label": label}, smoothing).loss, expected)
 
 
-def test_mixed_shares_are_learned():
-    shares = torch.tensor([[0.6, 0.4, 0.0], [0.0, 0.3, 0.7]])
-    expected = -(LOGITS[:2].log_softmax(1) * shares).sum(1).mean()
-    torch.testing.assert_close(classify({"image": LOGITS[:2], "label": shares}).loss, expected)
-
-
 @pytest.mark.parametrize("label", [LABELS, SHARES], ids=["classes", "shares"])
 def test_a_record_weighs_as_much_as_its_class(label):
     weights = torch.tensor([1.0, 2.0, 0.5])

@@ -203,16 +203,11 @@ def test_members_that_overlap_are_refused():
     assert "more bytes than it has" in refused(111)
 
 
-SHAPES = {
-    "offsets beyond the end": b'"F32","shape":[4],"data_offsets":[0,16]',
-    "a shape too large": b'"F32","shape":[4000000000000],"data_offsets":[0,8]',
-    "a negative shape": b'"F32","shape":[-2],"data_offsets":[0,8]',
-    "a shape that wraps": b'"F32","shape":[4611686018427387906],"data_offsets":[0,8]',
-    "an unknown type": b'"X9","shape":[2],"data_offsets":[0,8]',
-    "offsets turned around": b'"F32","shape":[2],"data_offsets":[8,0]',
+HEADERS = {
+    "a shape too large": b'{"w":{"dtype":"F32","shape":[4000000000000],"data_offsets":[0,8]}}',
+    "an unknown type": b'{"w":{"dtype":"X9","shape":[2],"data_offsets":[0,8]}}',
+    "nested deep": b'{"w":' * 5000,
 }
-HEADERS = {name: b'{"w":{"dtype":' + shape + b"}}" for name, shape in SHAPES.items()}
-HEADERS |= {"no JSON": b'{"w":', "nested deep": b'{"w":' * 5000}
 
 
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
