@@ -94,7 +94,7 @@ def test_stats_tell_how_many_batches_were_ready(watched):
     batches.close()
 
 
-def test_stream_copies_in_line_where_there_are_no_streams_and_says_so():
+def test_stream_copies_in_line_on_a_device_without_streams_and_says_so():
     loader = StreamLoader(2, 2, context=context_of(make_source("hdf5", 10)))
     assert loader.notes == ("loader=stream: cpu has no streams; the copy runs in line",)
     assert loader.stream is None
