@@ -131,7 +131,14 @@ class GraphedPasses:
             self._warm_ups -= 1
             # the clock's stream waits for the work; a mark inside it would be in another stream
             outcome = self.recorder.aside(lambda: self._unmarked(batch, weight, last))
-            self._newest = outcome
+            # the caller takes totals and arrays out of what it gets
+            self._newest = replace(
+                outcome,
+                loss=outcome.loss.detach(),
+                sums=dict(outcome.sums),
+                totals=dict(outcome.totals),
+                predictions=None,
+            )
             self.passes.mark("forward")
             if self._has_sparse_gradients():
                 self._give_up("no fused optimizer takes sparse gradients")

@@ -8,7 +8,6 @@ import torch
 
 from framework.contracts.data import MicroBatch
 from framework.contracts.loader import LoaderContext
-from framework.errors import DataError
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import make_clock
 from framework.order.batches import Order
@@ -21,20 +20,17 @@ pytestmark = [
 
 
 class Erratic:
-    """A source whose batches have any size and come late or early. It may end in an error.
+    """A source whose batches have any size and come late or early.
 
     Each batch is filled with its own number.
     """
 
-    def __init__(self, seed, breaks_at=None, num_steps=40):
+    def __init__(self, seed, num_steps=40):
         self.draw = random.Random(seed)
-        self.breaks_at = breaks_at
         self.order = Order(num_steps, 1)
 
     def batches(self, epoch, start=0):
         for number in range(self.order.num_steps):
-            if number == self.breaks_at:
-                raise DataError(106, "record 7", "not a readable image", "mend it")
             time.sleep(self.draw.choice([0, 0, 0.002]))
             size = self.draw.choice([1, 17, 1000, 1 << 20, 1 << 22])
             values = torch.full((size,), number, dtype=torch.int32)
@@ -50,7 +46,7 @@ def loader_of(source, augment):
     return StreamLoader(3, 2, context=context)
 
 
-def erratic(seed, **options):
+def erratic(seed):
     """Return a loader whose augmentation takes a random time and changes the batch."""
     draw = random.Random(seed + 1)
 
@@ -58,7 +54,7 @@ def erratic(seed, **options):
         torch.cuda._sleep(draw.choice([0, 100_000, 3_000_000]))
         return {**batch, "number": batch["number"] * 2 + 1}
 
-    return loader_of(Erratic(seed, **options), augment)
+    return loader_of(Erratic(seed), augment)
 
 
 def taken(batches, seed, num_batches=None):
@@ -87,15 +83,6 @@ def test_whatever_the_delays_and_sizes_every_batch_arrives_whole(seed):
         batches = list(taken(loader.epoch(0), seed, num_batches))
         assert len(batches) == num_batches
         assert all(expected == int(least) == int(most) for expected, least, most in batches)
-    loader.close()
-
-
-def test_an_error_of_the_source_arrives_after_the_batches_before_it():
-    loader, batches = erratic(1, breaks_at=11), []
-    with pytest.raises(DataError, match="D106"):
-        batches.extend(taken(loader.epoch(0), 1))
-    assert len(batches) == 11
-    assert all(expected == int(least) == int(most) for expected, least, most in batches)
     loader.close()
 
 

@@ -70,15 +70,6 @@ def test_logits_are_scaled_down():
     assert torch.equal(resnet(x), resnet.head(resnet.features(x).amax((2, 3))) * 0.125)
 
 
-def test_a_residual_of_resnet9_adds_to_its_input():
-    modules = ResNet9(3, 10, 2).modules()
-    residual = next(module for module in modules if type(module).__name__ == "_Residual")
-    for parameter in residual.parameters():
-        nn.init.zeros_(parameter)
-    x = torch.randn(2, 4, 8, 8)
-    assert torch.equal(residual(x), x)
-
-
 @pytest.mark.parametrize(("stem", "side", "inside"), [("large", 224, 7), ("small", 32, 4)])
 def test_the_last_features_of_resnet18_are_a_share_of_the_image(stem, side, inside):
     with torch.device("meta"):
@@ -163,11 +154,3 @@ def test_every_filter_has_its_negative_and_only_the_bias_learns():
     assert layer.weight.grad is None
     assert layer.bias.abs().sum() == 0
     assert layer.bias.grad.abs().sum() > 0
-
-
-def test_neither_signs_nor_batches_decide_the_filters():
-    given = images()
-    torch.testing.assert_close(started(-given).weight, started(given).weight)
-    layer = Whitening(3, 2, 64)
-    layer.start_from([given])
-    torch.testing.assert_close(layer.weight, started(given).weight)

@@ -10,7 +10,6 @@ from sklearn.metrics import r2_score
 from torch import nn
 
 from framework.config.build import build
-from framework.errors import ConfigError
 from framework.objective.model_inputs import for_target, model_inputs, prediction
 from framework.objective.own_loss import OwnLoss
 from framework.objective.regress import Regress
@@ -161,42 +160,6 @@ def test_images_of_other_shapes_are_refused_where_torch_would_broadcast():
         restore(torch.rand(1, 3, 2, 2), torch.rand(1, 1, 2, 2))
 
 
-@pytest.mark.parametrize(
-    ("objective", "worse", "better"),
-    [
-        pytest.param(Regress("x", "y", "mse"), {"loss": 2.0}, {"loss": 1.0}, id="regress"),
-        pytest.param(
-            Restore("x", "y", "l1", 1.0),
-            {"psnr": 30.0, "loss": 1.0},
-            {"psnr": 31.0, "loss": 2.0},
-            id="restore",
-        ),
-        pytest.param(
-            OwnLoss("x", "y", {"l1": nn.L1Loss()}), {"loss": 2.0}, {"loss": 1.0}, id="own_loss"
-        ),
-    ],
-)
-def test_a_lower_loss_or_a_higher_psnr_is_better(objective, worse, better):
-    assert objective.better(better, worse)
-    assert not objective.better(worse, better)
-    assert not objective.better(worse, worse)
-
-
-@pytest.mark.parametrize("run", [regress, restore])
-def test_losses_have_a_gradient_and_counts_have_none(run):
-    model = nn.Linear(2, 2) if run is regress else nn.Conv2d(3, 3, 1)
-    outcome = run(model=model)
-    assert outcome.loss.requires_grad
-    assert not any(value.requires_grad for value in outcome.sums.values())
-
-
-@pytest.mark.parametrize("run", [regress, restore])
-def test_an_unknown_loss_is_refused(run):
-    what = r"^error\[C111\]: objective.loss = huber: not a loss; choose mse or l1$"
-    with pytest.raises(ConfigError, match=what):
-        run(loss="huber")
-
-
 BATCH = {"x": torch.randn(6, 4), "y": torch.randn(6, 2), "z": torch.ones(6, 2)}
 NET = nn.Linear(4, 2)
 
@@ -240,15 +203,6 @@ def test_a_loss_may_have_another_form(loss, target):
     torch.testing.assert_close(own_loss({"own": loss}, target).loss, expected)
 
 
-def test_one_number_of_a_model_is_compared_record_by_record():
-    batch = {"x": BATCH["x"], "y": torch.arange(6.0)}
-    model = nn.Linear(4, 1)
-    expected = (model(batch["x"])[:, 0] - batch["y"]).abs().mean()
-    torch.testing.assert_close(
-        own_loss({"l1": nn.L1Loss()}, model=model, batch=batch).loss, expected
-    )
-
-
 def test_label_maps_are_compared_with_probabilities_in_validation():
     batch = {"x": torch.randn(3, 2, 4, 4), "y": torch.randint(2, (3, 1, 4, 4)).byte()}
     losses = {"own": lambda output, mask: output.mean()}
@@ -284,29 +238,6 @@ def test_logits_become_probabilities_if_classes_are_predicted():
     predicted = objective.predict(NET, {"x": BATCH["x"]})
     torch.testing.assert_close(predicted.values, NET(BATCH["x"]).softmax(1))
     assert (objective.inputs, objective.target) == (["x"], "y")
-
-
-L1 = {"l1": nn.L1Loss()}
-
-
-@pytest.mark.parametrize(
-    ("losses", "options", "words"),
-    [
-        ({}, {}, "must have one or more losses"),
-        ("huber", {}, "must have one or more losses"),
-        ({"huber": "torch.nn.HuberLoss"}, {}, "losses.huber = torch.nn.HuberLoss: cannot be cal"),
-        ({"own": nn.Linear(2, 2)}, {}, "Linear has parameters"),
-        (L1, {"weights": {"l2": 1.0}}, "weights.l2 = 1.0: is the weight of no loss"),
-        (L1, {"weights": {"l1": "much"}}, "must be a number"),
-        (L1, {"weights": {"l1": math.nan}}, "must be finite"),
-        (L1, {"weights": [1.0]}, "must be numbers by the name"),
-        (L1, {"predicts": "boxes"}, "choose classes or numbers"),
-    ],
-    ids=["none", "text", "name", "learns", "stranger", "no number", "nan", "list", "boxes"],
-)
-def test_impossible_losses_are_refused(losses, options, words):
-    with pytest.raises(ConfigError, match=rf"C390.*{words}"):
-        OwnLoss("x", "y", losses, **options)
 
 
 def test_a_loss_that_returns_no_tensor_is_named():

@@ -132,7 +132,36 @@ class Block:
         self.users: set[Stream] = set()
 
 
-class DeviceAllocator:
+class Cache:
+    """Freed memory by a key, which is used again after certain events."""
+
+    def __init__(self) -> None:
+        self._free: dict[Any, list[Any]] = defaultdict(list)
+        self._limbo: list[tuple[Any, Any, list[Event]]] = []
+        self.num_blocks = 0
+
+    def take(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return memory that is free, or new memory."""
+        limbo, self._limbo = self._limbo, []
+        for entry in limbo:
+            if all(event.query() for event in entry[2]):
+                self._free[entry[0]].append(entry[1])
+            else:
+                self._limbo.append(entry)
+        if self._free[key]:
+            return self._free[key].pop()
+        self.num_blocks += 1
+        return make()
+
+    def give(self, key: Any, memory: Any, events: list[Event]) -> None:
+        """Take memory back, which is free at once if there are no events."""
+        if events:
+            self._limbo.append((key, memory, events))
+        else:
+            self._free[key].append(memory)
+
+
+class DeviceAllocator(Cache):
     """Caches blocks by stream and size.
 
     Memory that only its own stream has used is reused at once, since work on it is in order.
@@ -140,79 +169,48 @@ class DeviceAllocator:
     """
 
     def __init__(self, device: "Device") -> None:
+        super().__init__()
         self._device = device
-        self._free: dict[tuple[object, int], list[Block]] = defaultdict(list)
-        self._limbo: list[tuple[Block, list[Event]]] = []
-        self.num_blocks = 0
 
-    def take(self, num_bytes: int) -> Block:
+    def take_block(self, num_bytes: int) -> Block:
         size = max(1, -(-num_bytes // ROUND)) * ROUND
-        self._reclaim()
         stream = self._device.current
         pool = stream.capture or stream
-        free = self._free[pool, size]
-        if free:
-            return free.pop()
-        self.num_blocks += 1
-        return Block(pool, size)
+        return self.take((pool, size), lambda: Block(pool, size))
 
-    def give(self, block: Block) -> None:
+    def give_block(self, block: Block) -> None:
         streams = block.users - {block.pool}
         block.users = set()
         events: list[Event] = []
         for stream in sorted(streams, key=self._device.streams.index):
-            event = Event(self._device)
-            stream.record_event(event)
-            events.append(event)
-        if events:
-            self._limbo.append((block, events))
-        else:
-            self._free[block.pool, block.size].append(block)
-
-    def _reclaim(self) -> None:
-        limbo, self._limbo = self._limbo, []
-        for block, events in limbo:
-            if all(event.query() for event in events):
-                self._free[block.pool, block.size].append(block)
-            else:
-                self._limbo.append((block, events))
+            events.append(Event(self._device))
+            stream.record_event(events[-1])
+        self.give((block.pool, block.size), block, events)
 
 
 class _Pages(np.ndarray):
     """Page-locked memory. It tells the allocator when no tensor uses it any more."""
 
 
-class PinnedAllocator:
+class PinnedAllocator(Cache):
     """Caches page-locked memory by size, rounded up to a power of two.
 
     Memory is reused after the copies that were queued from it or to it.
     """
 
     def __init__(self, device: "Device") -> None:
+        super().__init__()
         self._device = device
-        self._free: dict[int, list[np.ndarray]] = defaultdict(list)
-        self._limbo: list[tuple[np.ndarray, list[Event]]] = []
         self._used: dict[int, list[Event]] = {}  # by address, of memory that is handed out
-        self._sizes: dict[int, int] = {}
-        self.num_blocks = 0
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        num_bytes = max(1, int(np.prod(shape)) * dtype.itemsize)
-        size = max(ROUND, 1 << (num_bytes - 1).bit_length())
-        self._reclaim()
-        free = self._free[size]
-        if free:
-            raw = free.pop()
-        else:
-            self.num_blocks += 1
-            raw = np.full(size, 0xA5, np.uint8)
+        num_bytes = int(np.prod(shape)) * dtype.itemsize
+        size = max(ROUND, 1 << (max(1, num_bytes) - 1).bit_length())
+        raw = self.take(size, lambda: np.full(size, 0xA5, np.uint8))
         pages = raw.view(_Pages)
-        address = raw.ctypes.data
-        self._used[address] = []
-        self._sizes[address] = size
-        weakref.finalize(pages, self._give, raw).atexit = False
-        count = int(np.prod(shape)) * dtype.itemsize
-        return torch.from_numpy(pages)[:count].view(dtype).view(shape)
+        self._used[raw.ctypes.data] = []
+        weakref.finalize(pages, self._give_pages, raw).atexit = False
+        return torch.from_numpy(pages)[:num_bytes].view(dtype).view(shape)
 
     def address_of(self, tensor: torch.Tensor) -> int | None:
         """Return the address of the page-locked memory that a host tensor lies in."""
@@ -225,20 +223,8 @@ class PinnedAllocator:
         stream.record_event(event)
         self._used[address].append(event)
 
-    def _give(self, raw: np.ndarray) -> None:
-        events = self._used.pop(raw.ctypes.data)
-        if events:
-            self._limbo.append((raw, events))
-        else:
-            self._free[len(raw)].append(raw)
-
-    def _reclaim(self) -> None:
-        limbo, self._limbo = self._limbo, []
-        for raw, events in limbo:
-            if all(event.query() for event in events):
-                self._free[len(raw)].append(raw)
-            else:
-                self._limbo.append((raw, events))
+    def _give_pages(self, raw: np.ndarray) -> None:
+        self.give(len(raw), raw, self._used.pop(raw.ctypes.data))
 
 
 class Device:

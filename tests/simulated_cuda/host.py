@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -84,16 +85,6 @@ class AheadInTurns:
             self._stream = self.device.current
 
 
-class FakeOutput:
-    """An output of DALI on the device."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-
-    def as_tensor(self) -> Tensor:
-        return self._tensor
-
-
 class FakePipeline:
     """A pipeline of DALI that reuses the memory of an output as early as it may.
 
@@ -107,7 +98,7 @@ class FakePipeline:
         self._stream = torch.cuda.Stream(CUDA)
         self._memory: list[Tensor] = []
 
-    def run(self) -> list[FakeOutput]:
+    def run(self) -> list[Any]:
         inputs = [torch.from_numpy(values) for values in self._make_inputs()]
         with torch.cuda.stream(self._stream):
             if not self._memory:
@@ -122,7 +113,7 @@ class FakePipeline:
             for output, values in zip(outputs, inputs, strict=True):
                 output.copy_(values)
         self._stream.synchronize()
-        return [FakeOutput(output) for output in outputs]
+        return [SimpleNamespace(as_tensor=lambda own=output: own) for output in outputs]
 
     def reset(self) -> None: ...
 

@@ -23,7 +23,7 @@ class _Owner:
         self.block = block
 
     def __del__(self) -> None:
-        self.device.allocator.give(self.block)
+        self.device.allocator.give_block(self.block)
 
 
 class DeviceTensor(torch.Tensor):
@@ -138,7 +138,7 @@ def _aliases(func: Any, args: tuple, kwargs: dict, count: int) -> list[Any]:
 
 def _result(device: Device, output: torch.Tensor, alias: Any) -> Any:
     if alias is None:
-        block = device.allocator.take(output.untyped_storage().nbytes())
+        block = device.allocator.take_block(output.untyped_storage().nbytes())
         return DeviceTensor(_Owner(device, block), output)
     argument, is_same = alias
     return argument if is_same else DeviceTensor(argument.owner, output)

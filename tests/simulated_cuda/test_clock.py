@@ -70,15 +70,6 @@ def test_a_slow_first_step_stands_for_itself_alone(report_every):
     assert num_steps == pytest.approx(100, abs=1)
 
 
-def test_the_first_step_of_an_epoch_stands_for_itself_alone():
-    with simulated(0) as device:
-        clock, laps = CudaClock(CUDA, SAMPLED_EVERY), []
-        for _ in range(5):
-            clock.skip()
-            laps += train(clock, device, 20, lambda number: 1.0 if number else 30.0, 20)
-    assert forward_of(laps)[0] == pytest.approx(5 * 49, rel=0.02)
-
-
 @pytest.mark.parametrize("every", [1, SAMPLED_EVERY])
 def test_the_device_waits_for_reports_only_as_often_as_there_are_some(every):
     with simulated(0) as device:

@@ -33,7 +33,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def long_path(tmp_path_factory):
-    return write_store(str(tmp_path_factory.mktemp("long") / "x.h5"), make_records(800))
+    return write_store(str(tmp_path_factory.mktemp("long") / "x.h5"), make_records(400))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_every_batch_arrives_whole(path, kind, stage, schedules):
 )
 def test_captured_steps_learn_what_the_cpu_learns(path, kind, anew_at):
     work = partial(host.trains, kind=kind, anew_at=anew_at)
-    assert not list(failing(work, path, range(12)))
+    assert not list(failing(work, path, range(6)))
 
 
 @pytest.mark.parametrize("guard", MUTANTS)
@@ -100,11 +100,11 @@ def test_values_that_are_no_tensors_stay_as_they_are(path):
 
 
 def blocks_of(path, kind, stage, seed):
-    """Return how many blocks 20 batches need, and how many more 200 do."""
+    """Return how many blocks 20 batches need, and how many more 100 do."""
     with simulated(seed) as device:
         loader = make_loader(kind, path, stage)
         counts = []
-        for epoch, count in ((0, 20), (1, 200)):
+        for epoch, count in ((0, 20), (1, 100)):
             for micro in islice(loader.epoch(epoch), count):
                 step(micro.batch)
                 del micro
@@ -130,7 +130,7 @@ def test_memory_does_not_grow_with_the_number_of_batches(long_path, kind, stage)
 @pytest.mark.parametrize("kind", ["prefetch", "stream"])
 def test_without_a_pace_the_host_fills_the_memory(long_path, kind, monkeypatch):
     monkeypatch.setattr(Pace, "end_pass", lambda *_: None)
-    assert sum(blocks_of(long_path, kind, "none", 1)) > 200
+    assert sum(blocks_of(long_path, kind, "none", 1)) > 100
 
 
 def test_the_host_is_at_most_six_passes_ahead_and_makes_few_events():

@@ -4,20 +4,43 @@ import pytest
 import torch
 from torch import nn
 
-from framework.contracts.training import Outcome
 from framework.measure.clock import make_clock
+from framework.objective.class_scores import ClassObjective
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.plateau import Plateau
 from framework.train import step_slots
 from framework.train.cuda_graph import WARM_UPS, CudaRecorder
 from framework.train.ema import Average
-from framework.train.step_slots import StepSlots
 from tests.fakes import FakeClock, FakeLoader, FakeSink, make_data, make_trainer
 from tests.train.states import same
 
 CUDA = torch.device("cuda")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+
+
+@pytest.fixture(autouse=True)
+def few_slots(monkeypatch):
+    """Let the slots of captured steps be used again soon."""
+    monkeypatch.setattr(step_slots, "NUM_SLOTS", 4)
+
+
+class Counting(ClassObjective):
+    """Classifies, and also returns an array and totals, whose newest values are the step's."""
+
+    input, target = "x", "y"
+
+    def __call__(self, model, batch):
+        logits = model(batch["x"])
+        outcome = self.outcome(
+            model, nn.functional.cross_entropy(logits, batch["y"]), logits, batch["y"]
+        )
+        outcome.sums["logits"] = logits.detach().sum(0, keepdim=True)
+        outcome.totals = {"largest": logits.detach().amax(0)}
+        return outcome
+
+    def metrics(self, totals):
+        return {"largest": float(totals["largest"].sum())}
 
 
 class Again:
@@ -74,17 +97,18 @@ def trained(recorder, state=None, **parts):
     if state is not None:
         own.load_state_dict(state)
     own.fit()
-    reports = [(report.means["loss"], report.learning_rate) for report in sink.of("train")]
+    reports = [(report.means, report.arrays, report.learning_rate) for report in sink.of("train")]
     return reports, own.stepper.model.state_dict(), own.stepper.weights()
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 def test_captured_steps_learn_what_others_learn(optimizer):
     recorder, clock = Again(), FakeClock()
-    parts = {"optimizer": optimizer, "clip_norm": 1.0, "ema": 0.9}
+    parts = {"optimizer": optimizer, "clip_norm": 1.0, "ema": 0.9, "objective": Counting()}
     captured = trained(recorder, clock=clock, **parts)
     assert same(captured, trained(None, **parts))
-    assert len({rate for _, rate in captured[0]}) == 4
+    assert len({rate for *_, rate in captured[0]}) == 4
+    assert same(trained(Again(), report_every=7, **parts), trained(None, report_every=7, **parts))
     assert (recorder.asides, recorder.captures) == (WARM_UPS, 1)
     assert recorder.replays == 3 * 4 - WARM_UPS  # short batches are run as they are
     assert clock.marks[:11] == ["forward", "optimizer", "report"] * 3 + ["forward", "report"]
@@ -110,7 +134,7 @@ def test_captured_steps_follow_a_validation_that_lowers_the_rate():
 
     captured = learned(Again())
     assert same(captured, learned(None))
-    assert len({rate for _, rate in captured[0]}) > 4
+    assert len({rate for *_, rate in captured[0]}) > 4
 
 
 @pytest.mark.parametrize(
@@ -221,68 +245,3 @@ def test_a_capture_that_fails_leaves_the_device_as_it_was():
     assert len(said) == 1
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert reports == trained_on_cuda(None, Reading())[0]
-
-
-@pytest.fixture(autouse=True)
-def few_slots(monkeypatch):
-    """Let slots be used again soon."""
-    monkeypatch.setattr(step_slots, "NUM_SLOTS", 4)
-
-
-class Captured:
-    """A captured step whose loss, sums, totals and arrays are made of its number."""
-
-    def __init__(self, rates_of=lambda step, last: [step / 10, last - step]):
-        self.rates = [torch.zeros(()), torch.zeros(())]
-        self.slots = StepSlots(self.rates, rates_of)
-        self.slots.make_slots(self.outcome(0))
-
-    def outcome(self, number):
-        values = {"each": torch.tensor([number, number + 0.25]), "array": torch.ones(2, 2) * number}
-        totals = {"hits": torch.tensor([1.0, number])}
-        return Outcome(torch.tensor(float(number)), values, 2, totals)
-
-    def step(self, number, last_step=100):
-        """Return the outcome of a step and the rates that it has read."""
-        outcome = self.slots.next_step(number, last_step)
-        self.slots.begin()
-        rates = [rate.item() for rate in self.rates]
-        self.slots.end(self.outcome(number))
-        # the tally takes totals and arrays before the next step
-        assert outcome.totals.pop("hits").tolist() == [1, number]
-        assert outcome.sums.pop("array").tolist() == [[number] * 2] * 2
-        return outcome, rates
-
-
-def test_every_step_reads_its_own_rates_and_leaves_its_own_outcome():
-    captured = Captured()
-    outcomes = []
-    for number in range(11):
-        outcome, rates = captured.step(number)
-        assert rates == pytest.approx([number / 10, 100 - number])
-        outcome.loss = outcome.loss.detach()  # as the tally does
-        outcomes.append(outcome)
-    for number, outcome in enumerate(outcomes):
-        assert (outcome.loss.item(), outcome.count) == (number, 2)
-        assert outcome.sums.keys() == {"each"}
-        assert outcome.sums["each"].tolist() == [number, number + 0.25]
-
-
-def test_steps_may_be_left_out_and_a_run_may_go_back():
-    captured = Captured()
-    taken = []
-    for number in (0, 1, 3, 9, 10, 5):
-        outcome, rates = captured.step(number)
-        assert rates[0] == pytest.approx(number / 10)
-        taken.append((number, outcome))
-    assert all(outcome.loss.item() == number for number, outcome in taken)
-
-
-def test_another_end_or_schedule_means_other_rates():
-    factor = [1.0]
-    captured = Captured(lambda step, last: [factor[0] * step, last - step])
-    assert captured.step(1)[1] == [1, 99]
-    assert captured.step(2, last_step=3)[1] == [2, 1]
-    factor[0] = 10.0
-    captured.slots.forget_rates()
-    assert captured.step(2, last_step=3)[1] == [20, 1]

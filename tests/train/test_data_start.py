@@ -1,7 +1,8 @@
+"""Modules that set their first weights from training records."""
+
 import torch
 from torch import nn
 
-from framework.contracts.training import StartsFromData
 from framework.objective.classify import Classify
 from framework.train.data_start import CHUNK, start_from_data
 
@@ -37,19 +38,12 @@ def start(model):
     start_from_data(model, Classify("x", "label", 0.0), sample, finish)
 
 
-def test_a_module_gets_what_reaches_it_in_chunks():
-    model = nn.Sequential(nn.Identity(), Center(len(IMAGES)))
-    assert isinstance(model[1], StartsFromData)
+def test_modules_get_in_turn_what_reaches_them_in_chunks():
+    model = nn.Sequential(Center(10), nn.Dropout(0.5), Center(len(IMAGES)))
     start(model)
-    torch.testing.assert_close(model[1].mean, (IMAGES + 1).mean(0))
-    assert model[1].chunks == [CHUNK, 30]
-
-
-def test_a_later_module_gets_what_an_earlier_one_makes_of_its_records():
-    model = nn.Sequential(Center(10), nn.Dropout(0.5), Center(20))
-    start(model)
-    expected = (IMAGES[:20] + 1 - (IMAGES[:10] + 1).mean(0)).mean(0)
-    torch.testing.assert_close(model[2].mean, expected)
+    centered = IMAGES + 1 - (IMAGES[:10] + 1).mean(0)
+    torch.testing.assert_close(model[2].mean, centered.mean(0))
+    assert model[2].chunks == [CHUNK, 30]
 
 
 def test_nothing_else_of_the_model_changes_or_runs():

@@ -14,7 +14,7 @@ from framework.train.model_layers import (
     is_normalization,
     keeps_statistics,
 )
-from framework.train.name_patterns import matching, what_model_has
+from framework.train.name_patterns import matching
 from framework.train.parameter_groups import check_options, parameter_groups
 
 NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weight", "head.bias"]
@@ -37,18 +37,6 @@ NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weig
 )
 def test_a_pattern_matches_a_parameter_or_a_module_around_it(pattern, number):
     assert len(matching(pattern, NAMES)) == number
-
-
-@pytest.mark.parametrize(
-    ("pattern", "words"),
-    [
-        ("stme", "the model has stem, layers, head"),
-        ("layers.7", "the model has layers.0, layers.1"),
-        ("head.scale.x", "the model has head.weight, head.bias"),
-    ],
-)
-def test_a_message_names_what_is_near(pattern, words):
-    assert what_model_has(pattern, NAMES) == words
 
 
 class ScaledNormLinear(nn.Linear):
@@ -204,41 +192,23 @@ def test_a_rate_that_was_typed_does_not_fall_but_a_factor_does():
     assert rates == {"others, block 0": 0.125, "others, block 2": 0.5, "0": 3.0, "2, block 1": 2.5}
 
 
-NO_BIAS = nn.Linear(2, 2, bias=False)
+LINEAR, NO_BIAS = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+TWO_GROUPS = {"a": {"match": "*.bias"}, "b": {"match": "1.*"}}
+TWICE = {"a": {"match": "*", "lr_factor": 2}}
 
 
 @pytest.mark.parametrize(
     ("block", "words"),
     [
-        (
-            {"groups": {"a": {"match": "norm*"}}},
-            r"C147.*optim.groups.a.match = norm\*: matches no parameter",
-        ),
-        (
-            {"groups": {"a": {"match": "*.bias"}, "b": {"match": "1.*"}}},
-            "C147.*groups.b.* matches 1.bias, which another group has",
-        ),
-        (
-            {"groups": {"a": {"match": "*", "lr_factor": 2}}, "lr": None},
-            "C147.*optim.lr, which is not set",
-        ),
-        (
-            {"no_decay": ["bais"]},
-            r"C310.*no_decay = \[bais\]: 'bais' matches no parameter; .* 0, 1",
-        ),
-        ({"no_decay": ["norm"], "model": nn.Linear(2, 2)}, "C310.*normalization.*has weight, bias"),
+        ({"groups": {"a": {"match": "norm*"}}}, r"C147.*groups.a.match = norm\*: matches no"),
+        ({"groups": TWO_GROUPS}, "C147.*groups.b.* matches 1.bias, which another group has"),
+        ({"groups": TWICE, "lr": None}, "C147.*optim.lr, which is not set"),
+        ({"no_decay": ["bais"]}, r"C310.*\[bais\]: 'bais' matches no parameter; .* 0, 1"),
+        ({"no_decay": ["norm"], "model": LINEAR}, "C310.*normalization.*has weight, bias"),
         ({"no_decay": ["bias"], "model": NO_BIAS}, "C310.*ends in bias"),
         ({"layer_decay": 0.5, "lr": None}, "C311.*optim.lr, which is not set"),
     ],
-    ids=[
-        "no match",
-        "shared",
-        "factor of no rate",
-        "typo",
-        "no norm",
-        "no bias",
-        "decay of no rate",
-    ],
+    ids=["no match", "shared", "factor", "typo", "no norm", "no bias", "decay of no rate"],
 )
 def test_groups_without_parameters_or_rates_of_their_own_are_refused(block, words):
     with pytest.raises(ConfigError, match=words):
@@ -269,16 +239,8 @@ def test_the_same_batch_size_changes_no_bit(rule):
     assert 0.1 * Scaling(rule, 64, 64).factor == 0.1
 
 
-@pytest.mark.parametrize(
-    ("scaling", "given", "steps"),
-    [
-        (Scaling("linear", 32, 256), 80, 10),
-        (Scaling("linear", 256, 32), 10, 80),
-        (Scaling("none", 32, 256), 80, 80),
-        (Scaling("sqrt", 1, 1000), 3, 1),
-        (Scaling("sqrt", 1, 1000), 0, 0),
-    ],
-    ids=["larger", "smaller", "none", "at least one", "no warm-up"],
-)
-def test_a_warm_up_covers_as_many_records(scaling, given, steps):
-    assert scaling.steps(given) == steps
+def test_a_warm_up_covers_as_many_records():
+    assert Scaling("linear", 32, 256).steps(80) == 10
+    assert Scaling("linear", 256, 32).steps(10) == 80
+    assert Scaling("none", 32, 256).steps(80) == 80
+    assert [Scaling("sqrt", 1, 1000).steps(number) for number in (0, 3)] == [0, 1]

@@ -21,14 +21,13 @@ from tests.fakes import CPU, FakeClock, SkippingPrecision, make_data, make_model
 from tests.train.states import same
 
 
-def make(precision=None, average=None, lr=0.1, first=nn.Linear, **plan):
+def make(precision=None, lr=0.1, first=nn.Linear, **plan):
     torch.manual_seed(0)
     model = nn.Sequential(first(2, 2), nn.BatchNorm1d(2))
     groups = [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 10 * lr}]
     optimizer = torch.optim.SGD(groups, lr=lr)
-    average = None if average is None else Average(model, average)
     precision = precision or FP32(False, device=CPU)
-    return Stepper(TrainPlan(1, **plan), model, optimizer, Cosine(0.0, 0.0), precision, average)
+    return Stepper(TrainPlan(1, **plan), model, optimizer, Cosine(0.0, 0.0), precision, None)
 
 
 def learn(stepper, progress, value=1.0, count=3):
@@ -143,26 +142,18 @@ def test_a_scheduler_of_torch_sets_rates_by_step_or_by_epoch(per, expected):
     assert stepper.state_dict()["schedule"] == setter.state_dict()
 
 
-def test_bad_gradients_leave_weights_average_and_statistics_as_they_were():
-    stepper, progress = make(average=0.5, skip_bad=True), Progress()
-    learn(stepper, progress)
-    before = state_of(stepper)
-    learn(stepper, progress, value=math.nan)
-    assert same(state_of(stepper), before)
-    assert (progress.scheduled, progress.missed) == (1, 1)
-
-
-def test_a_skipped_step_restores_the_weights_of_an_average_that_looks_ahead():
-    stepper = make(skip_bad=True)
-    average = Average(stepper.model, 0.5, every=2, lookahead=True)
-    stepper, progress = replace(stepper, average=average), Progress()
+@pytest.mark.parametrize("lookahead", [False, True])
+def test_bad_gradients_leave_weights_average_and_statistics_as_they_were(lookahead):
+    stepper, progress = make(skip_bad=True), Progress()
+    average = Average(stepper.model, 0.5, every=1 + lookahead, lookahead=lookahead)
+    stepper = replace(stepper, average=average)
     for _ in range(2):
         learn(stepper, progress)
     before = state_of(stepper)
-    assert same(*before)
-    learn(stepper, progress, math.nan)
-    assert progress.missed == 1
+    assert same(*before) is lookahead
+    learn(stepper, progress, value=math.nan)
     assert same(state_of(stepper), before)
+    assert (progress.scheduled, progress.missed) == (2, 1)
 
 
 class Remembering(nn.Linear):

@@ -1,8 +1,6 @@
 """Files of weights: what other programs save is read, and what is damaged or hostile is refused."""
 
 import argparse
-import pickle
-import random
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -49,6 +47,9 @@ WRAPPED = {
     "DeepSpeed": {"module": PLAIN},
     "two dicts": {"model": {"state_dict": PLAIN}},
     "DDP": with_prefix("module."),
+    "compiled parts": with_prefix(
+        "module.", {n.replace(".", "._orig_mod."): w for n, w in PLAIN.items()}
+    ),
     "compiled in DDP": {"state_dict": with_prefix("module._orig_mod.")},
     "Lightning": {"pytorch-lightning_version": "2.5", "state_dict": with_prefix("model.")},
     "a script's arguments": {"model": PLAIN, "args": argparse.Namespace(lr=0.1)},
@@ -70,10 +71,6 @@ def test_safetensors_are_read_whatever_the_file_is_called():
     safetensors = pytest.importorskip("safetensors.torch", reason="needs the extra safetensors")
     safetensors.save_file(PLAIN, "x.bin")
     assert_same(read_weights("x.bin"), PLAIN)
-
-
-def test_a_compiled_part_of_a_model_loses_its_mark_too():
-    assert list(read_weights(saved({"a._orig_mod.w": PLAIN["fc.bias"]}))) == ["a.w"]
 
 
 def test_a_prefix_that_the_model_has_itself_stays():
@@ -191,23 +188,6 @@ def test_a_file_of_another_format_is_refused(make):
     assert not Path(CANARY).exists()
 
 
-GARBAGE = {
-    "zeros": b"\0" * 100,
-    "text": b"garbage",
-    "an empty dict": b"\x80\x02}.",
-    "a cut zip": b"PK\x03\x04",
-    "a number": b"\x80\x02K\x01.",
-    "random bytes": random.Random(0).randbytes(500),
-    "a pickle": pickle.dumps(PLAIN),
-}
-
-
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_is_refused(garbage):
-    Path("x.pth").write_bytes(garbage)
-    refused("11[12]")
-
-
 def test_a_file_that_unpacks_to_more_than_it_is_long_is_refused():
     with zipfile.ZipFile("x.pth", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x/data.pkl", bytes(10_000_000))
@@ -223,16 +203,11 @@ def test_members_that_overlap_are_refused():
     assert "more bytes than it has" in refused(111)
 
 
-SHAPES = {
-    "offsets beyond the end": b'"F32","shape":[4],"data_offsets":[0,16]',
-    "a shape too large": b'"F32","shape":[4000000000000],"data_offsets":[0,8]',
-    "a negative shape": b'"F32","shape":[-2],"data_offsets":[0,8]',
-    "a shape that wraps": b'"F32","shape":[4611686018427387906],"data_offsets":[0,8]',
-    "an unknown type": b'"X9","shape":[2],"data_offsets":[0,8]',
-    "offsets turned around": b'"F32","shape":[2],"data_offsets":[8,0]',
+HEADERS = {
+    "a shape too large": b'{"w":{"dtype":"F32","shape":[4000000000000],"data_offsets":[0,8]}}',
+    "an unknown type": b'{"w":{"dtype":"X9","shape":[2],"data_offsets":[0,8]}}',
+    "nested deep": b'{"w":' * 5000,
 }
-HEADERS = {name: b'{"w":{"dtype":' + shape + b"}}" for name, shape in SHAPES.items()}
-HEADERS |= {"no JSON": b'{"w":', "nested deep": b'{"w":' * 5000}
 
 
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
