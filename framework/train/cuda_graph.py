@@ -15,7 +15,6 @@ from framework.contracts.batch import Batch, tensors
 from framework.contracts.training import Outcome
 from framework.errors import ResourceError, words_of
 from framework.train.metrics import check_outcome
-from framework.train.parts import Parts
 from framework.train.step import Passes, Stepper, drop_gradients
 from framework.train.step_slots import StepSlots
 
@@ -210,20 +209,3 @@ class GraphedPasses:
         self.stepper.updated = True
         self.passes.mark("forward")
         return outcome
-
-
-def make_passes(
-    parts: Parts, stepper: Stepper, position: Callable[[], tuple[int, int]]
-) -> Callable[[Batch, float, bool], Outcome]:
-    """Return the passes over the present model, as they are or captured.
-
-    Args:
-        parts: The parts of the Trainer.
-        stepper: Updates the weights.
-        position: Returns the number of the next step and that of the last.
-    """
-    mark = parts.clock.mark
-    passes = Passes(parts.model, parts.objective, parts.parallel, parts.precision, mark)
-    if parts.recorder is None:
-        return passes
-    return GraphedPasses(passes, stepper, parts.recorder, position, parts.say)

@@ -2,23 +2,24 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, final
 
+from framework.contracts.batch import Batch
 from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import Span, SpanSum
-from framework.contracts.training import Moment, Report, Sink
+from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, set_generator_state
-from framework.train.cuda_graph import make_passes
+from framework.train.cuda_graph import GraphedPasses
 from framework.train.metrics import Progress, Tally, next_due
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.pace import TrainPace
 from framework.train.parts import Parts
 from framework.train.rank_watch import RankWatch
 from framework.train.reporter import Reporter, SplitResults
-from framework.train.step import Stepper
+from framework.train.step import Passes, Stepper
 from framework.train.validate import is_better, means_of_sets, splits_of, validated, warn_of_nan
 from framework.train.watching import Watching
 
@@ -42,7 +43,7 @@ class Trainer:
             parts.setter,
         )
         self._position = lambda: (self.progress.scheduled, self._last_step)
-        self._passes = make_passes(parts, self.stepper, self._position)
+        self._passes = self._make_passes()
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
         self._best_before = self.best  # stays the best if the new one cannot be saved
@@ -161,9 +162,18 @@ class Trainer:
     def _begin_passes(self) -> None:
         """Train what is not frozen after the present step. Steps are captured anew."""
         self.parts = self.parts.at_step(self.progress.step)
-        self._passes = make_passes(self.parts, self.stepper, self._position)
+        self._passes = self._make_passes()
         self.parts.switch_to_training()
         self.parts.clock.skip()
+
+    def _make_passes(self) -> Callable[[Batch, float, bool], Outcome]:
+        """Return the passes over the present model: as they are, or captured as a CUDA graph."""
+        parts = self.parts
+        mark = parts.clock.mark
+        passes = Passes(parts.model, parts.objective, parts.parallel, parts.precision, mark)
+        if parts.recorder is None:
+            return passes
+        return GraphedPasses(passes, self.stepper, parts.recorder, self._position, parts.say)
 
     def _watch_validation(self, best: bool) -> None:
         """Let the watchers see a validation. If one wants to stop, the run ends after this step."""
