@@ -18,7 +18,7 @@ from framework.contracts.waits import Waits
 
 
 class Clock:
-    """Replaces the clock of Waits. It advances only by what a batch waits and what its step takes."""
+    """Replaces the clock of Waits: it advances by what a batch waits and its step takes."""
 
     def __init__(self):
         self.now = 0.0
