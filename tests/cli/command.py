@@ -12,11 +12,16 @@ import warnings
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 from framework.cli import precedence
+from framework.cli.allowed import granted
+from framework.cli.arguments import literal
+from framework.cli.compose_config import composed
+from framework.errors import PacelineError
 from framework.main import run
 from framework.system import at_end
 from framework.system.stopping import NUMBERS
@@ -57,6 +62,19 @@ def paceline(*arguments: str, cwd: Path | None = None, **environment: str) -> Do
         return Done(code, *(_text(file) for file in (out, err)))
 
 
+def config_of(*words: str, config_dir: str | None = None) -> dict[str, Any]:
+    """Compose and check what ``paceline train WORDS`` would train, without training it."""
+    with _same_process():
+        return composed([literal(word) for word in words], granted(list(words)), config_dir)[0]
+
+
+def refusal_of(*words: str, config_dir: str | None = None) -> str:
+    """Return the line that refuses the configuration of ``paceline train WORDS``."""
+    with pytest.raises(PacelineError) as caught:
+        config_of(*words, config_dir=config_dir)
+    return str(caught.value)
+
+
 def started(
     *arguments: str, cwd: Path | None = None, limit_s: int = 120, **environment: str
 ) -> Done:
@@ -90,6 +108,7 @@ def _same_process() -> Generator[None]:
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     repeats = torch.are_deterministic_algorithms_enabled()
+    precedence._told.clear()
     try:
         with warnings.catch_warnings():
             warnings.resetwarnings()  # pytest makes errors of them
@@ -105,10 +124,10 @@ def _same_process() -> Generator[None]:
             signal.signal(number, handler)
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(repeats)
+        if torch.are_deterministic_algorithms_enabled() != repeats:
+            torch.use_deterministic_algorithms(repeats)
         _forget_modules(modules)
         _clear_caches()
-        precedence._told.clear()
 
 
 @contextmanager

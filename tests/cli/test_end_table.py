@@ -45,14 +45,14 @@ def test_the_table_has_share_quantiles_mean_and_total(printed):
     ]
 
 
-def test_below_it_stands_how_reading_went_and_what_the_machine_did(printed):
+def test_lines_below_the_table_have_the_stages_of_reading_and_the_use_of_the_machine(printed):
     out = printed()
     assert "reading, thread-seconds: read 1.50  decode 20.25, 1.8 of 2 batches ready" in out
     assert "this process 1.50 cores  workers 0.75 cores  GPU busy 90 %  peak memory 1.00 GiB" in out
     assert "idle" not in out
 
 
-def test_several_ranks_have_a_table_and_a_late_one_a_sentence(printed):
+def test_several_ranks_have_a_table_and_a_late_rank_a_sentence(printed):
     span = {"min_s": 0.001, "median_s": 0.002, "max_s": 0.033, "rank": 1}
     late = LateRank(1, "forward", 0.98, 0.0309, 0.56, 0.0)
     ranks = {"num": 2, "spans": {"forward": span}, "late": late._asdict()}
@@ -67,16 +67,23 @@ def test_several_ranks_have_a_table_and_a_late_one_a_sentence(printed):
     assert "the mean step of" not in printed(ranks=None)
 
 
-@pytest.mark.parametrize(("cores", "is_told"), [(0.02, False), (0.4, False), (0.9, True)])
-def test_programs_beside_a_run_are_reported(printed, tmp_path, capsys, cores, is_told):
+@pytest.mark.parametrize(("cores", "is_busy"), [(0.02, False), (0.4, False), (0.9, True)])
+def test_programs_beside_a_run_are_reported(printed, tmp_path, capsys, cores, is_busy):
     usage = {"cpu_cores": 1.0, "others_cpu_cores": cores}
     out = printed(usage=usage)
     assert (f"other programs {cores:.2f} cores" in out) == (cores > 0.1)
-    assert ("OMP_NUM_THREADS=1 may be faster" in out) == is_told
+    assert ("OMP_NUM_THREADS=1 may be faster" in out) == is_busy
     assert "OMP_NUM_THREADS" not in printed(usage={**usage, "peak_device_bytes": 1.0})
     (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, "usage": usage}))
     print_run(tmp_path, 0, short=True)
-    assert ("(beside other programs on 0.9 cores)" in capsys.readouterr().out) == is_told
+    assert ("(beside other programs on 0.9 cores)" in capsys.readouterr().out) == is_busy
+
+
+def test_what_was_not_measured_is_left_out(printed):
+    out = printed(stages_s={}, usage={}, queue={"ready": None, "depth": 0})
+    assert "reading" not in out
+    assert "cores" not in out
+    assert "ready" not in printed(queue={"ready": None, "depth": 0})
 
 
 def test_a_trace_is_named_with_what_opens_it(printed, tmp_path):
@@ -88,17 +95,13 @@ def test_a_trace_is_named_with_what_opens_it(printed, tmp_path):
     )
 
 
-def test_a_sweep_says_how_much_of_each_job_was_waiting(tmp_path, capsys):
-    spans = [
-        {"wait": {**SPAN, "share": 0.25}},
-        {"wait": {**SPAN, "share": 0.9}, "idle": {**SPAN, "share": 0.125}},
-        {},
-    ]
-    for number, job_spans in enumerate(spans):
+def test_a_sweep_has_the_share_of_waiting_of_each_job(tmp_path, capsys):
+    wait = {"wait": {**SPAN, "share": 0.25}}
+    idle = {"wait": {**SPAN, "share": 0.9}, "idle": {**SPAN, "share": 0.125}}
+    for number, spans in enumerate([wait, idle, {}]):
         (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "summary.json").write_text(
-            json.dumps({**SUMMARY, "spans": job_spans})
-        )
+        text = json.dumps({**SUMMARY, "spans": spans})
+        (tmp_path / str(number) / "summary.json").write_text(text)
     print_sweep([SweepJob.read(tmp_path / str(number)) for number in range(3)])
     out = capsys.readouterr().out
     assert ["25 %" in out, "12 %" in out, "90 %" in out] == [True, True, False]
@@ -126,29 +129,25 @@ def sweep(folder, rates, load=0.1, takes_turns=True):
     return [SweepJob.read(folder / str(number)) for number in range(len(jobs))]
 
 
+LOW, HIGH = [1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]
+
+
 @pytest.mark.parametrize(
-    ("rates", "words"),
+    ("plain", "takes_turns", "words"),
     [
-        (
-            {"plain": [1.0], "stream": [2.0]},
-            (
-                "no difference can be claimed (not tested: that takes 5 processes of each); "
-                "the highest rate has loader=stream"
-            ),
-        ),
-        (
-            {"plain": [1.0, 2.0, 3.0, 4.0, 5.0], "stream": [6.0, 7.0, 8.0, 9.0, 10.0]},
-            "fastest: loader=stream (Mann-Whitney U, p",
-        ),
-        (
-            {"plain": [1.0, 3.0, 5.0, 7.0, 9.0], "stream": [2.0, 4.0, 6.0, 8.0, 10.0]},
-            "no difference can be claimed (no difference found: Mann-Whitney U",
-        ),
+        (LOW, True, "fastest: loader=stream (Mann-Whitney U, p"),
+        (LOW, False, "seed=0,1,2,3,4 as the first key of a sweep); the highest rate has"),
+        ([5.5, 7.5, 6.5, 9.5, 8.5], True, "no difference can be claimed (no difference found"),
     ],
+    ids=["faster", "one after the other", "alike"],
 )
-def test_a_sweep_calls_fastest_only_what_the_test_finds(tmp_path, capsys, rates, words):
-    print_sweep(sweep(tmp_path, rates, load=0.01))
-    assert words in capsys.readouterr().out
+def test_a_sweep_names_a_winner_only_if_the_test_finds_it(
+    tmp_path, capsys, plain, takes_turns, words
+):
+    print_sweep(sweep(tmp_path, {"plain": plain, "stream": HIGH}, 0.01, takes_turns))
+    out = capsys.readouterr().out
+    assert words in out
+    assert ("fastest" in out) == words.startswith("fastest")
 
 
 def test_a_sweep_shows_what_other_programs_took_beside_each_job(tmp_path, capsys):
@@ -169,7 +168,7 @@ def test_a_refused_job_has_a_line_and_its_number(tmp_path, capsys):
     assert "error[C105]: why" in rows[0][-1]
 
 
-def test_brackets_are_text(tmp_path, capsys):
+def test_brackets_are_printed_as_text(tmp_path, capsys):
     folder = tmp_path / "exp[lr]" / "[" / "a.h5]"
     folder.mkdir(parents=True)
     words = ["resume.allow=[optim.lr]", "data.train=[/data/a.h5]", "epochs=[red]"]
@@ -185,6 +184,10 @@ def test_brackets_are_text(tmp_path, capsys):
     assert out.count("exp[lr]/[/a.h5]") == 3
     assert "[/data/a.h5]" in out
     assert "val[x]1.0000" in out
+
+
+def test_shares_of_the_content_of_batches_are_printed(printed):
+    assert "in the batches: padding 3.9 %" in printed(content={"padding": 0.039})
 
 
 def test_a_run_that_ended_early_says_why(printed):

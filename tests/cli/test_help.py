@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -7,52 +8,53 @@ from tests.cli.command import paceline
 
 
 def chosen(command, *words, config_dir=None):
-    """Return what the help says of the choices that were typed.
-
-    It is all that the help does not say without them.
-    """
+    """Return what the page says of the choices that were typed, behind the page without them."""
     text = help_text(command, config_dir, words)
     assert text.startswith(help_text(command, config_dir))
     return text.removeprefix(help_text(command, config_dir)).strip("\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (
-            ("pack", "input=list"),
-            "    header: true          # whether the first line names the columns;",
-        ),
-        (("train", "model=resnet18"), "    stem: large"),
-        (("train", "optim=adam"), "    betas: [0.9, 0.999]"),
-    ],
-)
-def test_the_keys_of_a_choice_are_shown_with_their_comments(words, line):
-    done = paceline(*words, "--help")
+def test_every_choice_and_key_has_a_line():
+    done = paceline("train", "--help")
     assert done.code == 0, done.err
-    assert any(shown.startswith(line) for shown in done.out.splitlines())
+    lines = [line.split() for line in done.out.splitlines()]
+    explained = {words[0] for words in lines if len(words) > 2}
+    assert {"hdf5", "dali", "plain", "none", "ddp", "amp", "cifar10", "batch_size:"} <= explained
 
 
-def test_keys_stand_below_their_groups_name_without_the_class_they_are_for():
-    assert "_target_" not in chosen("train", "model=resnet18")
-    assert "\n  model:\n    in_channels:" in chosen("train", "+model=resnet18")
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (("pack", "input=list"), ["    header: true          # whether the first line names"]),
+        (("train", "+model=resnet18"), ["  model:", "    in_channels:", "    stem: large"]),
+        (("train", "optim=adam"), ["    betas: [0.9, 0.999]"]),
+        (("train", "recipes=cifar10"), ["  epochs: 5"]),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+)
+def test_the_keys_of_a_choice_are_shown_with_their_comments(words, lines):
+    text = chosen(*words)
+    assert not re.search(r"^ *_target_", text, re.MULTILINE)
+    assert all(f"\n{line}" in text for line in lines)
 
 
-def test_a_recipe_is_shown_as_it_is():
-    assert "\n  epochs: 5\n" in chosen("train", "recipes=cifar10")
+def test_several_choices_are_each_shown_once():
+    text = chosen("train", "sink=[console,jsonl]", "optim=adam,sgd", "optim=adam")
+    titles = ("sink=console:", "sink=jsonl:", "optim=adam:", "optim=sgd:")
+    assert [text.count(title) for title in titles] == [1] * 4
 
 
-def test_a_choice_that_is_not_there_is_named_with_the_nearest():
-    assert (
-        chosen("train", "loader=prefetsh")
-        == "loader=prefetsh: no such choice (did you mean 'prefetch'?)"
-    )
+def test_an_unknown_choice_is_named_with_the_nearest():
+    expected = "loader=prefetsh: no such choice (did you mean 'prefetch'?)"
+    assert chosen("train", "loader=prefetsh") == expected
 
 
 def test_a_choice_of_the_users_is_shown_with_nothing_a_terminal_obeys(tmp_path):
     Path("model").mkdir()
     Path("model/mine.yaml").write_text("# mine\n_target_: my.Net\nwidth: 3 # \x1b[2J\n")
-    assert (
-        chosen("train", "model=mine", config_dir=tmp_path)
-        == "model=mine: mine\n  model:\n    width: 3 # \\x1b[2J"
-    )
+    expected = "model=mine: mine\n  model:\n    width: 3 # \\x1b[2J"
+    assert chosen("train", "model=mine", config_dir=tmp_path) == expected
+
+
+def test_words_that_choose_nothing_add_nothing():
+    assert chosen("train", "epochs=3", "model.width=2", "debug=null") == ""

@@ -1,14 +1,12 @@
-"""A user's own Dataset and DataLoader train as they are.
+"""A user's own Dataset and DataLoader train as they are: ``data=dataset``, ``data=dataloader``."""
 
-The choices for them are ``data=dataset`` and ``data=dataloader``.
-"""
-
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import is_one_error_line, losses, paceline
+from tests.cli.command import is_one_error_line, losses, paceline, refusal_of
 
 MINE = """
 import random
@@ -56,6 +54,7 @@ NET = (
     "allow_targets=[mine]",
 )
 CLIPS = "data.train={_target_: mine.Clips, count: 40}"
+PAIRS = ("data.train={_target_: mine.Pairs}", "data.fields=[wave,label]")
 
 
 @pytest.fixture(autouse=True)
@@ -77,19 +76,19 @@ def losses_of(name, *words):
     return losses(Path(name))
 
 
-WAYS = (
-    ("workers.num=0", "loader=plain"),
-    ("workers.num=0",),
-    ("workers.num=2",),
-    ("workers.num=1", "workers.start_method=spawn"),
-)
+WAYS = {
+    "plain": ("workers.num=0", "loader=plain"),
+    "one process": ("workers.num=0",),
+    "two workers": ("workers.num=2",),
+    "spawned": ("workers.num=1", "workers.start_method=spawn"),
+}
 
 
 @pytest.mark.slow
 def test_losses_do_not_depend_on_who_reads_random_items():
-    every = [losses_of(f"run{n}", "data=dataset", CLIPS, *way) for n, way in enumerate(WAYS)]
-    assert every == every[:1] * len(WAYS)
+    every = [losses_of(name, "data=dataset", CLIPS, *way) for name, way in WAYS.items()]
     assert len(every[0]) == 10
+    assert every == [every[0]] * len(WAYS)
 
 
 def test_threads_are_refused_for_random_items():
@@ -106,11 +105,10 @@ def test_two_ranks_learn_what_one_learns():
     assert ranks == pytest.approx(alone, rel=1e-5)
 
 
-@pytest.mark.parametrize("steps", [3, 5])
-def test_a_resumed_run_learns_what_an_uninterrupted_one_learns(steps):
+def test_a_resumed_run_learns_what_an_uninterrupted_run_learns():
     words = ("data=dataset", CLIPS, "data.val={_target_: mine.Clips, count: 9}")
     whole = losses_of("whole", *words)
-    losses_of("part", *words, f"max_steps={steps}", "workers.num=2")
+    losses_of("part", *words, "max_steps=3", "workers.num=2")
     done = resume("part", "max_steps=10", "workers.num=0")
     assert done.code == 0, done.err
     assert losses(Path("part")) == whole
@@ -125,27 +123,36 @@ def test_another_dataset_is_not_resumed():
     assert resume("run", *other, "resume.allow=[data.train]").code == 0
 
 
+def test_a_collate_of_the_users_is_called():
+    words = ("data=dataset", CLIPS, "data.collate=mine.collate", "max_steps=2")
+    assert len(losses_of("collate", *words)) == 2
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        ("C233", ["data=dataset", "data.train=clips.h5"]),
-        ("C233", ["data=dataset", "data.train={split: train}"]),
-        ("C233", ["data=hdf5", CLIPS]),
-        ("C233", ["data=hdf5", "data.train=x.h5", "data.val={_target_: mine.Clips}"]),
         ("C103", ["data=dataset"]),
         ("C105", ["data=dataset", "data.train={_target_: os.system, command: ls}"]),
         ("C105", ["data=dataset", CLIPS, "data.collate=os.system"]),
-        ("C105", ["data=dataset", CLIPS, "data.collate=mine.padded"]),
         ("C106", ["data=dataset", "data.train={_target_: mine.Clips, length: 3}"]),
-        ("C232", ["data=dataset", CLIPS, "data.fields=wave"]),
-        ("C174", ["data=dataset", CLIPS, "transform=resize", "transform.size=[4,4]"]),
-        ("C231", ["data=dataset", "data.train={_target_: mine.make_loader}"]),
-        ("C234", ["data=dataloader", "data.train={_target_: torch.nn.Identity}"]),
-        ("D230", ["data=dataset", "data.train={_target_: mine.Pairs}"]),
-        ("C107", ["data=hdf5", "data.train=x.h5", "workers.start_method=spawn"]),
     ],
 )
-def test_what_cannot_be_data_is_one_line_before_the_first_step(number, words):
+def test_data_that_cannot_be_called_is_refused(number, words):
+    assert refusal_of(*NET, *words).startswith(f"error[{number}]: ")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        ("C105", ["data=dataset", CLIPS, "data.collate=mine.padded"]),
+        ("C174", ["data=dataset", CLIPS, "transform=resize", "transform.size=[4,4]"]),
+        ("C231", ["data=dataset", "data.train={_target_: mine.make_loader}"]),
+        ("C232", ["data=dataset", CLIPS, "data.fields=wave"]),
+        ("C234", ["data=dataloader", "data.train={_target_: torch.nn.Identity}"]),
+        ("D230", ["data=dataset", "data.train={_target_: mine.Pairs}"]),
+    ],
+)
+def test_objects_that_cannot_be_data_are_refused_before_the_first_step(number, words):
     done = train("run", *words)
     assert is_one_error_line(done, number), done.err
     assert not Path("run/metrics.jsonl").exists()
@@ -158,13 +165,22 @@ def test_an_exception_in_a_worker_is_the_users_line():
     assert "record 5 of mine.Broken" in done.err
 
 
-def test_facts_come_from_the_dataset_or_must_be_typed():
+def test_classes_come_from_the_dataset_or_must_be_typed():
     words = ("data=dataset", "+model.num_classes=auto", "max_steps=1")
     done = train("run", *words, CLIPS)
     assert "from the data: model.num_classes=2" in done.err
-    untold = train("none", *words, "data.train={_target_: mine.Pairs}", "data.fields=[wave,label]")
-    assert is_one_error_line(untold, "C157")
-    assert "type it: model.num_classes=10" in untold.err
+    data = json.loads(Path("run/run.json").read_text())["data"]["train"]
+    assert (data["source"], data["num_records"]) == ("dataset mine.Clips", 40)
+    done = train("none", *words, *PAIRS)
+    assert is_one_error_line(done, "C157")
+    assert "type it: model.num_classes=10" in done.err
+
+
+def test_a_block_is_swept_by_its_keys():
+    swept = ("data.train.count=16,24", "epochs=1", "hydra.sweep.dir=sweep")
+    done = train("one", "-m", "data=dataset", CLIPS, *swept)
+    assert done.code == 0, done.err
+    assert len(list(Path("sweep").glob("*/summary.json"))) == 2
 
 
 def test_a_ready_loader_trains_with_a_note_and_resumes():
@@ -185,4 +201,4 @@ def test_a_dataset_is_packed_and_trains_from_the_store():
     done = paceline("pack", *words, "output.path=pairs.h5", "allow_targets=[mine]")
     assert done.code == 0, done.err
     assert "leave random changes to augment=" in done.err
-    assert len(losses_of("run", "data=hdf5", "data.train=pairs.h5")) == 10
+    assert len(losses_of("run", "data=hdf5", "data.train=pairs.h5", "max_steps=2")) == 2

@@ -1,12 +1,14 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from framework.cli.signals import StopSignals, end_again, reader_has_gone
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
 from framework.system.stopping import NUMBERS
+from tests.faults.forked import Command, wait_for
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -55,3 +57,13 @@ def test_after_the_reader_has_gone_output_goes_nowhere(monkeypatch, tmp_path):
         assert reader_has_gone() == EXIT_PIPE
         os.write(kept.fileno(), b"nobody reads this")
     assert (tmp_path / "out").read_text() == ""
+
+
+@pytest.mark.slow
+def test_a_signal_stops_a_whole_sweep():
+    words = ("train", "-m", "seed=1,2,3", "epochs=3000", "hydra.sweep.dir=sweep")
+    with Command(*words) as command:
+        wait_for(lambda: list(Path().glob("sweep/*/metrics.jsonl")), "steps")
+        os.kill(command.pid, signal.SIGINT)
+        assert command.wait().code == 130
+    assert len([path for path in Path("sweep").iterdir() if path.is_dir()]) == 1

@@ -1,3 +1,5 @@
+"""Parts are built from their blocks: what may be called, and with which arguments."""
+
 from pathlib import Path
 
 import pytest
@@ -5,6 +7,7 @@ import torch
 from torch import nn
 
 from framework.config.build import build
+from framework.config.build_schedule import build_schedule, is_foreign
 from framework.errors import ConfigError
 from framework.schedule.cosine import Cosine
 
@@ -21,26 +24,26 @@ def refused(where, block, allowed=(), **runtime):
     return str(caught.value)
 
 
-def test_a_block_becomes_the_part_it_describes():
+# --------------------------------------------------------------------------------- what is built
+
+
+def test_a_block_becomes_the_part_that_it_describes():
     schedule = build("schedule", COSINE, ())
     assert type(schedule) is Cosine
     assert (schedule.warmup_steps, schedule.final) == (3, 0.5)
+    assert build("schedule", COSINE, ()) is not schedule
 
 
-def test_runtime_objects_arrive_untouched():
+def test_objects_of_the_run_arrive_untouched():
     parameters = [nn.Parameter(torch.ones(2))]
     optimizer = build("optim", SGD, (), params=parameters)
     assert optimizer.param_groups[0]["params"][0] is parameters[0]
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
-def test_lists_and_dictionaries_are_plain():
-    block = {
-        "_target_": "framework.augment.normalize.Normalize",
-        "field": "image",
-        "mean": [0.5],
-        "std": [0.25],
-    }
+def test_lists_are_plain():
+    target = "framework.augment.normalize.Normalize"
+    block = {"_target_": target, "field": "image", "mean": [0.5], "std": [0.25]}
     normalize = build("augment", block, ())
     assert (type(normalize.mean), normalize.mean, normalize.std) == (list, [0.5], [0.25])
 
@@ -54,115 +57,148 @@ def test_nested_blocks_are_built_first():
     assert [type(layer) for layer in model] == [nn.Linear, nn.ReLU]
 
 
-def test_a_part_may_be_built_twice_from_one_block():
-    assert build("schedule", COSINE, ()) is not build("schedule", COSINE, ())
-
-
-def test_an_unknown_argument_is_named():
-    text = refused("schedule", {**COSINE, "warmup": 1})
-    assert text.startswith("error[C106]: schedule: Cosine: ")
-    assert "unexpected keyword argument 'warmup'" in text
-
-
-def test_a_missing_argument_is_named():
-    text = refused("schedule", {"_target_": COSINE["_target_"], "final": 0.0})
-    assert text.startswith(
-        "error[C106]: schedule: Cosine: missing a required argument: 'warmup_steps'"
-    )
-
-
-def test_a_wrong_value_is_said_with_the_part_s_own_words():
-    text = refused("optim", {**SGD, "lr": -1.0}, params=[nn.Parameter(torch.ones(1))])
-    assert text == (
-        "error[C113]: optim = torch.optim.SGD: Invalid learning rate: -1.0; correct its arguments"
-    )
-
-
-def test_what_is_no_block_is_said():
-    assert refused("data.val", "few.h5").startswith("error[C113]: data.val = few.h5: ")
-
-
-def test_a_wrong_value_in_a_nested_block_is_one_line():
-    inner = {"_target_": "torch.nn.Linear", "in_features": "two", "out_features": 3}
-    text = refused("model", {"_target_": "torch.nn.Sequential", "_args_": [inner]})
-    assert text.startswith("error[C113]: model = torch.nn.Sequential: ")
-    assert "\n" not in text
-
-
-def test_a_part_s_own_error_comes_out_as_it_is():
-    assert refused("precision", {**AMP, "dtype": "fp8"}, device=CPU).startswith(
-        "error[C110]: precision.dtype = fp8"
-    )
-
-
-def test_a_runtime_object_may_not_be_configured_too():
-    text = refused("precision", {**AMP, "device": "cuda:7"}, device=CPU)
-    assert text.startswith("error[C106]: precision")
-    assert "device" in text
-
-
-FORBIDDEN = (
-    "os.system",
-    "builtins.eval",
-    "subprocess.run",
-    "sklearn.svm.SVC",
-    "frameworks.Evil",
-    "torch.hub.load",
-    "",
-)
-
-
-@pytest.mark.parametrize("target", FORBIDDEN)
-def test_what_is_not_on_the_list_is_refused(target):
-    assert refused("model", {"_target_": target}).startswith(
-        f"error[C105]: model._target_ = {target}"
-    )
-
-
-ALIASES = (
-    "paceline_examples.digits_net.Tensor",
-    "framework.store.folder_store.Path",
-    "torch.nn.modules.module.functools.partial",
-)
-
-
-@pytest.mark.parametrize("alias", ALIASES)
-def test_a_foreign_function_under_a_name_of_ours_is_refused_and_not_called(alias):
-    text = refused("model", {"_target_": alias, "_args_": ["touch canary"]})
-    assert text.startswith(f"error[C105]: model._target_ = {alias}: is really ")
-    assert not Path("canary").exists()
-
-
-def test_a_forbidden_target_inside_a_block_is_refused_before_anything_is_made():
-    block = {
-        "_target_": "torch.nn.Sequential",
-        "_args_": [{"_target_": "os.mkdir", "path": "canary"}],
-    }
-    assert refused("model", block).startswith("error[C105]: model._args_.0._target_ = os.mkdir")
-    assert not Path("canary").exists()
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["paceline_examples.digits_net.NoSuch", "framework.model.nowhere.Net", "torch.nn.Linaer"],
-)
-def test_a_name_that_is_not_there_is_said(name):
-    assert refused("model", {"_target_": name}).startswith(
-        f"error[C105]: model._target_ = {name}: cannot be found"
-    )
-
-
-def test_what_cannot_be_called_is_refused():
-    assert refused("model", {"_target_": "framework.parallel.ddp.COMPRESS"}).startswith(
-        "error[C105]"
-    )
-
-
 def test_a_package_the_user_allows_is_built(monkeypatch, tmp_path):
-    (tmp_path / "mynets.py").write_text(
-        "class Net:\n    def __init__(self, width):\n        self.width = width\n"
-    )
+    text = "class Net:\n    def __init__(self, width):\n        self.width = width\n"
+    (tmp_path / "mynets.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     block = {"_target_": "mynets.Net", "width": 5}
     assert refused("model", block).startswith("error[C105]")
     assert build("model", block, ("mynets.",)).width == 5
+
+
+# ---------------------------------------------------------------------------- arguments and values
+
+
+@pytest.mark.parametrize(
+    ("where", "block", "runtime", "line"),
+    [
+        (
+            "schedule",
+            {**COSINE, "warmup": 1},
+            {},
+            "C106]: schedule: Cosine: got an unexpected keyword argument 'warmup'",
+        ),
+        (
+            "schedule",
+            {"_target_": COSINE["_target_"], "final": 0.0},
+            {},
+            "C106]: schedule: Cosine: missing a required argument: 'warmup_steps'",
+        ),
+        ("precision", {**AMP, "device": "cuda:7"}, {"device": CPU}, "C106]: precision.device"),
+        ("precision", {**AMP, "dtype": "fp8"}, {"device": CPU}, "C110]: precision.dtype = fp8"),
+        ("schedule", {**COSINE, "final": "low"}, {}, "C101]: schedule.final = low"),
+        (
+            "optim",
+            {**SGD, "lr": -1.0},
+            {"params": [nn.Parameter(torch.ones(1))]},
+            "C113]: optim = torch.optim.SGD: Invalid learning rate: -1.0; correct its arguments",
+        ),
+        ("data.val", "few.h5", {}, "C113]: data.val = few.h5: "),
+    ],
+    ids=["unknown", "missing", "of the run", "own error", "kind", "value", "no block"],
+)
+def test_arguments_that_do_not_fit_are_refused_in_one_line(where, block, runtime, line):
+    assert refused(where, block, **runtime).startswith(f"error[{line}")
+
+
+def test_a_wrong_value_in_a_nested_block_is_one_line():
+    inner = {"_target_": "torch.nn.Linear", "in_features": "two", "out_features": 3}
+    line = refused("model", {"_target_": "torch.nn.Sequential", "_args_": [inner]})
+    assert line.startswith("error[C113]: model = torch.nn.Sequential: ")
+    assert "\n" not in line
+
+
+# --------------------------------------------------------------------------------- what is called
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        "framework.store.folder_store.Path",
+        "framework.train.checkpoint.torch.load",
+        "paceline_examples.digits_net.Tensor",
+        "torch.nn.modules.module.functools.partial",
+    ],
+)
+def test_a_foreign_function_under_a_name_of_ours_is_refused_and_not_called(alias):
+    line = refused("model", {"_target_": alias, "_args_": ["touch canary"]})
+    assert line.startswith(f"error[C105]: model._target_ = {alias}: ")
+    assert not Path("canary").exists()
+
+
+def test_a_forbidden_target_inside_a_block_is_refused_before_anything_is_made():
+    inner = {"_target_": "os.mkdir", "path": "canary"}
+    line = refused("model", {"_target_": "torch.nn.Sequential", "_args_": [inner]})
+    assert line.startswith("error[C105]: model._args_.0._target_ = os.mkdir")
+    assert not Path("canary").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("paceline_examples.digits_net.NoSuch", "cannot be found"),
+        ("framework.model.nowhere.Net", "cannot be found"),
+        ("torch.nn.Linaer", "cannot be found"),
+        ("framework.parallel.ddp.COMPRESS", ""),  # cannot be called
+    ],
+)
+def test_a_name_that_is_not_there_is_refused(name, text):
+    assert refused("model", {"_target_": name}).startswith(
+        f"error[C105]: model._target_ = {name}: {text}"
+    )
+
+
+# ---------------------------------------------------------------------------------------- schedules
+
+TORCH = "torch.optim.lr_scheduler"
+STEP = {"_target_": f"{TORCH}.StepLR", "step_size": 2, "gamma": 0.5}
+WARM = {"warmup_steps": 0, "warmup_epochs": 2, "final": 0.0}
+
+
+def schedule_of(block, warmup_steps=None):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+    return build_schedule(block, (), optimizer, warmup_steps)
+
+
+def rates(block, count=5):
+    setter = schedule_of(block)[1]
+    result = []
+    for step in range(count):
+        setter.move_to(step)
+        result.append(setter.rates[0])
+    return result
+
+
+def test_a_schedule_of_ours_gets_its_warm_up_in_steps():
+    schedule, setter = schedule_of({**COSINE, **WARM}, 24.0)
+    assert schedule == Cosine(24, 0.0)
+    assert setter is None
+
+
+def test_a_scheduler_of_torch_sets_the_rates():
+    assert rates(STEP) == [0.5, 0.5, 0.25, 0.25, 0.125]
+    assert schedule_of({**STEP, "per": "epoch"})[1].per == "epoch"
+    assert schedule_of(STEP)[1].per == "step"
+
+
+def test_a_scheduler_of_torch_may_hold_others():
+    parts = [
+        {"_target_": f"{TORCH}.ConstantLR", "factor": 0.5, "total_iters": 9},
+        {"_target_": f"{TORCH}.ExponentialLR", "gamma": 0.5},
+    ]
+    block = {"_target_": f"{TORCH}.SequentialLR", "schedulers": parts, "milestones": [2]}
+    assert rates(block) == [0.25, 0.25, 0.5, 0.25, 0.125]
+
+
+def test_a_scheduler_of_torch_is_known_by_its_optimizer():
+    assert is_foreign(STEP)
+    assert not is_foreign(COSINE)
+    assert not is_foreign({"_target_": "unknown.Thing"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"gama": 2}, "C106.*gama"), ({"per": "batch"}, "C315")]
+)
+def test_a_scheduler_that_does_not_fit_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        schedule_of({**STEP, **changes})

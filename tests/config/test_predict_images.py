@@ -1,4 +1,4 @@
-"""Predictions from Python."""
+"""Predictions from Python, and their places in the images."""
 
 import csv
 from pathlib import Path
@@ -8,16 +8,24 @@ import pytest
 import torch
 
 import framework
+from framework.config.image_places import ImagePlace, image_places, in_images
 from framework.config.predict_images import as_dicts, as_pixels, image_chunk
+from framework.contracts.data import SourceContext
 from framework.contracts.prediction import (
     PredictedBoxes,
     PredictedImages,
+    PredictedMaps,
     PredictedNumbers,
     PredictedTexts,
     ScoredBoxes,
 )
-from framework.errors import ConfigError
+from framework.contracts.records import Chunk, Field, Manifest
+from framework.data.reader import BatchReader
+from framework.errors import ConfigError, DataError
 from framework.image.decode import encode_png
+from framework.order.batches import Order
+from framework.store.chunk_store import ChunkStore
+from framework.transform.resize import Resize
 from tests.cli.command import paceline
 from tests.saved_runs import digits_run
 
@@ -39,25 +47,32 @@ def test_images_of_every_form_are_predicted_alike(run):
     assert all(other == first for other in others)
     assert first[0]["class"] in run.classes
     assert sum(first[0]["probabilities"].values()) == pytest.approx(1)
+    assert run.predict([]) == []
 
 
 def test_floats_are_taken_as_the_model_gets_them(run):
-    prepared = run.finish(
-        {"image": torch.from_numpy(PIXELS[None, None]), "index": torch.zeros(1)}, 0
-    )
-    same = run.predict(prepared["image"])
-    assert same == run.predict(torch.from_numpy(PIXELS[None, None]))
+    pixels = torch.from_numpy(PIXELS[None, None])
+    prepared = run.finish({"image": pixels, "index": torch.zeros(1)}, 0)
+    assert run.predict(prepared["image"]) == run.predict(pixels)
 
 
 @pytest.mark.parametrize(
-    "images", ["a.png", [3], [np.zeros((2, 2))], [np.zeros((2, 2, 4), np.uint8)]]
+    "images",
+    ["a.png", [3], [np.zeros((2, 2))], [np.zeros((2, 2, 4), np.uint8)]],
+    ids=["text", "number", "floats", "alpha"],
 )
-def test_what_is_no_image_is_named(run, images):
+def test_what_is_no_image_is_refused(run, images):
     with pytest.raises(ConfigError, match="C360"):
         run.predict(images)
 
 
-def test_an_objective_that_does_not_predict_is_named(run):
+def test_a_damaged_file_is_refused(run):
+    Path("bad.png").write_text("x")
+    with pytest.raises(DataError, match=r"D106\]: bad.png"):
+        run.predict(["bad.png"])
+
+
+def test_an_objective_that_does_not_predict_is_refused(run):
     class Other:
         def __call__(self, model, batch):
             raise NotImplementedError
@@ -68,15 +83,14 @@ def test_an_objective_that_does_not_predict_is_named(run):
         other.predict([PIXELS])
 
 
-def test_a_model_of_other_fields_says_which_it_takes(run):
-    chunk = image_chunk([PIXELS], "x")
-    assert list(chunk.records) == ["x"]
-    manifest = framework.Manifest(1, {"x": framework.Field("uint8", (1, 8, 8))}, source="x.npz")
+def test_a_model_of_other_fields_is_refused_with_those_it_takes(run):
+    assert list(image_chunk([PIXELS], "x").records) == ["x"]
+    manifest = Manifest(1, {"x": Field("uint8", (1, 8, 8))}, source="x.npz")
     with pytest.raises(ConfigError, match=r"C352\]: x.npz: has no field 'image'.*it has x"):
         run.input_fields(manifest)
 
 
-def test_other_kinds_come_as_dicts():
+def test_other_kinds_of_predictions_come_as_dicts():
     scored = ScoredBoxes(torch.ones(1, 4), torch.tensor([0.5]), torch.tensor([1]))
     (boxes,) = as_dicts(PredictedBoxes([scored]), [scored], ["a", "b"])
     assert boxes["classes"] == ["b"]
@@ -86,29 +100,37 @@ def test_other_kinds_come_as_dicts():
     assert pixels.tolist() == [[[0], [255]]]
 
 
+# --------------------------------------------------------------------------- images that are scaled
+
+
 @pytest.fixture(scope="module")
 def shrunk(tmp_path_factory):
-    """Train a run on images that were scaled when they were packed, and return its folder.
-
-    The images had several sizes, and were cut and scaled to 12 x 8.
-    """
+    """Train a run on images of several sizes that were cut and scaled to 12 x 8 by packing."""
     folder = tmp_path_factory.mktemp("shrunk")
     generator = np.random.default_rng(0)
-    for number in range(24):
+    for number in range(16):
         height, width = generator.integers(20, 60, 2).tolist()
         level = 60 + 120 * (number % 2)
         noise = generator.integers(-50, 50, (1, height, width))
         path = folder / "photos" / "ab"[number % 2] / f"{number:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode_png((level + noise).astype(np.uint8)))
-    sized = ("pack.encode=raw", "pack.size=[12,8]")
-    done = paceline("pack", "input.path=photos", "output.path=a.h5", *sized, cwd=folder)
-    assert done.code == 0, done.err
-    words = ("data.train=a.h5", "data.val=a.h5", "model=resnet9", "model.width=4", "epochs=8")
+    for path, size in (("a.h5", "[12,8]"), ("other.h5", "[24,16]")):
+        words = ("pack.encode=raw", f"pack.size={size}", f"output.path={path}", "workers=0")
+        done = paceline("pack", "input.path=photos", *words, cwd=folder)
+        assert done.code == 0, done.err
+    words = ("data.train=a.h5", "data.val=a.h5", "model=resnet9", "model.width=4", "epochs=4")
     words += ("batch_size=8", "workers.num=0", "hydra.run.dir=run")
     done = paceline("train", *words, cwd=folder)
     assert done.code == 0, done.err
     return folder
+
+
+def probabilities(name):
+    """Return the probability of class a of each row of a table."""
+    with open(name, newline="") as file:
+        rows = [(row["class"], float(row["probability"])) for row in csv.DictReader(file)]
+    return [value if name == "a" else 1 - value for name, value in rows]
 
 
 def test_images_are_scaled_as_packing_scaled_those_of_training(shrunk, monkeypatch):
@@ -122,26 +144,50 @@ def test_images_are_scaled_as_packing_scaled_those_of_training(shrunk, monkeypat
     assert done.code == 0, done.err
     assert "note: images" not in done.out
     of_files, of_store = (probabilities(name) for name in ("files.csv", "packed.csv"))
-    assert len(of_files) == 24
+    assert len(of_files) == 16
     assert of_files == pytest.approx(of_store, abs=1e-4)
     paths = sorted(Path("photos").rglob("*.png"))
     records = framework.load("run").predict(paths)
     assert [record["probabilities"]["a"] for record in records] == pytest.approx(of_files, abs=1e-4)
 
 
-def test_evaluation_says_that_images_have_another_size_than_those_of_training(shrunk, monkeypatch):
+@pytest.mark.parametrize(("name", "is_noted"), [("other.h5", True), ("a.h5", False)])
+def test_evaluation_notes_images_of_another_size_than_those_of_training(
+    shrunk, monkeypatch, name, is_noted
+):
     monkeypatch.chdir(shrunk)
-    other = ("pack.encode=raw", "pack.size=[24,16]", "output.path=other.h5", "input.path=photos")
-    done = paceline("pack", *other)
-    assert done.code == 0, done.err
     note = "images are not 12 x 8, as those of training; pack them with pack.size=[12,8]"
-    for name, says in (("other.h5", True), ("a.h5", False)):
-        done = paceline("evaluate", "run=run", f"data.val={name}", "workers=0")
-        assert done.code == 0, done.err
-        assert (note in done.out + done.err) == says
+    done = paceline("evaluate", "run=run", f"data.val={name}", "workers=0")
+    assert done.code == 0, done.err
+    assert (note in done.out + done.err) == is_noted
 
 
-def probabilities(name):
-    with open(name, newline="") as file:
-        rows = [(row["class"], float(row["probability"])) for row in csv.DictReader(file)]
-    return [value if name == "a" else 1 - value for name, value in rows]
+# ----------------------------------------------------------------------------- places in the images
+
+SIZES = [(20, 40), (30, 10)]
+PLACES = [
+    ImagePlace((20, 40), [0, 10, 20, 20], (8, 8)),
+    ImagePlace((30, 10), [10, 0, 10, 10], (8, 8)),
+]
+
+
+def test_a_place_is_the_window_of_the_transform():
+    files = [encode_png(np.zeros((3, *size), np.uint8)) for size in SIZES]
+    manifest = Manifest(2, {"image": Field("uint8", (3, None, None), "image")})
+    store = ChunkStore(Chunk({"image": files}, ["a", "b"]), manifest, str)
+
+    def order(count):
+        return Order(count, batch_size=2)
+
+    transform = Resize([8, 8], crop=True, antialias=True)
+    read = BatchReader(store, SourceContext(order, transform, training=False))
+    assert image_places(read, "image", files, torch.arange(2)) == PLACES
+
+
+def test_maps_and_boxes_are_those_of_the_given_images():
+    maps = in_images(PredictedMaps(torch.ones(2, 8, 8, dtype=torch.uint8)), PLACES)
+    assert [numbers.shape for numbers in maps] == SIZES
+    scored = ScoredBoxes(torch.tensor([[0.0, 0, 8, 8]]), torch.ones(1), torch.zeros(1))
+    boxes = in_images(PredictedBoxes([scored, scored]), PLACES)
+    assert boxes[0].boxes.tolist() == [[10, 0, 30, 20]]
+    assert in_images(PredictedMaps(torch.ones(1, 8, 8)), None)[0].shape == (8, 8)

@@ -1,8 +1,13 @@
+"""A saved run continues if it learns the same, and is refused with the reason if not."""
+
 import copy
+from contextlib import closing
 
 import pytest
 import torch
 
+from framework.config.assemble import assemble
+from framework.config.restore_run import restore
 from framework.config.resume import (
     FOLLOWS,
     check_form,
@@ -12,27 +17,24 @@ from framework.config.resume import (
     validation_data,
 )
 from framework.config.targets import UNFOLDED
+from framework.config.training_parts import training_parts
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
+from framework.train.trainer import Trainer
+from tests.cli.command import config_of
+from tests.config.assembled import SYNTHETIC, assembled
 
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
 CONFIG = {
     **{name: {"_target_": f"framework.{name}.some.Thing"} for name in PARTS},
+    **dict.fromkeys(("limit", "clip_norm", "ema_decay", "freeze", "validate_every", "select")),
+    **UNFOLDED,
     "seed": 0,
     "shuffle": True,
     "last": "short",
-    "limit": None,
-    "clip_norm": None,
-    "ema_decay": None,
     "ema_every": 1,
     "ema_ramp": 0.0,
     "ema_lookahead": False,
-    "freeze": None,
-    "validate_every": None,
-    "select": None,
-    "fold": None,
-    "folds": None,
-    "fold_by": None,
     "epochs": 3,
     "loader": {},
     "parallel": {"num_processes": 2},
@@ -40,9 +42,11 @@ CONFIG = {
     "data": {"train": "x.h5", "val": None},
 }
 MANIFEST = Manifest(10, {"x": Field("uint8", (3,))}, ["cat", "dog"], digest="ab")
+CLIPS = {"_target_": "mine.Clips", "split": "train"}
 
 
 def of(manifest=MANIFEST, batch_size=8, **changes):
+    """Return what decides what a run learns. Blocks in ``changes`` add to their blocks."""
     config = copy.deepcopy(CONFIG)
     for key, value in changes.items():
         if isinstance(value, dict) and config.get(key) is not None:
@@ -52,52 +56,60 @@ def of(manifest=MANIFEST, batch_size=8, **changes):
     return learned(config, batch_size, manifest)
 
 
-@pytest.mark.parametrize(
-    ("changed", "word"),
-    [
-        ({"optim": {"lr": 0.2}}, "optim.lr (nothing, now 0.2)"),
-        ({"model": {"_target_": "framework.model.other.Thing"}}, "model._target_"),
-        ({"seed": 1}, "seed (0, now 1)"),
-        ({"shuffle": False}, "shuffle (True, now False)"),
-        ({"batch_size": 16}, "batch_size (8, now 16)"),
-        ({"ema_decay": 0.9}, "ema_decay (None, now 0.9)"),
-        ({"augment": {"steps": [{"p": 0.5}]}}, "augment.steps.0.p (nothing, now 0.5)"),
-        ({"manifest": Manifest(11, {}, ["cat", "dog"], digest="ab")}, "data.records (10, now 11)"),
-        ({"manifest": Manifest(10, {}, ["cat", "cow"], digest="ab")}, "data.classes"),
-        ({"manifest": Manifest(10, {}, ["cat", "dog"], digest="cd")}, "data.digest"),
-    ],
-)
-def test_what_changes_what_is_learned_is_refused_by_its_key(changed, word):
-    with pytest.raises(CheckpointError) as refused:
-        check_same("run", of(), of(**changed), [])
-    assert f"error[K105]: resume = run: was saved with other values of {word}" in str(refused.value)
+# ------------------------------------------------------------------------------- what is compared
 
 
 @pytest.mark.parametrize(
-    ("changed", "word"),
+    ("changed", "words"),
     [
+        ({"optim": {"lr": 0.2}}, r"optim\.lr \(nothing, now 0\.2\)"),
+        ({"model": {"_target_": "framework.model.other.Thing"}}, r"model\._target_"),
+        ({"augment": {"steps": [{"p": 0.5}]}}, r"augment\.steps\.0\.p \(nothing, now 0\.5\)"),
+        ({"seed": 1}, r"seed \(0, now 1\)"),
+        ({"batch_size": 16}, r"batch_size \(8, now 16\)"),
         ({"last": "drop"}, "last"),
-        ({"optim": {"scaling": "sqrt"}}, "optim.scaling"),
-        ({"parallel": {"virtual_ranks": 4}}, r"parallel.virtual_ranks \(nothing, now 4\)"),
-        ({"ema_lookahead": True}, r"ema_lookahead \(False, now True\)"),
-        ({"optim": {"groups": {"a": {"match": "x", "until": 0.5}}}}, "optim.groups.a.match"),
-        ({"optim": {"groups": [{"match": "x"}]}}, "optim.groups.0.match"),
-        ({"optim": {"no_decay": ["bias"]}}, "optim.no_decay.0"),
-        ({"optim": {"layer_decay": 0.5}}, r"optim.layer_decay \(nothing, now 0.5\)"),
-        ({"freeze": ["stem"]}, "freeze.stem"),
-        ({"freeze": {"stem": 3}}, r"freeze.stem \(nothing, now 3\)"),
+        ({"select": "label < 4"}, "select"),
+        ({"ema_lookahead": True}, r"ema_lookahead \(.*, now True\)"),
+        ({"parallel": {"virtual_ranks": 4}}, r"parallel\.virtual_ranks \(nothing, now 4\)"),
+        ({"optim": {"groups": [{"match": "x"}]}}, r"optim\.groups\.0\.match"),
+        ({"optim": {"no_decay": ["bias"]}}, r"optim\.no_decay\.0"),
+        ({"freeze": {"stem": 3}}, r"freeze\.stem \(nothing, now 3\)"),
     ],
 )
-def test_keys_beside_the_parts_decide_what_is_learned(changed, word):
-    with pytest.raises(CheckpointError, match=word):
+def test_a_setting_that_changes_what_is_learned_is_refused_by_its_key(changed, words):
+    with pytest.raises(CheckpointError, match=rf"K105\]: resume = run: .*other values of {words}"):
         check_same("run", of(), of(**changed), [])
 
 
-def test_validations_decide_what_is_learned_if_the_rate_follows_them():
-    config = {**CONFIG, "schedule": {"_target_": "framework.schedule.constant.Constant"}}
-    assert followed(config, {"path": "a"}) == {}
-    config["schedule"] = {"_target_": FOLLOWS}
-    assert followed(config, {"path": "a"}) == {"validate_every": None, "validation.path": "a"}
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        (Manifest(11, {}, ["cat", "dog"], digest="ab"), r"data\.records \(10, now 11\)"),
+        (Manifest(10, {}, ["cat", "cow"], digest="ab"), r"data\.classes"),
+        (Manifest(10, {}, ["cat", "dog"], digest="cd"), r"data\.digest"),
+    ],
+    ids=["records", "classes", "digest"],
+)
+def test_other_data_is_refused(manifest, words):
+    with pytest.raises(CheckpointError, match=f"K105.*{words}"):
+        check_same("run", of(), of(manifest), [])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"train": {**CLIPS, "split": "all"}}, r"data\.train\.split"),
+        ({"train": {**CLIPS, "size": 3}}, r"data\.train\.size \(nothing, now 3\)"),
+        ({"train": CLIPS, "collate": "mine.padded"}, r"data\.collate"),
+        ({"train": CLIPS, "fields": ["a", "b"]}, r"data\.fields\.0"),
+    ],
+    ids=["argument", "new argument", "collate", "fields"],
+)
+def test_an_object_of_the_users_that_is_made_otherwise_is_other_data(data, words):
+    before = of(data={"train": CLIPS, "val": None, "collate": None})
+    with pytest.raises(CheckpointError, match=words):
+        check_same("run", before, of(data=data), [])
+    check_same("run", before, of(data=data), ["data.train", "data.collate", "data.fields"])
 
 
 @pytest.mark.parametrize(
@@ -108,21 +120,61 @@ def test_validations_decide_what_is_learned_if_the_rate_follows_them():
         {"parallel": {"num_processes": 4}},
         {"manifest": Manifest(10, {}, ["cat", "dog"])},
     ],
+    ids=["epochs", "loader", "processes", "unknown digest"],
 )
-def test_what_cuts_and_carries_is_free(changed):
+def test_how_the_work_is_cut_and_carried_may_differ(changed):
     check_same("run", of(), of(**changed), [])
 
 
-@pytest.mark.parametrize(
-    "allow", [["optim.lr", "seed"], ["optim", "seed"], ["seed", "model", "optim"]]
-)
+def test_nothing_written_in_another_way_is_no_difference():
+    nothing = of(optim={"groups": None, "no_decay": [], "layer_decay": None}, freeze=[])
+    check_same("run", nothing, of(optim={"groups": {}, "no_decay": None}), [])
+    assert of(freeze=["stem"]) == of(freeze={"stem": None}) != of(freeze={"stem": 3})
+
+
+def test_validations_decide_what_is_learned_if_the_rate_follows_them():
+    assert followed(CONFIG, {"path": "a"}) == {}
+    plateau = {**CONFIG, "schedule": {"_target_": FOLLOWS}}
+    assert followed(plateau, {"path": "a"}) == {"validate_every": None, "validation.path": "a"}
+
+
+def test_no_text_is_kept_since_it_may_be_secret():
+    assert "hunter2" not in str(of(model={"token": "hunter2"}))
+    assert of(model={"token": "hunter2"}) != of(model={"token": "hunter3"})
+
+
+def test_validation_data_is_distinguished_by_its_path_or_by_how_it_is_made():
+    def of_val(val):
+        source = {"_target_": "framework.data.hdf5.hdf5_source"}
+        config = {"data": {"val": val, "source": source}, "limit": None, **UNFOLDED, "select": None}
+        is_single = not isinstance(val, dict) or "_target_" in val
+        names = [""] if is_single else val
+        return validation_data({name: Manifest(10, {}, []) for name in names}, config)
+
+    assert of_val("a.h5") == of_val("./a.h5") != of_val("b.h5")
+    assert of_val(CLIPS) == of_val(dict(CLIPS)) != of_val({**CLIPS, "split": "val"})
+    sets = {"a": "a.h5", "b": "b.h5"}
+    assert of_val(sets) == of_val({"b": "b.h5", "a": "a.h5"})
+    assert of_val(sets) != of_val({"a": "b.h5", "b": "a.h5"})
+    assert of_val({"a": "a.h5"}) != of_val({"b": "a.h5"})
+
+
+# --------------------------------------------------------------------------------- what is allowed
+
+
+@pytest.mark.parametrize("allow", [["optim.lr", "seed"], ["optim", "seed"]])
 def test_what_is_allowed_by_name_or_as_a_part_may_differ(allow):
     check_same("run", of(), of(optim={"lr": 0.2}, seed=1), allow)
     with pytest.raises(ConfigError, match=r"C102.*resume.allow = \[optm\].*did you mean 'optim'"):
         check_same("run", of(), of(), [*allow, "optm"])
 
 
-def test_the_way_to_allow_it_is_said_and_is_the_right_one():
+def test_a_longer_name_is_not_allowed_by_a_shorter_one():
+    with pytest.raises(CheckpointError):
+        check_same("run", of(), of(optim={"lr_max": 0.2}), ["optim.lr"])
+
+
+def test_a_refusal_names_the_keys_to_allow():
     with pytest.raises(CheckpointError) as refused:
         check_same("run", of(), of(optim={"lr": 0.2}, seed=1, ema_decay=0.5), ["seed"])
     allow = str(refused.value).split("resume.allow=[")[1].split("]")[0].split(",")
@@ -130,10 +182,15 @@ def test_the_way_to_allow_it_is_said_and_is_the_right_one():
     check_same("run", of(), of(optim={"lr": 0.2}, ema_decay=0.5), allow)
 
 
-def test_no_text_is_kept_since_it_may_be_secret():
-    assert "hunter2" not in str(of(model={"token": "hunter2"}))
-    assert of(model={"token": "hunter2"}) != of(model={"token": "hunter3"})
+def test_a_state_that_does_not_load_points_to_a_new_run():
+    with pytest.raises(CheckpointError, match=r"K105.*a new run from its weights: init=RUN$"):
+        check_same("RUN", of(), of(model={"width": 8}), [], lambda: False)
+    init = of(init={"weights": "x.pt", "digest": "ab"})
+    with pytest.raises(CheckpointError, match=r"K105.*begin a new run, since a resumed one has"):
+        check_same("RUN", of(), init, [])
 
+
+# --------------------------------------------------------------------------- the form of a state
 
 STATE = {
     "progress": {"step": 3, "epoch": 0, "epoch_step": 3, "scheduled": 3, "missed": 0},
@@ -146,80 +203,86 @@ STATE = {
 }
 
 
-CLIPS = {"_target_": "mine.Clips", "split": "train"}
+def test_a_state_of_our_form_passes():
+    check_form(STATE)
+    kept = {"Q": [torch.zeros(2, 2), []], "GG": {"left": (torch.zeros(1), None)}, "by": ["a,b->c"]}
+    check_form({**STATE, "optimizer": {"state": {0: kept, "calls": 3}}})
 
 
 @pytest.mark.parametrize(
-    ("data", "word"),
+    ("changes", "words"),
     [
-        ({"train": {**CLIPS, "split": "all"}}, "data.train.split"),
-        ({"train": {**CLIPS, "size": 3}}, "data.train.size (nothing, now 3)"),
-        ({"train": CLIPS, "collate": "mine.padded"}, "data.collate"),
-        ({"train": CLIPS, "fields": ["a", "b"]}, "data.fields.0"),
+        ({"progress": {"step": float("inf")}}, "progress"),
+        ({"progress": {"step": -1}}, "progress"),
+        ({"progress": {"step": True}}, "progress"),
+        ({"best": {"accuracy": 0.5, "step": 2}}, "best"),
+        ({"best": {"loss": torch.zeros(0)}}, "best"),
+        ({"val": {"loss": "low"}}, "val"),
+        ({"optimizer": {"state": {0: {"momentum_buffer": [{"a": {1, 2}}]}}}}, "optimizer|set"),
+        ({"ended": 3}, "ended"),
+        ({"trained_s": -1.0}, "trained_s"),
+        ({"trained_s": float("nan")}, "trained_s"),
+        ({"watching": {"reason": "", "watchers": {"stop.patience": 3}}}, "stop.patience"),
     ],
 )
-def test_an_object_of_the_users_is_another_if_it_is_made_otherwise(data, word):
-    before = of(data={"train": CLIPS, "val": None, "collate": None})
-    with pytest.raises(CheckpointError) as refused:
-        check_same("run", before, of(data=data), [])
-    assert word in str(refused.value)
-    check_same("run", before, of(data=data), ["data.train", "data.collate", "data.fields"])
-
-
-def test_validation_data_is_identified_by_its_path_or_by_how_it_is_made():
-    manifest = Manifest(10, {}, [])
-
-    def of_val(val):
-        config = {"data": {"val": val}, "limit": None, **UNFOLDED, "select": None}
-        return validation_data({"": manifest}, config)
-
-    assert of_val("a.h5") == of_val("./a.h5") != of_val("b.h5")
-    assert of_val(CLIPS) == of_val(dict(CLIPS)) != of_val({**CLIPS, "split": "val"})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"progress": {"step": float("inf")}},
-        {"progress": {"step": None}},
-        {"progress": {"step": -1}},
-        {"progress": {"step": True}},
-        {"best": {"accuracy": 0.5, "step": 2}},
-        {"best": {"loss": torch.zeros(0)}},
-        {"val": {"loss": "low"}},
-        {"optimizer": {"state": {0: {"momentum_buffer": {1, 2}}}}},
-        {"optimizer": {"state": {0: {"momentum_buffer": [{"a": {1, 2}}]}}}},
-    ],
-)
-def test_a_state_of_a_form_that_no_run_saves_is_refused(changes):
-    with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
+def test_a_state_of_another_form_is_refused(changes, words):
+    with pytest.raises((ValueError, TypeError), match=words):
         check_form({**STATE, **changes})
 
 
-def test_a_state_that_does_not_load_points_to_a_new_run_from_its_weights():
-    with pytest.raises(CheckpointError, match=r"K105.*a new run from its weights: init=RUN$"):
-        check_same("RUN", of(), of(model={"width": 8}), [], lambda: False)
+# --------------------------------------------------------------------------------------- restoring
 
 
-def test_several_validation_sets_are_distinguished_by_their_names():
-    def of(**val):
-        data = {"val": val, "source": {"_target_": "framework.data.hdf5.hdf5_source"}}
-        config = {"data": data, "limit": None, **UNFOLDED, "select": None}
-        return validation_data({name: Manifest(10, {}, []) for name in val}, config)
+@pytest.fixture(scope="module")
+def state():
+    """Return the state of a run after two steps."""
+    with assembled("max_steps=2") as assembly:
+        trainer = Trainer(training_parts(assembly))
+        trainer.fit()
+        facts = {"learned": assembly.learns, "validation": assembly.validates}
+        return {**trainer.state_dict(), **facts, "ends": assembly.ends}
 
-    assert of(a="a.h5", b="b.h5") == of(b="b.h5", a="a.h5") != of(a="b.h5", b="a.h5")
-    assert of(a="a.h5") != of(b="a.h5")
+
+def restored(state, *words, allow=()):
+    """Return whether the validation data is another, and the trainer that continues."""
+    config = config_of(*SYNTHETIC, "data.val=null", "max_steps=4", *words)
+    config["resume"] = {"run": "RUN", "auto": False, "allow": list(allow)}
+    with closing(assemble(config, ())) as assembly:
+        trainer = Trainer(training_parts(assembly))
+        return restore(trainer, assembly, state), trainer
+
+
+def test_a_state_continues_where_it_was_saved(state):
+    anew, trainer = restored(state)
+    assert not anew
+    assert trainer.progress.step == 2
+    for name, value in trainer.stepper.model.state_dict().items():
+        assert torch.equal(value, state["model"][name])
+
+
+def test_figures_of_other_validation_data_are_dropped(state):
+    other = {"validation": {"data.records": 7}, "best": {"loss": 1.0, "step": 2}}
+    anew, trainer = restored({**state, **other, "val": {"loss": 1.0}})
+    assert anew
+    assert trainer.best == {}
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("change", "words", "allow", "line"),
     [
-        {"ended": 3},
-        {"trained_s": -1.0},
-        {"trained_s": float("nan")},
-        {"watching": {"watchers": {"stop.patience": 3}}},
+        ({}, ["optim.lr=0.123"], [], r"K105.*optim\.lr"),
+        ({}, ["batch_size=64"], ["batch_size", "augment"], "K104.*was saved inside an epoch"),
+        ({"progress": {"step": "two", "epoch_step": 0}}, [], [], "K103.*its weights: init=RUN$"),
     ],
+    ids=["learns something else", "inside an epoch", "of another form"],
 )
-def test_what_watchers_left_has_a_form(changes):
-    with pytest.raises((TypeError, ValueError)):
-        check_form({**STATE, **changes})
+def test_a_state_that_does_not_fit_is_refused(state, change, words, allow, line):
+    with pytest.raises(CheckpointError, match=line):
+        restored({**state, **change}, *words, allow=allow)
+
+
+def test_a_run_that_has_ended_continues_only_if_what_ends_it_has_changed(state):
+    watchers = {"stop.patience": {"n": 1}, "watchers.a": {}}
+    ended = {**state, "ended": "enough", "watching": {"reason": "late", "watchers": watchers}}
+    assert restored(ended)[1].ended == "enough"
+    assert restored(ended, "stop.after=2h")[1].ended == ""

@@ -3,44 +3,131 @@
 import json
 import shutil
 from contextlib import closing
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import framework
+from framework.cli.environment import as_written
+from framework.config.saved_config import read_config
 from framework.config.saved_run import open_run
-from framework.errors import CheckpointError, ConfigError
+from framework.errors import CheckpointError, ConfigError, DataError
 from framework.measure.clock import NoClock
 from framework.system.algorithms import choose_algorithms, is_deterministic
+from framework.train.checkpoint import newest_state, save_state
 from framework.train.validate import evaluate
-from tests.cli.command import paceline
+from tests.cli.command import config_of, paceline
 from tests.saved_runs import digits_run, summary_of
 
-OWN = """
-import torch
-from framework.store.open_store import open_store
+# -------------------------------------------------------------------------------- its configuration
 
-class Digits(torch.utils.data.Dataset):
-    classes = [str(digit) for digit in range(10)]
-    def __init__(self, path="digits/val.h5", floats=False, pair=False):
-        self.records = open_store(path).read(torch.arange(32))
-        self.floats, self.pair = floats, pair
-    def __len__(self):
-        return 32
-    def __getitem__(self, index):
-        image, label = self.records["image"][index], int(self.records["label"][index])
-        if self.floats:
-            image = image / 255
-        return (image, label) if self.pair else {"image": image, "label": label}
-"""
-VAL = "digits/val.h5"
+FIELD = {"dtype": "uint8", "shape": [1, 8, 8], "encoding": "raw", "kind": "image"}
+TRAIN = {"num_records": 3, "fields": {"image": FIELD}, "classes": ["a", "b"], "first_key": None}
+
+
+@cache
+def synthetic():
+    return config_of("data=synthetic", "prepare=null")
+
+
+def write(facts=None, **changes):
+    """Write the files of a run with other values in some blocks of its configuration."""
+    config = dict(synthetic())
+    for key, value in changes.items():
+        is_block = isinstance(value, dict) and value
+        config[key] = {**config[key], **value} if is_block else value
+    Path("resolved.json").write_text(json.dumps(config))
+    Path("run.json").write_text(json.dumps(facts or {"data": {"train": TRAIN}}))
+
+
+def test_values_that_the_data_gave_replace_auto():
+    auto = {"augment.mean": [0.5], "model.no_such.key": 3}
+    write({"data": {"train": TRAIN}, "auto": auto}, augment={"mean": "auto"})
+    config, train = read_config(Path())
+    assert config["augment"]["mean"] == [0.5]
+    assert train.fields["image"].shape == (1, 8, 8)
+    assert train.classes == ["a", "b"]
+
+
+def test_the_environment_is_read_where_the_run_named_it(monkeypatch):
+    write(data={"val": "${oc.env:PLACE}/val.h5"})
+    with pytest.raises(CheckpointError, match=r"K120.*variable PLACE is not set"):
+        read_config(Path())
+    monkeypatch.setenv("PLACE", "/data")
+    assert read_config(Path())[0]["data"]["val"] == "/data/val.h5"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("32", 32),
+        ("1e-3", 1e-3),
+        ("null", None),
+        ("[1, {a: [b]}]", [1, {"a": ["b"]}]),
+        ("'32'", "32"),
+        ("words as they are", "words as they are"),
+    ],
+)
+def test_a_decoded_value_of_the_environment_is_decoded_again(text, value, monkeypatch):
+    monkeypatch.setenv("BS", text)
+    resolved = as_written(OmegaConf.create({"x": "${oc.decode:${oc.env:BS}}"}))
+    write(data=resolved)
+    read = read_config(Path())[0]["data"]["x"]
+    assert (read, type(read)) == (value, type(value))
+    assert read == OmegaConf.create({"x": "${oc.decode:${oc.env:BS}}"}).x
+
+
+def test_decoded_values_may_be_parts_of_texts_and_lists(monkeypatch):
+    monkeypatch.setenv("BS", "32")
+    words = ["a-${oc.decode:${oc.env:BS}}-${oc.env:BS}", "${oc.decode:[${oc.env:BS}]}"]
+    write(data={"x": words})
+    assert read_config(Path())[0]["data"]["x"] == ["a-32-32", [32]]
+
+
+@pytest.mark.parametrize("text", ["${oc.decode:${oc.env:BS}}", "${oc.decode:${oc.env:BS}"])
+def test_what_cannot_be_decoded_is_refused_without_its_value(text, monkeypatch):
+    monkeypatch.setenv("BS", "[secret")
+    write(data={"x": text})
+    with pytest.raises(CheckpointError, match=r"K120.*oc\.decode") as caught:
+        read_config(Path())
+    assert "secret" not in str(caught.value)
+
+
+def test_the_newest_configuration_of_a_resumed_run_counts():
+    write()
+    for number, batch_size in ((10, 7), (2, 5)):
+        text = json.dumps({**synthetic(), "batch_size": batch_size})
+        Path(f"resolved.{number}.json").write_text(text)
+    assert read_config(Path())[0]["batch_size"] == 7
+
+
+@pytest.mark.parametrize(
+    "change", [{"batch_size": -1}, {"model": 3}, {"workers": {}}, {"order": 1}]
+)
+def test_values_that_cannot_be_are_refused(change):
+    write(**change)
+    with pytest.raises(CheckpointError, match="K120"):
+        read_config(Path())
+
+
+def test_a_run_that_never_began_is_refused():
+    write()
+    Path("run.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"K120.*never began"):
+        read_config(Path())
+
+
+# -------------------------------------------------------------------------------------- its weights
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
-    digits_run(folder, "ema_decay=0.9")
+    digits_run(folder, "ema_decay=0.9", "epochs=1")
     return folder
 
 
@@ -50,7 +137,15 @@ def run_dir(folder, monkeypatch):
     return folder / "run"
 
 
+@pytest.fixture
+def copy(run_dir, tmp_path):
+    """Return a copy of the run, which a test may change."""
+    shutil.copytree(run_dir, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
 def means(run, path=None):
+    """Return the means and the number of records of a validation."""
     with closing(run.loader(run.source(path))) as loader:
         parts = (run.model, loader, run.objective, run.precision, NoClock(), run.parallel)
         return evaluate(*parts)[:2]
@@ -59,17 +154,15 @@ def means(run, path=None):
 def test_its_validation_is_that_of_training_to_the_bit(run_dir):
     run = framework.load(run_dir, weights="last")
     assert means(run) == (summary_of(run_dir)["val"], 360.0)
-
-
-def test_the_best_weights_are_the_default(run_dir):
     best = dict(summary_of(run_dir)["best"])
     best.pop("step")
     assert means(framework.load(run_dir))[0] == best
+    assert list(run.classes) == [str(digit) for digit in range(10)]
 
 
 def test_weights_may_be_a_file_or_a_state(run_dir):
     for path in (run_dir / "checkpoints").iterdir():
-        assert means(framework.load(run_dir, weights=path))[1] == 360.0
+        assert framework.load(run_dir, weights=path).model.head.out_features == 10
 
 
 def test_batches_of_a_store_hold_every_record_once_as_the_model_gets_it(run_dir):
@@ -79,15 +172,13 @@ def test_batches_of_a_store_hold_every_record_once_as_the_model_gets_it(run_dir)
     assert batches[0]["image"].dtype == torch.float32
 
 
-def test_the_training_data_need_not_exist(run_dir, tmp_path):
-    kept = tmp_path / "moved"
-    shutil.copytree(run_dir, kept)
-    shutil.copy(run_dir.parent / "digits" / "val.h5", tmp_path / "val.h5")
-    run = framework.load(kept)
-    assert means(run, str(tmp_path / "val.h5")) == means(framework.load(run_dir))
+def test_the_training_data_need_not_exist(copy, run_dir, tmp_path):
+    shutil.copy("digits/val.h5", tmp_path / "val.h5")
+    expected = means(framework.load(run_dir))
+    assert means(framework.load(copy), str(tmp_path / "val.h5")) == expected
 
 
-def test_a_run_without_it_leaves_the_determinism_of_this_process_on(run_dir):
+def test_a_loaded_run_leaves_the_determinism_of_this_process_on(run_dir):
     choose_algorithms(torch.device("cpu"), deterministic=True)
     assert framework.load(run_dir).parallel.rank == 0
     assert is_deterministic()
@@ -95,65 +186,85 @@ def test_a_run_without_it_leaves_the_determinism_of_this_process_on(run_dir):
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"data": 3}', '{"model": "${oc.env:NO_SUCH}"}'])
-def test_a_damaged_configuration_is_refused(run_dir, tmp_path, text):
-    broken = tmp_path / "broken"
-    shutil.copytree(run_dir, broken)
-    (broken / "resolved.json").write_text(text)
+def test_a_damaged_configuration_is_refused(copy, text):
+    (copy / "resolved.json").write_text(text)
     with pytest.raises(CheckpointError, match="K120"):
-        framework.load(broken)
+        framework.load(copy)
 
 
-def test_a_class_that_nobody_allowed_is_not_called(run_dir, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(run_dir, other)
-    config = json.loads((other / "resolved.json").read_text())
+def test_a_class_that_nobody_allowed_is_not_called(copy):
+    config = json.loads((copy / "resolved.json").read_text())
     config["model"] = {"_target_": "mypkg.Net"}
     config["allow_targets"] = ["mypkg"]  # a file must not allow itself anything
-    (other / "resolved.json").write_text(json.dumps(config))
+    (copy / "resolved.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=r"C105.*model._target_ = mypkg.Net"):
-        framework.load(other)
+        framework.load(copy)
 
 
-def test_a_file_that_holds_no_weights_is_refused(run_dir, tmp_path):
+@pytest.mark.parametrize(
+    ("weights", "line"),
+    [("nowhere.pt", r"K121.*nowhere\.pt"), ("text.pt", "K111"), ("other.pt", "K122")],
+    ids=["missing", "no weights", "another model"],
+)
+def test_weights_that_cannot_be_loaded_are_refused(run_dir, tmp_path, weights, line):
     (tmp_path / "text.pt").write_text("hello")
-    with pytest.raises(CheckpointError, match="K111"):
-        _ = framework.load(run_dir, weights=tmp_path / "text.pt").model
-
-
-def test_weights_of_another_model_do_not_fit(run_dir, tmp_path):
     torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pt")
-    with pytest.raises(CheckpointError, match="K122"):
-        _ = framework.load(run_dir, weights=tmp_path / "other.pt").model
+    with pytest.raises(CheckpointError, match=line):
+        _ = framework.load(run_dir, weights=tmp_path / weights).model
+
+
+def test_a_run_without_an_average_is_refused(copy):
+    state = {**newest_state(copy).state, "average": None}
+    save_state(copy / "checkpoints" / "step-00000099.pt", state, 99, 99)
+    with pytest.raises(CheckpointError, match=r"K124.*keeps no average"):
+        _ = framework.load(copy, weights="average").model
 
 
 def test_a_run_without_validation_data_needs_a_path(run_dir):
     changes = {"data": {**framework.load(run_dir).config["data"], "val": None}}
-    run = open_run(run_dir, (), changes=changes)
     with pytest.raises(ConfigError, match="C350"):
-        run.source()
+        open_run(run_dir, (), changes=changes).source()
+
+
+# --------------------------------------------------------------------------- datasets of the user's
+
+OWN = """
+import torch
+from framework.store.open_store import open_store
+
+class Digits(torch.utils.data.Dataset):
+    classes = [str(digit) for digit in range(10)]
+    def __init__(self, floats=False):
+        self.records = open_store("digits/val.h5").read(torch.arange(32))
+        self.floats = floats
+    def __len__(self):
+        return 32
+    def __getitem__(self, index):
+        image, label = self.records["image"][index], int(self.records["label"][index])
+        return {"image": image / 255 if self.floats else image, "label": label}
+"""
+VAL = "digits/val.h5"
+BYTES = {"_target_": "own_digits.Digits"}
+FLOATS = {**BYTES, "floats": True}
 
 
 @pytest.fixture(scope="module")
-def own_dirs(folder):
+def own_runs(folder):
     """Train on a Dataset of bytes, which are normalized, and on one of floats, which are not."""
     (folder / "own_digits.py").write_text(OWN)
     words = ("recipes=digits", "dataset=null", "data=dataset", "max_steps=1", "workers.num=0")
+    words = (*words, "prepare=null", "allow_targets=[own_digits]")
     for name, floats, augment in (("bytes", "false", "normalize"), ("floats", "true", "none")):
         block = f"{{_target_: own_digits.Digits, floats: {floats}}}"
         own = (f"data.train={block}", f"data.val={block}", f"augment={augment}")
-        place = ("allow_targets=[own_digits]", f"hydra.run.dir={name}", "prepare=null")
-        done = paceline("train", *words, *own, *place, cwd=folder)
+        done = paceline("train", *words, *own, f"hydra.run.dir={name}", cwd=folder)
         assert done.code == 0, done.err
 
 
 @pytest.fixture
-def loaded(run_dir, own_dirs, folder, monkeypatch):
+def loaded(run_dir, own_runs, folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     return lambda name: framework.load(name, allow_targets=["own_digits"])
-
-
-def own(**options):
-    return {"_target_": "own_digits.Digits", **options}
 
 
 def first_images(run, given):
@@ -161,28 +272,31 @@ def first_images(run, given):
         return next(batches)["image"][:32]
 
 
-def test_other_data_of_a_run_on_a_dataset_may_be_a_store(loaded):
+def test_other_data_may_be_a_store_or_a_dataset(loaded):
     run = loaded("bytes")
-    assert torch.equal(first_images(run, VAL), first_images(run, own()))
-
-
-def test_other_data_of_a_run_on_a_store_may_be_a_dataset(loaded):
+    assert torch.equal(first_images(run, VAL), first_images(run, BYTES))
     run = loaded("run")
-    assert torch.equal(first_images(run, own()), first_images(run, VAL))
+    assert torch.equal(first_images(run, BYTES), first_images(run, VAL))
+
+
+def test_a_path_without_data_is_refused_if_the_run_has_a_dataset(loaded):
+    with pytest.raises(DataError, match=r"D101\]: nowhere"):
+        first_images(loaded("bytes"), "nowhere")
 
 
 def test_bytes_are_no_pixels_for_a_model_that_was_trained_on_floats(loaded):
     run = loaded("floats")
+    assert means(run)[1] == 32.0  # of its own validation data
     words = "image is uint8 here, and was float32 in training"
     with pytest.raises(ConfigError, match=rf"C352\]: data.val = digits/val.h5: {words}"):
         first_images(run, VAL)
     with pytest.raises(ConfigError, match=rf"C352\]: images: {words}"):
         run.predict([np.zeros((8, 8, 1), np.uint8)])
-    assert run.predict(first_images(run, own(floats=True)))
+    assert run.predict(first_images(run, FLOATS))
 
 
 def test_an_augment_that_scales_pixels_takes_floats_with_a_note(loaded, capsys):
     run = loaded("run")
-    scaled = first_images(run, own(floats=True))
+    scaled = first_images(run, FLOATS)
     assert torch.allclose(scaled, first_images(run, VAL), atol=1e-5)
     assert "note: data.val = own_digits.Digits: image is float32 here" in capsys.readouterr().out

@@ -1,10 +1,15 @@
+"""The options of ``train``: which values each may have, and which exclude each other."""
+
+import copy
+import re
+from functools import cache
+
 import pytest
 from omegaconf import OmegaConf
 
 from framework.cli.paths import CONF
 from framework.config.schema import (
     CHOICE_RULES,
-    GROUPS,
     NAMED,
     RULES,
     RULES_BY_BLOCK,
@@ -12,56 +17,35 @@ from framework.config.schema import (
     seconds_of,
 )
 from framework.errors import CheckpointError, ConfigError
+from tests.cli.command import config_of
 
-VALUES = {
-    **dict.fromkeys(RULES),
-    "seed": 0,
-    "epochs": 1,
-    "batch_size": 32,
-    "accumulate": 1,
-    "report_every": 10,
-    "shuffle": True,
-    "last": "short",
-    "device": "auto",
-    "search_metric": "loss",
-    "allow_targets": [],
-    "collate": "pad",
-    "verify": "first_epoch",
-    "clock": True,
-    "channels_last": False,
-    "compile": False,
-    "cuda_graph": False,
-    "deterministic": False,
-    "on_nan": "stop",
-    "max_skips": 20,
-    "ema_every": 1,
-    "ema_ramp": 0.0,
-    "ema_lookahead": False,
-}
-WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
-ORDER = {"block_records": None, "window_blocks": 1}
-CHECKPOINT = {"every_steps": None, "every_epochs": 1, "every_s": 600, "keep": 2}
-RESUME = {"run": None, "auto": False, "allow": []}
-INIT = {"weights": None, "average": True, "skip": [], "rename": None}
-BEST = {"metric": None, "mode": "auto"}
-STOP = {**BEST, "patience": None, "after": None}
-BLOCKS = {
-    "workers": WORKERS,
-    "order": ORDER,
-    "checkpoint": CHECKPOINT,
-    "resume": RESUME,
-    "init": INIT,
-    "best": BEST,
-    "stop": STOP,
-}
-PARTS = {group: {"_target_": f"framework.{group}.some.Thing"} for group in GROUPS}
-DATA = {
-    "source": {"_target_": "framework.data.some.Source"},
-    "train": "train.h5",
-    "val": None,
-    "writer": None,
-}
-CONFIG = {**VALUES, **PARTS, **BLOCKS, "data": DATA, "sink": {}, "metrics": {}, "watchers": {}}
+GONE = object()  # the key is taken away
+
+
+@cache
+def usual():
+    return config_of("data.train=train.h5", "parallel=virtual", "schedule=cosine")
+
+
+def checked(**changes):
+    """Check a configuration with other values at dotted keys, whose dots are ``__`` here."""
+    config = copy.deepcopy(usual())
+    for key, value in changes.items():
+        *blocks, last = key.split("__")
+        node = config
+        for name in blocks:
+            node = node[name]
+        if value is GONE:
+            del node[last]
+        else:
+            node[last] = value
+    check(config)
+
+
+def refused(line, **changes):
+    """Check that such a configuration is refused with a line that matches ``line``."""
+    with pytest.raises((ConfigError, CheckpointError), match=rf"^error\[{line}"):
+        checked(**changes)
 
 
 def test_every_option_of_train_has_a_rule():
@@ -76,267 +60,228 @@ def test_every_option_of_train_has_a_rule():
             assert key in RULES
 
 
-def _workers(**changes):
-    check({**CONFIG, "workers": {**WORKERS, **changes}})
-
-
-def _order(**changes):
-    check({**CONFIG, "order": {**ORDER, **changes}})
+# ------------------------------------------------------------------------------ keys and values
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("epochs", 0),
-        ("epochs", 1.5),
-        ("epochs", "3"),
-        ("epochs", None),
-        ("epochs", True),
-        ("batch_size", 0),
-        ("batch_size", -4),
-        ("accumulate", 0),
-        ("rank_batch_size", 0),
-        ("limit", 0),
-        ("max_steps", 0),
-        ("seed", -1),
-        ("clip_norm", -0.1),
-        ("clip_norm", "big"),
-        ("shuffle", 1),
-        ("shuffle", "yes"),
-        ("device", None),
-        ("report_every", 0),
-        ("allow_targets", "mypkg"),
-        ("prepare", "digits"),
+        ("clip_norm", 0.5),
+        ("sink", None),
+        ("prepare", {}),
+        ("workers__num", None),
+        ("workers__num", "auto"),
+        ("workers__timeout_s", 0.5),
+        ("order__block_records", 1024),
+        ("checkpoint__every_s", None),
+        ("verify", "always"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(key, value):
-    with pytest.raises(ConfigError, match=rf"C101.*{key} = "):
-        check({**CONFIG, key: value})
+def test_a_value_that_fits_passes(key, value):
+    checked(**{key: value})
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("clip_norm", 1), ("clip_norm", 0.5), ("limit", 5), ("validate_every", 1), ("prepare", {})],
-)
-def test_a_value_that_can_be_passes(key, value):
-    check({**CONFIG, key: value})
-
-
-@pytest.mark.parametrize("key", ["epochs", "shuffle", "seed", "device"])
-def test_a_key_that_is_missing_is_named(key):
-    with pytest.raises(ConfigError, match=rf"C101.*{key} = None"):
-        check({name: value for name, value in CONFIG.items() if name != key})
-
-
-@pytest.mark.parametrize("group", [group for group in GROUPS if group not in NAMED])
-def test_a_group_without_a_choice_is_named(group):
-    with pytest.raises(ConfigError, match=rf"C101.*{group} = null"):
-        check({**CONFIG, group: None})
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("ema_every", 5), ("ema_ramp", 3.0), ("ema_lookahead", True)]
-)
-def test_an_option_of_an_average_that_is_not_kept_is_refused(key, value):
-    with pytest.raises(ConfigError, match=rf"C148.*{key} = {value}.*set ema_decay"):
-        check({**CONFIG, key: value})
-    check({**CONFIG, key: value, "ema_decay": 0.95})
-
-
-def _groups(**groups):
-    check({**CONFIG, "optim": {**PARTS["optim"], "groups": groups}})
-
-
-@pytest.mark.parametrize(
-    ("group", "words"),
+    ("key", "value", "line"),
     [
-        ("*.bias", r"optim.groups.a = \*.bias: does not say which parameters"),
-        ({"lr_factor": 2}, "does not say which parameters"),
-        ({"match": 3}, r"a.match = 3: must be a name of parameters, or a list of them"),
-        ({"match": "x", "lr_factor": -1}, "a.lr_factor = -1: must be a number of at least 0"),
-        ({"match": "x", "until": 2}, "a.until = 2: must be a number from 0 to 1"),
+        ("epochs", 0, r"C101\]: epochs = 0: must be a whole number of at least 1; "),
+        ("prepare", "digits", r"C101\]: prepare = digits"),
+        ("seed", 1 << 63, r"C101\]: seed = 9223372036854775808: must be .* below 2\*\*63"),
+        ("model__width", float("nan"), r"C101\]: model\.width = nan"),
+        ("verify", "never", r"C173\]: verify = never"),
+        ("on_nan", "ignore", r"C178\]: on_nan = ignore"),
+        ("workers__num", "2", r"C101\]: workers\.num = "),
+        ("workers__kind", "fiber", r"C107\]: workers\.kind = fiber"),
+        ("order__block_records", 0, r"C126\]: order\.block_records = 0"),
+        ("loader__depth", 0, r"C126\]: loader\.depth = 0"),
+        ("resume__allow", "optim.lr", r"C101\]: resume\.allow = optim\.lr"),
+        ("freeze", "stem", r"C312\]: freeze = stem: must be a list of layers"),
     ],
 )
-def test_groups_of_parameters_that_are_not_described_are_named(group, words):
-    with pytest.raises(ConfigError, match=f"C147.*{words}"):
-        _groups(a=group)
+def test_a_value_that_does_not_fit_is_refused(key, value, line):
+    refused(line, **{key: value})
 
 
-@pytest.mark.parametrize("num", [-1, 1.5, "2", True])
-def test_a_number_of_workers_that_cannot_be_is_named(num):
-    with pytest.raises(ConfigError, match=r"C101.*workers\.num"):
-        _workers(num=num)
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("epochs", r"C101\]: epochs = None"),
+        ("prepare", r"C101\]: prepare = null: was taken away"),
+        ("data__val", r"C101\]: data\.val"),
+        ("optim", r"C101\]: optim = null: nothing is chosen"),
+    ],
+)
+def test_a_key_that_was_taken_away_is_refused(key, line):
+    refused(line, **{key: GONE})
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, None, "5", True])
-def test_a_timeout_that_cannot_be_is_named(timeout_s):
-    with pytest.raises(ConfigError, match=r"C101.*workers\.timeout_s"):
-        _workers(timeout_s=timeout_s)
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("epoch", r"C102\]: epoch = 8: no such key \(did you mean 'epochs'"),
+        ("workers__nums", r"C102\]: workers\.nums = 8: .*did you mean 'workers\.num'"),
+        ("order__block_record", r"C102\]: order\.block_record.*'order\.block_records'"),
+        ("resume__xyz", r"C102\]: resume\.xyz = 8: no such key"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(key, line):
+    refused(line, **{key: 8})
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("block_records", 0),
-        ("block_records", "8"),
-        ("window_blocks", None),
-        ("window_blocks", True),
+        *(("model", {}), ("model", None), ("optim", {"_target_": 3}), ("sink", {"jsonl": 3})),
+        *(("sink", {"x": {}}), ("sink", 3), ("data__source", None), ("data__writer", {})),
+        *(("data__train", 3), ("data__train", None), ("data", {"val_transform": None})),
     ],
 )
-def test_a_block_that_cannot_be_is_named(key, value):
-    with pytest.raises(ConfigError, match=rf"C126.*order\.{key} = "):
-        _order(**{key: value})
+def test_what_describes_no_part_and_no_path_is_refused(key, value):
+    name = key.split("__")[0]
+    refused(rf"C101\]: {name}\S* = ", **{key: value})
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("every_steps", 0),
-        ("every_steps", 1.5),
-        ("every_s", 0),
-        ("every_s", "10"),
-        ("every_s", True),
-        ("keep", 0),
-        ("keep", None),
-    ],
-)
-def test_a_time_to_save_that_cannot_be_is_named(key, value):
-    with pytest.raises(ConfigError, match=rf'^error\[C101\]: checkpoint.{key} = "?{value}"?: '):
-        check({**CONFIG, "checkpoint": {**CHECKPOINT, key: value}})
+# ------------------------------------------------------------------------------------ data
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model": {}},
-        {"optim": {"_target_": 3}},
-        {"sink": {"jsonl": 3}},
-        {"sink": {"x": {}}},
-        {"data": {**DATA, "source": 3}},
-        {"data": {**DATA, "source": None}},
-        {"data": {**DATA, "writer": {}}},
-        {"data": {**DATA, "train": 3}},
-        {"data": {**DATA, "train": None}},
-        {"data": {name: DATA[name] for name in ("source", "train")}},
-    ],
-)
-def test_what_describes_no_part_and_no_path_is_named(changes):
-    with pytest.raises(ConfigError, match=rf"^error\[C101\]: {next(iter(changes))}\S* = "):
-        check({**CONFIG, **changes})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"seed": 1 << 63}, {"data": {**DATA, "source": {**DATA["source"], "sizes": [1, 1 << 70]}}}],
-)
-def test_whole_numbers_that_no_tensor_holds_are_named(changes):
-    with pytest.raises(ConfigError, match=r"^error\[C101\]: (seed|data.source.sizes.1) = \d+"):
-        check({**CONFIG, **changes})
-
-
-def _virtual(count, processes=1, hosts=1, **changes):
-    block = {
-        **PARTS["parallel"],
-        "virtual_ranks": count,
-        "num_processes": processes,
-        "num_nodes": hosts,
-    }
-    check({**CONFIG, **changes, "parallel": block})
-
-
-@pytest.mark.parametrize(
-    ("count", "processes", "hosts"),
-    [(4, 1, 1), (4, 2, 2), (6, 3, 1), (6, 1, 1), (12, 3, 1), (5, 5, 1)],
-)
-def test_virtual_ranks_that_can_be_dealt_out_pass(count, processes, hosts):
-    _virtual(count, processes, hosts)
-
-
-@pytest.mark.parametrize(
-    ("count", "processes", "hosts"), [(4, 3, 1), (4, 8, 1), (6, 2, 1), (12, 2, 2), (3, 1, 2)]
-)
-def test_virtual_ranks_that_would_be_added_in_another_order_are_refused(count, processes, hosts):
-    with pytest.raises(
-        ConfigError, match=rf"C143.*virtual_ranks = {count}: .* {processes * hosts} processes"
-    ):
-        _virtual(count, processes, hosts)
-
-
-def test_under_a_launcher_its_number_of_processes_counts(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    _virtual(4, processes=2)  # of nobody: not under a launcher
-    monkeypatch.setenv("RANK", "0")
-    _virtual(3, processes=2)
-    with pytest.raises(ConfigError, match="C143"):
-        _virtual(4, processes=2)
-
-
-def test_virtual_ranks_are_the_passes_of_a_step():
-    with pytest.raises(ConfigError, match=r"C144.*accumulate = 2"):
-        _virtual(4, accumulate=2)
-
-
-SOURCE_OF_OBJECTS = {"_target_": "framework.data.dataset.dataset_source"}
+OBJECTS = {"_target_": "framework.data.dataset.dataset_source"}
+STORES = {"_target_": "framework.data.hdf5.hdf5_source"}
+MIXTURE = {"_target_": "framework.data.mixture.mixture_source", "weights": None}
 CLIPS = {"_target_": "mine.Clips"}
 
 
 @pytest.mark.parametrize(
     ("source", "train", "val", "fix"),
     [
-        (SOURCE_OF_OBJECTS, "x.h5", None, "data.train={_target_: mine.Clips}"),
-        (SOURCE_OF_OBJECTS, "my.data.Words", None, "data.train={_target_: my.data.Words}"),
-        (SOURCE_OF_OBJECTS, {"split": "train"}, None, "data.train={_target_: "),
-        (SOURCE_OF_OBJECTS, CLIPS, "x.h5", "data.val={_target_: mine.Clips}"),
-        (DATA["source"], CLIPS, None, "add data=dataset"),
-        (DATA["source"], {"web": "x.h5"}, None, "add data=mixture"),
-        ({**DATA["source"], "weights": None}, CLIPS, None, "add data=dataset"),
-        (DATA["source"], "x.h5", CLIPS, "data=dataloader"),
+        (OBJECTS, "x.h5", None, "data.train={_target_: mine.Clips}"),
+        (OBJECTS, "my.data.Words", None, "data.train={_target_: my.data.Words}"),
+        (OBJECTS, {"split": "train"}, None, "data.train={_target_: "),
+        (OBJECTS, CLIPS, "x.h5", "data.val={_target_: mine.Clips}"),
+        (STORES, CLIPS, None, "add data=dataset"),
+        (STORES, {"web": "x.h5"}, None, "add data=mixture"),
+        (STORES, "x.h5", CLIPS, "data=dataloader"),
+        (STORES, "x.h5", {"a": "a.h5", "b": CLIPS}, "data=dataloader"),
     ],
 )
-def test_data_is_a_path_or_a_block_as_its_choice_wants(source, train, val, fix):
-    with pytest.raises(ConfigError, match=r"C233\]: data\.") as refused:
-        check({**CONFIG, "data": {**DATA, "source": source, "train": train, "val": val}})
-    assert fix in str(refused.value)
+def test_data_of_another_form_than_its_choice_reads_is_refused(source, train, val, fix):
+    refused(
+        rf"C233\]: data\..*{re.escape(fix)}",
+        data__source=source,
+        data__train=train,
+        data__val=val,
+    )
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "is_right"),
+    ("source", "given"),
+    [(OBJECTS, CLIPS), (MIXTURE, {"web": "x.h5"}), (STORES, "x.h5")],
+    ids=["object", "mixture", "store"],
+)
+def test_data_of_the_form_that_its_choice_reads_passes(source, given):
+    checked(data__source=source, data__train=given, data__val=given)
+
+
+def test_validation_sets_have_plain_names():
+    checked(data__val={"a": "a.h5", "b": "b.h5"})
+    for name in ("a.b", "a b", "1", ""):
+        refused(r"C330\]: data\.val", data__val={name: "a.h5"})
+
+
+# ------------------------------------------------------------------- options that need each other
+
+
+def test_only_processes_have_a_start_method():
+    checked(workers__kind="process", workers__start_method="spawn")
+    # Objects are read by processes.
+    checked(workers__start_method="spawn", data__source=OBJECTS, data__train=CLIPS)
+    refused(r"C107\]: workers\.start_method = fork.*not started so", workers__start_method="fork")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("ema_every", 5), ("ema_ramp", 3.0), ("ema_lookahead", True)]
+)
+def test_an_option_of_an_average_that_is_not_kept_is_refused(key, value):
+    refused(rf"C148\]: {key} = {value}.*set ema_decay", **{key: value})
+    checked(**{key: value}, ema_decay=0.95)
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
     [
-        (None, DATA, False),
-        ("process", DATA, True),
-        (None, {**DATA, "source": SOURCE_OF_OBJECTS, "train": CLIPS}, True),
+        ("*.bias", r"optim\.groups\.a = \*\.bias: does not say which parameters"),
+        ({"match": 3}, r"a\.match = 3: must be a name of parameters, or a list of them"),
+        ({"match": "x", "lr_factor": -1}, r"a\.lr_factor = -1: must be a number of at least 0"),
+        ({"match": "x", "until": 2}, r"a\.until = 2: must be a number from 0 to 1"),
+        ({"match": "x", "lr": 1, "lr_factor": 2}, r"a\.lr = 1: has a factor on optim\.lr, too"),
     ],
 )
-def test_only_processes_have_a_start_method(kind, data, is_right):
-    workers = {**WORKERS, "kind": kind, "start_method": "spawn"}
-    config = {**CONFIG, "workers": workers, "data": data}
-    if is_right:
-        check(config)
-        return
-    with pytest.raises(ConfigError, match="C107"):
-        check(config)
+def test_groups_of_parameters_that_are_not_described_are_refused(group, words):
+    checked(optim__groups={"a": {"match": ["x", "y*"], "lr_factor": 64, "until": 1}})
+    refused(rf"C147\]: .*{words}", optim__groups={"a": group})
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("average", False), ("skip", ["head"]), ("rename", {"fc": "head"})]
+    ("changes", "line"),
+    [
+        ({"freeze": {"head": 0}}, r"C312\]: freeze\.head = 0"),
+        ({"optim__no_decay": "norm"}, r"C310\]: optim\.no_decay = norm: must be norm, bias"),
+        ({"optim__layer_decay": 2}, r"C311\]: optim\.layer_decay = 2"),
+        ({"optim__scaling": "linear"}, r"C135\]: optim\.reference_batch_size = null"),
+        ({"schedule__warmup_epochs": -1}, r"C313\]: schedule\.warmup_epochs = -1"),
+        (
+            {"schedule__warmup_epochs": 1, "schedule__warmup_steps": 3},
+            r"C313\]: .* exclude each other",
+        ),
+        ({"accumulate": 2}, r"C144\]: accumulate = 2"),
+        ({"parallel__virtual_ranks": "many"}, r"C126\]: parallel\.virtual_ranks"),
+        ({"parallel__virtual_ranks": 6, "parallel__num_processes": 4}, r"C143\]: .* 4 processes"),
+    ],
 )
-def test_an_option_of_weights_that_are_not_read_is_refused(key, value):
-    with pytest.raises(ConfigError, match=rf"C301\]: init.{key} = .*no weights are read"):
-        check({**CONFIG, "init": {**INIT, key: value}})
+def test_options_that_exclude_or_need_each_other_are_refused(changes, line):
+    refused(line, **changes)
 
 
-def test_missing_weights_are_refused_unless_the_run_is_resumed():
-    init = {**INIT, "weights": "nowhere.pt"}
-    check({**CONFIG, "init": init, "resume": {**RESUME, "run": "RUN"}})
-    with pytest.raises(CheckpointError, match="K110"):
-        check({**CONFIG, "init": init})
+def test_gradients_in_sixteen_bits_are_not_sharded():
+    with pytest.raises(ConfigError, match="C139"):
+        config_of("data.train=x.h5", "parallel=fsdp", "precision=amp", "precision.dtype=fp16")
 
 
-def _with(**changes):
-    blocks = {"best": BEST, "stop": STOP, "data": {**DATA, "val": "val.h5"}}
-    for name, block in changes.items():
-        blocks[name] = {**blocks.get(name, {}), **block}
-    check({**CONFIG, **blocks})
+def test_virtual_ranks_are_dealt_out_to_the_processes_of_a_launcher(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    ranks = {"parallel__num_processes": 2}
+    checked(**ranks, parallel__virtual_ranks=4)  # without RANK nothing was launched
+    monkeypatch.setenv("RANK", "0")
+    checked(**ranks, parallel__virtual_ranks=3)
+    refused("C143", **ranks, parallel__virtual_ranks=4)
+
+
+# ----------------------------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"init": "x.pt"}, "C301"),
+        ({"init__weights": ""}, "C301"),
+        ({"init__average": False}, r"C301\]: init\.average = False: no weights are read"),
+        ({"init__skip": ["head"]}, r"C301\]: init\.skip = .*no weights are read"),
+        (
+            {"init__weights": ".", "init__rename": {"fc": 3}},
+            r"C301\]: init\.rename = \{fc: 3\}: is no name",
+        ),
+        ({"init__weights": "nowhere.pt"}, "K110"),
+        ({"resume": "run"}, r"C196\]: resume = run: does not name a run"),
+    ],
+)
+def test_weights_that_are_not_named_are_refused(changes, line):
+    refused(line, **changes)
+
+
+def test_a_resumed_run_needs_no_file_of_weights():
+    checked(init__weights="nowhere.pt", resume__run="RUN")
+
+
+# ------------------------------------------------------------------------------- validation
 
 
 @pytest.mark.parametrize(
@@ -345,52 +290,35 @@ def _with(**changes):
 )
 def test_a_time_has_units(text, seconds):
     assert seconds_of("stop.after", text) == seconds
-    _with(stop={"after": text})
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "2x", "0h", "-1h", "1h 30m", "2hours", "1e3s"])
-def test_what_is_no_time_is_refused(text):
-    with pytest.raises(ConfigError, match=r"C337\]: stop\.after = "):
-        _with(stop={"after": text})
+def test_a_time_without_units_is_refused(text):
+    refused(r"C337\]: stop\.after = ", stop__after=text)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "line"),
     [
-        ({"stop": {"metric": "loss"}}, r"C336\]: stop\.metric = loss: .*stop\.patience"),
-        ({"stop": {"mode": "min"}}, r"C336\]: stop\.mode = min"),
-        ({"best": {"mode": "max"}}, r"C336\]: best\.mode = max"),
-        ({"best": {"mode": "most"}}, r"C101\]: best\.mode = most"),
-        ({"stop": {"patience": 0}}, r"C101\]: stop\.patience = 0"),
+        ({"stop__metric": "loss"}, r"C336\]: stop\.metric = loss: .*stop\.patience"),
+        ({"stop__mode": "min"}, r"C336\]: stop\.mode = min"),
+        ({"best__mode": "max"}, r"C336\]: best\.mode = max"),
         ({"metrics": {"a.b": {"_target_": "x.Y"}}}, r"C330\]: metrics\.a\.b"),
     ],
 )
-def test_what_looks_at_the_validation_is_checked(changes, words):
-    with pytest.raises(ConfigError, match=words):
-        _with(**changes)
+def test_a_metric_that_is_not_used_is_refused(changes, line):
+    refused(line, data__val="val.h5", **changes)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"metrics": {"f1": {"_target_": "x.Y"}}},
-        {"best": {"metric": "loss"}},
-        {"stop": {"patience": 2}},
+        {"best__metric": "loss"},
+        {"stop__patience": 2},
     ],
+    ids=["metrics", "best", "patience"],
 )
-def test_what_looks_at_the_validation_needs_one(changes):
-    _with(**changes)
-    with pytest.raises(ConfigError, match="C335"):
-        _with(**changes, data={"val": None})
-
-
-@pytest.mark.parametrize("name", ["a.b", "a b", "1", ""])
-def test_a_validation_set_has_a_plain_name(name):
-    with pytest.raises(ConfigError, match=r"C330\]: data\.val"):
-        _with(data={"val": {name: "a.h5"}})
-
-
-def test_each_validation_set_is_what_one_may_be():
-    _with(data={"val": {"a": "a.h5", "b": "b.h5"}})
-    with pytest.raises(ConfigError, match=r"C233\]: data\.val\.b"):
-        _with(data={"val": {"a": "a.h5", "b": {"_target_": "mine.Clips"}}})
+def test_what_looks_at_the_validation_needs_validation_data(changes):
+    checked(data__val="val.h5", **changes)
+    refused("C335", **changes)

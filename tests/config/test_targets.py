@@ -1,9 +1,14 @@
+"""What a configuration may call, and with which arguments, checked without importing it."""
+
+import inspect
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from framework.cli.paths import CONF
-from framework.config.build import build
+from framework.config.signature import Signature, static_signature
 from framework.config.targets import (
     as_prefixes,
     check_name,
@@ -15,82 +20,18 @@ from framework.config.targets import (
     with_functions,
 )
 from framework.errors import ConfigError
+from framework.loader.plain import PlainLoader
 
 LOADER = {"_target_": "framework.loader.prefetch.PrefetchLoader", "depth": 4, "pin_memory": False}
 
 
-def test_blocks_are_found_in_dictionaries_and_lists_with_their_places():
-    config = {
-        "a": {"_target_": "x", "inner": {"_target_": "y"}},
-        "b": [{"_target_": "z"}, 3],
-        "c": None,
-    }
-    assert [(where, block["_target_"]) for where, block in targets(config)] == [
-        ("a", "x"),
-        ("a.inner", "y"),
-        ("b.0", "z"),
-    ]
+def test_blocks_are_found_with_their_places():
+    config = {"a": {"_target_": "x", "inner": {"_target_": "y"}}, "b": [{"_target_": "z"}, 3]}
+    places = [(where, block["_target_"]) for where, block in targets(config)]
+    assert places == [("a", "x"), ("a.inner", "y"), ("b.0", "z")]
 
 
-def test_a_mistyped_argument_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"C106.*loader\.dept = 4.*did you mean 'loader\.depth'"):
-        check_targets({"loader": {"_target_": LOADER["_target_"], "dept": 4}}, ())
-
-
-def test_a_mistyped_argument_of_torchs_own_is_answered():
-    with pytest.raises(
-        ConfigError, match=r"C106.*weight_decai.*did you mean 'optim\.weight_decay'"
-    ):
-        check_targets({"optim": {"_target_": "torch.optim.AdamW", "weight_decai": 0.1}}, ())
-
-
-@pytest.mark.parametrize("key", ["_x_", "_traget_", "_partail_"])
-def test_a_special_key_that_hydra_does_not_know_is_refused(key):
-    with pytest.raises(ConfigError, match=rf"C106.*loader\.{key}"):
-        check_targets({"loader": {**LOADER, key: 1}}, ())
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "os.system",
-        "subprocess.run",
-        "builtins.eval",
-        "torch.load",
-        "frameworks.x",
-        "torch.nnx.y",
-        3,
-        None,
-    ],
-)
-def test_what_is_not_on_the_list_is_refused(target):
-    with pytest.raises(ConfigError, match=r"C105.*model\._target_.*allow_targets"):
-        check_targets({"model": {"_target_": target}}, ())
-
-
-def test_a_target_inside_a_target_is_checked_too():
-    with pytest.raises(ConfigError, match=r"C105.*model\.layers\.0"):
-        check_targets(
-            {"model": {"_target_": "torch.nn.Sequential", "layers": [{"_target_": "os.system"}]}},
-            (),
-        )
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "framework.system.durable.os.system",
-        "framework.main.os.system",
-        "framework.system.durable.os.remove",
-        "framework.train.checkpoint.torch.load",
-        "framework.config.build.importlib.import_module",
-        "framework.system.durable.Path",
-        "torch.nn.modules.module.functools.partial",
-    ],
-)
-def test_a_forbidden_thing_under_an_allowed_name_is_refused(target):
-    with pytest.raises(ConfigError, match="C105"):
-        build("model", {"_target_": target}, ())
+# ------------------------------------------------------------------------------------------ names
 
 
 def test_every_choice_is_on_the_list():
@@ -106,34 +47,59 @@ def test_every_choice_is_on_the_list():
 @pytest.mark.parametrize(
     "target",
     [
-        "framework.parallel.launch.start_ranks.launch",
-        "framework.main.run",
-        "framework.system.durable.write_text",
-        "framework.pack.engine.pack_store.pack",
+        *("os.system", "builtins.eval", "torch.load", "torch.hub.load", "frameworks.x", "", 3),
+        *("torch.nnx.y", "framework.parallel.launch.start_ranks.launch", "framework.main.run"),
+        *("framework.system.durable.write_text", "torchmetrics.functional.accuracy"),
     ],
 )
-def test_a_function_of_ours_is_not_on_the_list(target):
-    with pytest.raises(ConfigError, match=r"C105.*not on the list"):
-        check_name("model", target, ())
+def test_a_name_that_is_not_on_the_list_is_refused(target):
+    with pytest.raises(ConfigError, match=r"C105.*model\._target_.*not on the list.*allow_targets"):
+        check_targets({"model": {"_target_": target}}, ())
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "framework.loader.plain.PlainLoadre",
-        "framework.lodaer.plain.PlainLoader",
-        "framework.loader",
-    ],
-)
-def test_a_name_that_does_not_exist_or_cannot_be_called_is_refused(target):
-    with pytest.raises(ConfigError, match="C105"):
-        build("loader", {"_target_": target}, ())
+def test_a_target_inside_a_target_is_checked_too():
+    block = {"_target_": "torch.nn.Sequential", "layers": [{"_target_": "os.system"}]}
+    with pytest.raises(ConfigError, match=r"C105.*model\.layers\.0"):
+        check_targets({"model": block}, ())
 
 
-def test_a_package_the_user_allows_passes():
+def test_a_package_of_the_user_is_allowed_with_what_is_inside():
+    assert as_prefixes(["a", "b.", "", "c.d"]) == ("a.", "b.", "c.d.")
     check_name("model", "mypkg.Net", as_prefixes(["mypkg"]))
     with pytest.raises(ConfigError, match="C105"):
         check_name("model", "mypkg2.Net", as_prefixes(["mypkg"]))
+
+
+# -------------------------------------------------------------------------------------- arguments
+
+
+def test_arguments_that_are_there_pass():
+    special = dict.fromkeys(("_partial_", "_recursive_", "_convert_", "_args_"))
+    check_targets({"loader": {**LOADER, **special}, "seed": 1}, ())
+    check_targets({"optim": {"_target_": "torch.optim.SGD", "lr": 0.1, "scaling": "none"}}, ())
+
+
+@pytest.mark.parametrize(
+    ("where", "block", "line"),
+    [
+        ("loader", {**LOADER, "dept": 4}, r"loader\.dept = 4.*did you mean 'loader\.depth'"),
+        ("loader", {**LOADER, "_traget_": 1}, r"loader\._traget_: not a key Hydra knows"),
+        (
+            "optim",
+            {"_target_": "torch.optim.AdamW", "weight_decai": 0.1},
+            r"weight_decai.*did you mean 'optim\.weight_decay'",
+        ),
+        (
+            "schedule",
+            {"_target_": "framework.schedule.constant.Constant", "per": "epoch"},
+            r"schedule\.per = epoch: .*has no argument 'per'",
+        ),
+    ],
+    ids=["ours", "special", "torch", "schedule"],
+)
+def test_an_unknown_argument_is_answered_with_the_nearest(where, block, line):
+    with pytest.raises(ConfigError, match=rf"C106.*{line}"):
+        check_targets({where: block}, ())
 
 
 def test_the_nearest_word_is_offered_only_if_it_is_near():
@@ -142,7 +108,12 @@ def test_the_nearest_word_is_offered_only_if_it_is_near():
     assert did_you_mean("zzz", ["epochs", "seed"]) == ""
 
 
+# ------------------------------------------------------------------------------------------- data
+
 OF_OBJECTS = {"_target_": "framework.data.dataset.dataset_source", "collate": "mine.padded"}
+HDF5 = {"source": {"_target_": "framework.data.hdf5.hdf5_source", "collate": "pad"}}
+MIXTURE = {"source": {"_target_": "framework.data.mixture.mixture_source", "weights": None}}
+CLIPS = {"_target_": "mine.Clips", "split": "train"}
 
 
 def test_a_named_collate_becomes_a_block_that_is_checked():
@@ -150,11 +121,7 @@ def test_a_named_collate_becomes_a_block_that_is_checked():
     made = with_functions(config)["data"]["source"]["collate"]
     assert made == {"_target_": "mine.padded", "_partial_": True}
     assert config["data"]["source"]["collate"] == "mine.padded"
-
-
-HDF5 = {"source": {"_target_": "framework.data.hdf5.hdf5_source"}}
-MIXTURE = {"source": {"_target_": "framework.data.mixture.mixture_source", "weights": None}}
-CLIPS = {"_target_": "mine.Clips"}
+    assert with_functions({"data": HDF5})["data"] == HDF5
 
 
 @pytest.mark.parametrize(
@@ -163,7 +130,6 @@ CLIPS = {"_target_": "mine.Clips"}
         (HDF5, None, []),
         (HDF5, "a.h5", [""]),
         (HDF5, {"a": "a.h5", "b": "b.h5"}, ["a", "b"]),
-        (HDF5, {"a": "a.h5"}, ["a"]),
         (HDF5, CLIPS, [""]),
         (HDF5, {"a": CLIPS, "b": CLIPS}, ["a", "b"]),
         (MIXTURE, "a.h5", [""]),
@@ -173,3 +139,81 @@ CLIPS = {"_target_": "mine.Clips"}
 )
 def test_a_mapping_names_validation_sets_except_the_stores_of_a_mixture(data, val, names):
     assert list(val_sets({**data, "val": val})) == names
+
+
+# ------------------------------------------------------------------------------------- signatures
+
+SOURCE = """
+from dataclasses import dataclass
+
+raise SystemExit("this module was executed")
+
+def function(a, /, b, *, c=1): ...
+def anything(a, **others): ...
+
+class Plain:
+    def __init__(self, x, y=2): ...
+
+class Empty: ...
+
+class Child(Plain): ...
+
+@dataclass(frozen=True)
+class Record:
+    one: int
+    two: str = ""
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("inner.function", Signature(("a", "b", "c"), False)),
+        ("inner.anything", Signature(("a",), True)),
+        ("inner.Plain", Signature(("x", "y"), False)),
+        ("inner.Empty", Signature((), False)),
+        ("inner.Record", Signature(("one", "two"), False)),
+        ("inner.Child", Signature(("x", "y"), False)),
+        ("inner.Missing", None),
+        ("Other", Signature(("x", "y"), False)),  # passed on by the package
+    ],
+)
+def test_a_signature_is_read_without_running_the_module(name, expected, tmp_path, monkeypatch):
+    package = f"unrun_{tmp_path.name.replace('-', '_')}"  # modules are remembered by their name
+    Path(package).mkdir()
+    Path(package, "__init__.py").write_text(f"from {package}.inner import Plain as Other\n")
+    Path(package, "inner.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert static_signature(f"{package}.{name}") == expected
+    assert f"{package}.inner" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("no_such_package.Thing", "framework.no_such_module.Thing", "framework", "math.sqrt", ""),
+        "framework.system.durable.os.system",
+    ],
+)
+def test_what_has_no_source_has_no_signature(target):
+    assert static_signature(target) is None
+
+
+def test_a_signature_has_the_names_that_python_reads():
+    signature = static_signature("framework.loader.plain.PlainLoader")
+    assert signature is not None
+    assert list(signature.names) == list(inspect.signature(PlainLoader).parameters)
+
+
+def test_a_module_of_the_present_directory_is_read_though_no_path_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", ".")])
+    before = list(sys.path)
+    for number, argument in enumerate(("drop", "width")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        text = f"raise SystemExit\nclass Net:\n  def __init__(self, {argument}): ...\n"
+        Path("unrun_here.py").write_text(text)
+        assert static_signature("unrun_here.Net") == Signature((argument,), False)
+    assert sys.path == before
+    assert "unrun_here" not in sys.modules

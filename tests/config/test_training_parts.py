@@ -1,84 +1,43 @@
-"""What trains: built from a configuration, and tried before the first step."""
+"""What trains a model: built from a configuration, and tried before the first step."""
 
 import errno
 import os
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 import torch
+from paceline_examples.digits_net import DigitsCNN
 from torch import nn
 
-from framework.config.assemble import Assembly, assemble
-from framework.config.preflight import ModelTrial
+from framework.config.assemble import Assembly
+from framework.config.group_table import group_table
+from framework.config.preflight import ModelTrial, check_fit, check_num_steps, try_augment
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.data import DRAW_KEYS
-from framework.errors import ConfigError
+from framework.contracts.training import Outcome
+from framework.errors import ConfigError, UserCodeError
 from framework.model.airbench import Whitening
+from framework.objective.classify import Classify
+from framework.objective.own_loss import OwnLoss
+from framework.order.batches import Order
 from framework.sink.jsonl import JsonlSink
+from framework.train.freeze import Freeze, freeze_layers
+from framework.train.parameter_groups import parameter_groups
 from framework.train.trainer import Trainer
-from tests.commands.tune.test_candidate import config_of
+from tests.config.assembled import assembled, parts_of
 from tests.fakes import FakeSink
 
-TRIAL = ModelTrial({"loss": 1.0}, None)
-SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0")
+SMALL_NET = ("model=airbench", "model.widths=[4,4]", "model.whiten_records=40")
+
+# ------------------------------------------------------------------------------------------- models
 
 
-def assembled(*words):
-    return closing(assemble(config_of(*SYNTHETIC, *words), ()))
-
-
-def test_a_pixel_s_channels_lie_together_if_that_was_asked_for():
-    with assembled("channels_last=true") as assembly:
-        model = training_parts(assembly).model
+def test_the_channels_of_a_pixel_lie_together_if_that_was_asked_for():
+    model = parts_of("channels_last=true")[1].model
     weights = [module.weight for module in model.modules() if isinstance(module, nn.Conv2d)]
     assert weights
     assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
-
-
-def test_the_learning_rate_follows_the_batch_size():
-    words = ("optim.lr=0.1", "optim.scaling=linear", "optim.reference_batch_size=64")
-    with assembled("batch_size=128", *words) as assembly:
-        optimizer = training_parts(assembly).optimizer
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.2)
-
-
-def test_a_sink_that_cannot_be_closed_does_not_end_the_run(tmp_path, monkeypatch):
-    def fail(sink):
-        sink._file.close()
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(JsonlSink, "close", fail)
-    with assembled("sink=[jsonl]") as assembly, ExitStack() as stack:
-        trainer = Trainer(training_parts(assembly))
-        assert len(open_sinks(stack, assembly, trainer, tmp_path)) == 1
-
-
-def test_a_model_that_does_not_fit_is_refused_before_it_is_wrapped():
-    with assembled("model.in_channels=2") as assembly, pytest.raises(ConfigError, match="C1"):
-        training_parts(assembly)
-
-
-class ComplexModel(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
-
-
-def test_an_optimizer_that_cannot_be_fused_runs_kernel_by_kernel_with_a_note(monkeypatch):
-    monkeypatch.setattr(Assembly, "captures", True)
-    built = (ComplexModel(), {}, TRIAL)
-    monkeypatch.setattr("framework.config.training_parts._model", lambda *_: built)
-    notes = []
-    with assembled("optim=adam") as assembly:
-        parts = training_parts(replace(assembly, say=notes.append))
-    assert not parts.optimizer.defaults["fused"]
-    assert parts.recorder is None
-    what = "no fused optimizer takes complex parameters"
-    assert notes == [f"note: cuda_graph=true: {what}; steps run kernel by kernel"]
-
-
-SMALL_NET = ("model=airbench", "model.widths=[4,4]", "model.whiten_records=40")
 
 
 def test_the_first_layer_starts_from_the_training_data_as_the_model_sees_it():
@@ -90,47 +49,204 @@ def test_the_first_layer_starts_from_the_training_data_as_the_model_sees_it():
     assert torch.equal(model.whiten.weight, other.weight)
 
 
+def test_a_teacher_is_built_with_the_facts_of_the_data():
+    target = "_target_: paceline_examples.digits_net.DigitsCNN"
+    teacher = f"{{{target}, in_channels: auto, num_classes: auto, width: 4}}"
+    _, parts = parts_of("objective=distill", f"objective.teacher={teacher}")
+    assert parts.objective.teacher.head.out_features == 10
+
+
+# ----------------------------------------------------------------------------- optimizers and rates
+
+
+def test_the_learning_rate_follows_the_batch_size():
+    words = ("optim.lr=0.1", "optim.scaling=linear", "optim.reference_batch_size=64")
+    optimizer = parts_of("batch_size=128", *words)[1].optimizer
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.2)
+
+
 def test_groups_of_parameters_have_rates_of_their_own():
     group = "+optim.groups.norms={match: '*.norm?.bias', lr_factor: 64, weight_decay: 0}"
-    with assembled(*SMALL_NET, "optim.lr=0.1", group) as assembly:
-        optimizer = training_parts(assembly).optimizer
-    rest, norms = optimizer.param_groups
+    rest, norms = parts_of(*SMALL_NET, "optim.lr=0.1", group)[1].optimizer.param_groups
     assert (rest["lr"], norms["lr"]) == (0.1, pytest.approx(6.4))
     assert (rest["weight_decay"], norms["weight_decay"]) == (5e-4, 0)
     assert len(norms["params"]) == 4
 
 
-def test_a_group_without_parameters_is_refused():
-    group = "+optim.groups.norms={match: bn.bias}"
-    with assembled(*SMALL_NET, group) as assembly, pytest.raises(ConfigError, match="C147"):
-        training_parts(assembly)
-
-
 def test_layers_freeze_before_the_first_step_and_rates_fall_with_the_depth():
     words = ("optim.layer_decay=0.5", "optim.no_decay=[norm]", "freeze={features.0: 3}")
-    with assembled("optim.lr=0.1", *words) as assembly:
-        parts = training_parts(assembly)
+    _, parts = parts_of("optim.lr=0.1", *words)
     names = [group["name"] for group in parts.optimizer.param_groups]
     assert names[:2] == ["all, block 0", "all, block 0, no decay"]
-    assert [group["lr"] for group in parts.optimizer.param_groups[::2]] == [
-        pytest.approx(0.1 * 0.5**number) for number in (3, 2, 1, 0)
-    ]
+    rates = [group["lr"] for group in parts.optimizer.param_groups[::2]]
+    assert rates == pytest.approx([0.0125, 0.025, 0.05, 0.1])
     frozen = [name for name, own in parts.model.named_parameters() if not own.requires_grad]
     assert frozen
     assert all(name.startswith("features.0.") for name in frozen)
     assert parts.freeze.is_due(3)
 
 
-def test_a_schedule_that_follows_validation_needs_some():
-    with assembled("schedule=plateau") as assembly, pytest.raises(ConfigError, match="C314"):
-        training_parts(assembly)
+def table(freeze=None, kind=torch.optim.AdamW, **block):
+    """Return the words of the table of a small model's parameters, or None."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    layers = None
+    if freeze is not None:
+        layers = Freeze(model, freeze_layers(model, freeze), freeze, lambda wrapped: wrapped)
+    params = parameter_groups(model, {"lr": 0.1, **block}) if block else [*model.parameters()]
+    text = group_table(model, kind(params, lr=0.1), layers)
+    return text and [line.split() for line in text.splitlines()]
 
 
-def test_a_teacher_is_built_with_the_facts_of_the_data():
-    teacher = "{_target_: paceline_examples.digits_net.DigitsCNN, in_channels: auto, "
-    words = ("objective=distill", f"objective.teacher={teacher}num_classes: auto, width: 4}}")
-    with assembled(*words) as assembly:
-        assert training_parts(assembly).objective.teacher.head.out_features == 10
+def test_a_table_has_a_line_for_each_group_and_each_frozen_layer():
+    assert table() is None
+    groups = {"head": {"match": "1", "lr": 0.5, "weight_decay": 0.25}}
+    assert table(groups=groups) == [
+        ["group", "tensors", "parameters", "lr", "weight", "decay"],
+        ["others", "2", "9", "0.1", "0.01"],
+        ["head", "2", "4", "0.5", "0.25"],
+    ]
+    assert table(freeze={"0.weight": 7, "0.bias": None})[1:] == [
+        ["all", "1", "6", "0.1", "0.01", "step", "7"],
+        ["all", "1", "3", "0.1", "0.01", "never"],
+        ["all", "2", "4", "0.1", "0.01"],
+    ]
+    without_decay = table(kind=torch.optim.Rprop, groups=[{"match": "1"}])
+    assert without_decay[0] == ["group", "tensors", "parameters", "lr"]
+
+
+class ComplexModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+
+def test_an_optimizer_that_cannot_be_fused_runs_kernel_by_kernel_with_a_note(monkeypatch):
+    monkeypatch.setattr(Assembly, "captures", True)
+    built = (ComplexModel(), {}, ModelTrial({"loss": 1.0}, None))
+    monkeypatch.setattr("framework.config.training_parts._model", lambda *_: built)
+    notes = []
+    with assembled("optim=adam") as assembly:
+        parts = training_parts(replace(assembly, say=notes.append))
+    assert not parts.optimizer.defaults["fused"]
+    assert parts.recorder is None
+    what = "no fused optimizer takes complex parameters"
+    assert notes == [f"note: cuda_graph=true: {what}; steps run kernel by kernel"]
+
+
+# --------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["model.in_channels=2"], r"C155\]: model\.in_channels = 2"),
+        (["augment=none"], r"C118\]: .*pixels are still bytes: augment="),
+        (["freeze=[stem]"], r"C312\]: .*the model has features, head"),
+        (["optim.no_decay=[nrom]"], r"C310\]: .*'nrom' matches no parameter"),
+        (["optim.groups=[{match: heads}]"], r"C147\]: optim\.groups\.0\.match = heads"),
+        (["schedule=plateau"], r"C314\]: .*no validation data"),
+        (["objective.class_weights=balance"], r"C316\]: objective\.class_weights = balance"),
+        (["objective=distill"], r"C319\]: objective\.teacher = None"),
+        (
+            ["augment=crop_flip", "augment.dtype=bfloat16"],
+            r"choose precision=amp, or leave out augment\.dtype$",
+        ),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_parts_that_do_not_fit_are_refused_before_the_first_step(words, line):
+    with pytest.raises(ConfigError, match=line):
+        parts_of(*words)
+
+
+def test_an_epoch_without_a_step_is_refused():
+    with pytest.raises(ConfigError, match=r"C134.*leaves nothing of 3 records"):
+        check_num_steps(Order(3, 4, last="drop"), 0)
+    check_num_steps(Order(4, 4), 1)
+
+
+# --------------------------------------------------------------------------- trials of the parts
+
+CONFIG = {"model": {"_target_": "paceline_examples.digits_net.DigitsCNN"}}
+
+
+def records(channels=1, **fields):
+    image = torch.zeros(2, channels, 8, 8)
+    return {"index": torch.arange(2), "image": image, "label": torch.tensor([0, 9]), **fields}
+
+
+def test_a_trial_gives_the_figures_of_a_validation_and_changes_no_model():
+    model = DigitsCNN(1, 10, 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    trial = check_fit(model, Classify("image", "label", 0.0), records(), CONFIG)
+    assert list(trial.means) == ["loss", "accuracy"]
+    assert trial.predictions[0].shape == (2, 10)
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("model", "objective"),
+    [
+        (DigitsCNN(3, 10, 2), Classify("image", "label", 0.0)),
+        (DigitsCNN(1, 3, 2), Classify("image", "label", 0.0)),
+        (DigitsCNN(1, 10, 2), Classify("picture", "label", 0.0)),
+        (DigitsCNN(1, 10, 2), Classify("label", "image", 0.0)),
+    ],
+    ids=["channels", "classes", "no such field", "the wrong way round"],
+)
+def test_a_model_that_does_not_fit_the_data_is_refused_with_the_shapes(model, objective):
+    words = r"^error\[C118\]: model = paceline_examples.*: does not fit the data's"
+    with pytest.raises(ConfigError, match=words) as caught:
+        check_fit(model, objective, records(), CONFIG)
+    assert "image (1, 8, 8), label ()" in str(caught.value)
+    assert "set the model's keys" in str(caught.value)
+
+
+def test_numbers_as_the_target_of_classes_are_answered_with_regression():
+    numbers = records(label=torch.tensor([0.5, 1.5]))
+    with pytest.raises(ConfigError, match=r"C118.*; for a target of numbers choose objective=reg"):
+        check_fit(DigitsCNN(1, 10, 2), Classify("image", "label", 0.0), numbers, CONFIG)
+
+
+def test_a_loss_that_compares_records_with_each_other_is_refused():
+    class Broadcast:
+        def __call__(self, model, batch):
+            loss = nn.functional.mse_loss(model(batch["image"]), batch["label"].float())
+            return Outcome(loss, {}, len(batch["label"]))
+
+    with pytest.raises(UserCodeError, match=r"Broadcast.*UserWarning: Using a target size"):
+        check_fit(DigitsCNN(1, 1, 2), Broadcast(), records(), CONFIG)
+    loss = OwnLoss("image", "other", {"mse": nn.MSELoss()})
+    with pytest.raises(ConfigError, match=r"C118.*UserWarning: Using a target size"):
+        check_fit(DigitsCNN(1, 10, 2), loss, records(other=torch.zeros(2, 1)), CONFIG)
+
+
+class Flipper:
+    """An augmentation that draws, and needs an image of one channel."""
+
+    num_draws = 1
+
+    def __call__(self, batch, draws):
+        assert draws is not None
+        return {**batch, "image": batch["image"].expand(-1, 3, -1, -1)}
+
+
+class Torchs:
+    """An augmentation whose error comes from torch itself."""
+
+    num_draws = 1
+    __call__ = staticmethod(torch.Tensor.expand)
+
+
+def test_an_augmentation_is_tried_as_in_training():
+    config = {"augment": {"_target_": "mine.Flipper"}, "seed": 0}
+    try_augment(config, Flipper(), records(), ())
+    with pytest.raises(ConfigError, match=r"C118.*augment = mine.Flipper.*image \(2, 8, 8\)"):
+        try_augment(config, Torchs(), records(channels=2), ())
+
+
+# ----------------------------------------------------------------------------- changes of batches
 
 
 def losses(dtype):
@@ -146,15 +262,6 @@ def test_pixels_in_sixteen_bits_learn_the_same_in_mixed_precision():
     assert losses("bfloat16") == losses("float32")
 
 
-def test_pixels_in_sixteen_bits_need_mixed_precision():
-    words = ("augment=crop_flip", "augment.dtype=bfloat16")
-    with (
-        assembled(*words) as assembly,
-        pytest.raises(ConfigError, match=r"choose precision=amp, or leave out augment.dtype$"),
-    ):
-        training_parts(assembly)
-
-
 def test_random_changes_depend_on_the_keys_of_a_batch_which_augments_do_not_see():
     with assembled("augment=random_erasing", "augment.probability=1.0") as assembly:
         augment = assembly.augmenter(training=True)
@@ -164,3 +271,17 @@ def test_random_changes_depend_on_the_keys_of_a_batch_which_augments_do_not_see(
         again = augment({**batch, DRAW_KEYS: batch["index"] + 4}, 1)
     assert again.keys() == once.keys()
     assert not torch.equal(again["image"], once["image"])
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def test_a_sink_that_cannot_be_closed_does_not_end_the_run(tmp_path, monkeypatch):
+    def fail(sink):
+        sink._file.close()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(JsonlSink, "close", fail)
+    with assembled("sink=[jsonl]") as assembly, ExitStack() as stack:
+        trainer = Trainer(training_parts(assembly))
+        assert len(open_sinks(stack, assembly, trainer, tmp_path)) == 1

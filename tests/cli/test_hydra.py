@@ -1,0 +1,230 @@
+"""Commands as applications of Hydra, and what the guard keeps Hydra from calling or following."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from framework.cli.guard import GuardedLoader
+from framework.cli.hydra_app import resolved, run_app
+from framework.cli.hydra_session import hydra_session, slug, stamp
+from framework.errors import ConfigError
+from tests.cli.command import is_one_error_line, paceline, refusal_of
+
+
+def recipe(text, folder="."):
+    Path(folder, "recipes").mkdir(parents=True, exist_ok=True)
+    Path(folder, "recipes/mine.yaml").write_text(
+        f"# @package _global_\ndefaults: [digits]\n{text}\n"
+    )
+
+
+# --------------------------------------------------------------------------------------- sessions
+
+
+def test_hydra_composes_through_the_guard_inside_the_block():
+    with hydra_session("train") as hydra:
+        assert isinstance(GlobalHydra.instance().config_loader(), GuardedLoader)
+        assert hydra is GlobalHydra.instance().hydra
+        assert compose("train", ["epochs=3"]).epochs == 3
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_every_folder_is_read_with_checks():
+    with hydra_session("train", "mine") as hydra:
+        sources = {source.provider: source.scheme() for source in hydra.config_loader.get_sources()}
+    assert {sources[name] for name in ("main", "paceline", "command-line")} == {"paceline"}
+    assert "file" not in sources.values()
+
+
+def test_a_command_has_one_stamp():
+    with hydra_session("train"):
+        now = stamp()
+    assert now == stamp()
+    assert now.endswith(f"-{os.getpid()}")
+    assert OmegaConf.create({"a": "${stamp:}"}).a == now
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("..", "../x", "/etc/x", "a/..", "~/x", "C:\\x", "a\0b", "x\n", "\x1b[2Jx"),
+        pytest.param("x" * 5000, id="long"),
+    ],
+    ids=ascii,
+)
+def test_the_directory_of_a_job_stays_in_its_sweep(name):
+    folder = f"0-{slug(f'source={name}')}"
+    assert os.path.basename(os.path.normpath(folder)) == folder
+    os.mkdir(folder)
+
+
+# ----------------------------------------------------------------------------------- applications
+
+
+@pytest.mark.parametrize(
+    ("config", "number", "words"),
+    [
+        ({"a": "???", "b": {"c": "???"}}, 103, "a, b.c: must be given; add a=... b.c=..."),
+        ({"a": "${nothing}"}, 104, "a: Interpolation key 'nothing' not found"),
+    ],
+    ids=["missing", "dangling"],
+)
+def test_a_value_that_is_missing_or_leads_nowhere_is_refused(config, number, words):
+    with pytest.raises(ConfigError) as caught:
+        resolved(OmegaConf.create(config))
+    assert f"C{number}" in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--multirn"], "did you mean '--multirun'"),
+        (["--experimental-rerun=x.pickle"], "no such option"),  # it unpickles any file
+        (["--resolve"], "add --cfg job"),
+        (["--cfg", "jobs"], "invalid choice"),
+    ],
+)
+def test_an_unknown_option_is_refused(words, text):
+    with pytest.raises(ConfigError, match=f"C124.*{text}"):
+        run_app("train", words, lambda config: 0)
+
+
+def test_a_sweep_returns_the_first_bad_exit_code_of_its_jobs():
+    codes = iter([0, 7, 3])
+    words = ["-m", "seed=1,2,3", "hydra.sweep.dir=sweep"]
+    assert run_app("train", words, lambda config: next(codes)) == 7
+    assert next(codes, None) is None
+
+
+@pytest.mark.parametrize("words", [["recipes=sweep_loader"], ["hydra.mode=MULTIRUN", "seed=1,2"]])
+def test_a_sweep_is_refused_in_one_of_several_ranks(monkeypatch, words):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ConfigError, match="C122"):
+        run_app("train", words, lambda config: pytest.fail("a job has begun"))
+    assert not Path("outputs").exists()
+
+
+def test_choices_are_completed():
+    line = "paceline bench loader="
+    done = paceline("-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
+    assert {"loader=plain", "loader=prefetch", "loader=stream"} <= set(done.out.split())
+
+
+# ---------------------------------------------------------------------------------- what files may
+
+
+@pytest.mark.parametrize(
+    ("path", "below"),
+    [
+        ("mine/${now:%Y-%m-%d}/x", True),
+        ("outputs/${stamp:}", True),
+        ("/tmp/x", False),
+        ("a/../../b", False),
+        ("${oc.env:HOME}/x", False),
+        ("${dataset}", False),
+        ("x${now:../..}", False),
+    ],
+)
+def test_a_file_may_send_a_run_below_this_directory_only(path, below):
+    recipe(f"hydra: {{run: {{dir: '{path}'}}}}")
+    with hydra_session("train", ".") as hydra:
+        if below:
+            hydra.compose_config("train", ["recipes=mine"], RunMode.RUN)
+            return
+        with pytest.raises(ConfigError, match=r"C125\]: hydra\.run\.dir: "):
+            hydra.compose_config("train", ["recipes=mine"], RunMode.RUN)
+
+
+def test_the_process_of_a_launcher_composes_through_the_guard_too():
+    with hydra_session("train") as hydra:
+        master = hydra.compose_config("train", ["seed=3"], RunMode.MULTIRUN)
+        sent = pickle.loads(pickle.dumps(hydra.config_loader))
+        job = sent.load_sweep_config(master, ["optim=adam"])
+        assert isinstance(sent, GuardedLoader)
+        assert job.optim.lr == 1e-3  # the recipe's own is dropped
+        with pytest.raises(ConfigError, match="C125"):
+            sent.load_sweep_config(master, ["+hydra.callbacks.a=b"])
+
+
+def test_a_file_that_makes_a_sweep_is_limited_too():
+    recipe("hydra: {sweeper: {params: {seed: 'range(0,20000)'}}}")
+    words = ["recipes=mine", "hydra.mode=MULTIRUN"]
+    with hydra_session("train", ".") as hydra:
+        with pytest.raises(ConfigError, match="C129"):
+            hydra.compose_config("train", words, RunMode.MULTIRUN)
+        typed = [*words, "seed=1,2"]  # replaces the file's
+        hydra.compose_config("train", typed, RunMode.MULTIRUN)
+
+
+@pytest.mark.parametrize("place", ["pkg://evil", "file://{here}/mine", "{here}/mine"])
+def test_a_typed_search_path_is_read_with_checks(place):
+    Path("evil").mkdir()
+    Path("evil/__init__.py").write_text("open('ran', 'w').close()\n")
+    Path("mine/model").mkdir(parents=True)
+    Path("mine/model/own.yaml").write_text("width: !!python/name:os.system\n")
+    word = f"hydra.searchpath=['{place.format(here=Path.cwd())}']"
+    with hydra_session("train") as hydra, pytest.raises(ConfigError, match=r"C125|C115"):
+        hydra.compose_config("train", [word, "model=own"], RunMode.RUN)
+    assert not Path("ran").exists()
+
+
+EVIL = (
+    "open('ran', 'w').close()\n"
+    "from paceline_examples.digits_net import DigitsCNN\nclass Net(DigitsCNN): pass\n"
+    "def records(item):\n    yield {'x': 1.0}\n"
+)
+WAYS = {
+    "value": "allow_targets: [evil]",
+    "environment": "hydra: {job: {env_set: {PACELINE_ALLOW_TARGETS: evil}}}",
+    "callback": "hydra: {callbacks: {x: {_target_: builtins.open, file: ran, mode: w}}}",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_recipe_cannot_allow_itself_anything(way):
+    Path("evil.py").write_text(EVIL)
+    recipe(f"model: {{_target_: evil.Net}}\n{WAYS[way]}")
+    line = refusal_of("recipes=mine", config_dir=".")
+    assert line.startswith("error[C105]" if way == "value" else "error[C125]")
+    assert not Path("ran").exists()
+
+
+def test_a_sweep_of_a_recipe_cannot_allow_itself_anything():
+    Path("evil.py").write_text(EVIL)
+    sweeper = 'hydra: {mode: MULTIRUN, sweeper: {params: {allow_targets: "[evil]"}}}'
+    recipe(f"model: {{_target_: evil.Net}}\n{sweeper}")
+    assert is_one_error_line(paceline("train", "--config-dir", ".", "recipes=mine"), "C105")
+    assert not Path("ran").exists()
+
+
+def test_an_input_cannot_allow_itself_anything():
+    Path("evil.py").write_text(EVIL)
+    Path("sent/input").mkdir(parents=True)
+    keys = "function: evil.records, path: null, items: 2, classes: null"
+    text = f"input: {{_target_: framework.input.function.FunctionInput, {keys}}}\n{WAYS['value']}"
+    Path("sent/input/sent.yaml").write_text(f"# @package _global_\n{text}\n")
+    done = paceline("pack", "--config-dir", "sent", "input=sent", "output.path=x.h5")
+    assert done.code == 2, done
+    assert not Path("ran").exists()
+
+
+def test_the_directory_of_a_run_cannot_allow_itself_anything():
+    Path("evil.py").write_text(EVIL)
+    recipe("model: {_target_: evil.Net}")
+    words = ["--config-dir", ".", "recipes=mine", "debug=tiny", "hydra.run.dir=run"]
+    assert paceline("train", *words, "allow_targets=[evil]").code == 0
+    Path("ran").unlink()
+    facts = json.loads(Path("run/run.json").read_text())
+    facts["overrides"].append("allow_targets=[evil]")
+    Path("run/run.json").write_text(json.dumps(facts))
+    assert is_one_error_line(paceline("train", "resume=run", "max_steps=4"), "C105")
+    assert not Path("ran").exists()
+    assert paceline("train", "resume=run", "max_steps=4", "allow_targets=[evil]").code == 0

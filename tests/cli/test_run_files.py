@@ -1,0 +1,275 @@
+"""The directory of a run: who may have it, what its files hold, and how a run ended."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import framework.cli.rundir
+from framework.cli.environment import as_written, without_values
+from framework.cli.outcome import RunOutcome, conclude, outcome_of
+from framework.cli.rundir import claim, discard_if_empty, in_use
+from framework.config.schema import AFTER_STEP
+from framework.errors import ConfigError, ResourceError
+from framework.system.algorithms import choose_algorithms
+from tests.cli.command import paceline
+
+CONFIG = {"epochs": 1, "resume": {"run": None}}
+
+
+def take(resumed=None, in_sweep=False):
+    """Claim the directory ``run``."""
+    Path("run").mkdir(exist_ok=True)
+    plain = {**CONFIG, "resume": {"run": resumed}}
+    claim(Path("run"), OmegaConf.create(CONFIG), plain, ["epochs=1"], None, in_sweep)
+
+
+def failed(**ending):
+    """Claim the directory, and write ``ending`` as the end of its run."""
+    take()
+    ending = {"code": 3, "reason": "error", "step": None, "checkpoint": None} | ending
+    Path("run/exit.json").write_text(json.dumps(ending))
+
+
+# ---------------------------------------------------------------------------------- the directory
+
+
+def test_a_claimed_directory_holds_what_the_run_was_started_with():
+    take()
+    assert json.loads(Path("run/resolved.json").read_text()) == CONFIG
+    assert json.loads(Path("run/run.json").read_text())["overrides"] == ["epochs=1"]
+    assert Path("run/config.yaml").is_file()
+
+
+def test_a_directory_holds_one_run():
+    take()
+    with pytest.raises(ConfigError, match=r"C121.*resume=auto"):
+        take()
+    with pytest.raises(ConfigError, match=r"C121.*hydra\.sweep\.dir") as caught:
+        take(in_sweep=True)
+    assert "resume=auto" not in str(caught.value)
+
+
+def test_a_directory_of_a_run_that_failed_before_its_first_step_is_free_again():
+    failed()
+    Path("run/debug.log").touch()
+    with in_use(Path("run")):
+        take()
+        assert Path("run/run.lock").exists()
+    names = sorted(path.name for path in Path("run").iterdir())
+    assert names == ["config.yaml", "resolved.json", "run.json"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "name"),
+    [
+        ({"code": 0}, None),
+        ({"step": 3}, None),
+        ({"checkpoint": "step-3.pt"}, None),
+        ({}, "metrics.jsonl"),
+        ({}, "notes.txt"),
+    ],
+    ids=["finished", "stepped", "saved", "results", "file of the user"],
+)
+def test_a_directory_of_a_run_that_left_something_is_not_free(ending, name):
+    failed(**ending)
+    if name:
+        Path("run", name).touch()
+    with pytest.raises(ConfigError, match="C121"):
+        take()
+    assert name is None or Path("run", name).exists()
+
+
+def test_a_resumed_run_keeps_the_files_of_its_start():
+    take()
+    before = Path("run/run.json").read_text()
+    take(resumed="run")
+    assert Path("run/run.json").read_text() == before
+    assert Path("run/config.1.yaml").is_file()
+    assert Path("run/resolved.1.json").is_file()
+
+
+def test_only_one_process_trains_in_a_directory(monkeypatch):
+    monkeypatch.setattr(framework.cli.rundir, "PATIENCE_S", 0.0)
+    Path("run").mkdir()
+    with in_use(Path("run")), pytest.raises(ResourceError, match="R108"), in_use(Path("run")):
+        pass
+
+
+def test_only_empty_directories_below_outputs_are_removed():
+    for path in ("outputs/day/run", "mine/run", "outputs/full/run"):
+        Path(path).mkdir(parents=True)
+    Path("outputs/full/run/kept").touch()
+    for path in ("outputs/day/run", "mine/run", "outputs/full/run"):
+        discard_if_empty(Path(path))
+    assert not Path("outputs/day").exists()
+    assert Path("mine").is_dir()
+    assert Path("outputs/full/run/kept").is_file()
+
+
+# ---------------------------------------------------------------------------------- the environment
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("${oc.env:NAME}", "${oc.env:NAME}"),
+        ("${a}", "${oc.env:NAME}"),
+        ("x-${oc.env:NAME}-y", "x-${oc.env:NAME}-y"),
+        ("${oc.env:NAME,3}", "${oc.env:NAME}"),
+        ("${oc.env:OTHER,3}", "3"),
+        ("${oc.env:OTHER,null}", None),
+        ("${oc.decode:${oc.env:NAME}}", "${oc.decode:${oc.env:NAME}}"),
+        ("${oc.decode:'[1]'}", [1]),
+        ("${places.${oc.env:NAME}}", "${places.${oc.env:NAME}}"),
+        ("${places}", {"here": 1}),
+    ],
+)
+def test_a_reference_is_filled_in_unless_it_leads_to_the_environment(text, written, monkeypatch):
+    monkeypatch.setenv("NAME", "here")
+    config = OmegaConf.create({"x": text, "places": {"here": 1}, "a": "${oc.env:NAME}"})
+    before = OmegaConf.to_container(config, resolve=True)
+    assert as_written(config)["x"] == written
+    assert OmegaConf.to_container(config, resolve=True) == before  # the environment is read again
+
+
+def test_words_about_a_run_name_the_variable_instead_of_its_value(monkeypatch):
+    monkeypatch.setenv("NAME", "it's\nlong")
+    monkeypatch.setenv("SHORT", "no")
+    names = {"x": "${oc.env:NAME}", "y": "${oc.env:SHORT}", "z": "${oc.env:GONE}"}
+    Path("resolved.json").write_text(json.dumps(names))
+    assert without_values("say it's long, no?", Path()) == "say ${oc.env:NAME}, no?"
+    assert without_values(f"say {os.environ['NAME']}", Path()) == "say ${oc.env:NAME}"
+
+
+SECRET = "hunter2-s3cr3t"
+RECIPE = """# @package _global_
+defaults: [digits]
+source: ${oc.env:PACELINE_SECRET}
+model: {width: "${oc.decode:${oc.env:PACELINE_WIDTH}}"}
+"""
+
+
+@pytest.fixture
+def secret(monkeypatch):
+    """Write recipes that use the environment, and return words to train with them."""
+    monkeypatch.setenv("PACELINE_SECRET", SECRET)
+    monkeypatch.setenv("PACELINE_WIDTH", "8")
+    Path("mine/recipes").mkdir(parents=True)
+    Path("mine/recipes/secret.yaml").write_text(RECIPE)
+    Path("mine/recipes/failing.yaml").write_text(RECIPE + "device: ${source}\n")
+    return ["train", "--config-dir", "mine", "debug=tiny"]
+
+
+def leaks(folder):
+    """Return the paths of the files that hold the secret."""
+    paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+    assert paths
+    return [str(path) for path in paths if SECRET.encode() in path.read_bytes()]
+
+
+def test_a_run_is_resumed_and_reported_without_writing_the_environment(secret):
+    assert paceline(*secret, "recipes=secret", "hydra.run.dir=run").code == 0
+    resolved = json.loads(Path("run/resolved.json").read_text())
+    assert resolved["source"] == "${oc.env:PACELINE_SECRET}"
+    assert resolved["model"]["width"] == "${oc.decode:${oc.env:PACELINE_WIDTH}}"
+    assert paceline("train", "resume=run", "max_steps=4").code == 0
+    assert paceline("report", "run").code == 0
+    assert json.loads(Path("run/summary.json").read_text())["steps"] == 4
+    assert leaks("run") == []
+
+
+def test_a_run_that_fails_over_the_environment_does_not_show_it(secret):
+    words = (*secret, "recipes=failing", "prepare=null", "hydra.run.dir=run")
+    done = paceline(*words)
+    assert done.code in (2, 3)
+    assert leaks("run") == []
+    assert SECRET not in done.last_line
+
+
+def test_a_sweep_does_not_write_the_environment(secret):
+    done = paceline(*secret, "-m", "recipes=secret", "seed=1,2", "hydra.sweep.dir=sweep")
+    assert done.code == 0
+    assert leaks("sweep") == []
+
+
+# ----------------------------------------------------------------------------------------- the end
+
+
+def outcome(action):
+    return outcome_of(action, Path(), show_traceback=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError(), 5, "error[R104]: memory: used up"),
+        (OSError(errno.ENOSPC, "full", "x"), 5, "error[R101]: x: cannot write: No space left"),
+        (OSError(errno.EMFILE, "many"), 5, "error[R109]: ulimit -n: too many open files"),
+        (RuntimeError("can't start new thread"), 5, "error[R110]: threads"),
+        (RuntimeError("Connection closed by peer"), 7, "error[P103]: a rank"),
+        (KeyboardInterrupt(), 130, "stopped at once; nothing was saved yet"),
+    ],
+    ids=["memory", "disk", "files", "threads", "peer", "interrupted"],
+)
+def test_an_error_of_the_system_is_one_line(error, code, words):
+    def action():
+        raise error
+
+    ended = outcome(action)
+    assert ended.code == code
+    assert words in ended.reason
+
+
+def test_a_lost_worker_is_known_under_another_error_too():
+    def action():
+        try:
+            raise RuntimeError("DataLoader worker (pid 3) is killed by signal: Killed.")
+        except RuntimeError:
+            raise KeyError("sum")  # noqa: B904  # as a library may that was interrupted by it
+
+    ended = outcome(action)
+    assert ended.code == 5
+    assert ended.reason.startswith("error[R102]: workers: a worker process was lost")
+
+
+def test_an_operator_without_a_repeatable_algorithm_is_named(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+
+    def action():
+        choose_algorithms(torch.device("cpu"), deterministic=True)
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+
+    ended = outcome(action)
+    choose_algorithms(torch.device("cpu"), deterministic=False)
+    assert ended.code == 2
+    words = "error[C361]: deterministic = true: put_ has no algorithm that repeats its results; use"
+    assert ended.reason.startswith(words)
+
+
+def test_an_error_that_is_its_own_context_is_still_reported():
+    def action():
+        first, second = ValueError("first"), ValueError("second")
+        first.__context__, second.__context__ = second, first
+        raise first
+
+    assert "ValueError: first" in outcome(action).reason
+
+
+def test_an_error_has_the_step_after_which_it_came():
+    def action():
+        error = MemoryError()
+        error.add_note(f"{AFTER_STEP}12")
+        raise error
+
+    assert outcome(action).step == 12
+
+
+def test_the_end_of_a_run_is_written_and_printed(capsys):
+    assert conclude(RunOutcome(5, "error[R104]: memory"), Path(), short=False) == 5
+    assert json.loads(Path("exit.json").read_text())["code"] == 5
+    assert capsys.readouterr().err == "error[R104]: memory\n"

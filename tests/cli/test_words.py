@@ -1,0 +1,207 @@
+"""The words of a command line: which are read how, and what they may allow or sweep."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from framework.cli.allowed import VARIABLE, Grant, allowed_targets, granted
+from framework.cli.arguments import (
+    block_words,
+    check_words,
+    literal,
+    option,
+    plain_words_alone,
+    quoted,
+)
+from framework.cli.guard import MOST_JOBS, check_jobs
+from framework.cli.sweep import axes_of
+from framework.errors import ConfigError
+
+
+def parsed(word):
+    return OverridesParser.create().parse_override(word).value()
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(["--name", "x"], "x"), (["--name=x=y"], "x=y"), (["-n", "x"], "x"), (["--name"], None)],
+    ids=["separate", "joined", "short", "without"],
+)
+def test_an_option_has_the_value_behind_it(words, value):
+    assert option(words, "--name", "-n") == value
+
+
+def test_a_plain_word_is_refused_beside_the_key_that_it_stands_for():
+    assert plain_words_alone(["a.h5", "workers=3"], "stores") == ["a.h5"]
+    assert plain_words_alone(["stores=[a.h5]"], "stores") == []
+    with pytest.raises(ConfigError, match=r"C100.*a\.h5: stands beside stores="):
+        plain_words_alone(["a.h5", "stores=[b.h5]"], "stores")
+
+
+@pytest.mark.parametrize("value", ["", 'a"b', "a\\b", 'a\\"b', "a\\", "{[(,$", "Größe (1)"])
+def test_a_quoted_value_is_read_literally(value):
+    assert str(parsed(f"key={quoted(value)}")) == value
+
+
+@pytest.mark.parametrize("name", ["Größe (1)", "a&b", "it's", "x~#!", "par(1", 'a"b c(', "a\\ü"])
+def test_a_folder_may_have_any_name(name):
+    assert parsed(literal(f"input.path={name}/x.npz")) == f"{name}/x.npz"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("epochs=3", "-m", "--config-dir=ä", "a=[ü", "a={ü", "a='ü'", "optim.lr=choice(1,2)"),
+        *("optim.lr=choice(1,", "a=b=c", "a=$x", "resume=ä"),
+    ],
+)
+def test_lists_references_and_what_hydra_reads_are_left_as_they_are(word):
+    assert literal(word) == word
+
+
+@pytest.mark.parametrize(
+    ("word", "whole"),
+    [
+        ("init=x.pt", "init.weights=x.pt"),
+        ("init=x.pt,y.pt", "init.weights=x.pt,y.pt"),
+        ("init=a,b", 'init.weights="a,b"'),  # a file
+        ("init={weights: x.pt}", "init={weights: x.pt}"),
+        ("metrics.x={_target_: A}", "++metrics.x={_target_: A}"),
+        ("watchers={_target_: A}", "++watchers={_target_: A}"),
+        ("metrics=[a,b]", "metrics=[a,b]"),
+        ("select=label in [3, 5]", 'select="label in [3, 5]"'),
+        ("data.val_transform=resize", "transform@data.val_transform=resize"),
+        ("data.val_transform=null", "~transform@data.val_transform"),
+    ],
+)
+def test_a_short_word_stands_for_what_hydra_takes(word, whole):
+    Path("a,b").touch()
+    assert literal(word) == whole
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"_target_": "mine.Clips", "count": 3, "share": 0.5, "part": None, "on": True},
+        {"root": "/a b/c, d", "names": ["true", "1", "x"], "inner": {"text": 'say "so"'}},
+        ["wave", "label"],
+        {},
+    ],
+    ids=["scalars", "texts", "list", "empty"],
+)
+def test_a_block_is_read_as_it_was_written(value):
+    assert parsed(f"key={block_words(value)}") == value
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        pytest.param("source=" + "x" * 100_000, id="long"),
+        pytest.param("source=[" + "1," * 20_000 + "1]", id="many values"),
+        pytest.param("source=" + "[" * 500 + "]" * 500, id="deep"),
+        pytest.param("+" + "a." * 5000 + "a=1", id="many dots"),
+    ],
+)
+def test_a_word_that_would_hang_hydra_is_refused(word):
+    with pytest.raises(ConfigError, match="C128"):
+        check_words([word])
+
+
+def test_thousands_of_overrides_are_refused_but_not_of_files():
+    with pytest.raises(ConfigError, match=r"C128.*5000 words"):
+        check_words([f"+a{number}=1" for number in range(5000)])
+    check_words([f"x{number}.h5" for number in range(5000)])
+    Path("a=[[").touch()
+    check_words(["a=[["])
+
+
+# ------------------------------------------------------------------------ packages of the user's
+
+
+@pytest.fixture
+def own_path(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def test_packages_are_allowed_by_a_typed_word_or_the_variable(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "theirs")
+    assert granted(["epochs=1", "+allow_targets=[mine]"]) == Grant(True, "theirs")
+    monkeypatch.delenv(VARIABLE)
+    assert granted(["epochs=1"]) == Grant(False, "")
+
+
+def test_allowed_packages_are_found_in_this_directory(own_path):
+    assert allowed_targets({}, Grant(False, "")) == ()
+    assert os.getcwd() not in sys.path
+    allowed = allowed_targets({"allow_targets": ["mine"]}, Grant(True, "theirs"))
+    assert {"mine.", "theirs."} <= set(allowed)
+    assert os.getcwd() in sys.path
+
+
+@pytest.mark.parametrize(
+    ("given", "typed", "number"),
+    [
+        pytest.param(["mine"], False, "C105", id="by a file"),
+        pytest.param("mine", True, "C101", id="no list"),
+    ],
+)
+def test_packages_are_not_allowed(given, typed, number):
+    with pytest.raises(ConfigError, match=number):
+        allowed_targets({"allow_targets": given}, Grant(typed, ""))
+
+
+# ---------------------------------------------------------------------------------------- sweeps
+
+
+def test_sweeps_are_hydras_own():
+    words = ["loader=plain,stream", "workers.num=range(0,3)", "+x=choice(a,b)", "data=glob(hd*)"]
+    axes, fixed = axes_of([*words, "epochs=3", "optim.lr='a,b'"])
+    assert axes == {
+        "loader": ["plain", "stream"],
+        "workers.num": ["0", "1", "2"],
+        "+x": ["a", "b"],
+        "data": ["hdf5"],
+    }
+    assert fixed == ["epochs=3", "optim.lr='a,b'"]
+
+
+def test_a_recipe_sweeps_unless_the_command_line_replaces_a_key():
+    axes, fixed = axes_of(["recipes=sweep_combinations", "data=hdf5", "loader=plain,stream"])
+    assert axes == {
+        "parallel": ["none", "dp", "ddp"],
+        "precision": ["fp32", "amp"],
+        "loader": ["plain", "stream"],
+    }
+    assert fixed == ["recipes=sweep_combinations", "data=hdf5"]
+
+
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [("optim.lr=interval(0,1)", "C186"), ("hydra.job.chdir=true,false", "C186"), ("a=[1", "C100")],
+)
+def test_a_sweep_without_a_list_of_values_is_refused(word, number):
+    with pytest.raises(ConfigError, match=number):
+        axes_of([word])
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"),
+    [
+        (["a=1"], True),
+        (["a=range(0,100)", "b=range(0,100)"], True),
+        (["a=range(0,101)", "b=range(0,100)"], False),
+        (["a=choice(1,2)", f"b=range(0,{MOST_JOBS})"], False),
+        (["a=range(0,1,1e-9)"], False),
+        (["a=range(0,1,0)"], False),
+    ],
+)
+def test_a_sweep_has_at_most_ten_thousand_jobs(words, fits):
+    overrides = OverridesParser.create().parse_overrides(words)
+    if fits:
+        check_jobs(overrides)
+        return
+    with pytest.raises(ConfigError, match="C129"):
+        check_jobs(overrides)
