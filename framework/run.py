@@ -283,8 +283,11 @@ def _versions() -> dict[str, str]:
 def _git_revision() -> str | None:
     """Return the git commit of the working directory, with ``+`` if tracked files have changed.
 
-    Return None outside a repository.
+    Return None outside a repository, in which git is not started.
     """
+    here = Path.cwd()
+    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
+        return None
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603

@@ -75,7 +75,7 @@ def test_one_gray_image_at_the_front_does_not_take_the_colors_of_all(make, image
     assert make(images).manifest.fields["image"].shape == (channels, None, None)
 
 
-IN_COLOR = 4  # of forty images, not in the sample
+IN_COLOR, AS_COLOR = 4, 9  # of forty images, not in the sample
 IN_GRAY_RGB = np.repeat(pixels(5, channels=1), 3, axis=2)
 
 
@@ -83,10 +83,10 @@ IN_GRAY_RGB = np.repeat(pixels(5, channels=1), 3, axis=2)
 def test_among_gray_images_one_in_color_is_refused_and_gray_in_three_channels_is_read(kind):
     images = [GRAY] * 40
     images[IN_COLOR] = jpeg(1)
-    images[IN_COLOR + 1] = encode_png(IN_GRAY_RGB.transpose(2, 0, 1))
+    images[AS_COLOR] = encode_png(IN_GRAY_RGB.transpose(2, 0, 1))
     store = MAKE[kind](images)
     read = BatchReader(store, make_context())
-    image = read(Request(0, torch.tensor([0, IN_COLOR + 1]), False))["image"]
+    image = read(Request(0, torch.tensor([0, AS_COLOR]), False))["image"]
     assert image.shape[1] == 1
     assert np.array_equal(image[1, 0], IN_GRAY_RGB[:, :, 0])
     with pytest.raises(DataError, match=re.escape(f"D122]: {store.name(IN_COLOR)}: an image in")):
