@@ -16,7 +16,7 @@ import torch
 
 from framework.config.agreement import check_agreement, gathered
 from framework.config.assemble import Assembly, assemble
-from framework.config.choice_notes import choice_notes
+from framework.config.choice_notes import choice_notes, first_line
 from framework.config.group_table import group_table
 from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
@@ -107,6 +107,7 @@ def _fit(
         _check_trace(trainer.total_steps - start_step)
     _start_files(run_dir, assembly, notes, start_step)
     stepper = trainer.stepper
+    assembly.say(first_line(assembly, stepper.model))
     table = group_table(stepper.model, stepper.optimizer, trainer.parts.freeze)
     if table is not None:
         assembly.say(table)

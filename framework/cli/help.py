@@ -4,6 +4,7 @@ It lists every group, which is a folder of YAML files, and every choice, which i
 with the first comment of the file. Then come the keys of the command.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def help_text(command: str, config_dir: Path | None, arguments: Sequence[str] = 
     command_file = CONF / f"{command}.yaml"
     parts = [HEADER.format(command=command)]
     keys_of_choices: list[str] = []
-    for group in groups_of(command_file):
+    for group, defaults in groups_of(command_file).items():
         files: dict[str, Path] = {}
         for folder in (ROOT, CONF, config_dir):
             if folder is not None:
@@ -36,7 +37,10 @@ def help_text(command: str, config_dir: Path | None, arguments: Sequence[str] = 
         if not files:
             continue
         width = max(map(len, files))
-        lines = [f"  {name:{width}}  {_first_comment(path)}" for name, path in files.items()]
+        lines = [
+            f"  {name:{width}}  {_first_comment(path)}{' (default)' * (name in defaults)}"
+            for name, path in files.items()
+        ]
         parts.append("\n".join([group, *lines, ""]))
         named = _named_choices(group, arguments)
         keys_of_choices += [_choice_keys(group, name, files) for name in named]
@@ -83,11 +87,12 @@ def _first_comment(path: Path) -> str:
     return next((text for text in comments if not text.startswith("@package")), "")
 
 
-def groups_of(command_file: Path) -> list[str]:
-    """Return the groups in the order of the defaults list."""
+def groups_of(command_file: Path) -> dict[str, list[str]]:
+    """Return the groups in the order of the defaults list, each with its default choices."""
     lines = command_file.read_text(encoding="utf-8").splitlines()
-    entries = [line for line in lines if line.startswith("  - ") and ":" in line]
-    return [line[4:].split(":")[0].strip() for line in entries if "override" not in line]
+    entries = [line[4:] for line in lines if line.startswith("  - ") and ":" in line]
+    pairs = [entry.split(":") for entry in entries if "override" not in entry]
+    return {group.strip(): re.findall(r"\w+", choices) for group, choices in pairs}
 
 
 def _command_keys(command_file: Path) -> str:

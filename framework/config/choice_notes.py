@@ -2,11 +2,14 @@
 
 import json
 
+from torch import nn
+
 from framework.augment.pixels import pixel_kernel
 from framework.config.assemble import Assembly, fuses
 from framework.config.declared_inputs import contradictions
 from framework.config.targets import Config
 from framework.contracts.records import notes_of
+from framework.data.source import WorkerSource
 from framework.order.draws import draw_kernel
 from framework.system import native
 
@@ -15,6 +18,38 @@ NOT_COMPILED = (
     "on the CPU at a quarter; install a C compiler, then Paceline again"
 )
 MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand classes
+
+
+def first_line(assembly: Assembly, model: nn.Module) -> str:
+    """Return what a run begins with: the choices that decide what is learned, and how fast."""
+    config, source = assembly.config, assembly.train_source
+    name = {
+        key: _name(config[key]) for key in ("model", "optim", "schedule", "precision", "loader")
+    }
+    count = sum(parameter.numel() for parameter in model.parameters())
+    ranks = workers = ""
+    if assembly.parallel.world_size > 1:
+        ranks = f" over {assembly.parallel.world_size} ranks"
+    if isinstance(source, WorkerSource):
+        workers = f" with {source.workers.num} workers"
+    rate = assembly.effective.get("lr", config["optim"].get("lr"))
+    with_rate = "" if rate is None else f" with lr {rate:g}"
+    words = {
+        "model": f"{name['model']} with {count:,} parameters",
+        "optim": f"{name['optim']}{with_rate}",
+        "schedule": name["schedule"],
+        "precision": name["precision"],
+        "batch_size": f"{source.order.batch_size}{ranks}",
+        "loader": f"{name['loader']}{workers}",
+        "device": str(assembly.device),
+    }
+    return "training: " + ", ".join(f"{key} {value}" for key, value in words.items())
+
+
+def _name(block: Config) -> str:
+    """Return the name of a choice: that of its file for our own, that of its class for others."""
+    *package, module, name = block["_target_"].split(".")
+    return module if package[:1] == ["framework"] else name
 
 
 def choice_notes(assembly: Assembly) -> list[str]:
