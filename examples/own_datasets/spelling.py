@@ -28,7 +28,7 @@ class Spelling:
         letters = [ord(text[0]) - ord("a") for text in batch["transcript"]]
         letter = torch.tensor(letters, device=guess.device)
         right = (guess.argmax(1) == letter).sum()
-        return Outcome(cross_entropy(guess, letter), {"right": right}, len(letter))
+        return Outcome(cross_entropy(guess, letter), {"right": right})
 
     def better(self, new, old):
         return new["right"] > old["right"]

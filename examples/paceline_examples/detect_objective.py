@@ -66,7 +66,7 @@ class Detect:
             guess, scores = suggested(maps.detach())
             totals = precision_counts(guess, scores, truth, num_classes)
         sums = {"centers": centers.detach(), "sides": sides.detach()}
-        return Outcome((centers + sides).mean(), sums, len(image), totals)
+        return Outcome((centers + sides).mean(), sums, totals=totals)
 
     @property
     def inputs(self) -> Sequence[str]:

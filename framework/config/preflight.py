@@ -14,7 +14,7 @@ from framework.config.agreement import check_agreement, code_digest
 from framework.config.build import last_line
 from framework.config.resume import Learned
 from framework.config.targets import Config
-from framework.contracts.batch import Batch, described, move, tensors
+from framework.contracts.batch import Batch, described, move, num_records, tensors
 from framework.contracts.data import Augment
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective
@@ -22,7 +22,7 @@ from framework.errors import ConfigError, words_of
 from framework.order.batches import Order
 from framework.order.draws import device_key, keyed_draws
 from framework.system.user_code import raise_if_user_error
-from framework.train.metrics import Tally, check_outcome
+from framework.train.metrics import PassPlace, Tally, check_outcome
 
 # what torch and Python raise when shapes, types or names do not fit
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, UserWarning)
@@ -98,12 +98,12 @@ def check_fit(
         outcome = objective(model, batch)
     tally = Tally(objective)
     with fits("objective", config, batch, packages):
-        check_outcome(outcome)  # it may be no Outcome at all
+        check_outcome(outcome, num_records(batch))  # it may be no Outcome at all
         predictions = outcome.predictions
-        tally.add(outcome, True, 0, None)
-        means, _ = tally.means(lambda sums: sums)
+        tally.add(outcome, num_records(batch), 1.0, PassPlace(0, None))
+        results = tally.results(lambda sums: sums)
     model.train()
-    return ModelTrial(means, predictions)
+    return ModelTrial(results.means, predictions)
 
 
 def _misfit(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:

@@ -25,6 +25,14 @@ def tensors(batch: Batch) -> dict[str, Tensor]:
     return {name: value for name, value in batch.items() if isinstance(value, Tensor)}
 
 
+def num_records(batch: Batch) -> int:
+    """Return how many records a batch has: as many as its ``index``, or else its first tensor."""
+    index = batch.get("index")
+    if index is None:
+        index = next(iter(tensors(batch).values()))
+    return len(index)
+
+
 def leaves(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of a batch or another nest of dicts, lists and tuples.
 

@@ -77,6 +77,13 @@ class Parallel(Protocol):
         """Return the elementwise sum over all ranks. Takes and returns a host float64 tensor."""
         ...
 
+    def sum_on_device(self, sums: Tensor) -> Tensor:
+        """Return the elementwise sum over all ranks of a tensor on the device.
+
+        The host does not wait for a GPU.
+        """
+        ...
+
     def gather(self, values: Tensor) -> list[Tensor]:
         """Return the ``values`` (host tensors [n]; n may differ) of all ranks in rank order."""
         ...

@@ -16,7 +16,12 @@ from framework.contracts.span import Span
 class Outcome:
     """The result of an objective. Tensors of another form raise ConfigError C220.
 
-    ``sums`` are metrics by name, as tensors whose elements add up over the records: 0-d, or [count]
+    ``loss`` is a mean over what counts: over the records, or over ``count`` of something else, such
+    as pixels with a class or tokens. The mean of a step or of a report then weighs each pass by its
+    count. It is an integer, or an integer tensor on the device, which nobody waits for. All passes
+    of a run have one, or none has.
+
+    ``sums`` are metrics by name, as tensors whose elements add up over what counts: 0-d, or [B]
     with one value per record, which saves a sum in every step. An array of two or more dimensions,
     such as a confusion matrix, stays one: it adds up over batches and ranks, and is reported in
     ``Report.arrays``.
@@ -25,8 +30,8 @@ class Outcome:
     shape on the device of ``loss``, which add up over batches and ranks. ``MakesMetrics`` makes
     numbers of them.
 
-    ``losses`` are the parts of the loss by name, logged beside it: 0-d, each the mean over the
-    records.
+    ``losses`` are the parts of the loss by name, logged beside it: 0-d, each a mean over what
+    counts.
 
     ``predictions`` are what ``metrics=...`` compares: what the model says and what is right, both
     with the records first. A classification gives probabilities [B, classes, ...] or classes
@@ -34,9 +39,9 @@ class Outcome:
     where nobody reads them.
     """
 
-    loss: Tensor  # 0-d: the mean over the records
+    loss: Tensor  # 0-d: the mean over what counts
     sums: dict[str, Tensor]
-    count: int  # the number of records
+    count: int | Tensor | None = None  # what counts; None: the records
     totals: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     losses: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     predictions: tuple[Tensor, Tensor] | None = None

@@ -18,19 +18,25 @@ from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.model_inputs import input_names, model_inputs, prediction
 
+IGNORE_INDEX = -100  # of a label that does not count, as in torch
+
 
 class ClassObjective:
     """Base of the objectives of one class per record, or per pixel.
+
+    Labels of ``ignore_index`` count in nothing. Loss and accuracy are means over the others.
 
     Better: higher accuracy, then lower loss.
 
     Attributes:
         input: The field that the model takes, or several.
         target: The field of classes: int64 [B, ...], or float [B, classes] of shares.
+        ignore_index: The number of labels that do not count.
     """
 
     input: str | Sequence[str]
     target: str
+    ignore_index: int
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -42,9 +48,14 @@ class ClassObjective:
 
     def outcome(self, model: nn.Module, loss: Tensor, logits: Tensor, target: Tensor) -> Outcome:
         """Return the outcome of a batch, with predictions unless the model is training."""
-        outcome = Outcome(loss, {"accuracy": correct_guesses(logits, target)}, target.shape[0])
+        classes = target.argmax(1) if target.is_floating_point() else target
+        counted = classes != self.ignore_index
+        # integers: no graph grows here
+        right = ((logits.argmax(1) == classes) & counted).flatten(1).sum(1)
+        outcome = Outcome(loss, {"accuracy": right}, counted.sum())
         if not model.training:
-            outcome.predictions = compared_classes(logits, target)
+            probabilities = logits.float().softmax(1).movedim(1, -1)
+            outcome.predictions = (probabilities[counted], classes[counted])
         return outcome
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
@@ -87,19 +98,26 @@ class ClassWeights:
             self._weights = self._weights.to(device)  # once: a copy would wait for the device
         return self._weights
 
-    def cross_entropy(self, logits: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
-        """Return the mean over the records, each of which weighs as much as its class.
+    def cross_entropy(
+        self, logits: Tensor, target: Tensor, label_smoothing: float, ignore_index: int
+    ) -> Tensor:
+        """Return the mean over the labels that count, each of which weighs as much as its class.
 
         torch's own weighted mean divides by the sum of the weights of a batch. Then batches would
         not weigh what they hold.
         """
-        if self._weights is None:
-            return nn.functional.cross_entropy(logits, target, label_smoothing=label_smoothing)
         weights = self.on(logits.device, logits.shape[1])
+        if weights is not None:
+            logits = logits.float()
         losses = nn.functional.cross_entropy(
-            logits.float(), target, weights, label_smoothing=label_smoothing, reduction="none"
+            logits,
+            target,
+            weights,
+            ignore_index=IGNORE_INDEX if target.is_floating_point() else ignore_index,
+            label_smoothing=label_smoothing,
+            reduction="none",
         )
-        return losses.mean()
+        return mean_of_counted(losses, target, ignore_index)
 
 
 def _is_weight(value: object) -> bool:
@@ -115,24 +133,14 @@ def predicted_classes(logits: Tensor) -> Predictions:
     return ClassProbabilities(logits.float().softmax(1))
 
 
-def correct_guesses(logits: Tensor, target: Tensor) -> Tensor:
-    """Return whether each guess is right: bool [B], or of label maps the share of pixels [B].
+def mean_of_counted(losses: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+    """Return the mean of the losses whose label counts, 0 if none does.
 
-    ``target`` has the number of the class, or floats [B, classes] whose largest is right.
+    Args:
+        losses: One for each label: float [B, ...]. Those of ignored labels are 0.
+        target: int64 [B, ...], or float [B, classes] of shares, which all count.
+        ignore_index: The number of labels that do not count.
     """
-    classes = target
     if target.is_floating_point():
-        classes = target.argmax(1)
-    correct = logits.argmax(1) == classes  # integers: no graph grows here
-    if correct.dim() > 1:
-        correct = correct.float().flatten(1).mean(1)
-    return correct
-
-
-def compared_classes(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``Outcome.predictions``.
-
-    They are the probabilities [B, classes, ...] and the right classes, int64 [B, ...].
-    """
-    classes = target.argmax(1) if target.is_floating_point() else target
-    return logits.float().softmax(1), classes
+        return losses.mean()
+    return losses.sum() / (target != ignore_index).sum().clamp(min=1)

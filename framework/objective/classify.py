@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import ClassObjective, ClassWeights
+from framework.objective.class_scores import IGNORE_INDEX, ClassObjective, ClassWeights
 from framework.objective.model_inputs import model_inputs, prediction
 
 CHOICES = ("none", "mirror", "mirror_translate")
@@ -30,6 +30,8 @@ class Classify(ClassObjective):
     up and left, and down and right, whose means count a half together. Pixels from outside reflect
     the image. Source: Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", 2024.
 
+    Labels of ``ignore_index`` count in nothing.
+
     ``class_weights`` has the weight of each class in the loss; None: all weigh the same.
     """
 
@@ -38,6 +40,7 @@ class Classify(ClassObjective):
     label_smoothing: float
     tta: str = "none"
     class_weights: Sequence[float] | None = None
+    ignore_index: int = IGNORE_INDEX
 
     def __post_init__(self) -> None:
         self._weights = ClassWeights(self.class_weights)
@@ -51,7 +54,7 @@ class Classify(ClassObjective):
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = self.logits(model, batch)
         target = batch[self.target]
-        loss = self._weights.cross_entropy(logits, target, self.label_smoothing)
+        loss = self._weights.cross_entropy(logits, target, self.label_smoothing, self.ignore_index)
         return self.outcome(model, loss, logits, target)
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -12,7 +12,7 @@ from torch import nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import ClassObjective
+from framework.objective.class_scores import IGNORE_INDEX, ClassObjective, mean_of_counted
 from framework.objective.model_inputs import model_inputs, prediction
 
 
@@ -31,6 +31,7 @@ class Distill(ClassObjective):
             the teacher has them already.
         share: The share of the teacher in the loss, 0 to 1.
         temperature: What the logits are divided by before they become probabilities.
+        ignore_index: The number of labels that do not count. Their records are left out.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Distill(ClassObjective):
         weights: str | None,
         share: float,
         temperature: float,
+        ignore_index: int = IGNORE_INDEX,
     ) -> None:
         if not isinstance(teacher, nn.Module):
             fix = "give objective.teacher={_target_: ..., num_classes: auto}"
@@ -56,6 +58,7 @@ class Distill(ClassObjective):
         self.weights = weights
         self.share = share
         self.temperature = temperature
+        self.ignore_index = ignore_index
         self._device: torch.device | None = None
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
@@ -70,13 +73,18 @@ class Distill(ClassObjective):
         if taught.shape != logits.shape:
             what = f"the model gives {tuple(logits.shape)}"
             raise ValueError(f"{what}, the teacher {tuple(taught.shape)}")
-        of_labels = nn.functional.cross_entropy(logits, target)
-        of_teacher = self.temperature**2 * nn.functional.kl_div(
+        losses = nn.functional.cross_entropy(
+            logits, target, ignore_index=self.ignore_index, reduction="none"
+        )
+        of_labels = mean_of_counted(losses, target, self.ignore_index)
+        divergences = nn.functional.kl_div(
             (logits / self.temperature).log_softmax(1),
             (taught / self.temperature).log_softmax(1),
-            reduction="batchmean",
+            reduction="none",
             log_target=True,
-        )
+        ).sum(1)
+        divergences = divergences * (target != self.ignore_index)
+        of_teacher = self.temperature**2 * mean_of_counted(divergences, target, self.ignore_index)
         loss = (1 - self.share) * of_labels + self.share * of_teacher
         outcome = self.outcome(model, loss, logits, target)
         outcome.losses = {"labels": of_labels, "teacher": of_teacher}

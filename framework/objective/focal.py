@@ -6,12 +6,18 @@ Source: Lin et al., "Focal loss for dense object detection", 2017.
 from collections.abc import Sequence
 from typing import final
 
+import torch
 from torch import nn
 
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import ClassObjective, ClassWeights
+from framework.objective.class_scores import (
+    IGNORE_INDEX,
+    ClassObjective,
+    ClassWeights,
+    mean_of_counted,
+)
 
 LEAST = 1e-6  # what is missing to a probability of 1, so that its power has a gradient
 
@@ -27,6 +33,7 @@ class Focal(ClassObjective):
         target: The field of classes, int64 [B].
         gamma: How much less a record counts whose class is probable; 0: cross-entropy.
         class_weights: A weight for each class, or None.
+        ignore_index: The number of labels that do not count.
     """
 
     def __init__(
@@ -35,21 +42,33 @@ class Focal(ClassObjective):
         target: str,
         gamma: float,
         class_weights: Sequence[float] | None = None,
+        ignore_index: int = IGNORE_INDEX,
     ) -> None:
         if gamma < 0:
             raise ConfigError(317, f"objective.gamma = {gamma}", "must be 0 or more", "correct it")
         self.input = input
         self.target = target
         self.gamma = gamma
+        self.ignore_index = ignore_index
         self._weights = ClassWeights(class_weights)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = self.logits(model, batch)
         target = batch[self.target]
-        losses = nn.functional.cross_entropy(logits.float(), target, reduction="none")
+        is_shares = target.is_floating_point()
+        losses = nn.functional.cross_entropy(
+            logits.float(),
+            target,
+            ignore_index=IGNORE_INDEX if is_shares else self.ignore_index,
+            reduction="none",
+        )
         losses = losses * (1 - (-losses).exp()).clamp(min=LEAST) ** self.gamma
         weights = self._weights.on(logits.device, logits.shape[1])
         if weights is not None:
-            of_records = target @ weights if target.is_floating_point() else weights[target]
-            losses = losses * of_records
-        return self.outcome(model, losses.mean(), logits, target)
+            if is_shares:
+                losses = losses * (target @ weights)
+            else:
+                counted = target != self.ignore_index
+                losses = losses * weights[torch.where(counted, target, 0)]
+        loss = mean_of_counted(losses, target, self.ignore_index)
+        return self.outcome(model, loss, logits, target)

@@ -49,7 +49,7 @@ class Multilabel:
         right = (guess == truth).float().flatten(1).mean(1)
         counts = {"both": guess & truth, "guessed": guess, "wanted": truth}
         totals = {name: own.sum() for name, own in counts.items()}
-        outcome = Outcome(loss, {"accuracy": right}, len(target), totals)
+        outcome = Outcome(loss, {"accuracy": right}, totals=totals)
         if not model.training:
             outcome.predictions = (logits.sigmoid(), truth.long())
         return outcome

@@ -62,11 +62,11 @@ class Recognize:
             blank=BLANK,
         )
         if model.training:  # comparing texts would take longer than a small model's step
-            return Outcome(loss, {}, len(texts))
+            return Outcome(loss, {})
         errors = sum(map(edit_distance, self.read(logits, steps), texts))
         counts = {"errors": errors, "characters": sum(lengths)}
         totals = {name: torch.tensor(count, device=loss.device) for name, count in counts.items()}
-        return Outcome(loss, {}, len(texts), totals)
+        return Outcome(loss, {}, totals=totals)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         logits, steps = model(*model_inputs(batch, self.input))

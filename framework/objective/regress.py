@@ -61,7 +61,7 @@ class Regress:
             if not model.training and target.dim() <= 2:
                 totals = moments(guess.double(), target.double())
         sums = {"mae": absolute}
-        return Outcome(loss, sums, len(target), totals, predictions=(guess, target))
+        return Outcome(loss, sums, totals=totals, predictions=(guess, target))
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         return PredictedNumbers(prediction(model(batch[self.input])).float())

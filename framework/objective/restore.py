@@ -42,7 +42,7 @@ class Restore:
             sums = {"psnr": self._psnr(guess.clamp(0, self.peak), target)}
             if damaged.shape == target.shape:
                 sums["input_psnr"] = self._psnr(damaged, target)
-        return Outcome(loss, sums, len(target), predictions=(guess, target))
+        return Outcome(loss, sums, predictions=(guess, target))
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
         guess = prediction(model(_floats(batch[self.input]))).float()

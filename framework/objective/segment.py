@@ -24,8 +24,8 @@ class Segment:
     """Cross-entropy over the model's logits [B, classes, H, W]. Better: higher ``iou``.
 
     ``target`` is a label map: uint8 [B, 1, H, W], or integers [B, H, W]. Its pixels of ``IGNORE``
-    (255) have no class: they add nothing to the loss, which is the mean over all pixels, and do not
-    count in the metrics. ``pixels`` is the share of the others whose class is right.
+    (255) have no class, and count in nothing. The loss is the mean over the others, and ``pixels``
+    is the share of them whose class is right.
 
     ``iou`` is intersection over union, summed over the pixels of all records and ranks, of each
     class, averaged over the classes that occur in target or guess. This is exact.
@@ -58,17 +58,19 @@ class Segment:
             raise ValueError(f"{what}, {self.target} is {tuple(target.shape)}")
         if self.ignore != IGNORE:
             target = torch.where(target == self.ignore, IGNORE, target)
-        # Not the mean over pixels with a class: then batches would not weigh what they hold.
+        counted = target != IGNORE
+        count = counted.sum()
         losses = nn.functional.cross_entropy(logits, target, ignore_index=IGNORE, reduction="none")
         guess = logits.detach().argmax(1)
         totals = {"confusion": confusion_of(guess, target, logits.shape[1])}
-        outcome = Outcome(losses.mean(), {}, len(target), totals)
+        outcome = Outcome(losses.sum() / count.clamp(min=1), {}, count, totals)
         if self.dice:
-            dice = dice_loss(logits, target)
+            # a record weighs as much as its pixels, so that batches may be cut in any way
+            of_records = dice_losses(logits, target) * counted.sum((1, 2))
+            dice = of_records.sum() / count.clamp(min=1)
             outcome.losses = {"cross_entropy": outcome.loss, "dice": dice}
             outcome.loss = outcome.loss + self.dice * dice
         if not model.training:
-            counted = target != IGNORE
             outcome.predictions = (guess[counted], target[counted])
         return outcome
 
@@ -91,8 +93,8 @@ class Segment:
         return (new["iou"], -new["loss"]) > (old["iou"], -old["loss"])
 
 
-def dice_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Return 1 minus the Dice coefficient, averaged over the classes and then over the records.
+def dice_losses(logits: Tensor, target: Tensor) -> Tensor:
+    """Return 1 minus the Dice coefficient of each record, averaged over the classes: float [B].
 
     A class that a record does not have wants a probability of 0 at each of its pixels. Pixels of
     ``IGNORE`` are left out.
@@ -107,7 +109,7 @@ def dice_loss(logits: Tensor, target: Tensor) -> Tensor:
     truth = torch.zeros_like(guess).scatter_(1, places, counted.to(guess.dtype))
     both = (guess * truth).sum((2, 3))
     either = guess.sum((2, 3)) + truth.sum((2, 3))
-    return (1 - (2 * both + 1) / (either + 1)).mean()  # 1: a class that is nowhere is right
+    return (1 - (2 * both + 1) / (either + 1)).mean(1)  # 1: a class that is nowhere is right
 
 
 def confusion_of(guess: Tensor, target: Tensor, num_classes: int) -> Tensor:

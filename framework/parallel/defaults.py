@@ -45,6 +45,9 @@ class SingleProcess(UnshardedState):
     def total(self, sums: Tensor) -> Tensor:
         return sums
 
+    def sum_on_device(self, sums: Tensor) -> Tensor:
+        return sums
+
     def gather(self, values: Tensor) -> list[Tensor]:
         return [values]
 

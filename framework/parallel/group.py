@@ -134,6 +134,12 @@ class RankGroup:
             dist.all_reduce(shared)
         return shared.cpu()
 
+    def sum_on_device(self, sums: Tensor) -> Tensor:
+        shared = sums.clone()
+        with self.exchange:
+            dist.all_reduce(shared)
+        return shared
+
     def gather(self, values: Tensor) -> list[Tensor]:
         lengths = torch.zeros(self.world_size, dtype=torch.float64)
         lengths[self.rank] = len(values)

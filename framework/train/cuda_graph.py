@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
-from framework.contracts.batch import Batch, tensors
+from framework.contracts.batch import Batch, num_records, tensors
 from framework.contracts.training import Outcome
 from framework.errors import ResourceError, words_of
 from framework.train.metrics import check_outcome
@@ -171,7 +171,7 @@ class GraphedPasses:
 
     def _capture(self) -> bool:
         assert self._newest is not None
-        check_outcome(self._newest)
+        check_outcome(self._newest, num_records(self._inputs))
         self._slots.make_slots(self._newest)
         self._newest = None
         try:
@@ -190,7 +190,7 @@ class GraphedPasses:
     def _step(self) -> None:
         self._slots.begin()
         outcome = self._unmarked(self._inputs, 1.0, True)
-        check_outcome(outcome)
+        check_outcome(outcome, num_records(self._inputs))
         self.stepper.update()
         self._slots.end(outcome)
         drop_gradients(self.stepper.optimizer)  # once, for the steps kernel by kernel

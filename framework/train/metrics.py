@@ -113,43 +113,55 @@ class Columns(NamedTuple):
     In this form they can be saved and read without changing a bit of the means.
     """
 
-    counts: Tensor  # the number of records of each pass, [passes]
+    counts: Tensor  # what counts in each pass: its records, or ``Outcome.count``, [passes]
     losses: Tensor  # the mean loss of each pass, [passes]
-    sums: dict[str, Tensor]  # by name, values that add up over the records
+    sums: dict[str, Tensor]  # by name, values that add up over what counts
 
 
 class Results(NamedTuple):
     """What the records since the last report, or of a validation set, come to."""
 
     means: dict[str, float]  # loss and metrics
-    num_records: float  # over all ranks
+    num_records: float  # over all ranks, without those before a resumed run
     arrays: dict[str, Tensor]  # metrics that are arrays, on the host
 
 
-def check_outcome(outcome: Any) -> list[str]:
+def check_outcome(outcome: Any, num_records: int) -> list[str]:
     """Return the names of the arrays in ``sums``. Numbers in ``sums`` become tensors.
+
+    ``num_records`` is the number of records in the batch.
 
     ConfigError C220 if values cannot be added up.
     """
     if not isinstance(outcome, Outcome):
         what = f"a {type(outcome).__name__}, not an Outcome"
-        fix = "return framework.contracts.training.Outcome(loss, sums, count)"
+        fix = "return framework.contracts.training.Outcome(loss, sums)"
         raise ConfigError(220, "the objective's result", what, fix)
     loss: Any = outcome.loss
-    sums: Any = outcome.sums
     if not isinstance(loss, Tensor) or loss.dim():
         what = f"{_form(loss)}, not a tensor without dimensions"
-        raise ConfigError(220, "Outcome.loss", what, "return the mean over the records")
+        raise ConfigError(220, "Outcome.loss", what, "return the mean over what counts")
+    arrays = _arrays_in(outcome.sums, num_records)
+    if outcome.count is not None:
+        _check_count(outcome.count, loss)
+    if outcome.totals != {} or outcome.losses != {}:  # the usual case costs no call
+        _check_totals(outcome.totals, loss)
+        _add_losses(outcome, num_records)
+    return arrays
+
+
+def _arrays_in(sums: Any, num_records: int) -> list[str]:
+    """Return the names of the arrays in ``sums``. Numbers become tensors."""
     if not isinstance(sums, dict):
         what = f"{_form(sums)}, not a dict"
         raise ConfigError(220, "Outcome.sums", what, "return tensors by name")
     arrays: list[str] = []
     for name, value in sums.items():
         if isinstance(value, Tensor):
-            if not value.dim() or value.shape == (outcome.count,) or value.numel() == 1:
+            if not value.dim() or value.shape == (num_records,) or value.numel() == 1:
                 continue
-            # [count, 1] is most likely meant to be a value for each record
-            if value.dim() > 1 and value.shape != (outcome.count, 1):
+            # [B, 1] is most likely meant to be a value for each record
+            if value.dim() > 1 and value.shape != (num_records, 1):
                 arrays.append(name)
                 continue
         elif isinstance(value, int | float):
@@ -161,14 +173,21 @@ def check_outcome(outcome: Any) -> list[str]:
             "a row of numbers is one as [1, n]"
         )
         raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
-    if outcome.totals != {} or outcome.losses != {}:  # the usual case costs no call
-        _check_totals(outcome.totals, loss)
-        _add_losses(outcome)
     return arrays
 
 
-def _add_losses(outcome: Outcome) -> None:
-    """Move the losses by name into the sums, weighted by the number of records."""
+def _check_count(count: Any, loss: Tensor) -> None:
+    what = "return an integer, or an integer tensor without dimensions on the loss's device"
+    if isinstance(count, Tensor):
+        if count.dim() or count.is_floating_point() or count.device != loss.device:
+            form = f"{_form(count)}, {count.dtype} on {count.device}"
+            raise ConfigError(220, "Outcome.count", form, what)
+    elif not isinstance(count, int) or count < 0:
+        raise ConfigError(220, f"Outcome.count = {count}", f"is a {type(count).__name__}", what)
+
+
+def _add_losses(outcome: Outcome, num_records: int) -> None:
+    """Move the losses by name into the sums, weighted by what counts."""
     losses: Any = outcome.losses
     if not isinstance(losses, dict):
         what = f"{_form(losses)}, not a dict"
@@ -180,7 +199,10 @@ def _add_losses(outcome: Outcome) -> None:
             raise ConfigError(220, where, what, "return the mean over the records")
         if name == "loss" or name in outcome.sums:
             raise ConfigError(220, where, "another value has this name", "give it another name")
-    means = {name: value.detach().double() * outcome.count for name, value in losses.items()}
+    count = num_records if outcome.count is None else outcome.count
+    means = {name: value.detach().double() * count for name, value in losses.items()}
+    if isinstance(count, Tensor):  # the mean of nothing is NaN
+        means = {name: torch.where(count > 0, value, 0.0) for name, value in means.items()}
     outcome.sums = {**outcome.sums, **means}
     outcome.losses = {}
 
@@ -230,7 +252,8 @@ class Tally:
         self._drops_bad = drops_bad
         # Of each pass. An object per pass would take 1.2 us of a step more, to be read and freed.
         self._losses: list[Tensor] = []
-        self._counts: list[int] = []
+        self._counts: list[int | Tensor] = []
+        self._num_records = 0
         self._sums: dict[str, list[Tensor]] = {}
         self._places: list[PassPlace] = []
         self._totals: dict[str, Tensor] = {}  # float64, on the device
@@ -238,27 +261,30 @@ class Tally:
         # Taken over from the run that this one continues:
         self._before: list[Columns] = []
         self._totals_before: dict[str, Tensor] = {}
-        self.carried = 0.0  # how many records of all ranks were taken over
 
-    def add(self, outcome: Outcome, counts: bool, step: int, index: Tensor | None) -> None:
-        """Keep the result of a pass, without its graph. Records that fill a batch do not count.
+    def add(self, outcome: Outcome, num_records: int, weight: float, place: PassPlace) -> None:
+        """Keep the result of a pass, without its graph. With a weight of 0 nothing in it counts.
 
         ConfigError C220 for a result of another form than the one before.
         """
-        if arrays := check_outcome(outcome):
+        if arrays := check_outcome(outcome, num_records):
             self._take_arrays(outcome, arrays)
         outcome.predictions = None  # nothing else needs them, and they may be large
         outcome.loss = outcome.loss.detach()
-        if not counts:
+        if not weight:
             sums = {name: torch.zeros_like(value) for name, value in outcome.sums.items()}
             totals = {name: torch.zeros_like(value) for name, value in outcome.totals.items()}
             outcome = Outcome(torch.zeros_like(outcome.loss), sums, 0, totals)
+            num_records = 0
+        elif isinstance(outcome.count, Tensor):  # the mean of nothing is NaN
+            outcome.loss = torch.where(outcome.count > 0, outcome.loss, 0.0)
         if outcome.totals or self._totals:
             self._add_totals(outcome)
         self._add_sums(outcome.sums)
         self._losses.append(outcome.loss)
-        self._counts.append(outcome.count)
-        self._places.append(PassPlace(step, index))
+        self._counts.append(num_records if outcome.count is None else outcome.count)
+        self._num_records += num_records
+        self._places.append(place)
 
     def _add_sums(self, sums: Mapping[str, Tensor]) -> None:
         if not self._losses:
@@ -298,10 +324,6 @@ class Tally:
             self._totals[name] = new
         outcome.totals = {}
 
-    def means(self, total: Callable[[Tensor], Tensor]) -> tuple[dict[str, float], float]:
-        """Return loss and metrics, and the number of records, over all ranks."""
-        return self.results(total)[:2]
-
     def results(self, total: Callable[[Tensor], Tensor]) -> Results:
         """Return what the passes of all ranks come to.
 
@@ -310,20 +332,20 @@ class Tally:
         counts, losses, sums = self.columns()
         names = sorted(sums)
         own = [(losses * counts).sum(), *(sums[name].sum() for name in names), counts.sum()]
-        mine = torch.stack(own)
+        mine = torch.stack([*own, torch.tensor(self._num_records, dtype=torch.float64)])
         totals = self._all_totals()
         flat = [value.flatten() for value in totals.values()]
         shared = total(torch.cat([mine, *flat]) if flat else mine)
-        *values, count = shared[: len(own)].tolist()
-        rest = shared[len(own) :].split(list(map(len, flat)))
-        per_record = [value / max(count, 1) for value in values]
+        *values, count, num_records = shared[: len(mine)].tolist()
+        rest = shared[len(mine) :].split(list(map(len, flat)))
+        means = [value / max(count, 1) for value in values]
         of_all_ranks = {
             name: value.view(totals[name].shape) for name, value in zip(totals, rest, strict=True)
         }
         arrays = {name: of_all_ranks.pop(name) for name in sorted(self._arrays & totals.keys())}
         metrics = metrics_of(self._objective, of_all_ranks)
-        means = {**dict(zip(["loss", *names], per_record, strict=True)), **metrics}
-        return Results(means, count, arrays)
+        by_name = {**dict(zip(["loss", *names], means, strict=True)), **metrics}
+        return Results(by_name, num_records, arrays)
 
     def _all_totals(self) -> dict[str, Tensor]:
         """Return this rank's totals in the order of their names, on the host.
@@ -341,11 +363,11 @@ class Tally:
         self._forget_passes()
         self._before = []
         self._totals_before = {}
-        self.carried = 0.0
 
     def _forget_passes(self) -> None:
         self._losses = []
         self._counts = []
+        self._num_records = 0
         self._sums = {}
         self._places = []
         self._totals = {}
@@ -359,7 +381,7 @@ class Tally:
             is_flat = all(value.dim() == 1 for value in values)
             flat = values if is_flat else [value.reshape(-1) for value in values]
             sums[name] = torch.cat(flat).cpu().double()
-        counts = torch.tensor(self._counts, dtype=torch.float64)
+        counts = _as_column(self._counts)
         losses = torch.stack(self._losses).cpu().double()
         return _concatenated([*self._before, Columns(counts, losses, sums)])
 
@@ -406,7 +428,16 @@ class Tally:
             for name, value in state["totals"].items()
         }
         self._before = [columns for columns in ranks[rank::world_size] if len(columns.counts)]
-        self.carried = sum(float(columns.counts.sum()) for columns in ranks)
+
+
+def _as_column(counts: Sequence[int | Tensor]) -> Tensor:
+    """Return counts as float64 [n] on the host. Reads the device once, if any is there."""
+    kept = [count for count in counts if isinstance(count, Tensor)]
+    if not kept:
+        return torch.tensor(counts, dtype=torch.float64)
+    read = iter(torch.stack(kept).tolist())
+    values = [next(read) if isinstance(count, Tensor) else count for count in counts]
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _shapes(totals: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from framework.contracts.batch import Batch
+from framework.contracts.batch import Batch, num_records
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import (
     FollowsValidation,
@@ -17,6 +17,7 @@ from framework.contracts.training import (
     Schedule,
     SetsRates,
 )
+from framework.train.count_weights import CountWeights
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.nonfinite import infinite_buffers, too_many
@@ -32,6 +33,7 @@ class Passes:
     objective: Objective
     parallel: Parallel
     precision: Precision
+    counts: CountWeights
     mark: Callable[[str], None]  # the clock's
 
     def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
@@ -40,9 +42,7 @@ class Passes:
             with self.precision.autocast():
                 outcome = self.objective(self.model, batch)
             self.mark("forward")
-            loss = outcome.loss
-            if weight != 1.0:
-                loss = loss * weight
+            loss = self.counts.weighed(outcome, weight, last, num_records(batch))
             self.precision.backward(loss)
         self.mark("backward")  # includes the exchange of gradients
         return outcome
@@ -73,6 +73,7 @@ class Stepper:
     schedule: Schedule
     precision: Precision
     average: Average | None
+    counts: CountWeights
     setter: SetsRates | None = None  # sets the rates instead of ``schedule``
 
     def __post_init__(self) -> None:
@@ -175,6 +176,7 @@ class Stepper:
 
         This is what a graph captures, so it updates only an average that all steps update alike.
         """
+        self.counts.rescale()
         changed = self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad)
         if changed and self.average is not None and self.average.is_constant:
             self.average.update()

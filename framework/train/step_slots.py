@@ -14,7 +14,7 @@ from torch import Tensor
 from framework.contracts.training import Outcome
 
 NUM_SLOTS = 256  # steps after which the table is filled again
-LOSS = ""  # the loss among the sums, whose names are not empty
+LOSS, COUNT = "", "\n"  # the loss and the count among the sums, which have other names
 
 
 @final
@@ -49,7 +49,7 @@ class StepSlots:
         """Make slots for outcomes like this one. Sums on the host are constants of a graph."""
         arrays = {name: value for name, value in outcome.sums.items() if value.dim() > 1}
         self._arrays = {name: torch.zeros_like(value) for name, value in arrays.items()}
-        for name, value in {LOSS: outcome.loss, **outcome.sums}.items():
+        for name, value in _values(outcome).items():
             if name not in arrays and value.device == self._place.device:
                 shape = (NUM_SLOTS, *value.shape)
                 self._memory[name] = torch.zeros(shape, dtype=value.dtype, device=value.device)
@@ -85,7 +85,7 @@ class StepSlots:
 
     def end(self, outcome: Outcome) -> None:
         """Keep what the step returned, and count it."""
-        values = {LOSS: outcome.loss, **outcome.sums}
+        values = _values(outcome)
         for name, memory in self._memory.items():
             memory.index_copy_(0, self._place, values[name].detach().unsqueeze(0))
         for name, total in self._totals.items():
@@ -116,17 +116,28 @@ class StepSlots:
         kept = _outcomes(memory, self._given[0][1])
         for place, outcome in self._given:
             outcome.loss = kept[place].loss
+            outcome.count = kept[place].count
             own = kept[place].sums
             outcome.sums.update({name: own[name] for name in own if name in outcome.sums})
         self._given = []
+
+
+def _values(outcome: Outcome) -> dict[str, Tensor]:
+    """Return what has a slot: the loss, the sums, and a count on the device."""
+    values = {LOSS: outcome.loss, **outcome.sums}
+    if isinstance(outcome.count, Tensor):
+        values[COUNT] = outcome.count
+    return values
 
 
 def _outcomes(memory: dict[str, Tensor], like: Outcome) -> list[Outcome]:
     """Return an outcome for each slot. Its tensors are views of the memory."""
     views = {name: slots.unbind() for name, slots in memory.items()}
     losses = views.pop(LOSS)
+    counts = views.pop(COUNT, None)
     outcomes: list[Outcome] = []
     for place, loss in enumerate(losses):
         sums = {name: slots[place] for name, slots in views.items()}
-        outcomes.append(Outcome(loss, {**like.sums, **sums}, like.count))
+        count = like.count if counts is None else counts[place]
+        outcomes.append(Outcome(loss, {**like.sums, **sums}, count))
     return outcomes

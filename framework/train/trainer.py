@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, final
 
-from framework.contracts.batch import Batch
+from framework.contracts.batch import Batch, num_records
 from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, set_generator_state
+from framework.train.count_weights import CountWeights
 from framework.train.cuda_graph import GraphedPasses
-from framework.train.metrics import Progress, Tally, next_due
+from framework.train.metrics import PassPlace, Progress, Tally, next_due
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.pace import TrainPace
 from framework.train.parts import Parts
@@ -33,6 +34,7 @@ class Trainer:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
+        self._counts = CountWeights(parts.parallel, parts.optimizer)
         self.stepper = Stepper(
             parts.plan,
             parts.parallel.unwrap(parts.model),
@@ -40,6 +42,7 @@ class Trainer:
             parts.schedule,
             parts.precision,
             parts.average,
+            self._counts,
             parts.setter,
         )
         self._position = lambda: (self.progress.scheduled, self._last_step)
@@ -82,7 +85,7 @@ class Trainer:
             self._epoch()
             yield self.val_means
         if self.stopped:  # only the resumed run will report these records
-            self.pace.lap(self._fresh(self._tally.means(self.parts.parallel.total)[1]))
+            self.pace.lap(self._tally.results(self.parts.parallel.total).num_records)
         self.pace.pause()
         self._lap()  # adds the time since the last report to ``spans``
         status = "interrupted" if self.stopped else "finished"
@@ -106,7 +109,8 @@ class Trainer:
         try:
             for batch, weight, last in micro_batches:
                 outcome = self._passes(batch, weight, last)
-                tally.add(outcome, weight > 0, progress.step + 1, batch.get("index"))
+                place = PassPlace(progress.step + 1, batch.get("index"))
+                tally.add(outcome, num_records(batch), weight, place)
                 if last and self._finish_step():
                     break
         finally:
@@ -169,8 +173,14 @@ class Trainer:
     def _make_passes(self) -> Callable[[Batch, float, bool], Outcome]:
         """Return the passes over the present model: as they are, or captured as a CUDA graph."""
         parts = self.parts
-        mark = parts.clock.mark
-        passes = Passes(parts.model, parts.objective, parts.parallel, parts.precision, mark)
+        passes = Passes(
+            parts.model,
+            parts.objective,
+            parts.parallel,
+            parts.precision,
+            self._counts,
+            parts.clock.mark,
+        )
         if parts.recorder is None:
             return passes
         return GraphedPasses(passes, self.stepper, parts.recorder, self._position, parts.say)
@@ -190,10 +200,6 @@ class Trainer:
         step, epoch = self.progress.step, self.progress.epoch_number
         return Moment(step, epoch, self.pace.total_s, self._watching.run_dir, **facts)
 
-    def _fresh(self, count: float) -> float:
-        """Leave out the records that were trained on before this run was resumed."""
-        return count - self._tally.carried
-
     def _report(self) -> None:
         if self.parts.plan.skip_bad:
             self._tally.drop_bad()
@@ -201,7 +207,7 @@ class Trainer:
         if not math.isfinite(means["loss"]):
             raise self._gone_wrong(f"the loss is {means['loss']}")
         # the next report includes the time of writing this one
-        records_per_s = self.pace.lap(self._fresh(count))
+        records_per_s = self.pace.lap(count)
         self._tally.clear()
         if count:
             spans = self._lap()

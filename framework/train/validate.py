@@ -8,11 +8,12 @@ from contextlib import closing
 import torch
 from torch import nn
 
+from framework.contracts.batch import num_records
 from framework.contracts.loader import Clock, Epochs, Loader
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, PredictionMetrics
 from framework.system.rng import kept_generators
-from framework.train.metrics import Results, Tally
+from framework.train.metrics import PassPlace, Results, Tally
 from framework.train.parts import Parts
 from framework.train.reporter import SplitResults
 
@@ -132,7 +133,7 @@ def evaluate(
             # A weight of 0 marks a filler: its records do not count.
             if metrics is not None and weight > 0 and outcome.predictions is not None:
                 metrics.add(outcome.predictions)
-            tally.add(outcome, counts=weight > 0, step=0, index=None)
+            tally.add(outcome, num_records(batch), weight, PassPlace(0, None))
             clock.mark("report")
     results = tally.results(parallel.total)
     if metrics is None:

@@ -23,7 +23,7 @@ class RelativeError:
     def __call__(self, model, batch):
         error = model(batch["wave"]) - batch["frequency"].log()
         close = (error.abs() < 0.0953).sum()
-        return Outcome(error.square().mean(), {"within_10_percent": close}, len(error))
+        return Outcome(error.square().mean(), {"within_10_percent": close})
 
     def better(self, new, old):
         return new["loss"] < old["loss"]

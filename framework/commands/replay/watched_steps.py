@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.commands.evaluate.record_losses import OutputRecorder, record_losses
-from framework.contracts.batch import Batch, mapped, tensors
+from framework.contracts.batch import Batch, mapped, num_records, tensors
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
 from framework.contracts.parallel import Parallel, Precision, ScalesLoss
@@ -21,7 +21,7 @@ from framework.errors import words_of
 from framework.precision.clip import gradients
 from framework.system.rng import kept_generators
 from framework.train.ema import is_sharded
-from framework.train.metrics import Tally, metrics_of
+from framework.train.metrics import PassPlace, Tally, metrics_of
 from framework.train.nonfinite import are_finite
 from framework.train.parts import Parts
 
@@ -146,7 +146,8 @@ class StepWatch:
         if self.is_target and micro.weight > 0:
             recorder = OutputRecorder(model)
         outcome = objective(recorder or model, batch)
-        self._tally.add(replace(outcome), micro.weight > 0, facts.step, batch.get("index"))
+        place = PassPlace(facts.step, batch.get("index"))
+        self._tally.add(replace(outcome), num_records(batch), micro.weight, place)
         if recorder is not None:
             outputs = [mapped(output, torch.Tensor.detach) for output in recorder.outputs]
             self.passes.append(WatchedPass(batch, outputs))
@@ -184,7 +185,7 @@ class StepWatch:
         facts, parts = self.present, self.parts
         assert parts is not None
         if facts is not None:
-            facts.means, _ = self._tally.means(parts.parallel.total)
+            facts.means = self._tally.results(parts.parallel.total).means
             facts.finite &= math.isfinite(facts.means["loss"])
             if self.target is not None:
                 model = parts.parallel.unwrap(parts.model)
