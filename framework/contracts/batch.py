@@ -29,7 +29,7 @@ def num_records(batch: Batch) -> int:
     """Return how many records a batch has: as many as its ``index``, or else its first tensor."""
     index = batch.get("index")
     if index is None:
-        index = next(iter(tensors(batch).values()))
+        index = next(iter(tensors(batch).values()), ())
     return len(index)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ class ClassObjective:
 
     input: str | Sequence[str]
     target: str
-    ignore_index: int
+    ignore_index: int = IGNORE_INDEX
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -51,7 +51,9 @@ class ClassObjective:
         classes = target.argmax(1) if target.is_floating_point() else target
         counted = classes != self.ignore_index
         # integers: no graph grows here
-        right = ((logits.argmax(1) == classes) & counted).flatten(1).sum(1)
+        right = (logits.argmax(1) == classes) & counted
+        if right.dim() > 1:
+            right = right.flatten(1).sum(1)
         outcome = Outcome(loss, {"accuracy": right}, counted.sum())
         if not model.training:
             probabilities = logits.float().softmax(1).movedim(1, -1)
@@ -106,18 +108,21 @@ class ClassWeights:
         torch's own weighted mean divides by the sum of the weights of a batch. Then batches would
         not weigh what they hold.
         """
+        is_shares = target.is_floating_point()
+        options: dict[str, Any] = {
+            "ignore_index": IGNORE_INDEX if is_shares else ignore_index,
+            "label_smoothing": label_smoothing,
+        }
         weights = self.on(logits.device, logits.shape[1])
         if weights is not None:
-            logits = logits.float()
-        losses = nn.functional.cross_entropy(
-            logits,
-            target,
-            weights,
-            ignore_index=IGNORE_INDEX if target.is_floating_point() else ignore_index,
-            label_smoothing=label_smoothing,
-            reduction="none",
-        )
-        return mean_of_counted(losses, target, ignore_index)
+            losses = nn.functional.cross_entropy(
+                logits.float(), target, weights, reduction="none", **options
+            )
+            return mean_of_counted(losses, target, ignore_index)
+        if label_smoothing and not is_shares:
+            # torch's smoothed loss of no label at all has a gradient of NaN
+            target = torch.where((target != ignore_index).any(), target, 0)
+        return nn.functional.cross_entropy(logits, target, **options)
 
 
 def _is_weight(value: object) -> bool:

@@ -4,7 +4,6 @@ The loss of a pass is the mean over what counts in it. The gradient of a step is
 over all that counts in the step, however passes and ranks cut its records.
 """
 
-import math
 from typing import final
 
 import torch
@@ -23,8 +22,8 @@ class CountWeights:
 
     The weight of a pass makes means over records of its loss, because gradients are averaged over
     ranks. Here the pass counts ``c`` in ``n`` records: its loss also gets the factor ``c / (n k)``,
-    and the gradients ``k N / C`` with the sums over the step. k is a power of two near C / N, so
-    that 16-bit gradients keep their range, and changes no bit.
+    and the gradients ``k N / C`` with the sums over the step. k is a power of two near C / N of
+    the first pass, so that 16-bit gradients keep their range, and changes no bit.
 
     Args:
         parallel: Sums over the ranks.
@@ -35,7 +34,7 @@ class CountWeights:
         self._parallel = parallel
         self._optimizer = optimizer
         self._counts: bool | None = None  # whether outcomes have a count; None: not known yet
-        self._k: float | None = None
+        self._k: Tensor | None = None  # on the device
         self._sums: Tensor | None = None  # of the step: C and N, int64 [2]
 
     def weighed(self, outcome: Outcome, weight: float, last: bool, num_records: int) -> Tensor:
@@ -66,14 +65,11 @@ class CountWeights:
         sums = torch.stack([count.long(), torch.full_like(count, num_records).long()])
         self._sums = sums if self._sums is None else self._sums + sums
         if self._k is None:
-            self._agree(sums)
-        return outcome.loss * (count * (weight / (max(num_records, 1) * (self._k or 1.0))))
-
-    def _agree(self, sums: Tensor) -> None:
-        """Choose ``k`` by the first pass in which something counts on any rank."""
-        count, num_records = self._parallel.total(sums.cpu().double()).tolist()
-        if count and num_records:
-            self._k = 2.0 ** round(math.log2(count / num_records))
+            count_of_all, records_of_all = self._parallel.sum_on_device(sums).unbind()
+            power = (count_of_all / records_of_all).log2().round().exp2()
+            self._k = torch.where(count_of_all > 0, power, 1.0)
+        factor = count.double() * (weight / max(num_records, 1)) / self._k
+        return outcome.loss * factor.to(torch.promote_types(outcome.loss.dtype, torch.float32))
 
     def rescale(self) -> None:
         """Scale the gradients of a whole step, if its passes or ranks were weighed."""
@@ -81,7 +77,8 @@ class CountWeights:
             return
         count, num_records = self._parallel.sum_on_device(self._sums).double().unbind()
         self._sums = None
-        factor = torch.where(count > 0, (self._k or 1.0) * num_records / count, 0.0).float()
+        assert self._k is not None
+        factor = torch.where(count > 0, self._k * num_records / count, 0.0)
         own = [local(gradient) for gradient in gradients(self._optimizer)]
         dense = [gradient for gradient in own if not gradient.is_sparse]
         torch._foreach_mul_(dense, factor)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]

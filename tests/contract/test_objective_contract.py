@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from framework.contracts.batch import num_records
 from framework.objective.classify import Classify
 from framework.objective.distill import Distill
 from framework.objective.focal import Focal
@@ -16,7 +17,7 @@ from framework.objective.recognize import Recognize
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
 from framework.objective.segment import Segment
-from framework.train.metrics import Tally
+from framework.train.metrics import PassPlace, Tally
 
 CLASSES = {
     "image": torch.randn(8, 3, generator=torch.Generator().manual_seed(0)),
@@ -69,18 +70,26 @@ def part(batch, start, stop):
     return {name: values[start:stop] for name, values in batch.items()}
 
 
-def means(objective, result):
+def counted(result, batch):
+    return num_records(batch) if result.count is None else int(result.count)
+
+
+def weighed(losses, counts):
+    pairs = zip(losses, counts, strict=True)
+    return sum(loss.item() * count for loss, count in pairs) / sum(counts)
+
+
+def means(objective, result, batch):
     """Return loss and metrics, as a report has them."""
     tally = Tally(objective)
-    tally.add(result, True, 1, None)
-    return tally.means(lambda sums: sums)[0]
+    tally.add(result, num_records(batch), 1.0, PassPlace(1, None))
+    return tally.results(lambda sums: sums).means
 
 
 @every
 def test_the_loss_is_one_number_and_sums_are_one_or_one_per_record(objective, batch):
     before = deepcopy(batch)
     few, many = (objective(model(batch), part(batch, 0, stop)) for stop in (1, 8))
-    assert (few.count, many.count) == (1, 8)
     assert many.loss.dim() == 0
     assert all(value.dim() == 0 or len(value) == 8 for value in many.sums.values())
     assert few.sums.keys() == many.sums.keys()
@@ -95,14 +104,18 @@ def test_a_batch_is_worth_its_parts(objective, batch):
     net = model(batch)
     whole = objective(net, batch)
     for cut in (1, 4):
-        parts = [objective(net, part(batch, *span)) for span in ((0, cut), (cut, 8))]
-        loss = sum(result.loss.item() * result.count for result in parts) / 8
+        spans = ((0, cut), (cut, 8))
+        parts = [objective(net, part(batch, *span)) for span in spans]
+        counts = [
+            counted(result, part(batch, *span)) for result, span in zip(parts, spans, strict=True)
+        ]
+        loss = weighed([result.loss for result in parts], counts)
         assert whole.loss.item() == pytest.approx(loss, rel=1e-5)
         for name, value in whole.sums.items():
             parted = sum(result.sums[name].sum().item() for result in parts)
             assert value.sum().item() == pytest.approx(parted, rel=1e-5)
         for name, value in whole.losses.items():
-            parted = sum(result.losses[name].item() * result.count for result in parts) / 8
+            parted = weighed([result.losses[name] for result in parts], counts)
             assert value.item() == pytest.approx(parted, rel=1e-5)
         for name, value in whole.totals.items():
             assert torch.equal(value, sum(result.totals[name] for result in parts))
@@ -123,7 +136,10 @@ def test_the_loss_can_be_made_small(objective, batch):
 @every
 def test_no_result_is_better_than_itself_and_of_two_one_is_better(objective, batch):
     spans = ((0, 2), (0, 8), (3, 7))
-    result = [means(objective, objective(model(batch), part(batch, *span))) for span in spans]
+    result = [
+        means(objective, objective(model(batch), part(batch, *span)), part(batch, *span))
+        for span in spans
+    ]
     assert not any(objective.better(entry, entry) for entry in result)
     for entry, other in itertools.combinations(result, 2):
         assert objective.better(entry, other) is not objective.better(other, entry)

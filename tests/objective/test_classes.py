@@ -10,7 +10,7 @@ from framework.objective.classify import Classify, mean_logits
 from framework.objective.distill import Distill
 from framework.objective.focal import Focal
 from framework.objective.multilabel import Multilabel
-from framework.train.metrics import Tally
+from framework.train.metrics import PassPlace, Tally
 
 RANDOM = torch.Generator().manual_seed(0)
 LOGITS = torch.randn(6, 3, generator=RANDOM)
@@ -48,11 +48,11 @@ def test_a_guess_is_right_if_its_class_is_the_largest():
     assert not classify({**BATCH, "label": (guess + 1) % 3}).sums["accuracy"].any()
 
 
-def test_of_label_maps_the_share_of_each_record_s_right_pixels_is_counted():
+def test_of_label_maps_every_right_pixel_is_counted():
     logits = torch.tensor([[[4.0, 0.0], [0.0, 4.0]], [[4.0, 4.0], [0.0, 0.0]]])
     label = torch.tensor([[0, 1], [0, 1]])
     outcome = classify({"image": logits, "label": label})
-    assert outcome.sums["accuracy"].tolist() == [1.0, 0.5]
+    assert (outcome.sums["accuracy"].tolist(), outcome.count) == ([2, 1], 4)
 
 
 def test_a_model_may_take_several_fields():
@@ -206,8 +206,9 @@ def means(batch=SEVERAL, cuts=(9,)):
     objective = Multilabel("image", "labels")
     tally = Tally(objective)
     for part in zip(*(values.split(list(cuts)) for values in batch.values()), strict=True):
-        tally.add(objective(MODEL, dict(zip(batch, part, strict=True))), True, 1, None)
-    return tally.means(lambda sums: sums)[0]
+        result = objective(MODEL, dict(zip(batch, part, strict=True)))
+        tally.add(result, len(part[0]), 1.0, PassPlace(1, None))
+    return tally.results(lambda sums: sums).means
 
 
 def test_the_loss_of_labels_is_the_mean_binary_cross_entropy():

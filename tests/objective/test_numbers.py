@@ -14,7 +14,7 @@ from framework.objective.model_inputs import for_target, model_inputs, predictio
 from framework.objective.own_loss import OwnLoss
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
-from framework.train.metrics import Tally
+from framework.train.metrics import PassPlace, Tally
 
 MODEL = nn.Identity()
 
@@ -63,14 +63,14 @@ def regress(guess=GUESS, target=TARGET, loss="mse", model=MODEL):
 def test_the_loss_is_the_mean_error_and_mae_that_of_each_record(loss, expected, dtype):
     outcome = regress(GUESS.to(dtype), loss=loss)
     assert (outcome.loss.dtype, float(outcome.loss)) == (torch.float32, expected)
-    assert (float(outcome.sums["mae"]), outcome.count) == (2 / 2 + 3 / 2, 2)
+    assert float(outcome.sums["mae"]) == 2 / 2 + 3 / 2
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1)])
 def test_plain_numbers_are_compared_record_by_record(shape):
     guess = torch.tensor([1.0, 5.0]).view(shape)
     outcome = regress(guess, torch.tensor([2.0, 2.0]), "l1")
-    assert (float(outcome.loss), float(outcome.sums["mae"]), outcome.count) == (2.0, 4.0, 2)
+    assert (float(outcome.loss), float(outcome.sums["mae"])) == (2.0, 4.0)
 
 
 def test_half_precision_errors_are_summed_in_single():
@@ -94,8 +94,9 @@ def test_explained_variance_is_that_of_scikit_learn_over_uneven_batches(shape, m
     guess = target + torch.randn(shape, generator=generator) * 4
     tally = Tally(Regress("image", "target", "mse"))
     for part in (slice(0, 16), slice(16, 32), slice(32, 40)):
-        tally.add(regress(guess[part], target[part], model=nn.Identity().eval()), True, 0, None)
-    means, _ = tally.means(lambda sums: sums)
+        result = regress(guess[part], target[part], model=nn.Identity().eval())
+        tally.add(result, len(guess[part]), 1.0, PassPlace(0, None))
+    means = tally.results(lambda sums: sums).means
     assert means["r2"] == pytest.approx(r2_score(target.double(), guess.double()), abs=1e-6)
 
 
@@ -128,7 +129,6 @@ def test_the_loss_is_the_mean_error_and_psnr_is_counted_image_by_image(loss, exp
     assert float(outcome.loss) == pytest.approx(expected, rel=1e-4)
     assert outcome.sums["psnr"].tolist() == pytest.approx([20, 40], abs=1e-3)
     assert outcome.sums["input_psnr"].tolist() == pytest.approx([20, 40], abs=1e-3)
-    assert outcome.count == 2
 
 
 def test_bytes_are_taken_as_parts_of_255():
@@ -178,7 +178,7 @@ def test_the_loss_is_that_of_the_user_s_class():
     }
     outcome = build("objective", block, ())(NET, BATCH)
     assert torch.equal(outcome.loss, nn.HuberLoss(delta=0.5)(NET(BATCH["x"]), BATCH["y"]))
-    assert (outcome.count, outcome.losses) == (6, {})
+    assert outcome.losses == {}
 
 
 def test_several_losses_are_weighted_and_named():

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
+from framework.parallel.none import NoParallel
+from framework.train.count_weights import CountWeights
 from framework.train.cuda_graph import CudaRecorder, GraphedPasses
 from framework.train.step import Passes
 
@@ -105,7 +107,8 @@ def train(
     objective = objective or Square()
     manual = Manual(model, objective)
     update = Update(model, device)
-    passes = Passes(model, objective, manual, manual, mark)
+    counts = CountWeights(NoParallel(device=device), update.optimizer)
+    passes = Passes(model, objective, manual, manual, counts, mark)
     kernels = passes
     recorder = CudaRecorder(device) if graphed else None
     position = lambda: (update.num_steps, LAST_STEP)  # noqa: E731

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.train.metrics import (
+    PassPlace,
     Progress,
     Tally,
     TrainPlan,
@@ -32,8 +33,16 @@ def outcome(values, losses=False, **more):
 def tallied(*outcomes, objective=None, tally=None, **options):
     tally = tally or Tally(objective, **options)
     for step, result in enumerate(outcomes, 1):
-        tally.add(result, True, step, None)
+        add(tally, result, step)
     return tally
+
+
+def add(tally, result, step, weight=1.0, indices=None):
+    tally.add(result, result.count, weight, PassPlace(step, indices))
+
+
+def means_of(tally, total):
+    return tally.results(total)[:2]
 
 
 def one_rank(values):
@@ -43,7 +52,7 @@ def one_rank(values):
 @given(st.lists(st.lists(st.integers(-1000, 1000), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_the_mean_over_batches_is_the_mean_over_records(batches):
     outcomes = [outcome([float(value) for value in batch], losses=True) for batch in batches]
-    means, count = tallied(*outcomes).means(one_rank)
+    means, count = means_of(tallied(*outcomes), one_rank)
     records = [value for batch in batches for value in batch]
     assert (count, means["hits"]) == (len(records), 1.0)
     assert means["loss"] == pytest.approx(sum(records) / len(records), abs=1e-9)
@@ -63,10 +72,10 @@ def test_sums_of_all_ranks_are_added_before_they_are_divided():
 
     def total(sums):
         asked.append(sums)
-        # another rank's loss, half, hits and count
-        return sums + torch.tensor([30.0, 15.0, 2.0, 6.0], dtype=torch.float64)
+        # another rank's loss, half, hits, count and records
+        return sums + torch.tensor([30.0, 15.0, 2.0, 6.0, 6.0], dtype=torch.float64)
 
-    means, count = tallied(outcome([1.0, 1.0], losses=True)).means(total)
+    means, count = means_of(tallied(outcome([1.0, 1.0], losses=True)), total)
     assert (means, count) == ({"loss": 4.0, "half": 2.0, "hits": 0.5}, 8.0)
     assert (asked[0].dtype, asked[0].device.type) == (torch.float64, "cpu")
 
@@ -75,19 +84,19 @@ def test_sums_of_all_ranks_are_added_before_they_are_divided():
 def test_the_first_bad_loss_is_found_with_its_step_and_records(bad):
     tally = Tally()
     for step, value in ((7, 1.0), (8, bad), (9, bad)):
-        tally.add(outcome([value]), True, step, torch.arange(10, 17))
+        add(tally, outcome([value]), step, indices=torch.arange(10, 17))
     assert tally.first_bad().where == "step 8, records 10, 11, 12, 13, 14, ... (7)"
 
 
 def test_bad_losses_can_be_left_out_and_fillers_are():
     tally = tallied(outcome([1.0, 3.0]), outcome([math.nan]), outcome([math.inf]))
-    tally.add(outcome([1e30]), False, 4, None)
+    add(tally, outcome([1e30]), 4, weight=0.0)
     tally.drop_bad()
-    assert tally.means(one_rank) == ({"loss": 2.0, "hits": 1.0}, 2.0)
+    assert tally.results(one_rank).means == {"loss": 2.0, "hits": 1.0}
     assert tally.first_bad() is None
     nothing = tallied(outcome([math.nan]))
     nothing.drop_bad()
-    assert nothing.means(one_rank) == ({"loss": 0.0, "hits": 0.0}, 0.0)
+    assert nothing.results(one_rank).means == {"loss": 0.0, "hits": 0.0}
 
 
 class Shares:
@@ -107,30 +116,28 @@ def with_array(*rows, loss=1.0):
 
 def test_a_metric_is_made_of_totals_and_not_of_means():
     first, second = with_totals(1, 1), with_totals(98, 0)
-    assert tallied(first, second, objective=Shares()).means(one_rank) == (
-        {"loss": 1.0, "share": 0.99},
-        2.0,
-    )
+    means = {"loss": 1.0, "share": 0.99}
+    assert means_of(tallied(first, second, objective=Shares()), one_rank) == (means, 2.0)
     assert second.totals == {}  # which may be large
 
 
 def test_totals_of_fillers_and_of_bad_losses_are_left_out_except_in_validation():
     tally = tallied(with_totals(1, 3), with_totals(5, 0, loss=math.nan), objective=Shares())
-    tally.add(with_totals(50, 0), False, 2, None)
+    add(tally, with_totals(50, 0), 2, weight=0.0)
     tally.drop_bad()
-    assert tally.means(one_rank)[0] == {"loss": 1.0, "share": 0.25}
+    assert tally.results(one_rank).means == {"loss": 1.0, "share": 0.25}
     both = with_totals(1, 1), with_totals(0, 2, loss=math.inf)
     validation = tallied(*both, objective=Shares(), drops_bad=False)
-    assert validation.means(one_rank)[0]["share"] == 0.25
+    assert validation.results(one_rank).means["share"] == 0.25
 
 
 def test_an_array_in_sums_adds_up_over_passes_and_ranks_and_stays_an_array():
     tally = tallied(with_array([1, 0], [0, 2]), with_array([0, 3], [0, 1]))
-    tally.add(with_array([5, 5], [5, 5], loss=math.nan), True, 3, None)
-    tally.add(with_array([7, 7], [7, 7]), False, 3, None)
+    add(tally, with_array([5, 5], [5, 5], loss=math.nan), 3)
+    add(tally, with_array([7, 7], [7, 7]), 3, weight=0.0)
     tally.drop_bad()
     means, count, arrays = tally.results(lambda sums: 2 * sums)
-    assert (means, count) == ({"loss": 1.0}, 4.0)
+    assert (means, count) == ({"loss": 1.0}, 6.0)
     assert arrays["confusion"].tolist() == [[2, 6], [0, 6]]
 
 
@@ -154,9 +161,8 @@ def test_results_are_the_same_bits_if_they_were_saved_in_between(cut):
     whole = tallied(*map(complete, batches), objective=Shares()).results(one_rank)
     second = resumed(tallied(*map(complete, batches[:cut]), objective=Shares()))
     means, count, arrays = tallied(*map(complete, batches[cut:]), tally=second).results(one_rank)
-    assert (means, count) == whole[:2]
+    assert (means, count) == (whole.means, sum(map(len, batches[cut:])))
     assert torch.equal(arrays["confusion"], whole.arrays["confusion"])
-    assert second.carried == sum(map(len, batches[:cut]))
 
 
 @pytest.mark.parametrize(("ranks", "world_size"), [(1, 2), (3, 2), (2, 1), (4, 4)])
@@ -166,7 +172,7 @@ def test_another_number_of_ranks_takes_over_every_record_and_total_once(ranks, w
     assert sum(float(tally.columns().counts.sum()) for tally in tallies) == 2 * ranks
     asked = []
     for tally in tallies:
-        tally.means(lambda values: asked.append(values[-2:]) or values)
+        tally.results(lambda values: asked.append(values[-2:]) or values)
     assert sum(asked).tolist() == [2 * ranks, ranks]
 
 
@@ -174,16 +180,16 @@ def test_totals_of_another_objective_are_not_continued():
     saved = tallied(with_totals(1, 1), objective=Shares())
     other = resumed(saved)
     result = Outcome(torch.tensor(1.0), {}, 1, {"hits": torch.tensor([[1], [3]])})
-    assert tallied(result, tally=other).means(one_rank)[0]["share"] == 0.25
+    assert tallied(result, tally=other).results(one_rank).means["share"] == 0.25
     plain = tallied(Outcome(torch.tensor(1.0), {}, 1), tally=resumed(saved, objective=object()))
-    assert plain.means(one_rank) == ({"loss": 1.0}, 2.0)
+    assert means_of(plain, one_rank) == ({"loss": 1.0}, 1.0)
 
 
 def test_a_cleared_tally_has_forgotten_what_it_has_taken_over():
     tally = resumed(tallied(with_totals(1, 3), objective=Shares()))
     tally.clear()
-    assert (tally.columns().counts.tolist(), tally.carried) == ([], 0)
-    assert tallied(with_totals(1, 0), tally=tally).means(one_rank)[0]["share"] == 1.0
+    assert tally.columns().counts.tolist() == []
+    assert tallied(with_totals(1, 0), tally=tally).results(one_rank).means["share"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -207,12 +213,12 @@ def test_values_that_cannot_be_added_up_are_refused(name, value, where):
     result = outcome([1.0, 2.0])
     setattr(result, name, value)
     with pytest.raises(ConfigError, match=rf"C220.*Outcome\..*{where}"):
-        check_outcome(result)
+        check_outcome(result, 2)
 
 
 def test_another_result_than_an_outcome_is_refused():
     with pytest.raises(ConfigError, match=r"C220.*a float, not an Outcome"):
-        check_outcome(1.0)
+        check_outcome(1.0, 2)
 
 
 def test_a_pass_with_another_form_than_the_one_before_is_refused():

@@ -14,6 +14,7 @@ from framework.precision.fp32 import FP32
 from framework.schedule.cosine import Cosine
 from framework.schedule.plateau import Plateau
 from framework.schedule.torch_schedule import TorchSchedule
+from framework.train.count_weights import CountWeights
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.step import Passes, Stepper, drop_gradients
@@ -27,7 +28,9 @@ def make(precision=None, lr=0.1, first=nn.Linear, **plan):
     groups = [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 10 * lr}]
     optimizer = torch.optim.SGD(groups, lr=lr)
     precision = precision or FP32(False, device=CPU)
-    return Stepper(TrainPlan(1, **plan), model, optimizer, Cosine(0.0, 0.0), precision, None)
+    counts = CountWeights(NoParallel(device=CPU), optimizer)
+    plan = TrainPlan(1, **plan)
+    return Stepper(plan, model, optimizer, Cosine(0.0, 0.0), precision, None, counts)
 
 
 def learn(stepper, progress, value=1.0, count=3):
@@ -42,13 +45,16 @@ def state_of(stepper):
 
 def test_gradients_of_passes_add_up_by_their_weights():
     model, data, clock = make_model(), make_data(6), FakeClock()
-    parts = NoParallel(device=CPU), FP32(tf32=False, device=CPU), clock.mark
+    parallel = NoParallel(device=CPU)
+    counts = CountWeights(parallel, torch.optim.SGD(model.parameters()))
+    parts = parallel, FP32(tf32=False, device=CPU), counts, clock.mark
     passes = Passes(model, Classify("x", "y", 0.0), *parts)
     whole = torch.autograd.grad(passes.objective(model, data).loss, list(model.parameters()))
     for part, last in ((slice(0, 2), False), (slice(2, 6), True)):
         count = part.stop - part.start
         batch = {name: tensor[part] for name, tensor in data.items()}
         assert passes(batch, count / 6, last).count == count
+    counts.rescale()
     for parameter, gradient in zip(model.parameters(), whole, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
     assert clock.marks == ["forward", "backward"] * 2
