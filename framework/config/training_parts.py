@@ -33,6 +33,7 @@ from framework.contracts.batch import Batch, move, taken, tensors
 from framework.contracts.parallel import Precision
 from framework.contracts.training import (
     FollowsValidation,
+    KnowsMean,
     Objective,
     RunContext,
     Schedule,
@@ -79,6 +80,7 @@ def training_parts(
     load_teacher(objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
     model, thaws, trial = _model(assembly, objective, precision)
+    _check_mean(assembly, objective)
     metrics = make_metrics(config, assembly.allowed, parallel, assembly.say)
     if metrics is not None:
         trial = try_metrics(metrics, trial)
@@ -204,6 +206,17 @@ def _model(
     if config["compile"]:
         _compile(model, assembly.device)
     return model, thaws, trial
+
+
+def _check_mean(assembly: Assembly, objective: Objective) -> None:
+    """Check that several passes or ranks learn what one does. ConfigError C391."""
+    order = assembly.train_source.order
+    is_cut = order.accumulate > 1 or order.world_size > 1 or (order.virtual_ranks or 1) > 1
+    if is_cut and isinstance(objective, KnowsMean) and objective.unknown_mean:
+        where = f"objective.losses.{objective.unknown_mean}"
+        what = "is a mean over something unknown, by which passes and ranks cannot be weighed"
+        fix = "set objective.count=records if it is that over the records, or to the field that has a number for each"
+        raise ConfigError(391, where, what, fix)
 
 
 def _freeze(

@@ -97,6 +97,16 @@ class Schedule(Protocol):
 
 
 @runtime_checkable
+class KnowsMean(Protocol):
+    """A capability of an objective: it says whether it knows what its loss is a mean over."""
+
+    @property
+    def unknown_mean(self) -> str:
+        """The loss that is a mean over something unknown, or "". Known after the first call."""
+        ...
+
+
+@runtime_checkable
 class HasTeacher(Protocol):
     """A capability of an objective: a model that is not trained teaches the one that is."""
 

@@ -15,6 +15,7 @@ from framework.objective.class_scores import predicted_classes
 from framework.objective.model_inputs import for_target, input_names, model_inputs, prediction
 
 CLASSES, NUMBERS = "classes", "numbers"
+RECORDS = "records"
 
 
 @final
@@ -22,15 +23,20 @@ class OwnLoss:
     """A loss such as ``torch.nn.HuberLoss`` or a class of the user's, as it is. Better: lower.
 
     Each loss is called with the model's output and the fields of ``target``. An output [B, 1] is
-    given as [B] if the first target is one number per record. A loss returns the mean over the
-    records (0-d), or a value for each record ([B]). A loss over a whole batch, such as Dice,
-    depends on which records share a batch.
+    given as [B] if the first target is one number per record. A loss returns a mean (0-d), or a
+    value for each record ([B]). A loss over a whole batch, such as Dice, depends on which records
+    share a batch.
+
+    torch's losses are known to be means over the records, or over the labels other than
+    ``ignore_index``. Of another loss, ``count`` says what its mean is over.
 
     Args:
         input: The field that the model takes, or several.
         target: The field that is right, or several.
         losses: The losses by name. The sum of several is minimized, and each is logged.
         weights: The weight of each loss by name; 1 for a loss without one.
+        count: What the losses are a mean over: ``records``, or the field that has a number for each
+            record, such as its tokens. None: only torch's losses are known.
         predicts: What the model's output means in predictions and metrics: ``classes`` (logits
             [B, classes, ...]) or ``numbers``. An output of one number per record is numbers.
 
@@ -46,6 +52,7 @@ class OwnLoss:
         losses: Mapping[str, Callable[..., Tensor]],
         weights: Mapping[str, float] | None = None,
         predicts: str = NUMBERS,
+        count: str | None = None,
     ) -> None:
         if predicts not in (CLASSES, NUMBERS):
             where = f"objective.predicts = {predicts}"
@@ -55,6 +62,8 @@ class OwnLoss:
         self.inputs = input_names(input)
         self.targets = input_names(target)
         self.predicts = predicts
+        self.count = count
+        self.unknown_mean = ""
         self.losses = _checked(losses)
         self.weights = {**dict.fromkeys(self.losses, 1.0), **_checked_weights(weights, losses)}
         self._device: torch.device | None = None
@@ -69,13 +78,31 @@ class OwnLoss:
             for loss in self.losses.values():
                 if isinstance(loss, nn.Module):
                     loss.to(device)  # its buffers, such as the weights of classes
-        means = {name: _mean(name, loss(output, *targets)) for name, loss in self.losses.items()}
+        values = {name: loss(output, *targets) for name, loss in self.losses.items()}
+        means = {name: _mean(name, value) for name, value in values.items()}
         total = torch.stack([self.weights[name] * mean for name, mean in means.items()]).sum()
         parts = means if len(means) > 1 else {}
-        outcome = Outcome(total, {}, len(targets[0]), losses=parts)
+        outcome = Outcome(total, {}, self._count(batch, values, targets[0]), losses=parts)
         if not model.training and len(targets) == 1:
             outcome.predictions = self._compared(output, targets[0])
         return outcome
+
+    def _count(self, batch: Batch, values: Mapping[str, Tensor], target: Tensor) -> Tensor | None:
+        """Return what the losses are a mean over, if it is not the records."""
+        if self.count is not None:
+            return None if self.count == RECORDS else batch[self.count].sum()
+        labels: set[int] = set()
+        for name, loss in self.losses.items():
+            ignored = _ignored(loss)
+            if values[name].dim() or (_is_of_torch(loss) and ignored is None):
+                continue
+            if ignored is None or len(self.losses) > 1:
+                self.unknown_mean = name
+            else:
+                labels.add(ignored)
+        if self.unknown_mean or not labels or target.is_floating_point():
+            return None
+        return (target != labels.pop()).sum()
 
     @property
     def target(self) -> str:
@@ -105,6 +132,20 @@ class OwnLoss:
     def _gives_classes(self, output: Tensor) -> bool:
         # ``predicts=auto`` takes counts for classes: a softmax over one number is always 1
         return self.predicts == CLASSES and output.dim() > 1 and output.shape[1] > 1
+
+
+def _ignored(loss: object) -> int | None:
+    """Return the label that a loss of torch leaves out of its mean, or None."""
+    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and _is_of_torch(loss):
+        return loss.ignore_index
+    return None
+
+
+def _is_of_torch(loss: object) -> bool:
+    """Return whether a loss is torch's mean over records or labels, all of which weigh the same."""
+    if type(loss).__module__ != nn.modules.loss.__name__ or not isinstance(loss, nn.Module):
+        return False
+    return loss.reduction in ("mean", "batchmean") and getattr(loss, "weight", None) is None
 
 
 def _checked(losses: Any) -> dict[str, Callable[..., Tensor]]:
