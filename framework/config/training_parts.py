@@ -215,7 +215,7 @@ def _check_mean(assembly: Assembly, objective: Objective) -> None:
     if is_cut and isinstance(objective, KnowsMean) and objective.unknown_mean:
         where = f"objective.losses.{objective.unknown_mean}"
         what = "is a mean over something unknown, by which passes and ranks cannot be weighed"
-        fix = "set objective.count=records if it is that over the records, or to the field that has a number for each"
+        fix = "set objective.count=records, or to the field with a number for each record"
         raise ConfigError(391, where, what, fix)
 
 
