@@ -95,10 +95,7 @@ def test_few_kernels_give_the_same_numbers_in_every_epoch(augment, most_kernels,
 
 @pytest.mark.parametrize(
     "augment",
-    [
-        CropFlip("image", 2, 0.5, [0.5], [0.5]),
-        ColorJitter("image", 0.4, 0.4, 0.4, 0.1),
-    ],
+    [CropFlip("image", 2, 0.5, [0.5], [0.5]), ColorJitter("image", 0.4, 0.4, 0.4, 0.1)],
     ids=lambda augment: type(augment).__name__,
 )
 def test_the_compiler_need_not_look_for_functions_in_c(augment, monkeypatch):

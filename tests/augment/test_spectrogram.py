@@ -91,9 +91,7 @@ def test_silence_is_the_floor():
 
 
 @pytest.mark.parametrize(
-    "sounds",
-    [torch.zeros(2, 9, dtype=torch.int16), torch.zeros(9)],
-    ids=["integers", "one sound"],
+    "sounds", [torch.zeros(2, 9, dtype=torch.int16), torch.zeros(9)], ids=["integers", "one sound"]
 )
 def test_values_that_are_no_batch_of_waveforms_are_refused(sounds):
     with pytest.raises(ValueError, match=r"float sounds \[B, T\]"):

@@ -102,10 +102,7 @@ EXACT = {
     "tiff gray": (saved(PICTURE.convert("L"), "tiff"), GRAY),
     "tiff palette": (saved(INDEXED, "tiff"), INDEXED_COLOR),
     "tiff 1 bit": (saved(BILEVEL, "tiff"), BLACK_AND_WHITE),
-    "tiff gray and alpha": (
-        saved(seen_through("LA"), "tiff"),
-        GRAY,
-    ),
+    "tiff gray and alpha": (saved(seen_through("LA"), "tiff"), GRAY),
     "tiff RGB and alpha": (saved(seen_through("RGBA"), "tiff"), COLOR),
     **{f"png EXIF {n}": (noted("png", n), upright(n)) for n in range(1, 9)},
     **{f"webp EXIF {n}": (webp_noted(n, length=0), upright(n)) for n in range(1, 9)},

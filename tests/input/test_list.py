@@ -240,8 +240,7 @@ def test_packing_can_skip_rows_with_bad_cells(bad, words):
 
 
 @pytest.mark.parametrize(
-    "columns",
-    [{"image": "file"}, {"image": "path", "kind": "class"}, {}, ["image"], "image"],
+    "columns", [{"image": "file"}, {"image": "path", "kind": "class"}, {}, ["image"], "image"]
 )
 def test_columns_that_cannot_be_are_refused(columns):
     with pytest.raises(ConfigError, match=r"C162.*input\.columns"):

@@ -26,8 +26,7 @@ def test_a_field_is_what_the_first_value_is():
 
 
 @pytest.mark.parametrize(
-    ("value", "number"),
-    [(b"text", 106), (b"", 106), (np.array(["a"]), 167), (None, 167)],
+    ("value", "number"), [(b"text", 106), (b"", 106), (np.array(["a"]), 167), (None, 167)]
 )
 def test_what_no_store_holds_is_named(value, number):
     with pytest.raises(DataError, match=f"D{number}.*here"):

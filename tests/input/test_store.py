@@ -350,13 +350,7 @@ def test_a_function_gets_values_as_it_may_return_them():
     assert record["points"].tolist() == points.tolist()
 
 
-BAD = {
-    "other": {"y": 1},
-    "shape": {"x": [1, 2]},
-    "none": None,
-    "number": 0.5,
-    "empty": {},
-}
+BAD = {"other": {"y": 1}, "shape": {"x": [1, 2]}, "none": None, "number": 0.5, "empty": {}}
 
 
 def spoiled(record, how):

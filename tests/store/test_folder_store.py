@@ -45,10 +45,7 @@ def test_only_images_count_whatever_the_case_of_their_ending():
     _touch("in/a/1.JPG", "in/a/2.Png", "in/a/notes.txt", "in/a/3.jpg.bak", "in/top.jpg")
     store = FolderStore("in")
     assert store.files == ["a/1.JPG", "a/2.Png"]
-    assert store.notes == (
-        "in: left out: 1 .bak, 1 .txt",
-        "in: left out: 1 image in no subfolder",
-    )
+    assert store.notes == ("in: left out: 1 .bak, 1 .txt", "in: left out: 1 image in no subfolder")
 
 
 def test_a_class_without_images_keeps_its_number():

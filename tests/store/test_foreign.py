@@ -9,11 +9,7 @@ import pytest
 import torch
 
 from framework.errors import DataError
-from framework.store.foreign import (
-    ForeignLMDB,
-    key_expression,
-    number_of,
-)
+from framework.store.foreign import ForeignLMDB, key_expression, number_of
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.contract.cases import jpeg

@@ -3,12 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import ConfigError, DataError
-from framework.store.label import (
-    class_in,
-    class_pattern,
-    number_classes,
-    numbered_classes,
-)
+from framework.store.label import class_in, class_pattern, number_classes, numbered_classes
 
 
 @given(st.lists(st.text(), min_size=1))

@@ -1,8 +1,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from framework.system.durable import (
     uninterrupted,
     write_text,
 )
+from tests.forks import forked
 from tests.small_disk import small_disk
 
 
@@ -138,8 +137,8 @@ def test_a_file_or_folder_takes_the_name_of_either(new, old):
 
 
 def dead_pid():
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
+    child = forked(int)
+    child.join()
     return child.pid
 
 

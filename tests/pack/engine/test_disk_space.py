@@ -3,10 +3,7 @@ from pathlib import Path
 import pytest
 
 from framework.contracts.records import Manifest
-from framework.pack.engine.disk_space import (
-    free_bytes,
-    needed_bytes,
-)
+from framework.pack.engine.disk_space import free_bytes, needed_bytes
 from framework.pack.engine.jobs import PackPlan
 from framework.pack.engine.pack_store import pack
 from tests.input.inputs import COUNT, FIELDS, packing
