@@ -1,4 +1,5 @@
 import math
+import mmap
 import os
 from pathlib import Path
 
@@ -16,20 +17,15 @@ from framework.measure.host import (
     rss_bytes,
     threads_per_rank,
     total_memory_bytes,
-    unshared_bytes,
 )
 
 
 def test_the_peak_of_memory_never_falls_and_sees_what_was_held():
     before = peak_rss_bytes()
-    held = bytearray(b"x" * (before + (64 << 20) - rss_bytes(os.getpid())))
-    del held
+    # in pages of its own: malloc may have free ones from other tests
+    with mmap.mmap(-1, before + (64 << 20) - rss_bytes(os.getpid())) as held:
+        held.write(b"x" * len(held))
     assert peak_rss_bytes() >= before + (32 << 20)
-
-
-def test_memory_of_its_own_is_a_part_of_all_memory_of_a_process():
-    assert 0 < unshared_bytes(os.getpid()) <= rss_bytes(os.getpid())
-    assert unshared_bytes(2**30) == 0
 
 
 def test_cores_are_those_this_process_may_run_on():
@@ -87,10 +83,6 @@ def test_threads_are_what_somebody_has_set_or_the_cores(monkeypatch, environment
     assert threads_per_rank() == threads
 
 
-def test_available_memory_is_a_part_of_the_total():
-    assert 0 < available_memory_bytes() <= total_memory_bytes()
-
-
 @pytest.fixture
 def container(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "CGROUPS", Cgroups(tmp_path, tmp_path / "own"))
@@ -104,11 +96,6 @@ def test_a_containers_limit_counts_less_what_it_holds_but_for_files(container):
     assert available_memory_bytes() == 300_000
     (container / "memory.stat").write_text("anon 100\ninactive_file 200000\n")
     assert available_memory_bytes() == 500_000
-
-
-def test_a_container_without_a_limit_is_the_machine(container):
-    (container / "memory.max").write_text("max\n")
-    assert available_memory_bytes() > 1_000_000
 
 
 def test_a_host_has_a_number_also_without_linux(monkeypatch):

@@ -1,6 +1,5 @@
 import json
 import os
-from itertools import pairwise
 
 import pytest
 import torch
@@ -50,19 +49,6 @@ def test_each_span_is_there_once_for_every_step_that_is_traced(trace):
     assert {name: names.count(name) for name in names} == dict.fromkeys(NAMES, TRACED)
 
 
-def test_spans_follow_each_other_without_overlap(trace):
-    spans = ours(trace)
-    assert [span["name"] for span in spans[:5]] == [
-        "wait",
-        "forward",
-        "backward",
-        "optimizer",
-        "report",
-    ]
-    for earlier, later in pairwise(spans):
-        assert earlier["ts"] + earlier["dur"] <= later["ts"] + 1e-3
-
-
 def test_spans_and_operators_have_the_same_time(trace):
     events = json.loads(trace.read_text())["traceEvents"]
     forwards = [span for span in ours(trace) if span["name"] == "forward"]
@@ -73,10 +59,6 @@ def test_spans_and_operators_have_the_same_time(trace):
     ]
     assert len(products) == 2 * TRACED
     assert all(inside)
-
-
-def test_nothing_else_is_left_beside_the_trace(trace):
-    assert list(trace.parent.iterdir()) == [trace]
 
 
 def test_a_run_that_ends_while_it_is_traced_leaves_what_there_is(tmp_path):

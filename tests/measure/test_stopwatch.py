@@ -1,5 +1,3 @@
-import threading
-
 import pytest
 
 from framework.measure import stopwatch as stages
@@ -37,14 +35,3 @@ def test_slices_add_up_until_they_are_taken():
     assert sums.take() == {"read": 3.0, "decode": 4.0, "collate": 8.0}
     sums.add_slices([{"read": 16.0}])
     assert (sums.take(), sums.take()) == ({"read": 16.0}, {})
-
-
-def test_nothing_is_lost_between_a_thread_that_adds_and_one_that_takes():
-    sums, laps = Stages(), []
-    adder = threading.Thread(
-        target=lambda: [sums.add_slices([{"read": 1.0}]) for _ in range(20_000)]
-    )
-    adder.start()
-    while adder.is_alive():
-        laps.append(sums.take())
-    assert sum(taken.get("read", 0.0) for taken in (*laps, sums.take())) == 20_000.0

@@ -108,29 +108,9 @@ def test_speech_like_lengths_have_little_padding(max_values):
     assert padding(lengths, batches(make(lengths, 32, max_values, shuffle=True))) < 0.05
 
 
-def test_a_budget_takes_more_short_records_than_long_ones():
-    lengths = spread_lengths()
-    steps = batches(make(lengths, 1000, 32_000))
-    assert len(steps[0]) * 2 < len(steps[-2])
-    used = [len(step) * int(lengths[step].max()) / 32_000 for step in steps[:-1]]
-    assert sum(used) / len(used) > 0.9
-
-
 def test_a_record_beyond_the_budget_is_refused_with_its_name():
     with pytest.raises(ConfigError, match=r"C201.*max_values = 9: record 2 alone has 12.*=12 or"):
         make([3, 9, 12, 1], max_values=9)
-
-
-def test_other_lengths_are_another_order():
-    assert make([5, 9, 1]).identity != make([9, 5, 1]).identity
-    assert make([5, 9, 1]).identity == make([5, 9, 1]).identity
-
-
-def test_virtual_ranks_share_each_batch():
-    order = make(spread_lengths(100), shuffle=True)
-    parts = [share.indices.tolist() for share in replace(order, virtual_ranks=2).shares(0)]
-    pairs = zip(parts[::2], parts[1::2], strict=True)
-    assert [sorted(a + b) for a, b in pairs] == [sorted(step) for step in batches(order)]
 
 
 # ---- a whole run

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.order.draws import DeviceDraws, draws, record_seeds
-from framework.order.permutation import permutation
 
 INDICES = st.lists(st.integers(0, 2**31), min_size=1, max_size=20)
 SEEDS = st.integers(0, 2**40)
@@ -44,11 +43,6 @@ def test_draws_and_seeds_differ_between_seeds_epochs_and_records():
     assert len(seeds.unique()) == 12 * 500
 
 
-def test_draws_do_not_repeat_the_order():
-    keys = draws(torch.arange(50), 0, 0, 1).squeeze(1)
-    assert torch.argsort(keys).tolist() != permutation(50, 0, 0).tolist()
-
-
 @pytest.mark.parametrize("epoch", range(3))
 def test_alternating_draws_are_those_of_epoch_0_and_their_mirror_images(epoch):
     indices = torch.arange(100)
@@ -61,9 +55,3 @@ def test_alternating_draws_are_those_of_epoch_0_and_their_mirror_images(epoch):
     assert torch.equal(drawn[:, [0, 2]], first[:, [0, 2]])
     assert drawn.min() >= 0
     assert drawn.max() < 1
-
-
-def test_without_alternating_columns_the_draws_are_those_of_the_epoch():
-    numbers = DeviceDraws(7, 3)
-    drawn = numbers.of(torch.arange(9), *numbers.keys(5))
-    assert torch.equal(drawn, draws(torch.arange(9), 7, 5, 3))

@@ -157,14 +157,3 @@ def test_an_epoch_has_the_selected_records_only(limit, shuffle):
     assert order.used().tolist() == sorted(records)
     assert order.num_records == 6
     assert order.num_steps == len(batches(order))
-
-
-def test_a_sample_is_taken_from_the_selected_records():
-    order = Order(6, 2, selected=torch.tensor([1, 3, 5]))
-    assert order.sample(2).tolist() == [1, 5]
-    assert order.sample(9).tolist() == [1, 3, 5]
-
-
-def test_two_selections_of_the_same_size_are_distinguished():
-    orders = [Order(6, 2, selected=torch.tensor(records)) for records in ([1, 3], [1, 5])]
-    assert orders[0].identity != orders[1].identity
