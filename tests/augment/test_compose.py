@@ -33,11 +33,6 @@ def test_every_part_gets_draws_of_its_own_in_turn():
     assert torch.equal(composed({"image": IMAGE}, numbers)["image"], expected["image"])
 
 
-def test_outside_training_no_part_draws():
-    result = Compose(PARTS)({"image": IMAGE}, None)["image"]
-    assert torch.equal(result, NORMALIZE({"image": IMAGE}, None)["image"])
-
-
 def test_draws_of_a_part_alternate_at_their_place_in_the_row():
     parts = {
         "shift": CropFlip("image", 1, 0.5, None, None, alternate=True),
@@ -108,22 +103,3 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
 def test_parts_that_do_not_fit_each_other_are_refused(parts, words):
     with pytest.raises(ValueError, match=words):
         Compose(parts)
-
-
-def test_a_name_instead_of_an_augment_is_refused():
-    with pytest.raises(TypeError, match=r"\+augment@augment\.parts\.x=CHOICE"):
-        Compose({"x": "flip"})
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"shift": SHIFT, "normalize": NORMALIZE},
-        {"jitter": JITTER, "erase": erasing(1.0)},
-        {"erase": erasing(127.0), "jitter": JITTER},
-        {"jitter": JITTER, "normalize": NORMALIZE, "erase": erasing(2.5)},
-    ],
-    ids=", ".join,
-)
-def test_parts_that_fit_are_composed(parts):
-    assert Compose(parts).num_draws == sum(part.num_draws for part in parts.values())

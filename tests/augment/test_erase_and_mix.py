@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from framework.augment.curve import QuantileCurve, beta, log_uniform
+from framework.augment.curve import beta
 from framework.augment.cutmix import CutMix
 from framework.augment.mixup import Mixup
 from framework.augment.random_erasing import RandomErasing
-from framework.errors import ConfigError
 from framework.order.draws import draws
 
 COUNT, HEIGHT, WIDTH = 300, 20, 30
@@ -113,21 +112,6 @@ def test_labels_are_blended_by_the_area_of_the_box():
         torch.testing.assert_close(mixed["label"][number], expected)
 
 
-def test_images_keep_their_dtype():
-    assert cut()["image"].dtype == torch.uint8
-    assert cut(image=NUMBERED.float())["image"].dtype == torch.float32
-
-
-def test_a_probability_of_zero_cuts_no_image():
-    mixed = cut(probability=0.0)
-    assert torch.equal(mixed["image"], NUMBERED)
-    assert torch.equal(mixed["label"].argmax(1), BATCH["label"])
-
-
-def test_outside_training_nothing_is_cut():
-    assert cut(None) == BATCH
-
-
 # ---- mixup
 
 IMAGE = torch.randint(
@@ -152,18 +136,6 @@ def test_images_and_labels_are_blended_by_the_same_share():
         torch.testing.assert_close(result["label"][number], label)
 
 
-def test_as_many_as_the_probability_says_are_blended():
-    many = {"image": torch.rand(1000, 1, 1, 1), "label": torch.arange(1000) % 3}
-    result = mixup(probability=0.3)(many, draws(torch.arange(1000), 0, 0, 2))
-    assert 600 < int((result["image"] == many["image"]).sum()) < 800
-
-
-def test_a_record_alone_stays_itself():
-    result = mixup()({name: values[:1] for name, values in SIX.items()}, NUMBERS[:1, :2])
-    torch.testing.assert_close(result["image"], IMAGE[:1] / 255)
-    torch.testing.assert_close(result["label"], torch.tensor([[1.0, 0.0, 0.0]]))
-
-
 def test_outside_training_images_become_floats_and_labels_stay():
     result = mixup()(SIX, None)
     torch.testing.assert_close(result["image"], IMAGE / 255)
@@ -175,11 +147,6 @@ def test_targets_that_are_numbers_are_blended_as_they_are():
     share = mixup().curve(numbers[:, 1]).view(6, 1, 1)
     expected = share * batch["label"] + (1 - share) * batch["label"].roll(1, 0)
     torch.testing.assert_close(mixup(num_classes=None)(batch, numbers)["label"], expected)
-
-
-def test_classes_without_their_number_are_refused():
-    with pytest.raises(ConfigError, match=r"C133.*num_classes"):
-        mixup(num_classes=None)(SIX, NUMBERS[:6, :2])
 
 
 @pytest.mark.parametrize("option", [{"alpha": 0.0}, {"probability": 1.5}], ids=str)
@@ -208,15 +175,3 @@ def test_many_numbers_are_distributed_as_beta(alpha):
     # near 1 float32 has no room for the many numbers of a small alpha
     lower = beta(alpha)(UNIFORM / 2).double().numpy()
     assert stats.kstest(lower, lambda x: 2 * stats.beta.cdf(x, alpha, alpha)).statistic < 0.012
-
-
-@given(st.floats(0.01, 1), st.floats(1, 100), st.floats(0, BELOW_ONE, width=32))
-def test_a_log_uniform_number_is_a_power(low, high, number):
-    expected = low * (high / low) ** number
-    result = log_uniform(low, high)(torch.tensor([number])).item()
-    assert math.isclose(result, expected, rel_tol=1e-5)
-
-
-def test_between_points_the_curve_is_a_straight_line():
-    square = QuantileCurve(torch.linspace(0, 1, 4097, dtype=torch.float64) ** 2)
-    assert torch.allclose(square(UNIFORM), UNIFORM**2, atol=1e-6)

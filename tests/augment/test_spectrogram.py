@@ -80,16 +80,6 @@ def test_channels_come_before_bands_and_lengths_become_frames():
     assert torch.allclose(result["audio"][:, 1], right, atol=1e-5)
 
 
-def test_a_list_of_sounds_becomes_a_list():
-    result = spectrogram([torch.randn(500), torch.randn(900)])["audio"]
-    assert [tuple(each.shape) for each in result] == [(BANDS, 4), (BANDS, 6)]
-
-
-def test_silence_is_the_floor():
-    result = spectrogram(torch.zeros(1, 320))["audio"]
-    assert torch.allclose(result, torch.tensor(FLOOR).log())
-
-
 @pytest.mark.parametrize(
     "sounds", [torch.zeros(2, 9, dtype=torch.int16), torch.zeros(9)], ids=["integers", "one sound"]
 )

@@ -121,14 +121,6 @@ def test_damage_never_crashes():
     assert in_a_process(judge, damaged) == 0
 
 
-@needs_library
-def test_memory_of_a_thread_is_used_again():
-    first = decode_region(encoded(64, 64, seed=1), 3, Region(0, 0, 64, 64, 1))
-    copy = first.copy()
-    decode_region(encoded(64, 64, seed=2), 3, Region(0, 0, 64, 64, 1))
-    assert not np.array_equal(first, copy)
-
-
 # ---- windows of any image
 
 WINDOW = (5, 7, 30, 41, 0)

@@ -43,11 +43,6 @@ def test_compressed_run_lengths_are_read_back(counts):
     assert run_lengths(compressed(counts)) == counts
 
 
-def test_a_known_text_has_its_known_numbers():
-    assert run_lengths("04") == [0, 4]
-    assert run_lengths("`7") == [240]
-
-
 @pytest.mark.parametrize(
     "region",
     [
@@ -69,16 +64,6 @@ def test_a_known_text_has_its_known_numbers():
 def test_values_that_are_no_region_are_refused(region):
     with pytest.raises(ValueError):  # noqa: PT011
         region_mask(region, 3, 4)
-
-
-def test_points_far_outside_are_no_harm():
-    assert region_mask([[-1e300, -1e300, 1e300, -1e300, 1e300, 1e300, -1e300, 1e300]], 3, 4).all()
-
-
-def test_the_last_region_lies_on_top():
-    maps = painted([(SQUARE, 3), ([[2, 1, 4, 1, 4, 3, 2, 3]], 5)], 6, 8)
-    assert maps.shape == (1, 6, 8)
-    assert (maps[0, 2, 3], maps[0, 2, 5], maps[0, 5, 7]) == (5, 3, 0)
 
 
 def test_polygons_that_overlap_are_one_region_in_a_painting():

@@ -23,11 +23,6 @@ def test_shrinking_is_pillows_bilinear_within_a_level(height, width, high, wide,
     assert np.abs(scale(image, (high, wide), antialias=True).astype(int) - expected).max() <= 1
 
 
-def test_an_image_of_its_size_is_itself():
-    image = pixels(1, 20, 30)
-    assert scale(image, (20, 30), antialias=True) is image
-
-
 def test_without_antialias_shrinking_takes_the_nearest_four():
     image = np.zeros((80, 80, 1), np.uint8)
     image[::8] = 255
