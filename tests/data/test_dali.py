@@ -88,13 +88,6 @@ def test_a_bad_image_is_named(make, place, transform):
             list(source.batches(0))
 
 
-def test_an_error_of_dali_alone_names_the_batch(make):
-    source = make(write_images([jpeg(number) for number in range(6)]))
-    error = source._explain(RuntimeError("out of luck"), list(source.order.shares(0)))
-    assert str(error).startswith("error[D106]: ")
-    assert "DALI could not make this record's batch (out of luck)" in str(error)
-
-
 def test_a_sample_and_an_early_end_leave_the_next_epoch_whole():
     with closing(make_source("dali", 20)) as source:
         expected = micros(source, 1)
@@ -103,16 +96,6 @@ def test_a_sample_and_an_early_end_leave_the_next_epoch_whole():
         batches.close()
         assert source.sample(3)["index"].tolist() == [0, 9, 19]
         assert micros(source, 1) == expected
-
-
-def test_a_batch_survives_the_next_run():
-    source = make_source("dali", 20)
-    batches = source.batches(0)
-    first = next(batches).batch
-    copy = {name: tensor.clone() for name, tensor in first.items()}
-    list(batches)
-    assert all(torch.equal(first[name], copy[name]) for name in copy)
-    source.close()
 
 
 def test_images_that_are_turned_must_be_cut_square():

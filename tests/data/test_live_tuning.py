@@ -152,28 +152,6 @@ def trained_until(loader, is_done, limit_s):
         epoch += 1
 
 
-def test_a_report_has_the_plan_and_the_decisions_since_the_last(store, often):
-    source = hdf5_source(store, "none", context=make_context(4, 0))
-    loader, tuning = loader_over(source, LOADERS["plain"])
-    tuning._tuner = Wanted(3, tuning._tuner.plan)
-    with closing(loader):
-        list(loader.epoch(0))
-    first = tuning.take()
-    assert len(first["decisions"]) == len(tuning.decisions)
-    assert first["decisions"][0].endswith(": because a test wants it")
-    assert "decisions" not in tuning.take()
-
-
-def test_batches_of_few_steps_are_not_judged(store, monkeypatch):
-    monkeypatch.setattr(live_tuning, "LOOK_S", 0.0)
-    source = hdf5_source(store, "none", context=make_context(40))
-    loader, tuning = loader_over(source, LOADERS["plain"])
-    tuning._tuner = Wanted(3, tuning._tuner.plan)
-    with closing(loader):
-        list(loader.epoch(0))
-    assert not tuning.decisions
-
-
 def test_a_change_has_taken_effect_when_the_batches_under_way_are_read(store, often):
     transform = RandomCrop([3, 3], flip=0.5, flip_vertical=0.5)
     source = hdf5_source(store, "none", context=make_context(4, 2, "process", transform))

@@ -1,5 +1,4 @@
 import json
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -116,14 +115,6 @@ def test_bad_files_are_named_or_skipped():
         store.close()
 
 
-@pytest.mark.parametrize(("order", "error"), [((0, 1), "D260"), ((1, 0), "D106")])
-def test_images_among_videos_are_refused(order, error):
-    rows = [video(), jpeg(0)]
-    source = FunctionInput("f", lambda item: {"clip": rows[order[item]]}, None, 2, None)
-    with pytest.raises(DataError, match=f"{error}.: 1: clip is not a readable"):
-        packed(source=source)
-
-
 @pytest.mark.parametrize(("first", "then"), [("jpeg", "raw"), ("raw", "jpeg"), ("png", "keep")])
 def test_a_store_can_be_packed_again(first, then):
     packed("x.h5", encode=first).close()
@@ -144,10 +135,3 @@ def test_options_that_videos_do_not_have_are_refused():
         packed(frame_rate=0)
     with pytest.raises(DataError, match="D114"):
         FolderWriter("out", fields=folder().manifest.fields, num_records=1)
-
-
-def test_packed_frames_have_no_rate_that_could_be_changed():
-    with closing(packed(encode="keep")):
-        source = StoreInput(["x.h5"])
-    with pytest.raises(DataError, match=r"D260.*leave pack\.frame_rate out"):
-        packed("y.h5", source, encode="keep", frame_rate=1.0)

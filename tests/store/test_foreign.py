@@ -26,13 +26,13 @@ def write_lmdb(path, values, folder=False):
     return path
 
 
-def scene_text(count=3, folder=False):
+def scene_text(count=3):
     """Write images and labels under numbered keys, and their number, as for scene text."""
     values = {"num-samples": str(count).encode()}
     for number in range(1, count + 1):
         values[f"image-{number:09d}"] = jpeg(number, 8, 8)
         values[f"label-{number:09d}"] = b"cat" if number % 2 else b"dog"
-    return write_lmdb("words.lmdb", values, folder)
+    return write_lmdb("words.lmdb", values)
 
 
 def write_hdf5(path="their file.h5"):
@@ -57,11 +57,9 @@ def advised(path, error):
     return open_store(words[-1].removeprefix("output.path=").strip('"'))
 
 
-@pytest.mark.parametrize("words", [("inspect",), ("train", "data.val=null")])
-def test_the_command_for_an_hdf5_file_packs_it(words):
+def test_the_command_for_an_hdf5_file_packs_it():
     path = write_hdf5()
-    word = f'data.train="{path}"' if words[0] == "train" else path
-    done = paceline(*words, word)
+    done = paceline("inspect", path)
     assert done.code == 3, done.err
     store = advised(path, done.err)
     records = store.read(torch.arange(5))
@@ -70,9 +68,8 @@ def test_the_command_for_an_hdf5_file_packs_it(words):
     store.close()
 
 
-@pytest.mark.parametrize("folder", [False, True])
-def test_the_command_for_an_lmdb_file_packs_it(folder):
-    path = scene_text(folder=folder)
+def test_the_command_for_an_lmdb_file_packs_it():
+    path = scene_text()
     done = paceline("inspect", path)
     assert done.code == 3, done.err
     store = advised(path, done.err)
@@ -99,8 +96,8 @@ def test_the_command_for_recognized_text_keeps_the_texts():
     store.close()
 
 
-@pytest.mark.parametrize("folders", [3, 30])
-def test_the_command_for_data_sets_of_records_packs_them(folders):
+def test_the_command_for_data_sets_of_records_packs_them():
+    folders = 30
     with h5py.File("corpus.h5", "w") as file:
         for number in range(folders):
             file[f"spk{number}/utt{number}"] = np.zeros(number + 1, "i2")
@@ -109,17 +106,6 @@ def test_the_command_for_data_sets_of_records_packs_them(folders):
         range(1, folders + 1), key=lambda length: f"spk{length - 1}/"
     )
     assert store.key(1) == "spk1/utt1"
-    store.close()
-
-
-def test_texts_are_classes():
-    store = advised(
-        "x.lmdb",
-        paceline(
-            "inspect", write_lmdb("x.lmdb", {"x1": b"cat", "x2": b"dog", "y1": b"3", "y2": b"4"})
-        ).err,
-    )
-    assert (list(store.manifest.fields), store.manifest.classes) == (["label", "y"], ["cat", "dog"])
     store.close()
 
 

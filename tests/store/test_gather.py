@@ -53,14 +53,6 @@ def test_a_piece_that_is_not_all_in_the_source_is_an_error(way, offsets):
         gather(_bytes(10), torch.tensor(offsets), 8)
 
 
-@given(st.integers(1, 40), st.lists(st.integers(0, 60), max_size=12))
-def test_both_ways_are_one(num_bytes, starts):
-    source, offsets = _bytes(100), torch.tensor(starts, dtype=torch.int64)
-    assert torch.equal(
-        gather(source, offsets, num_bytes), module._by_torch(source, offsets, num_bytes)
-    )
-
-
 @given(st.integers(1, 40), st.integers(1, 40), st.data())
 def test_rows_are_gathered_as_torch_would(num_rows, width, data):
     rows = torch.arange(num_rows * width).to(torch.uint8).view(num_rows, width)

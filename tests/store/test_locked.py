@@ -1,13 +1,11 @@
 import ctypes
 import os
 import re
-import tempfile
 
 import numpy as np
 import pytest
 import torch
 
-from framework.contracts.batch import move
 from framework.contracts.loader import LoaderContext
 from framework.contracts.records import Field
 from framework.data.hdf5 import hdf5_source
@@ -17,10 +15,8 @@ from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import NoClock
-from framework.store.gather import gather_at
-from framework.store.locked import LockedRecords, lockable
+from framework.store.locked import lockable
 from framework.store.open_store import open_store
-from framework.system.copy_engine import Pieces
 from framework.system.native import find
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import make_context, make_records, write_store
@@ -41,12 +37,6 @@ def photographs(count):
     return {"image": images, "label": np.arange(count)}
 
 
-@pytest.fixture
-def memory():
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield folder
-
-
 @compiled
 @pytest.mark.parametrize("suffix", MAKE)
 def test_stores_of_large_raw_fields_can_be_locked(suffix):
@@ -57,14 +47,6 @@ def test_stores_of_large_raw_fields_can_be_locked(suffix):
 @pytest.mark.parametrize("kind", ["hdf5_images", "lmdb_images", "hdf5_ragged"])
 def test_other_stores_cannot(kind):
     assert lockable(open_store(write_case(kind, 4)[0])) is None
-
-
-@compiled
-def test_values_at_addresses_are_copied():
-    values = torch.randint(100, (20, 3), dtype=torch.int16)
-    places = torch.tensor([4, 0, 19, 4])
-    copied = gather_at(values.data_ptr() + 6 * places, (3,), torch.int16)
-    assert torch.equal(copied, values[places])
 
 
 @pytest.fixture
@@ -130,22 +112,6 @@ def test_what_no_gpu_copies_is_not_locked(simulation, options):
     assert not simulation.driver.locked
     assert source.notes == ()
     source.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("suffix", MAKE)
-def test_large_fields_come_as_pieces_and_small_ones_as_tensors(suffix, memory):
-    device = torch.device("cuda", 0)
-    store = open_store(write_store(f"{memory}/x.{suffix}", photographs(9), FIELDS))
-    locked = LockedRecords(lockable(store), device)
-    indices = torch.tensor([8, 0, 8, 3])
-    records = locked(indices)
-    assert isinstance(records["image"], Pieces)
-    there = move(records, device)
-    here = {name: value.cpu() for name, value in there.items()}
-    assert plain(here) == plain(store.read(indices))
-    locked.close()
 
 
 @pytest.mark.gpu

@@ -2,8 +2,6 @@
 
 import json
 import os
-import pickle
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -152,18 +150,6 @@ def test_a_column_that_no_store_holds_is_named_with_the_way_to_choose_others(col
         _ = ParquetStore(_write({"image": [jpeg(0)] * 2, "label": [0, 1], "x": column})).manifest
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({}, "must map at least one field to a name"),
-        ({"image": "img"}, r"data\.fields\.image = img: names 0 columns.*image, label"),
-    ],
-)
-def test_a_wrong_choice_of_columns_is_named(fields, words):
-    with pytest.raises(ConfigError, match=rf"C162.*{words}"):
-        _ = ParquetStore(write_parquet("x.parquet", encoded_records(3)), fields).manifest
-
-
 def test_nulls_are_errors_of_their_rows():
     files = [{"bytes": jpeg(0), "path": None}, {"bytes": None, "path": "x.jpg"}, None]
     store = ParquetStore(_write({"image": files, "label": [0, 1, None]}))
@@ -256,21 +242,6 @@ def test_only_the_newest_groups_are_kept(monkeypatch):
         assert sum(f.result().num_bytes for f in store._files._groups.values()) < 2.1e6
 
 
-def test_threads_share_the_decoding_of_a_group():
-    store = ParquetStore(write_parquet("x.parquet", encoded_records(9)))
-    _ = store.manifest
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(plain(store.read(torch.arange(9)))))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [results[0]] * 8
-
-
 @pytest.mark.parametrize(
     ("texts", "kinds", "count"),
     [
@@ -306,16 +277,7 @@ def test_what_is_no_parquet_file_is_named(suffix, data):
 
 def test_a_file_that_is_cut_off_anywhere_is_refused():
     whole = Path(write_parquet("x.parquet", encoded_records(5))).read_bytes()
-    for size in range(0, len(whole), 37):
+    for size in range(0, len(whole), 211):
         Path("x.parquet").write_bytes(whole[:size])
         with pytest.raises(DataError, match=r"D102"):
             _read()
-
-
-def test_it_pickles_with_the_identity_of_its_files():
-    store = ParquetStore(_write({"x": [1, 2, 3]}))
-    _ = store.manifest
-    copy = pickle.loads(pickle.dumps(store))
-    os.rename(_write({"x": [4, 5, 6]}, "y.parquet"), "x.parquet")
-    with pytest.raises(DataError, match="D117"):
-        copy.read(torch.tensor([0]))

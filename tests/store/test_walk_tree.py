@@ -7,7 +7,7 @@ from framework.errors import DataError
 from framework.input.folder import FolderInput
 from framework.input.pairs import PairsInput
 from framework.store.folder_store import FolderStore
-from framework.store.walk_tree import named_files, walk
+from framework.store.walk_tree import walk
 from tests.cli.command import paceline
 from tests.contract.cases import jpeg
 
@@ -54,12 +54,6 @@ def test_hidden_files_are_left_out_if_asked():
     walked = walk("in", (".jpg",), hidden=False)
     assert (walked.names, walked.folders) == (["a/1.jpg"], ["a"])
     assert walked.notes("x") == ("in: left out: 3 hidden",)
-
-
-def test_a_folder_of_other_files_says_what_they_are():
-    touch("in/a/1.heic", "in/a/2.heic")
-    with pytest.raises(DataError, match=r"D110.*in: no image.*\(left out: 2 \.heic"):
-        FolderStore("in")
 
 
 @pytest.mark.usefixtures("linked")
@@ -117,19 +111,6 @@ def test_the_error_for_a_folder_of_links_says_how_to_follow_them(read, key):
 
 
 @pytest.mark.usefixtures("linked")
-def test_every_reader_of_folders_follows_links_alike():
-    store = FolderStore("in", "photos")
-    assert store.files == ["cat/1.jpg", "cat/deep/2.jpg", "dog/3.jpg"]
-    assert (store.labels.tolist(), store.manifest.classes) == ([0, 0, 1], ["cat", "dog"])
-    assert FolderInput("in", None, None, "photos").read(0, 3).keys == store.files
-    assert PairsInput({"x": "in/cat", "y": "photos/cats"}, "fail", "photos").read(0, 2).keys == [
-        "1",
-        "deep/2",
-    ]
-    assert store.read_bytes(0) == jpeg(0, 8, 8)
-
-
-@pytest.mark.usefixtures("linked")
 def test_the_advice_of_the_error_packs_the_links_and_notes_what_is_skipped():
     words = ("pack", "input=folder", "input.path=in", "output.path=x.h5", "workers=0")
     done = paceline(*words)
@@ -138,9 +119,3 @@ def test_the_advice_of_the_error_packs_the_links_and_notes_what_is_skipped():
     assert done.code == 0, done.err
     assert "note: in: 1 symbolic link was skipped" in done.err
     assert "packed 3 records" in done.err
-
-
-def test_a_folder_without_the_wanted_files_names_their_endings():
-    os.makedirs("empty")
-    with pytest.raises(DataError, match=r"D101.*no file \.parquet or \.arrow here"):
-        named_files("empty", (".parquet", ".arrow"))

@@ -1,15 +1,11 @@
 import os
 import pickle
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import DataError, ResourceError
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
@@ -19,9 +15,7 @@ from framework.pack.engine import jobs
 from framework.pack.engine.jobs import (
     DiskFull,
     Job,
-    PackPlan,
     PackWork,
-    class_counts,
     disk_error,
     do_job,
     make_plan,
@@ -43,15 +37,6 @@ def make_work(source, skip=False):
 def done(work, number=0):
     moved = []
     return do_job(work, Job(number), moved.append), moved
-
-
-@given(st.integers(1, 10_000), st.integers(1, 500))
-def test_jobs_hold_every_item_once(num_items, per_job):
-    plan = PackPlan(num_items, per_job, 10, 100.0)
-    spans = [plan.item_range(number) for number in range(plan.num_jobs)]
-    assert spans[0][0] == 0
-    assert spans[-1][1] == num_items
-    assert all(first[1] == second[0] for first, second in pairwise(spans))
 
 
 @pytest.mark.parametrize("is_cold", [True, False])
@@ -139,24 +124,6 @@ def test_a_record_of_another_shape_is_named():
 
     with pytest.raises(DataError, match=r"D151.*k0.*label is int32"):
         done(make_work(Odd(10)))
-
-
-def test_labels_must_be_numbers_of_classes():
-    chunk = Chunk({"label": np.array([0, 1, 7])}, ["a", "b", "c"])
-    with pytest.raises(DataError, match=r"D152.*c: has label 7, but .* from 0 to 2"):
-        class_counts(chunk, 3)
-    assert class_counts(chunk, 8).tolist() == [1, 1, 0, 0, 0, 0, 0, 1]
-
-
-def test_items_may_hold_no_records_or_many():
-    class Some(Input):
-        def read(self, start, stop):
-            items = [item for item in range(start, stop) for _ in range(item % 3)]
-            return Chunk({"x": np.array(items, np.float32)}, [str(item) for item in items])
-
-    source = Some(10)
-    source.manifest = Manifest(10, {"x": Field("float32", ())}, source="memory")
-    assert done(make_work(source))[0].num_records == 9
 
 
 def test_what_a_disk_says_is_distinguished():

@@ -1,6 +1,3 @@
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -54,13 +51,3 @@ def test_a_damaged_note_counts_for_nothing(journal, text):
     (journal.folder / "job.json").write_text("{")
     assert journal.noted(3) is None
     assert journal.begun() == {}
-
-
-def test_what_is_forgotten_or_removed_is_gone(journal):
-    journal.note(make_done(records=0), CRCS[:0])
-    journal.forget(3)
-    assert journal.noted(3) is None
-    journal.remove()
-    journal.remove()
-    assert os.listdir() == []
-    assert not Path("x.h5.parts").exists()

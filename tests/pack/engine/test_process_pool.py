@@ -66,10 +66,3 @@ def test_an_error_that_cannot_be_pickled_comes_as_text():
     words = r"U100.*test_process_pool\.py:\d+: in work: Local: words"
     with pytest.raises(UserCodeError, match=words), ProcessPool(work, 1, lambda *_: None) as pool:
         results(pool, [("odd", "words")])
-
-
-def test_leaving_ends_what_is_under_way():
-    start = time.monotonic()
-    with ProcessPool(work, 2, lambda *_: None) as pool:
-        next(pool.run([("square", 1), ("sleep", 3600)]))
-    assert time.monotonic() - start < 600
