@@ -1,9 +1,7 @@
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from framework.errors import ConfigError, DataError
 from framework.input.function import FunctionInput
@@ -69,20 +67,6 @@ def test_files_are_items_and_bytes_are_images():
         "image",
     )
     assert _input(of_file, path="in/*/[12].jpg").read(0, 2).keys == ["in/a/1.jpg", "in/a/2.jpg"]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [torch.ones(2, dtype=torch.int32), [1, 1], np.ones(2, ">i4"), np.ones((2, 2), "i4", "F")[0]],
-)
-def test_tensors_lists_and_any_layout_are_arrays(value):
-    records, _ = _input(lambda _: [{"x": value}], items=1).read(0, 1)
-    assert records["x"].tolist() == [[1, 1]]
-    assert records["x"].dtype.isnative
-
-
-def test_arguments_can_be_given():
-    assert _input(partial(chunks, size=3), items=[6]).read(0, 1).records["x"].shape == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +140,3 @@ def test_values_of_any_length_have_a_kind():
     assert [bytes(file) for file in records["file"]] == [b"", b"\0\0"]
     assert [array.tolist() for array in records["speech"]] == [[], [0, 1]]
     assert keys == ["scene 0", "scene 2"]
-
-
-def test_a_number_of_rows_that_differs_says_how_to_allow_it():
-    source = _input(scene, items=[1, 2])
-    source.kinds = {name: kind for name, kind in KINDS.items() if name != "speech"}
-    with pytest.raises(DataError, match=r"D167.*speech.*add 'input.kinds=\{speech: ragged\}'"):
-        source.read(0, 2)

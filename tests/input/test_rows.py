@@ -16,15 +16,6 @@ def test_an_option_that_maps_no_field_is_refused(given):
         text_by_field("fields", given, "{x: y}")
 
 
-def test_an_option_that_maps_fields_gives_texts():
-    assert text_by_field("fields", {"image": 7}, "{x: y}") == {"image": "7"}
-
-
-def test_a_field_is_what_the_first_value_is():
-    assert field_of(jpeg(0), "x") == Field("uint8", (3, None, None), "image")
-    assert field_of(np.zeros((2, 3), np.float32), "x") == Field("float32", (2, 3))
-
-
 @pytest.mark.parametrize(
     ("value", "number"), [(b"text", 106), (b"", 106), (np.array(["a"]), 167), (None, 167)]
 )
@@ -42,22 +33,6 @@ def test_the_first_readable_item_with_a_record_says_what_there_is():
 def test_no_readable_item_is_an_error(row, number):
     with pytest.raises(DataError, match=f"D{number}"):
         first_fields(3, lambda _: row, str)
-
-
-def test_rows_become_a_chunk():
-    chunk = chunk_of([ROW, ROW], ["a", "b"], FIELDS, str)
-    assert chunk.keys == ["a", "b"]
-    assert chunk.records["image"] == [jpeg(0)] * 2
-    assert chunk.records["x"].tolist() == [[1, 2], [1, 2]]
-
-
-def test_no_rows_become_an_empty_chunk():
-    chunk = chunk_of([], [], FIELDS, str)
-    assert (chunk.records["image"], chunk.records["x"].shape, chunk.records["x"].dtype) == (
-        [],
-        (0, 2),
-        np.int64,
-    )
 
 
 @pytest.mark.parametrize(

@@ -81,13 +81,6 @@ def test_the_state_counts(mine, state, other):
     assert digest_of(mine.Maker(state)).state != digest_of(mine.Maker(other)).state
 
 
-def test_a_file_in_memory_counts_by_its_time_and_size(mine):
-    np.zeros(9, np.uint8).tofile("x.bin")
-    before = digest_of(mine.Maker(np.memmap("x.bin", np.uint8, "r"))).state
-    np.zeros(99, np.uint8).tofile("x.bin")
-    assert digest_of(mine.Maker(np.memmap("x.bin", np.uint8, "r", shape=9))).state != before
-
-
 @pytest.mark.slow
 def test_sets_and_tensors_are_the_same_in_every_process(mine):
     program = (

@@ -71,18 +71,6 @@ def test_pieces_of_several_files_arrive_in_order(paths, size, own_stream):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_no_pieces_are_no_values_and_closed_files_can_be_locked_again(paths):
-    device = torch.device("cuda", 0)
-    for _ in range(2):
-        files = LockedFiles(paths, device)
-        nothing = torch.empty(0, dtype=torch.int64)
-        pieces = Pieces(nothing, (2,), torch.float32, files.maps)
-        assert move({"image": pieces}, device)["image"].shape == (0, 2)
-        files.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_memory_that_is_used_again_waits_for_the_default_stream(paths):
     device = torch.device("cuda", 0)
     files = LockedFiles(paths, device)

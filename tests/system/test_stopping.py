@@ -190,15 +190,6 @@ def test_a_second_signal_ends_a_cleaning_that_hangs():
     assert (done.code, done.err) == (143, "")
 
 
-def test_an_action_that_fails_stops_no_other():
-    done = run("""
-        from framework.system.stopping import undone
-        with undone(lambda _: print("undone", flush=True)), undone(lambda _: 1 / 0):
-            strike()
-    """)
-    assert done == (143, "undone\n", "stopped by SIGTERM\n")
-
-
 def test_a_child_is_born_deaf_and_hears_when_it_says_so():
     done = run("""
         from framework.system.stopping import deaf_children
@@ -287,14 +278,6 @@ console.main()
     assert (done.returncode, done.stderr) == (75, "")
     assert done.stdout == "printed\nawaited\nat exit\nlogged\n"
     assert Path("file.txt").read_text() == "written"
-
-
-def test_a_handler_answers_until_the_block_ends():
-    before, noted = signal.getsignal(signal.SIGUSR1), []
-    with handled([signal.SIGUSR1], lambda number, _: noted.append(number)):
-        signal.raise_signal(signal.SIGUSR1)
-    assert noted == [signal.SIGUSR1]
-    assert signal.getsignal(signal.SIGUSR1) == before
 
 
 def test_outside_the_main_thread_nothing_changes():
