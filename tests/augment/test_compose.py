@@ -33,19 +33,6 @@ def test_every_part_gets_draws_of_its_own_in_turn():
     assert torch.equal(composed({"image": IMAGE}, numbers)["image"], expected["image"])
 
 
-def test_draws_of_a_part_alternate_at_their_place_in_the_row():
-    parts = {
-        "shift": CropFlip("image", 1, 0.5, None, None, alternate=True),
-        "normalize": NORMALIZE,
-        "plain": FLIP,
-        "flip": Flip("image", 0.5, 0.5, alternate=True),
-    }
-    composed = Compose(parts)
-    assert composed.alternating == (2, 5, 6)
-    assert composed.with_labels(["mask"]).alternating == (2, 5, 6)
-    assert Compose(PARTS).alternating == ()
-
-
 def test_parts_that_know_layouts_get_that_of_the_model():
     composed = Compose(PARTS).with_layout(torch.channels_last)
     assert composed.parts["normalize"].form.layout == torch.channels_last

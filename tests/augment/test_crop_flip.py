@@ -98,21 +98,6 @@ def test_reflected_margins_are_those_of_torch(padding):
         assert torch.equal(both_ways(augment, image), expected)
 
 
-@MODES
-def test_16_bit_pixels_are_shifted_and_mirrored_as_bytes_are(padding_mode):
-    deep = (IMAGE.int() * 257).to(torch.uint16)
-    moved = CropFlip("image", 2, 0.5, None, None, padding_mode)
-    assert torch.equal(applied(moved, deep).int(), applied(moved).int() * 257)
-    normal = CropFlip("image", 2, 0.5, [0.5], [0.25], padding_mode)
-    assert torch.allclose(applied(normal, deep), applied(normal), atol=1e-6)
-
-
-def test_outside_training_it_only_normalizes():
-    assert applied(CropFlip("image", 2, 0.5, None, None), numbers=None) is IMAGE
-    expected = Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"]
-    assert torch.equal(applied(CropFlip("image", 4, 0.5, MEAN, STD), numbers=None), expected)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -133,18 +133,6 @@ def test_other_numbers_for_one_size_are_reported_once_and_not_used():
     )
 
 
-def test_compiled_code_rounds_as_operators_do(monkeypatch):
-    told, real = [], torch.compile
-    monkeypatch.setattr(
-        torch, "compile", lambda function, **words: told.append(words) or real(function, **words)
-    )
-    Fused(one_off, print)
-    assert told[0]["options"] == {
-        "emulate_precision_casts": True,
-        "eager_numerics.division_rounding": True,
-    }
-
-
 def rows(batch, key):
     """Return a view, for which nothing has to be compiled."""
     return {"image": batch["image"].flatten(1)}

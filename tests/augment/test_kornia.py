@@ -32,16 +32,6 @@ def test_every_record_is_changed_by_draws_of_its_own():
     assert len({record.numpy().tobytes() for record in same}) == 4
 
 
-def test_only_together_a_record_depends_on_its_batch():
-    assert torch.equal(applied()[2:], applied(IMAGE[2:], NUMBERS[2:]))
-    together = applied(together=True)[2:]
-    assert not torch.equal(together, applied(IMAGE[2:], NUMBERS[2:], together=True))
-
-
-def test_outside_training_bytes_only_become_floats():
-    assert torch.allclose(applied(numbers=None), IMAGE / 255)
-
-
 @pytest.mark.parametrize(
     ("step", "words"),
     [

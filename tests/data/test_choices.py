@@ -201,12 +201,6 @@ def test_ranks_share_a_mixed_epoch_which_continues_in_the_middle(paths):
         assert micros(source, 2, 7) == micros(source, 2)[7:]
 
 
-def test_validation_has_every_record_once_of_one_store_or_several(paths):
-    several = mixture(paths, {"web": 1, "books": 9}, training=False)
-    assert records_of(several).tolist() == list(range(80))
-    assert len(records_of(mixture(paths["web"], training=False))) == 60
-
-
 @pytest.mark.parametrize(
     ("weights", "options", "words"),
     [

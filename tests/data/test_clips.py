@@ -27,7 +27,6 @@ from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
-from framework.transform.rotate import Rotate
 from framework.transform.sound_window import SoundWindow
 from framework.transform.video_window import VideoWindow
 from framework.video.frame_files import joined_files
@@ -81,21 +80,6 @@ def test_the_window_depends_on_seed_epoch_and_record_alone():
         reader.seed = 1
         others = [reader(Request(epoch, torch.arange(3), True))["video"] for epoch in range(20)]
         assert not torch.equal(torch.stack(clips), torch.stack(others))
-
-
-@pytest.mark.parametrize("encode", ["jpeg", "raw"])
-def test_all_frames_of_a_clip_are_turned_alike(encode):
-    turned = ComposeTransform({"clip": VideoWindow(6, 1), "turn": Rotate([1, 3])})
-    halves = set()
-    with closing(packed(encode=encode)) as store:
-        for epoch in range(6):
-            clips = clips_of(store, turned, epoch=epoch)
-            assert clips.shape == (3, 6, 3, 48, 32)
-            for clip in clips.float():  # the bright left half is now above or below
-                difference = clip[:, :, :20].mean((1, 2, 3)) - clip[:, :, 28:].mean((1, 2, 3))
-                assert len(set((difference > 0).tolist())) == 1
-                halves.add(bool(difference[0] > 0))
-    assert halves == {True, False}
 
 
 @pytest.mark.parametrize("encode", ["jpeg", "raw"])
@@ -197,28 +181,6 @@ def packed_sounds(path="x.h5", source=None, **options):
     prepare = Preparation(**options)
     pack(Packing(source, WRITERS[path], path, prepare, suffix=Path(path).suffix))
     return open_store(path)
-
-
-@pytest.mark.parametrize("path", WRITERS)
-def test_sounds_are_stored_as_they_are(path):
-    with closing(packed_sounds(path)) as store:
-        assert store.manifest.fields["audio"].kind == "audio"
-        assert store.manifest.options["rate"] == 8000
-        files = store.read(torch.arange(3))["audio"].arrays()
-        expected = [sound(800, kind="FLAC"), sound(300), sound(1200)]
-        assert [bytes(file) for file in files] == expected
-
-
-@pytest.mark.parametrize("channels", [1, 2])
-def test_whole_sounds_are_padded_or_listed(channels):
-    with closing(packed_sounds(source=sounds(channels))) as store:
-        batch = read(store, NoTransform())
-        listed = read(store, NoTransform(), collate="list")["audio"]
-    assert list(batch["audio"].shape) == [3, 1200, *[2] * (channels - 1)]
-    assert batch["audio_length"].tolist() == [800, 300, 1200]
-    assert np.array_equal(batch["audio"][1, :300], read_sound(sound(300, channels=channels)))
-    assert not batch["audio"][1, 300:].any()
-    assert [len(samples) for samples in listed] == [800, 300, 1200]
 
 
 @pytest.mark.parametrize("channels", [1, 2])

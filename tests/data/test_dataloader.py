@@ -93,13 +93,6 @@ def test_a_sampler_gets_to_know_the_epoch(make):
     assert sampler.epoch == 7
 
 
-def test_batches_of_other_shapes_are_not_joined_and_own_numbers_are_kept(make):
-    batches = [{"x": torch.zeros(2, 3)}, {"x": torch.zeros(2, 4)}]
-    assert make(batches, None).sample(4)["x"].shape == (2, 3)
-    batches = [{"index": torch.tensor([7, 9]), "x": torch.zeros(2)}]
-    assert next(make(batches, None).batches(0)).batch["index"].tolist() == [7, 9]
-
-
 def test_a_stream_has_the_given_number_of_batches(make):
     source = make(DataLoader(Endless(), batch_size=4), num_batches=3)
     assert [waves for waves, *_ in epoch_of(source)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]

@@ -11,10 +11,9 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset
 
 from framework.contracts.records import Field, notes_of
-from framework.data.dataset import classes_of, dataset_source
+from framework.data.dataset import dataset_source
 from framework.data.item_reader import GeneratorMoved, ItemReader
 from framework.data.items import ItemForm
 from framework.data.reader import Request
@@ -31,7 +30,6 @@ from tests.data.own_items import (
     Seeded,
     Seldom,
     fields,
-    make_loader,
 )
 
 CPU = torch.device("cpu")
@@ -126,15 +124,6 @@ def test_another_thread_reads_items_that_draw_nothing_even_if_the_step_draws_onc
     assert plain(made) == plain(batch_of(reader(RecordsDataset(10)), 1, 2))
 
 
-def test_a_reader_that_refuses_draws_names_the_setting():
-    read = reader(DrawingDataset(10))
-    read.draws = False
-    read.refuses = "workers.num = 0"
-    words = r"C230\]: workers.num = 0: reading records 2, 7 of mine.Clips"
-    with pytest.raises(ConfigError, match=words):
-        batch_of(read, 2, 7)
-
-
 def test_a_user_s_collate_gets_the_items_as_they_are():
     def collate(items):
         return torch.stack([item["image"] for item in items]), [item["label"] for item in items]
@@ -152,16 +141,6 @@ def too_long(items):
     ("dataset", "collate", "indices", "words"),
     [
         pytest.param([{"index": 5}], None, [0], r"D230\]: .* has a field 'index'", id="index"),
-        pytest.param(
-            [{"x": 1}],
-            len,
-            [0],
-            r"D230\]: the batch of records 0 of mine.Clips: is a int",
-            id="int",
-        ),
-        pytest.param(
-            [{"x": 1}], None, [5], r"D233\]: record 5 of mine.Clips: IndexError", id="library"
-        ),
         pytest.param(
             Broken(),
             None,
@@ -278,15 +257,6 @@ def test_a_collate_that_draws_needs_processes_too(make):
     assert make(steady, None, shuffled).draws
 
 
-def test_the_first_item_describes_the_data(make):
-    manifest = make(Clips()).manifest
-    assert manifest.fields == {"wave": Field("float32", (3,)), "label": Field("int64", ())}
-    assert (manifest.num_records, manifest.classes) == (20, ["low", "high"])
-    assert manifest.source == "dataset tests.data.own_items.Clips"
-    assert classes_of(Subset(Subset(Clips(), range(9)), range(3))) == ["low", "high"]
-    assert classes_of([1, 2]) == []
-
-
 @pytest.mark.parametrize("num", [0, 2])
 def test_a_user_s_collate_makes_the_batch_whoever_reads(make, num):
     source = make(Clips(), None, partial(fields), num_workers=num)
@@ -316,15 +286,12 @@ class Unsized:
     ("data", "options", "words"),
     [
         pytest.param(Endless(), {}, r"C231\]: data.train = .*choose data=dataloader", id="stream"),
-        pytest.param(make_loader(), {}, r"C231\]: data.train = .*data=dataloader", id="loader"),
         pytest.param(5, {}, r"C231\]: data.train = .*choose data=dataloader", id="a number"),
-        pytest.param({1: 2}.keys(), {}, r"C231\]: .*choose data=dataloader", id="keys"),
         pytest.param(
             Unsized(), {"training": False}, r"C231\]: data.val = .*Unsized: .*__len__", id="unsized"
         ),
         pytest.param(Once(), {}, r"own_items.py:\d+: in Once.__len__: OSError: no", id="len fails"),
         pytest.param([], {}, r"D109\]: builtins.list|D109\]: list: has no records", id="empty"),
-        pytest.param([None], {}, r"D230\]: record 0 of list: is a NoneType", id="none"),
         pytest.param(
             Clips(),
             {"transform": Resize([4, 4], True, True)},

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from framework.contracts.records import Field, Ragged
-from framework.data.collate import Padding, collated, with_nested
+from framework.data.collate import collated, with_nested
 from framework.data.items import ItemForm, alike, fields_of, record_of, stacked
 from framework.errors import DataError
 
@@ -125,14 +125,6 @@ def test_items_of_other_fields_are_refused():
         stacked([{"a": 1, "b": 1}, {"a": 1, "c": 1}], lambda place: f"record {place}")
 
 
-def test_fields_are_the_tensors_of_one_record():
-    record = {"image": torch.zeros(3, 4, 4, dtype=torch.uint8), "text": "a", "y": 1}
-    batch = stacked([record], str)
-    batch["half"] = torch.zeros(1, 3, dtype=torch.bfloat16)  # NumPy has none
-    fields = {"image": Field("uint8", (3, 4, 4)), "y": Field("int64", ())}
-    assert fields_of({"index": torch.tensor([0]), **batch}) == fields
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -154,9 +146,7 @@ def test_an_item_is_like_itself_only(first, second):
 # ---- fields whose arrays differ in length
 
 SIGNAL = Field("float32", (None, 2))
-TEXT = Field("uint8", (None,), kind="text")
 TWO = Ragged(torch.arange(6.0).reshape(3, 2), torch.tensor([1, 2]))
-WORDS = Ragged(torch.tensor(list(b"ab\xc3\xbc"), dtype=torch.uint8), torch.tensor([2, 2]))
 ROWS = [np.ones((length, 2), np.float32) for length in (2, 0, 1)]
 
 
@@ -170,22 +160,6 @@ def test_arrays_are_padded_with_their_lengths_beside_them_listed_or_nested():
     assert nested.is_nested
     assert nested.layout == torch.jagged
     assert [part.tolist() for part in nested.unbind()] == rows
-
-
-@pytest.mark.parametrize("way", ["pad", "nested", "list"])
-def test_texts_are_lists_in_every_way_and_must_be_utf_8(way):
-    assert collated("x", TEXT, WORDS, way) == {"x": ["ab", "ü"]}
-    with pytest.raises(UnicodeDecodeError):
-        collated("x", TEXT, WORDS._replace(lengths=torch.tensor([3, 1])), way)
-
-
-def test_padding_is_counted_and_taken_once():
-    padding = Padding({"x": "x_length"})
-    for _ in range(2):
-        padding.add(collated("x", SIGNAL, TWO, "pad"))
-    assert padding.take() == {"padding": (4.0, 16.0)}
-    assert padding.take() == {"padding": (0.0, 0.0)}
-    assert Padding({}).take() == {}
 
 
 @pytest.mark.parametrize("way", ["pad", "nested", "list"])

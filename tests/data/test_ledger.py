@@ -103,18 +103,6 @@ def test_the_waiting_falls_on_the_batch_with_the_slow_item(loader, num, kind):
     assert 0 < block["saved_s"] <= block["slow_wait_s"]
 
 
-def test_an_epoch_that_was_left_early_leaves_no_marks(images):
-    source = folder_source(images, context=resized(2, "thread"))
-    batches = source.batches(0)
-    for _ in range(3):
-        next(batches)
-    batches.close()
-    ledger = source.workers.ledger
-    ledger.begin()
-    assert not ledger.slow_batches
-    source.close()
-
-
 def test_a_record_is_slow_beside_what_is_usual_but_neither_the_first_nor_a_quick_one():
     usual = Usual()
     reads = usual.slow(torch.arange(4), [9.0, 0.01, 0.01, 0.5], lambda _: 1)

@@ -14,7 +14,6 @@ from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.data.reader import BatchReader, Request
-from framework.data.source import StoreSource
 from framework.errors import ConfigError, DataError
 from framework.measure.host import rss_bytes
 from framework.measure.stopwatch import Stages
@@ -122,15 +121,6 @@ def test_a_function_may_use_its_memory_again(channels, collate):
         assert np.array_equal(np.stack(list(batch)), expected)
 
 
-def test_a_record_looks_the_same_in_any_batch_and_without_training_in_any_epoch():
-    read = reader(make_store("folder")[0], CROP)
-    together = read(ask(1, 2, 3, training=True))
-    assert torch.equal(together["image"][1], read(ask(2, training=True))["image"][0])
-    assert plain(read(ask(1, 2, 3, training=True, epoch=5))) != plain(together)
-    assert plain(read(ask(1, 2))) == plain(read(ask(1, 2, epoch=5)))
-    assert plain(read.timed(ask(1, 2)).batch) == plain(read(ask(1, 2)))
-
-
 # ---- errors that name a record
 
 
@@ -166,29 +156,9 @@ def test_each_stage_has_the_time_of_its_own_work(monkeypatch, function):
     assert seconds_of(raw, transform, ask(0, 3, 1)) == {"read": 1.0, **timed}
 
 
-@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (3, "thread"), (2, "process")])
-def test_each_stage_has_its_seconds_whoever_does_it(monkeypatch, num, kind):
-    pace = slow_reading(monkeypatch)
-    transform = SlowTransform(Resize([5, 5], True, True), pace)
-    method = "fork" if kind == "process" else None
-    context = make_context(4, num, kind, transform, start_method=method)
-    source = StoreSource(SlowStore(make_store("folder", 10)[0], pace), context)
-    source.sample(5)  # is not counted
-    assert len(micros(source)) == 3
-    seconds = {"read": 3.0, "decode": 10 * 102.0, "transform": 3 * 10.0 + 10 * 1000.0}
-    assert (source.stages(), source.stages()) == (seconds, {})
-    source.close()
-
-
 # ---- the source of a store
 
 STORES = {"x.h5": (HDF5Store, hdf5_source), "x.lmdb": (LMDBStore, lmdb_source)}
-
-
-def test_a_store_without_records_is_refused():
-    for name, (store, _) in STORES.items():
-        with pytest.raises(DataError, match=r"D109.*a test: has no records"):
-            StoreSource(store(write_store(name, make_records(0))), make_context())
 
 
 def test_a_training_source_shows_its_sample_as_evaluation_sees_it():

@@ -15,7 +15,7 @@ from framework.contracts.loader import LoaderContext
 from framework.data.hdf5 import hdf5_source
 from framework.data.reader import ReadWork, Request, Timed
 from framework.data.workers import AHEAD, Workers, _Pool
-from framework.errors import ConfigError, DataError, ResourceError, UserCodeError
+from framework.errors import DataError, ResourceError, UserCodeError
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock
 from tests.conftest import (
@@ -180,26 +180,6 @@ def test_processes_end_when_they_are_closed_and_draw_nothing_here():
     workers.close()
     assert not set(multiprocessing.active_children()) - before
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ConfigError, match=r"C107.*workers\.kind = fiber"):
-        Workers(Reading(read), 1, "fiber")
-
-
-def test_calls_of_a_stopped_pool_are_cancelled():
-    pool = _Pool(1)
-    begun, ends = threading.Event(), threading.Event()
-    first = pool.submit(lambda: (begun.set(), ends.wait()))
-    assert begun.wait(60)
-    second = pool.submit(print)
-    pool.stop()
-    third = pool.submit(print)
-    assert second.cancelled()
-    assert third.cancelled()
-    ends.set()
-    pool.close(wait=True)
-    assert first.done()
 
 
 def test_a_thread_that_cannot_begin_raises_where_results_are_awaited(monkeypatch):

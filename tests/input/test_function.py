@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framework.errors import ConfigError, DataError
+from framework.errors import DataError
 from framework.input.function import FunctionInput
 from tests.contract.cases import jpeg
 
@@ -47,12 +47,6 @@ def test_an_item_gives_zero_or_more_records():
     assert keys == ["4", "4#1", "2"]
 
 
-def test_a_number_of_items_counts_from_zero():
-    source = _input(items=5)
-    assert source.manifest.num_records == 5
-    assert source.read(0, 5).keys == ["2", "3", "4", "4#1"]
-
-
 def test_files_are_items_and_bytes_are_images():
     Path("in/a").mkdir(parents=True)
     for number in range(3):
@@ -93,12 +87,6 @@ def test_a_bad_item_is_named_with_what_went_wrong(item, words):
     source = _input(odd, items=["good", item])
     with pytest.raises(DataError, match=words.replace(" has", ".*has")):
         source.read(1, 2)
-
-
-@pytest.mark.parametrize(("path", "items"), [(None, None), ("in", [1])])
-def test_either_files_or_items_are_given(path, items):
-    with pytest.raises(ConfigError, match=r"C163.*input\.path, input\.items"):
-        _input(path=path, items=items)
 
 
 @pytest.mark.parametrize(

@@ -117,25 +117,3 @@ def test_what_does_not_fit_is_named(fields, words):
 def test_fields_that_cannot_be_are_refused(fields):
     with pytest.raises(ConfigError, match=r"C162.*input\.fields"):
         HDF5Input("x.h5", fields)
-
-
-def test_a_dataset_that_leads_to_another_file_is_not_read():
-    _hdf5(x=X)
-    with h5py.File("y.h5", "w") as file:
-        file["x"] = h5py.ExternalLink("x.h5", "x")
-        file.create_dataset("z", (2,), "f4", external=[("secret", 0, 8)])
-    with pytest.raises(DataError, match=r"D112.*no dataset of numbers"):
-        _ = HDF5Input("y.h5").manifest
-
-
-def test_a_field_may_be_an_attribute_of_the_groups():
-    with h5py.File("x.h5", "w") as file:
-        for number in range(4):
-            group = file.create_group(f"rec{number}")
-            group["x"] = X[number]
-            group.attrs["angle"] = 0.5 * number
-    source = HDF5Input("x.h5", {"angle": "*@angle", "x": "*/x"})
-    assert source.range_files(0, 4) is None
-    records = _all(source).records
-    assert np.array_equal(records["x"], X[:4])
-    assert records["angle"].tolist() == [0.0, 0.5, 1.0, 1.5]

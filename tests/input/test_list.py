@@ -75,17 +75,6 @@ def test_an_scp_file_has_keys_and_paths():
     assert records == {"image": [jpeg(1), jpeg(5)]}
 
 
-def test_a_pattern_finds_the_class_in_the_path():
-    source = _input(
-        "image\nn02_dog.jpg\nn01_cat.jpg\n",
-        columns={"image": "path", "label": "class:image"},
-        label_pattern=r"^(n\d+)_",
-    )
-    for name in ("n01_cat", "n02_dog"):
-        Path(f"in/{name}.jpg").write_bytes(jpeg(0))
-    assert _all(source).records["label"].tolist() == [1, 0]
-
-
 @pytest.mark.parametrize(
     "path", ["../outside.jpg", "/etc/hostname", "x/../../outside.jpg", "1.jpg\0"]
 )
@@ -210,13 +199,6 @@ def test_tables_without_labels_or_files_are_records_too():
             "'input.columns={x: float, n: int, note: text, label: int, id: text}'"
         ),
     )
-
-
-def test_a_note_names_classes_that_differ_only_in_spaces_or_case():
-    source = _input("x,label\n1,cat\n2, cat\n3,Dog\n4,dog \n5,emu\n")
-    (note,) = [note for note in source.notes if note.startswith("label: ")]
-    assert "classes ' cat' and 'cat', 'Dog' and 'dog ' differ only in spaces or case" in note
-    assert source.manifest.classes == [" cat", "Dog", "cat", "dog ", "emu"]
 
 
 def test_a_note_says_how_decimals_number_classes():

@@ -56,12 +56,6 @@ def test_texts_and_byte_strings_are_values_too():
     assert [bytes(file) for file in records["file"]] == [b"\0", b""]
 
 
-@pytest.mark.parametrize("start", [0, 1])
-def test_numbers_start_anywhere(start):
-    path = write_lmdb("x.lmdb", {f"t-{start + number:03d}": b"a b" for number in range(3)})
-    assert LMDBInput(path, {"t": "t-%03d"}).read(0, 1).keys == [f"t-{start:03d}"]
-
-
 @pytest.mark.parametrize("values", [(b"a", b"7"), (b"7", b"a")])
 def test_texts_among_numbers_say_how_to_keep_both(values):
     path = write_lmdb("x.lmdb", {f"t-{number}": value for number, value in enumerate(values)})

@@ -73,13 +73,6 @@ def test_classes_are_united_by_name_and_labels_renumbered():
     assert source.read(0, 6).records["label"].dtype == np.int64
 
 
-def test_a_label_that_is_no_class_is_named():
-    records = make_records(3) | {"label": np.array([0, 1, 7])}
-    paths = [_write("x.h5", records), _write("y.h5", make_records(3))]
-    with pytest.raises(DataError, match=r"D161.*x\.h5"):
-        StoreInput(paths).read(0, 3)
-
-
 @pytest.mark.parametrize(
     ("other", "words"),
     [
@@ -125,17 +118,6 @@ def test_records_that_are_left_out_leave_the_other_keys_as_they_are(path):
     store = open_store(f"new-{path}")
     assert (store.manifest.fields, store.manifest.first_key) == (fields, None)
     assert [store.key(index) for index in range(9)] == list("012456789")
-
-
-def test_keys_that_are_numbers_stay_numbers_when_stores_are_packed_again():
-    np.save("x.npy", np.zeros((10, 2)))
-    pack(packing("x.h5", ArraysInput("x.npy", None)))
-    pack(packing("y.lmdb", StoreInput("x.h5")))
-    assert open_store("y.lmdb").manifest.first_key == 0
-    pack(packing("z.h5", StoreInput(["x.h5", "y.lmdb"])))
-    store = open_store("z.h5")
-    assert store.manifest.first_key is None
-    assert [store.key(index) for index in (0, 9, 10, 19)] == ["0", "9", "0", "9"]
 
 
 @pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
@@ -216,12 +198,6 @@ def test_a_table_replaces_values_of_the_records_that_it_names():
         == StoreInput(_pets()).read(0, 8).records["image"].tolist()
     )
     assert source.manifest.options["relabel"].startswith("t.csv (sha256 ")
-
-
-def test_a_key_of_two_stores_names_no_record():
-    Path("t.csv").write_text("key,label\nk4,cat\nk1,cat\n")
-    with pytest.raises(DataError, match=r"D254.*line 3: names 'k1', the key of records 1 and 4"):
-        _ = StoreInput(_pets(), relabel="t.csv").manifest
 
 
 # ---- new fields

@@ -74,11 +74,6 @@ def test_skipped_time_is_nobodys_work_and_no_exchange():
     assert marked.work.take()[1][1] == 1000 + 427 + 1470 + 15
 
 
-def test_idle_counts_as_waiting_in_a_row():
-    row = Marked().mark(("idle", 3), *STEP[1:]).work.take()[0]
-    assert row[3:] == (3, 2, 4, 8, 0, 0)
-
-
 @pytest.mark.parametrize("num_steps", [10, 11, 40, 41, 1000])
 def test_rows_take_fixed_memory_and_keep_the_same_steps_on_all_ranks(monkeypatch, num_steps):
     monkeypatch.setattr(own_work, "MOST_ROWS", 10)

@@ -1,11 +1,10 @@
-import sys
 import time
 
 import pytest
 import torch
 from torch import nn
 
-from framework.measure.stack_sampler import StackSampler, charged
+from framework.measure.stack_sampler import StackSampler
 
 SLEEP_S = 0.05
 
@@ -80,16 +79,3 @@ def test_python_that_keeps_the_lock_is_seen_at_its_line(sampler):
 
     # Beside other programs a few samples may weigh most of the time, wherever they fall.
     assert any(share_of_the_busy_line() > 0.5 for _ in range(20))
-
-
-def test_the_charged_line_is_the_innermost_of_the_user():
-    places = []
-
-    class Watch(nn.Module):
-        def forward(self, x):
-            places.append(charged(sys._getframe(0)))
-            return x
-
-    nn.Sequential(Watch())(torch.zeros(1))
-    assert places[0].function == "forward"
-    assert charged(None) is None

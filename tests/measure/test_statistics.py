@@ -2,19 +2,11 @@ import pytest
 
 from framework.measure.statistics import (
     claim,
-    quartiles,
     signed_rank_test,
     spread_share,
 )
 
 SLOW, FAST = [100.0, 101.0, 102.0, 103.0, 104.0], [110.0, 111.0, 112.0, 113.0, 114.0]
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"), [([5.0], (5.0, 5.0, 5.0)), ([1.0, 2.0, 3.0, 4.0, 5.0], (2.0, 3.0, 4.0))]
-)
-def test_quartiles_lie_within_the_values(values, expected):
-    assert quartiles(values) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from framework.measure import usage
-from framework.measure.host import process_cpu_s, rss_bytes
+from framework.measure.host import rss_bytes
 from framework.measure.usage import Usage
 from tests.forks import forked, other_program
 
@@ -51,17 +51,6 @@ def worker():
     process.join()
     here.close()
     there.close()
-
-
-def test_a_lap_counts_what_was_since_the_last():
-    meter = Usage(CPU)
-    _spin(0.2)
-    before = time.process_time()
-    meter.lap()
-    start = time.perf_counter()
-    _spin(0.01)
-    wall_s = time.perf_counter() - start
-    assert meter.lap()["cpu_cores"] <= (time.process_time() - before) / wall_s
 
 
 def test_the_cores_of_worker_processes_are_distinguished(worker):
@@ -110,15 +99,6 @@ def test_what_we_took_is_not_others(monkeypatch, own_s, others):
     assert meter.read(meter._at + 0.5, own_s / 2) == {}
     assert meter.read(meter._at + 2.0, own_s / 2) == {"others_cpu_cores": others}
     assert meter.read(meter._at + 0.1, 0.0) == {"others_cpu_cores": others}
-
-
-def test_a_process_that_is_gone_has_no_figures(worker):
-    pid = worker(0.0)
-    assert process_cpu_s(pid) > 0.0
-    worker.process.kill()
-    worker.process.join()
-    assert process_cpu_s(pid) is None
-    assert rss_bytes(pid) is None
 
 
 def test_what_the_system_cannot_tell_is_left_out(monkeypatch, worker):

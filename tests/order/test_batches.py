@@ -112,13 +112,6 @@ def test_spread_takes_first_and_last_and_even_steps_between(num_records, data):
     assert count == 1 or (int(steps.min()) >= 1 and int(steps.max() - steps.min()) <= 1)
 
 
-def test_fillers_are_the_batch_s_records_in_turn():
-    last = [([4], 2.0), ([5], 2.0), ([4], 0.0), ([5], 0.0)]
-    ranks = shares_of_ranks(Order(6, 4, world_size=4))
-    assert [shares[1][:2] for shares in ranks] == last
-    assert [share[:2] for share in shares_of_ranks(Order(6, 4, virtual_ranks=4))[0][4:]] == last
-
-
 # ---- an epoch's last batch
 
 

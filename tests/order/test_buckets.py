@@ -91,16 +91,6 @@ def test_at_most_one_batch_is_short_and_it_is_dropped_or_filled(case, epoch):
         assert set(more[len(some) :]) <= set(short.used().tolist())
 
 
-def test_epochs_and_seeds_shuffle_records_and_batches():
-    lengths = spread_lengths(2000)
-    order = make(lengths, shuffle=True)
-    first, second, third = batches(order), batches(order, 1), batches(replace(order, seed=1))
-    for steps in (second, third):
-        assert {tuple(sorted(step)) for step in steps} != {tuple(sorted(step)) for step in first}
-    longest = [int(lengths[step].max()) for step in first]
-    assert longest != sorted(longest, reverse=True)
-
-
 @pytest.mark.parametrize("max_values", [None, 32_000])
 def test_speech_like_lengths_have_little_padding(max_values):
     lengths = spread_lengths()

@@ -26,15 +26,6 @@ def test_draws_and_seeds_belong_to_the_record_and_not_to_its_batch(indices, seed
         assert int(seeds[place]) == int(record_seeds(alone, seed, epoch))
 
 
-def test_draws_are_uniform_between_zero_and_one():
-    numbers = draws(torch.arange(20_000), 3, 1, 5)
-    assert float(numbers.min()) >= 0
-    assert float(numbers.max()) < 1
-    counts = torch.histc(numbers, 10, 0, 1)
-    assert int((counts - 10_000).abs().max()) < 500  # five standard deviations
-    assert float(torch.corrcoef(numbers.T).fill_diagonal_(0).abs().max()) < 0.04
-
-
 def test_draws_and_seeds_differ_between_seeds_epochs_and_records():
     pairs = [(seed, epoch) for seed in range(3) for epoch in range(-1, 3)]
     numbers = torch.cat([draws(torch.arange(10), *pair, 3) for pair in pairs])

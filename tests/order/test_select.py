@@ -2,12 +2,9 @@ from itertools import chain
 
 import numpy as np
 import pytest
-import torch
 
 from framework.errors import ConfigError
-from framework.order.batches import Order
 from framework.order.select import Fold, chosen
-from tests.order.facts import batches
 
 
 class Table:
@@ -146,14 +143,3 @@ def test_records_that_belong_together_are_in_one_fold():
 def test_folds_that_cannot_be_made_are_refused(fold, words):
     with pytest.raises(ConfigError, match=rf"C205.*{words}"):
         folded(fold)
-
-
-@pytest.mark.parametrize("limit", [None, 2])
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_an_epoch_has_the_selected_records_only(limit, shuffle):
-    order = Order(6, 2, shuffle=shuffle, limit=limit, selected=torch.tensor([1, 3, 5]))
-    records = [index for batch in batches(order) for index in batch]
-    assert sorted(records) == ([1, 5] if limit else [1, 3, 5])
-    assert order.used().tolist() == sorted(records)
-    assert order.num_records == 6
-    assert order.num_steps == len(batches(order))

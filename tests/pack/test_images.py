@@ -183,19 +183,6 @@ def test_arrays_that_are_images_are_scaled_and_encoded():
     )
 
 
-def test_both_of_a_pair_are_prepared_alike():
-    fields = {
-        "image": Field("uint8", (3, None, None), "image"),
-        "sharp": Field("uint8", (3, None, None), "image"),
-    }
-    fields["label"] = Field("int64", ())
-    result, chunk = prepared(
-        Items([jpeg(0, 99, 77)], fields, sharp=[png(0, 99, 77)]), encode="raw", resize=33
-    )
-    assert result["image"] == result["sharp"] == Field("uint8", (3, 42, 33))
-    assert chunk.records["image"].shape == chunk.records["sharp"].shape
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -227,15 +214,3 @@ def test_what_would_be_ignored_is_an_error(options):
         ConfigError, match=r"C141\]: pack\.\w+ = .+, pack\.\w+ = .+: one excludes the other; "
     ):
         Preparation(**options)
-
-
-@pytest.mark.parametrize(
-    "options", [{"encode": "jpeg"}, {"encode": "raw", "size": [4, 4]}, {"color": "gray"}]
-)
-def test_options_of_images_without_images_are_an_error(options):
-    source = Items(
-        np.zeros((2, 5), np.float32), {"image": Field("float32", (5,)), "label": Field("int64", ())}
-    )
-    with pytest.raises(ConfigError, match=r"C142\]: .*: no field of the input is an image"):
-        Preparation(**options).fields(source)
-    assert Preparation(encode="raw").fields(source) == source.manifest.fields

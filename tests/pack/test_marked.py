@@ -69,14 +69,6 @@ def test_a_picture_is_not_taken_for_a_label_map(mask):
     assert (source.labels, source.notes) == ((), ())
 
 
-def test_what_the_user_says_holds():
-    source = _pair(png(label_map(0)[0]))
-    assert MarkedInput(source, [], None).labels == ()
-    assert MarkedInput(source, [], None).notes == ()
-    given = MarkedInput(_pair(encode_png(NOISE[None])), ["mask"], None)
-    assert (given.labels, given.notes) == (("mask",), ())
-
-
 def test_a_mask_of_0_and_255_gets_a_note_that_255_is_no_class():
     mask = encode_png(np.where(label_map(0) > 0, 255, 0).astype(np.uint8))
     assert "input.values={0: 0, 255: 1}" in MarkedInput(_pair(mask), ["mask"], None).notes[0]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.contracts.records import Field
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError
 from framework.pack.split import STRATIFIED, SplitRule, by_groups, by_hash, hashed
 
 TWO = {"train": 0.9, "val": 0.1}
@@ -135,19 +135,6 @@ def test_a_store_is_named_after_its_split(path, store, shared):
 def test_another_field_is_refused_with_those_that_fit(by):
     with pytest.raises(ConfigError, match=rf"C242.*= {by}: .*choose label, speaker, stratified"):
         SplitRule(TWO, by).check_fields(FIELDS)
-
-
-def test_a_pattern_takes_a_part_of_the_key():
-    rule = SplitRule(TWO, r"/(p\d+)_")
-    assert rule.texts(["cat/p1_3.png", "dog/p22_1.png"], "here") == ["p1", "p22"]
-    with pytest.raises(DataError, match=r"D243\]: here: .* finds nothing in the key 'dog/x.png'"):
-        rule.texts(["cat/p1_3.png", "dog/x.png"], "here")
-
-
-@pytest.mark.parametrize("by", [None, STRATIFIED, "(.)"])
-def test_a_record_without_a_key_is_an_error(by):
-    with pytest.raises(DataError, match=r"D243\]: a\.h5: has no key"):
-        SplitRule(TWO, by).texts(["a", ""], "a.h5")
 
 
 @pytest.mark.parametrize(

@@ -85,20 +85,6 @@ def test_frames_are_scaled_and_gray_and_taken_at_a_rate():
     store.close()
 
 
-def test_raw_frames_must_have_one_size():
-    source = folder(((32, 48), (32, 48), (48, 32)))
-    with pytest.raises(
-        DataError, match=r"D107.: videos/a/2\.avi: video is 48x32x3, the first 32x48x3"
-    ):
-        packed(source=source, encode="raw")
-    store = packed(source=source, encode="jpeg")
-    assert {pixels_of(store, 1)[0].shape, pixels_of(store, 0)[0].shape} == {
-        (32, 48, 3),
-        (48, 32, 3),
-    }
-    store.close()
-
-
 def test_bad_files_are_named_or_skipped():
     source = folder()
     Path("videos/a/1.mp4").write_bytes(b"a text")

@@ -3,7 +3,6 @@ from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
-import lmdb
 import numpy as np
 import pytest
 import torch
@@ -87,20 +86,6 @@ def test_every_flipped_bit_of_a_record_is_found(suffix, kind):
     path, records, (first, last) = _packed(suffix, kind)
     damaged = flips(Path(path).read_bytes(), 50, first, last)
     assert judge(STORES[suffix], suffix, damaged, plain(records), 30) == {"found": 50}
-
-
-def test_a_value_under_another_records_key_is_found_by_its_crc():
-    path = write_store("x.lmdb", make_records(9))
-    keys = [number.to_bytes(8, "big") for number in range(9)]
-    with (
-        lmdb.open(path, subdir=False, lock=False, lib_version=0) as environment,
-        environment.begin(write=True) as transaction,
-    ):
-        first, second = transaction.get(keys[2]), transaction.get(keys[6])
-        transaction.put(keys[2], second)
-        transaction.put(keys[6], first)
-    store = LMDBStore(path)
-    assert store.damaged(torch.arange(9), store.read(torch.arange(9))) == [2, 6]
 
 
 def _epochs(suffix, verify, spoil_before, **options):

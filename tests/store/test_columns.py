@@ -62,14 +62,6 @@ def test_records_are_known_by_their_number_unless_a_field_has_that_name():
     assert StoreFacts(store).answer("record").tolist() == [8, 9]
 
 
-def test_lengths_of_many_records_come_without_their_rows(monkeypatch):
-    field = {"x": Field("int16", (None, 3))}
-    rows = [np.zeros((number % 5, 3), np.int16) for number in range(3000)]
-    store = open_case("lmdb", write_store("many.lmdb", {"x": rows}, field))
-    monkeypatch.setattr("framework.store.lmdb_store.gather_rows", None)
-    assert lengths_of(store, "x").tolist() == [len(row) for row in rows]
-
-
 def test_the_sizes_of_photographs_are_read_from_the_starts_of_their_files(monkeypatch):
     Path("in/a").mkdir(parents=True)
     noise = np.random.default_rng(0).integers(0, 256, (400, 300, 3), np.uint8)

@@ -78,9 +78,6 @@ IDX = b"\0\0\x08"
             "x", b"\x93NUMPY", "input=arrays input.path=x output.path=x.packed.h5", id="array"
         ),
         pytest.param(
-            "x.npz", b"PK\3\4", "input=arrays input.path=x.npz output.path=x.packed.h5", id="npz"
-        ),
-        pytest.param(
             "a b.csv", b"image,label\n", """input=list 'input.path="a b.csv"'""", id="csv"
         ),
         pytest.param(
@@ -94,9 +91,6 @@ IDX = b"\0\0\x08"
             gzip.compress(IDX + b"\3"),
             "input=idx input.images=x.gz input.labels=LABELS",
             id="images of idx",
-        ),
-        pytest.param(
-            "x", IDX + b"\1", "input=idx input.images=IMAGES input.labels=x", id="labels of idx"
         ),
         pytest.param(
             "train-labels-idx1-ubyte",

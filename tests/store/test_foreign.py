@@ -1,4 +1,3 @@
-import os
 import re
 import shlex
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from framework.errors import DataError
-from framework.store.foreign import ForeignLMDB, key_expression, number_of
+from framework.store.foreign import key_expression, number_of
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.contract.cases import jpeg
@@ -119,15 +118,6 @@ def test_no_command_is_suggested_if_none_works(name):
     with pytest.raises(DataError, match=r"D103.*read it with input=function") as caught:
         _ = open_store(name).manifest
     assert "pack it: paceline" not in str(caught.value)
-
-
-def test_values_of_any_size_and_key_are_found():
-    values = {
-        b"k" * length: os.urandom(size)
-        for length, size in zip(range(1, 400), range(1, 40_000, 100), strict=False)
-    }
-    file = ForeignLMDB(write_lmdb("x.lmdb", values))
-    assert {key.encode(): file.read(place) for place, key in enumerate(file.keys)} == values
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,6 @@ def test_the_error_of_a_truncated_store_names_the_file(kind, part):
         HDF5Store(path).read(torch.arange(40))
 
 
-def test_an_hdf5_file_of_another_program_is_not_a_store():
-    with h5py.File("x.h5", "w") as file:
-        file["images"] = np.zeros((3, 4))
-    with pytest.raises(DataError, match=r"D103.*x\.h5.*not a Paceline store"):
-        _ = HDF5Store("x.h5").manifest
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -82,13 +75,6 @@ def test_large_raw_fields_begin_at_a_page():
     path = write_store("x.h5", {"x": np.zeros((100, 64), np.uint8)}, {"x": Field("uint8", (64,))})
     with h5py.File(path) as file:
         assert file["records/x"].id.get_offset() % 4096 == 0
-
-
-def test_an_aborted_writer_leaves_no_files():
-    writer = HDF5Writer("x.h5", fields=IMAGE_FIELDS, num_records=2)
-    writer.write({"image": [b"abc"], "label": np.arange(1)}, ["a"])
-    writer.abort()
-    assert os.listdir() == []
 
 
 def test_a_manifest_too_long_for_a_header_is_kept():

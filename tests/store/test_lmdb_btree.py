@@ -94,16 +94,6 @@ def test_trees_of_any_depth_are_walked(count):
     assert _ours(_written("x.lmdb", [items])) == list(items.items())
 
 
-def test_random_insertion_leaves_pages_in_any_order():
-    numbers = np.random.default_rng(0).permutation(5000).tolist()
-    items = {_key(number): b"x" * (number % 3000) for number in numbers}
-    path = _written(
-        "x.lmdb",
-        [{_key(number): items[_key(number)] for number in numbers[part::7]} for part in range(7)],
-    )
-    assert _ours(path) == _library(path) == sorted(items.items())
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_flipped_bit_is_refused_found_or_harmless(kind):
     path, records = write_case(kind, 40)

@@ -17,11 +17,6 @@ def on_disk():
     path.unlink()
 
 
-def test_what_was_just_written_is_in_the_page_cache(tmp_path):
-    (tmp_path / "a").write_bytes(os.urandom(1 << 20))
-    assert cached_share([str(tmp_path / "a")]) == 1.0
-
-
 def test_what_was_dropped_is_on_the_disk_only(on_disk):
     assert cached_share([on_disk]) == 1.0
     try:
@@ -29,10 +24,3 @@ def test_what_was_dropped_is_on_the_disk_only(on_disk):
     except ResourceError as error:
         pytest.skip(f"this file system keeps its pages: {error}")
     assert cached_share([on_disk]) == 0.0
-
-
-def test_what_another_program_maps_stays(on_disk):
-    with open(on_disk, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
-        assert sum(pages[:: mmap.PAGESIZE]) >= 0
-        with pytest.raises(ResourceError, match=r"R107.*end programs that read it"):
-            drop_cached([on_disk])

@@ -92,13 +92,6 @@ def test_kinds_that_do_not_fit_are_refused(kinds, words):
         _ = ParquetStore(_write({"x": [[1, 2], [3]], "y": [1, 2]}), kinds=kinds).manifest
 
 
-def test_images_may_be_bytes_or_a_struct():
-    images = [jpeg(number) for number in range(3)]
-    files = [{"path": None, "bytes": image} for image in images]
-    records = _read(_write({"a": images, "b": files, "c": pa.array(images, pa.large_binary())}))
-    assert all(plain(records)[name] == images for name in "abc")
-
-
 @pytest.mark.parametrize(
     ("labels", "expected", "classes"),
     [
@@ -226,13 +219,6 @@ def test_a_folder_of_save_to_disk_is_read(stream):
     ]
     store = ParquetStore(_saved("saved", tables, stream))
     assert plain(store.read(torch.tensor([5, 0, 5]))) == rows(records, [5, 0, 5])
-
-
-def test_a_dataset_dict_is_refused_with_its_splits():
-    os.makedirs("saved/train")
-    Path("saved/dataset_dict.json").write_text('{"splits": ["train"]}')
-    with pytest.raises(DataError, match=r"D192.*saved: holds several splits: train"):
-        ParquetStore("saved")
 
 
 def test_only_the_newest_groups_are_kept(monkeypatch):

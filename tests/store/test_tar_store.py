@@ -10,7 +10,7 @@ from framework.errors import DataError
 from framework.input.tar import TarInput
 from framework.store import tar_store
 from framework.store.tar_store import TarStore
-from tests.contract.cases import encoded_records, jpeg, plain, write_shards, write_tar
+from tests.contract.cases import jpeg, plain, write_tar
 from tests.store.test_array_values import npy
 
 
@@ -44,16 +44,6 @@ def test_a_shard_reads_as_its_packed_store_would():
     assert {name: (f.dtype, f.shape) for name, f in store.manifest.fields.items()} == {
         name: (f.dtype, f.shape) for name, f in source.manifest.fields.items()
     }
-
-
-def test_images_are_views_of_the_map_and_outlive_the_store():
-    write_shards("tars", encoded_records(6))
-    store = TarStore("tars")
-    image = store.read(torch.tensor([4]))["image"][0]
-    assert isinstance(image, memoryview)
-    assert image.readonly
-    store.close()
-    assert bytes(image) == jpeg(4)
 
 
 def test_only_some_maps_stay_open(monkeypatch):

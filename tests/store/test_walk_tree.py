@@ -48,14 +48,6 @@ def test_files_of_other_endings_are_counted_by_ending():
     assert walked.notes("x") == ("in: left out: 2 .heic, 1 .txt, 1 without an ending",)
 
 
-def test_hidden_files_are_left_out_if_asked():
-    touch("in/a/1.jpg", "in/a/._1.jpg", "in/a/.ipynb_checkpoints/1-checkpoint.jpg", "in/.git/2.jpg")
-    assert len(walk("in", (".jpg",)).names) == 4
-    walked = walk("in", (".jpg",), hidden=False)
-    assert (walked.names, walked.folders) == (["a/1.jpg"], ["a"])
-    assert walked.notes("x") == ("in: left out: 3 hidden",)
-
-
 @pytest.mark.usefixtures("linked")
 def test_links_that_stay_under_the_root_are_followed():
     walked = walk("in", (".jpg",), "photos")
@@ -84,12 +76,6 @@ def test_a_link_to_a_pipe_is_not_followed():
     link("in/pipe.jpg", "in/a/2.jpg")
     walked = walk("in", (".jpg",), "in")
     assert (walked.names, walked.links, walked.specials) == (["a/1.jpg"], 1, 1)
-
-
-def test_a_root_that_is_not_there_is_named():
-    touch("in/a/1.jpg")
-    with pytest.raises(DataError, match=r"D101.*follow_links = gone: no such folder"):
-        walk("in", follow_links="gone")
 
 
 @pytest.mark.usefixtures("linked")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
 from pathlib import Path
 
 import pytest
@@ -278,19 +277,6 @@ console.main()
     assert (done.returncode, done.stderr) == (75, "")
     assert done.stdout == "printed\nawaited\nat exit\nlogged\n"
     assert Path("file.txt").read_text() == "written"
-
-
-def test_outside_the_main_thread_nothing_changes():
-    before, result = signal.getsignal(signal.SIGUSR1), []
-
-    def work():
-        with handled([signal.SIGUSR1], signal.SIG_IGN):
-            result.append(signal.getsignal(signal.SIGUSR1))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert result == [before]
 
 
 def test_a_default_ends_a_process_whose_handler_cannot_run():

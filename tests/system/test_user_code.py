@@ -35,11 +35,6 @@ def test_what_a_library_raises_belongs_to_the_user_who_called_it():
     assert "json" not in str(user_error(caught(lambda: json.loads("{"))))
 
 
-def test_our_own_errors_and_used_up_memory_stand_for_themselves():
-    assert user_error(DataError(106, "x", "bad", "mend it")) is None
-    assert user_error(caught(lambda: exec("raise MemoryError"))) is None
-
-
 def test_the_cause_is_named_if_the_error_itself_was_made_by_a_library():
     error = RuntimeError("generator raised")
     error.__cause__ = caught(fails)

@@ -1,22 +1,19 @@
 import os
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from framework.errors import DataError, ResourceError
+from framework.errors import DataError
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
 from framework.input.list import ListInput
 from framework.input.pairs import PairsInput
 from framework.pack.engine import jobs
 from framework.pack.engine.jobs import (
-    DiskFull,
     Job,
     PackWork,
-    disk_error,
     do_job,
     make_plan,
     stamps,
@@ -126,16 +123,6 @@ def test_a_record_of_another_shape_is_named():
         done(make_work(Odd(10)))
 
 
-def test_what_a_disk_says_is_distinguished():
-    assert isinstance(disk_error(OSError(28, "x"), "p"), DiskFull)
-    assert not isinstance(disk_error(PermissionError(13, "x"), "p"), DiskFull)
-    error = ValueError("ours")
-    assert disk_error(error, "p") is error
-    full = pickle.loads(pickle.dumps(disk_error(OSError(122, "x"), "p")))
-    assert isinstance(full, ResourceError)
-    assert isinstance(full, DiskFull)
-
-
 def make_list():
     Path("list.csv").write_text("image,label\na/0.jpg,x\na/1.jpg,y\n")
     return ListInput("list.csv", True, None, None, False, None, None)
@@ -172,21 +159,3 @@ def test_a_change_of_a_file_changes_the_stamps_of_its_items(make, path, items):
         file.write("more")
     after = stamps(source, 0, 2)
     assert [item for item in range(2) if after[item] != before[item]] == items
-
-
-@pytest.mark.parametrize(("make", "path"), [(make_list, "a/1.jpg"), (make_pairs, "b/1.jpg")])
-def test_an_item_that_changes_while_it_is_packed_is_noticed(make, path):
-    write_images()
-    source = make()
-    work = make_work(source)
-    real = source.read
-
-    def growing(start, stop):
-        if start <= 1 < stop:
-            with open(path, "a") as file:
-                file.write("more")
-        return real(start, stop)
-
-    source.read = growing
-    with pytest.raises(DataError, match=r"D153.*1\.jpg.*changes while it is packed"):
-        done(work)

@@ -26,14 +26,6 @@ def make_done(number=3, size=5, records=2):
     )
 
 
-def test_what_is_noted_is_found_again(journal):
-    journal.files.mkdir(parents=True)
-    journal.file(3).write_bytes(b"12345")
-    journal.note(make_done(), CRCS)
-    assert journal.done(3) == make_done()
-    assert journal.crcs(3).tolist() == [10, 1 << 31]
-
-
 @pytest.mark.parametrize("data", [None, b"1234"])
 def test_a_note_without_its_file_is_not_enough(journal, data):
     journal.files.mkdir(parents=True)

@@ -112,12 +112,6 @@ def test_the_records_of_a_group_stay_together(num_workers):
     assert abs(packed.splits[0].num_records - 0.8 * 820) <= 20  # half of the largest group
 
 
-def test_what_is_bad_is_left_out_of_all_splits_and_listed_once():
-    packed = pack(split(source=Input(bad=[5, 700]), on_error="skip"))
-    assert sum(made.num_records for made in packed.splits) == COUNT - 2
-    assert Path("x.h5.bad.jsonl").read_text().count("\n") == 2
-
-
 # ---------------------------------------------------------------------------------------- kills
 
 
