@@ -285,6 +285,9 @@ def _git_revision() -> str | None:
 
     Return None outside a repository.
     """
+    here = Path.cwd()
+    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
+        return None  # without starting git
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
