@@ -6,7 +6,6 @@ from framework.augment.color_jitter import ColorJitter
 from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
 from framework.augment.flip import Flip
-from framework.augment.mixup import Mixup
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
 from framework.cli.hydra_app import resolved
@@ -66,11 +65,6 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
             id="normalized twice",
         ),
         pytest.param(
-            {"one": Compose(PARTS), "two": NORMALIZE},
-            r"parts\.two normalizes .* parts\.one\.parts\.normalize",
-            id="normalized inside another composition",
-        ),
-        pytest.param(
             {"one": NORMALIZE, "jitter": JITTER},
             r"parts\.jitter takes pixels .*: put it before parts\.one",
             id="colors after normalizing",
@@ -79,11 +73,6 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
             {"first": JITTER, "e": erasing(127.0)},
             r"parts\.e\.value = \[127\.0\] .* parts\.first before it",
             id="paint above 1 after jitter",
-        ),
-        pytest.param(
-            {"first": Mixup("image", "label", 3, 1.0, 1.0), "e": erasing(127.0)},
-            r"parts\.e\.value = \[127\.0\] .* parts\.first before it",
-            id="paint above 1 after mixup",
         ),
     ],
 )

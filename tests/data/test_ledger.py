@@ -84,7 +84,7 @@ def test_a_huge_image_among_small_ones_is_named(images, num, kind):
     assert slowest["name"] == os.path.join(images, "a", "00004.jpg")
     assert slowest["size_bytes"] == os.path.getsize(slowest["name"])
     assert slowest["num_reads"] == 2
-    assert slowest["mean_s"] > 8 * block["usual_s"]
+    assert slowest["mean_s"] > 3 * block["usual_s"]
     assert block["num_records"] == 80
 
 

@@ -80,15 +80,12 @@ def test_a_tiff_may_be_big_endian():
     [
         (b"", "empty"),
         (b"just text, no image", "text, not an image"),
-        (b"  <!DOCTYPE html><html><body>404</body></html>", "a web page"),
         (bytes(100), "only zeros"),
-        (b"%PDF-1.7 ...", "a PDF file"),
         (b"\x00\x00\x00\x20ftypavif" + bytes(20), "kind 'avif'"),
-        (b"\x93NUMPY\x01\x00", "no kind of image known here"),
         (b"\xff\xd8\xff", "truncated"),
         (b"GIF89a\x01\x00\x01\x00\x00\x00\x00;", "without a picture"),
     ],
-    ids=["nothing", "text", "page", "zeros", "pdf", "avif", "numpy", "jpeg", "gif"],
+    ids=["nothing", "text", "zeros", "avif", "jpeg", "gif"],
 )
 def test_the_error_describes_bytes_that_are_no_image(data, words):
     with pytest.raises(BadImage, match=words):

@@ -3,11 +3,9 @@ import pytest
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError
-from framework.input.rows import chunk_of, field_of, first_fields, text_by_field
-from tests.contract.cases import jpeg
+from framework.input.rows import field_of, first_fields, text_by_field
 
 FIELDS = {"image": Field("uint8", (3, None, None), "image"), "x": Field("int64", (2,))}
-ROW = {"image": jpeg(0), "x": np.array([1, 2])}
 
 
 @pytest.mark.parametrize("given", [None, {}, [], ["image"], "image", 3])
@@ -33,21 +31,3 @@ def test_the_first_readable_item_with_a_record_says_what_there_is():
 def test_no_readable_item_is_an_error(row, number):
     with pytest.raises(DataError, match=f"D{number}"):
         first_fields(3, lambda _: row, str)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {},
-        {"image": jpeg(1)},
-        ROW | {"y": np.array(1)},
-        ROW | {"x": np.array([1, 2, 3])},
-        ROW | {"x": np.array([1.0, 2.0])},
-        ROW | {"x": b"1"},
-        ROW | {"x": 1},
-        ROW | {"image": np.zeros(2)},
-    ],
-)
-def test_a_record_unlike_the_first_is_named(other):
-    with pytest.raises(DataError, match=r"D167.*item 1"):
-        chunk_of([ROW, other], ["a", "b"], FIELDS, lambda number: f"item {number}")

@@ -43,22 +43,6 @@ def test_any_key_and_a_single_record(interpreted):
         assert draws._launched(indices, *keys, None).equal(draws.by_operators(indices, *keys))
 
 
-def test_it_compiles_for_a_gpu(monkeypatch, tmp_path):
-    from triton import compiler
-    from triton.backends.compiler import GPUTarget
-
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
-    module = importlib.import_module(MODULE)
-    constants = {"NUM_DRAWS": 3, "ALTERNATING": 4, "BLOCK": module.BLOCK}
-    signature = {"indices": "*i64", "out": "*fp32", "count": "i32", "key": "i64"}
-    signature |= {"first_key": "i64", "mirrored": "i32"} | dict.fromkeys(constants, "constexpr")
-    source = compiler.ASTSource(module.make_draws, signature, constants)
-    options = {"enable_fp_fusion": False}
-    assert "cubin" in compiler.compile(source, GPUTarget("cuda", 90, 32), options).asm
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 @pytest.mark.parametrize("alternating", [(), (2,)], ids=["none", "one"])

@@ -6,24 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts.loader import LoaderContext
 from framework.contracts.records import Field
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.errors import DataError
-from framework.loader.plain import PlainLoader
-from framework.loader.prefetch import PrefetchLoader
-from framework.loader.stream import StreamLoader
-from framework.measure.clock import NoClock
 from framework.store.locked import lockable
 from framework.store.open_store import open_store
 from framework.system.native import find
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import make_context, make_records, write_store
-from tests.contract.cases import micros, plain, write_case
+from tests.contract.cases import micros, write_case
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
-from tests.store.test_shards import write_directory
 
 FIELDS = {"image": Field("uint8", (3, 128, 128)), "label": Field("int64", ())}
 MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
@@ -112,39 +106,3 @@ def test_what_no_gpu_copies_is_not_locked(simulation, options):
     assert not simulation.driver.locked
     assert source.notes == ()
     source.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("make_loader", ["plain", "prefetch", "stream"])
-@pytest.mark.parametrize("suffix", [*MAKE, "folder"])
-def test_batches_are_those_that_the_cores_gather(suffix, make_loader):
-    device = torch.device("cuda", 0)
-    path = f"x.{suffix}"
-    if suffix == "folder":
-        path = write_directory("x", [13, 20], "h5", 33, photographs(33), FIELDS)
-    else:
-        path = write_store(path, photographs(33), FIELDS)
-    make = MAKE.get(suffix, hdf5_source)
-    options = {"batch_size": 8, "verify": "first_epoch"}
-    alone = make(path, "none", context=make_context(**options))
-    expected = [micros(alone, epoch) for epoch in range(3)]
-    alone.close()
-    source = make(path, "ram", context=make_context(**options, device=device))
-    assert source.notes == ()
-    context = LoaderContext(source, device, lambda batch, _: batch, NoClock())
-    loaders = {
-        "plain": lambda: PlainLoader(pin_memory=True, context=context),
-        "prefetch": lambda: PrefetchLoader(depth=2, pin_memory=True, context=context),
-        "stream": lambda: StreamLoader(depth=2, copies=2, context=context),
-    }
-    loader = loaders[make_loader]()
-    was_locked = source.read._locked is not None
-    for epoch in range(3):
-        batches = [
-            (plain({name: value.cpu() for name, value in batch.items()}), weight, last)
-            for batch, weight, last in loader.epoch(epoch)
-        ]
-        assert batches == expected[epoch]
-    loader.close()
-    assert was_locked

@@ -1,5 +1,4 @@
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -108,21 +107,3 @@ def test_files_that_items_share_or_that_nobody_knows_are_not_asked_for(source, a
     write_files(2)
     ask_item_files(source, range(3))
     assert asked == []
-
-
-def test_what_a_file_took_is_added_to_its_own_time():
-    paths, contents = write_files(AT_ONCE)
-    os.mkfifo("slow.bin")
-
-    def write_late():
-        with open("slow.bin", "wb") as file:  # waits until the reader opens it, too
-            time.sleep(0.1)
-            file.write(b"late")
-
-    writer = threading.Thread(target=write_late)
-    writer.start()
-    seconds = np.ones(AT_ONCE + 1)
-    assert read_files([*paths, "slow.bin"], memoryview(seconds)) == [*contents, b"late"]
-    writer.join()
-    assert (seconds > 1).all()
-    assert seconds[-1] >= 1.1

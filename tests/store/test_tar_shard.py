@@ -1,7 +1,6 @@
 """The index of a shard, and the headers it is made from."""
 
 import gzip
-import multiprocessing
 import os
 import tarfile
 from contextlib import suppress
@@ -92,25 +91,6 @@ def test_a_hostile_index_is_not_believed(field, value):
     getattr(index, field)[0] = value
     Path("x.tar.paceline").write_bytes(tar_shard._packed(index, identity))
     assert _as_lists(shard_index("x.tar", keep=False)[0]) == _as_lists(list_shard("x.tar"))
-
-
-def _build(queue):
-    queue.put(_as_lists(shard_index("x.tar", keep=True)[0]))
-
-
-def test_several_processes_may_build_the_same_index():
-    write_tar("x.tar", [(f"{number}.cls", b"1") for number in range(500)])
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    children = [context.Process(target=_build, args=(queue,)) for _ in range(4)]
-    for child in children:
-        child.start()
-    results = [queue.get() for _ in children]
-    for child in children:
-        child.join()
-    queue.close()
-    assert results == [_as_lists(list_shard("x.tar"))] * 4
-    assert sorted(os.listdir()) == ["x.tar", "x.tar.paceline"]
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])

@@ -8,7 +8,6 @@ from framework.input.folder import FolderInput
 from framework.input.pairs import PairsInput
 from framework.store.folder_store import FolderStore
 from framework.store.walk_tree import walk
-from tests.cli.command import paceline
 from tests.contract.cases import jpeg
 
 
@@ -94,14 +93,3 @@ def test_the_error_for_a_folder_of_links_says_how_to_follow_them(read, key):
         match=rf"D191.*in: .*and 3 symbolic links were skipped; .* under: {key}\.follow_links=ROOT",
     ):
         read()
-
-
-@pytest.mark.usefixtures("linked")
-def test_the_advice_of_the_error_packs_the_links_and_notes_what_is_skipped():
-    words = ("pack", "input=folder", "input.path=in", "output.path=x.h5", "workers=0")
-    done = paceline(*words)
-    assert (done.code, "error[D191]" in done.err) == (3, True), done.err
-    done = paceline(*words, "input.follow_links=photos")
-    assert done.code == 0, done.err
-    assert "note: in: 1 symbolic link was skipped" in done.err
-    assert "packed 3 records" in done.err

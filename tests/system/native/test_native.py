@@ -25,14 +25,6 @@ def test_the_main_thread_shares_its_calls_and_others_do_not():
     assert num_threads() == torch.get_num_threads()
 
 
-def test_a_library_that_was_deleted_is_skipped(monkeypatch):
-    def load(*_, **__):
-        raise OSError("cannot open shared object file")
-
-    monkeypatch.setattr(native.ctypes, "CDLL", load)
-    assert native._openmp.__wrapped__() is None
-
-
 def test_a_thread_that_feeds_a_gpu_has_most_of_the_cores_and_one_that_feeds_the_cpu_itself(
     monkeypatch,
 ):
