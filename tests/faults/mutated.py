@@ -339,11 +339,7 @@ def annotations() -> dict[str, Any]:
         for n, region in enumerate(regions, 1)
     ]
     images = [{"id": n, "file_name": f"{n}.jpg", "height": 16, "width": 12} for n in (1, 2)]
-    return {
-        "images": images,
-        "annotations": objects,
-        "categories": [{"id": 3, "name": "dog"}],
-    }
+    return {"images": images, "annotations": objects, "categories": [{"id": 3, "name": "dog"}]}
 
 
 @cache

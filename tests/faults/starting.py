@@ -23,11 +23,7 @@ from tests.conftest import orphaned_memory
 from tests.faults.lanes import Row, repeat
 
 # 0: it was over already; 75 and 130: state saved; 130 and 143: nothing to save
-CODES = {
-    signal.SIGINT: (0, 130),
-    signal.SIGTERM: (0, 75, 143),
-    signal.SIGUSR1: (0, 75, 143),
-}
+CODES = {signal.SIGINT: (0, 130), signal.SIGTERM: (0, 75, 143), signal.SIGUSR1: (0, 75, 143)}
 LIMIT_S = 120.0
 FOLDER = Path(__file__).parents[2]
 SMALL = ("recipes=digits", "max_steps=2", "limit=48", "batch_size=16")

@@ -83,10 +83,7 @@ def test_a_file_of_another_format_would_work_on_a_careless_reader(make):
     assert Path(CANARY).exists()
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["shutil.copy", "evil.Net"],
-)
+@pytest.mark.parametrize("target", ["shutil.copy", "evil.Net"])
 def test_a_configuration_would_work_on_a_careless_reader(target, monkeypatch):
     hostile.evil_files()
     monkeypatch.syspath_prepend(".")

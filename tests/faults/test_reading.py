@@ -184,12 +184,7 @@ def rewritten(path):
 
 @pytest.mark.parametrize(
     ("path", "change"),
-    [
-        ("x.h5", rewritten),
-        ("x.h5", os.unlink),
-        ("x.lmdb", truncated),
-        ("x.lmdb", replaced),
-    ],
+    [("x.h5", rewritten), ("x.h5", os.unlink), ("x.lmdb", truncated), ("x.lmdb", replaced)],
 )
 def test_r9_a_store_that_changes_ends_the_training_at_the_next_epoch(path, change):
     digits(path)

@@ -32,10 +32,7 @@ def test_a_signal_in_an_import(place, module, number, way):
     assert starting.wrong_at_import(place, way, number, module) == ""
 
 
-MOMENTS = [
-    (2.5, signal.SIGINT, WORKERS),
-    (4.0, signal.SIGTERM, ALL_RANKS),
-]
+MOMENTS = [(2.5, signal.SIGINT, WORKERS), (4.0, signal.SIGTERM, ALL_RANKS)]
 
 
 @pytest.mark.slow
