@@ -7,7 +7,7 @@ import torch
 from framework.config.agreement import check_agreement, code_digest
 from framework.errors import DistributedError
 from framework.parallel.none import NoParallel
-from tests.parallel.launching import launched
+from tests.parallel.launching import of_two_ranks
 
 
 class Ranks:
@@ -63,8 +63,8 @@ def test_every_rank_names_the_key_and_the_rank_that_differs():
     assert "seed" not in told[0]
 
 
-def test_real_ranks_all_get_the_error_before_they_train(tmp_path):
-    first, second = launched("disagree", tmp_path)
+def test_real_ranks_all_get_the_error_before_they_train(tmp_path_factory):
+    first, second = of_two_ranks("disagree", tmp_path_factory)
     assert first == second
     assert first["told"].startswith(
         "error[P105]: rank 1: is about to do something else: "

@@ -691,23 +691,34 @@ def contract(_):
     return facts_of(parallel())
 
 
+# programs that leave their process as it was, and so share it
+ONE_AFTER_ANOTHER = {
+    "talk": talk,  # the first, since ranks share texts before there is a group
+    "contract": contract,
+    "options": options,
+    "thaw": thaw,
+    "unused": unused,
+    "batch_norm": batch_norm,
+    "watch": watch,
+    "disagree": disagree,
+    "sharded": sharded,
+    "virtual": virtual,
+}
+
+
+def run_all(folder):
+    return {name: program(folder) for name, program in ONE_AFTER_ANOTHER.items()}
+
+
 def main(program, folder):
     programs = {
-        "contract": contract,
-        "talk": talk,
-        "batch_norm": batch_norm,
+        "all": run_all,
+        "watch": watch,
         "fail": fail,
         "save_slowly": save_slowly,
         "hang_in_a_save": hang_in_a_save,
         "stumble": stumble,
         "wait": wait,
-        "disagree": disagree,
-        "sharded": sharded,
-        "options": options,
-        "thaw": thaw,
-        "unused": unused,
-        "virtual": virtual,
-        "watch": watch,
     }
     facts = programs[program](Path(folder))
     (Path(folder) / f"{RANK}.json").write_text(json.dumps(facts))

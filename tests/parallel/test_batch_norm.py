@@ -4,7 +4,7 @@ from torch import nn
 from framework.parallel.batch_norm import HostSyncBatchNorm, synchronized
 from framework.parallel.exchange import Exchange
 from tests.fakes import CPU
-from tests.parallel.launching import launched
+from tests.parallel.launching import of_two_ranks
 from tests.parallel.rank_program import KINDS, SPLITS, flat, gradients, learn, make_input, make_net
 
 cases = pytest.mark.parametrize(
@@ -14,7 +14,7 @@ cases = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return launched("batch_norm", tmp_path_factory.mktemp("batch_norm"))
+    return of_two_ranks("batch_norm", tmp_path_factory)
 
 
 def whole_batch(kind):

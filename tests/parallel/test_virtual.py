@@ -10,7 +10,7 @@ from framework.errors import ConfigError
 from framework.parallel.virtual import VirtualParallel, pairwise_sum
 from framework.train.checkpoint import newest_path, read_state
 from tests.cli.command import losses, paceline
-from tests.parallel.launching import launched
+from tests.parallel.launching import of_two_ranks
 
 # Everything that could reveal how the work was shared: batch norm, momentum, an average, clipping,
 # dropout, and a short last batch in each epoch.
@@ -59,7 +59,7 @@ def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return launched("virtual", tmp_path_factory.mktemp("virtual"))
+    return of_two_ranks("virtual", tmp_path_factory)
 
 
 @pytest.mark.slow
