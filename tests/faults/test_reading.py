@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import struct
-from itertools import combinations
 from pathlib import Path
 
 import h5py
@@ -223,70 +222,7 @@ def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, ki
 # ----------------------------------------------------------------------------- R6: folders of files
 
 
-@pytest.fixture
-def shards():
-    """Pack a store of three files. Return their names."""
-    image = np.random.default_rng(0).integers(0, 256, (4000, 1, 8, 8), np.uint8)
-    np.savez("a.npz", image=image, label=np.arange(4000) % 3, rest=np.ones((4000, 1000), np.uint8))
-    assert (
-        paceline(
-            "pack", "input=arrays", "input.path=a.npz", "output.path=x", "pack.one_file=false"
-        ).code
-        == 0
-    )
-    names = sorted(name for name in os.listdir("x") if name != "manifest.json")
-    assert len(names) >= 3
-    return names
-
-
-def test_r6_all_that_is_wrong_with_a_folder_is_listed_at_once(shards):
-    os.unlink(f"x/{shards[0]}")
-    os.truncate(f"x/{shards[1]}", 5000)
-    Path("x/stranger.h5").write_text("hello")
-    for words in [["inspect", "x"], train("x", "epochs=1")]:
-        assert is_one_line(
-            paceline(*words),
-            "D118",
-            3,
-            f"{shards[0]} is missing",
-            f"{shards[1]} has 5000",
-            "stranger.h5",
-        )
-
-
-def swapped(shards):
-    """Swap the names of two files of the same size."""
-    first, second = next(
-        (a, b)
-        for a, b in combinations(shards, 2)
-        if os.path.getsize(f"x/{a}") == os.path.getsize(f"x/{b}")
-    )
-    os.rename(f"x/{first}", "kept")
-    os.rename(f"x/{second}", f"x/{first}")
-    os.rename("kept", f"x/{second}")
-
-
-def test_r6_files_that_were_swapped_are_found(shards):
-    swapped(shards)
-    assert is_one_line(paceline(*train("x", "epochs=1")), "D118", 3, "another store's file")
-
-
-@pytest.mark.parametrize("name", ["../secret.h5", "/etc/hostname"])
-def test_r6_a_manifest_cannot_lead_out_of_its_folder(shards, name):
-    manifest = Path("x/manifest.json")
-    entries = [{"name": name, "num_records": 1, "size_bytes": 1, "sha256": "", "digest": ""}]
-    manifest.write_text(edited_manifest(manifest.read_text(), shards=entries))
-    assert is_one_line(paceline("inspect", "x"), "D104", 3, "outside the directory")
-
-
 # ------------------------------------------------------------------- R7, R10, R12: places and disks
-
-
-@pytest.mark.parametrize(
-    "words", [["inspect", "nowhere.h5"], train("nowhere.lmdb")], ids=["inspect", "train"]
-)
-def test_r7_a_missing_store_is_named(words):
-    assert is_one_line(paceline(*words), "D101", 3, "nowhere.")
 
 
 def test_r7_a_folder_that_is_no_store_is_named():
