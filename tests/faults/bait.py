@@ -29,7 +29,7 @@ from pyarrow import parquet
 from framework.store.tar_shard import INDEX_SUFFIX
 from tests.contract.cases import jpeg
 from tests.faults import hostile
-from tests.faults.files import png_chunk
+from tests.faults.files import png_bomb
 from tests.faults.foreign import PACK, TRAIN
 from tests.faults.guard import answered, guarded
 from tests.faults.hostile import BOX, CANARY, outside
@@ -226,14 +226,6 @@ def shards() -> list[Bait]:
             Bait(f"shard index {name}", partial(_indexed, good + end, plant), "x.tar")
         )
     return shard_baits
-
-
-def png_bomb() -> bytes:
-    """Return a PNG of 2.7 GB in a few bytes; the bytes end early."""
-    head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
-    data = zlib.compress(bytes(1 << 20))
-    chunks = ((b"IHDR", head), (b"IDAT", data), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
 
 
 def npy(shape: Any, dtype: str = "<f4") -> bytes:
