@@ -86,7 +86,7 @@ def learned(folder):
     return {name: state[name] for name in ("model", "average", "optimizer", "val", "progress")}
 
 
-@pytest.mark.parametrize("stop_after", [4, 5, 7])
+@pytest.mark.parametrize("stop_after", [4, 5])
 def test_a_resumed_run_learns_the_same_bits(dataset, whole, tmp_path, stop_after):
     steps = iter(range(1, 100))
     stop = lambda: next(steps) == stop_after  # noqa: E731
@@ -96,7 +96,7 @@ def test_a_resumed_run_learns_the_same_bits(dataset, whole, tmp_path, stop_after
 
 
 @pytest.mark.parametrize(
-    "words", [("loader=plain",), ("loader=stream",), ("workers.num=2",), ("data.stage=ram",)]
+    "words", [("loader=stream", "workers.num=2"), ("loader=plain", "data.stage=ram")]
 )
 def test_it_learns_the_same_bits_with_every_loader(dataset, whole, tmp_path, words):
     trained(dataset, tmp_path, *words)

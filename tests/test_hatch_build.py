@@ -24,7 +24,7 @@ def hook():
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
-@pytest.mark.parametrize("openmp", [["-fopenmp"], []])
+@pytest.mark.parametrize("openmp", [pytest.param(["-fopenmp"], marks=pytest.mark.slow), []])
 def test_it_is_compiled_with_threads_and_without(hook, tmp_path, openmp):
     library = tmp_path / "x.so"
     assert hook._compile_with(SOURCES, library, openmp) == ""

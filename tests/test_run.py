@@ -308,9 +308,7 @@ def test_a_moving_average_is_what_is_kept(dataset, tmp_path):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["precision=amp"],
         ["precision=amp", "precision.dtype=fp16"],
-        ["workers.num=1"],
         ["accumulate=3"],
     ],
 )
@@ -468,8 +466,9 @@ def restless(monkeypatch):
 AUTO = ("workers.num=auto", "report_every=1", "transform=flip")
 
 
-@pytest.mark.parametrize("loader", ["plain", "prefetch", "stream"])
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize(
+    ("loader", "kind"), [("plain", "thread"), ("prefetch", "process"), ("stream", "thread")]
+)
 def test_live_tuning_changes_no_loss(dataset, tmp_path, restless, loader, kind):
     trained(dataset, tmp_path / "fixed", "workers.num=0", *AUTO[1:])
     choices = (f"loader={loader}", f"workers.kind={kind}")
