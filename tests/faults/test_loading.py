@@ -111,14 +111,8 @@ def gentle(dataset):
     At the recipe's own rate, rounding grows fourfold a step.
     """
     return [
-        "train",
-        "epochs=3",
-        "schedule=constant",
-        "optim.lr=0.002",
-        "report_every=1",
-        "sink=[jsonl]",
-        "recipes=digits",
-        f"dataset={dataset}",
+        *("train", "epochs=3", "schedule=constant", "optim.lr=0.002", "report_every=1"),
+        *("sink=[jsonl]", "recipes=digits", f"dataset={dataset}"),
     ]
 
 

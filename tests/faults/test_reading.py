@@ -61,11 +61,7 @@ def train(path, *words):
     """Return the command that trains on the store, without end unless ``words`` limit it."""
     data = "lmdb" if path.endswith(".lmdb") else "hdf5"
     more = [
-        "data.val=null",
-        "prepare=null",
-        "batch_size=128",
-        "device=cpu",
-        "sink=[jsonl]",
+        *("data.val=null", "prepare=null", "batch_size=128", "device=cpu", "sink=[jsonl]"),
         "report_every=1",
     ]
     return [

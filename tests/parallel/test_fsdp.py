@@ -11,14 +11,8 @@ from tests.cli.command import is_one_error_line, losses, paceline
 from tests.parallel.launching import of_two_ranks
 
 COMMON = [
-    "epochs=2",
-    "batch_size=96",
-    "report_every=3",
-    "ema_decay=0.9",
-    "clip_norm=1.0",
-    "optim=adamw",
-    "optim.lr=2e-4",
-    "sink=[jsonl]",
+    *("epochs=2", "batch_size=96", "report_every=3", "ema_decay=0.9", "clip_norm=1.0"),
+    *("optim=adamw", "optim.lr=2e-4", "sink=[jsonl]"),
 ]
 
 

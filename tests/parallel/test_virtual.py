@@ -15,16 +15,8 @@ from tests.parallel.launching import of_two_ranks
 # Everything that could reveal how the work was shared: batch norm, momentum, an average, clipping,
 # dropout, and a short last batch in each epoch.
 COMMON = [
-    "model=resnet9",
-    "model.in_channels=1",
-    "model.width=4",
-    "batch_size=100",
-    "limit=450",
-    "epochs=2",
-    "report_every=3",
-    "ema_decay=0.9",
-    "clip_norm=1.0",
-    "sink=[jsonl]",
+    *("model=resnet9", "model.in_channels=1", "model.width=4", "batch_size=100", "limit=450"),
+    *("epochs=2", "report_every=3", "ema_decay=0.9", "clip_norm=1.0", "sink=[jsonl]"),
     "parallel=virtual",
 ]
 
@@ -148,20 +140,12 @@ def facts(run_dir):
 
 
 FUSED = [
-    "optim=adamw",
-    "+optim.fused=true",
-    "channels_last=true",
-    "augment=mixup",
-    "augment.num_classes=10",
-    "last=wrap",
+    *("optim=adamw", "+optim.fused=true", "channels_last=true", "augment=mixup"),
+    *("augment.num_classes=10", "last=wrap"),
 ]
 SCALED = [
-    "precision=amp",
-    "precision.dtype=fp16",
-    "on_nan=skip",
-    "parallel.virtual_ranks=6",
-    "workers.num=2",
-    "loader=prefetch",
+    *("precision=amp", "precision.dtype=fp16", "on_nan=skip", "parallel.virtual_ranks=6"),
+    *("workers.num=2", "loader=prefetch"),
 ]
 
 
@@ -184,11 +168,7 @@ def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothi
     tmp_path,
 ):
     chips = [
-        "recipes=chips",
-        "model.image_size=32",
-        "batch_size=16",
-        "epochs=3",
-        "report_every=1",
+        *("recipes=chips", "model.image_size=32", "batch_size=16", "epochs=3", "report_every=1"),
         "sink=[jsonl]",
     ]
     chips += [
