@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -104,11 +105,18 @@ def make_wheel(bundle, python):
             archive.writestr(name, text)
 
 
+@pytest.fixture(scope="module")
+def small_tree(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tree")
+    make_tree(folder)
+    return folder
+
+
 @pytest.fixture
-def bundling(scripts, tmp_path, monkeypatch):
+def bundling(scripts, small_tree, tmp_path, monkeypatch):
     """Return the script that makes bundles, set to the small tree and to no registry."""
     module, _ = scripts
-    make_tree(tmp_path / "tree")
+    shutil.copytree(small_tree, tmp_path / "tree")
     monkeypatch.setattr(module, "ROOT", tmp_path / "tree")
     monkeypatch.setattr(module, "add_wheels", make_wheel)
     return module
@@ -166,9 +174,11 @@ def test_a_bundle_that_is_too_large_names_the_largest_file_and_leaves_nothing(bu
 
 
 @pytest.mark.slow
-def test_a_package_that_cannot_be_had_is_one_line(scripts, tmp_path, monkeypatch, capsys):
+def test_a_package_that_cannot_be_had_is_one_line(
+    scripts, small_tree, tmp_path, monkeypatch, capsys
+):
     module, _ = scripts
-    make_tree(tmp_path / "tree")
+    shutil.copytree(small_tree, tmp_path / "tree")
     (tmp_path / "tree" / "constraints.txt").write_text("nothing==1.0\n")
     monkeypatch.setattr(module, "ROOT", tmp_path / "tree")
     monkeypatch.setattr(module, "CARRIED", ("nothing",))

@@ -13,6 +13,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 
@@ -70,9 +71,13 @@ def started(
 
 
 def exit_code(arguments: tuple[str, ...]) -> int:
-    """Run a command as ``framework.__main__`` does, and return the exit code of its process."""
+    """Run a command as ``framework.__main__`` does, and return the exit code of its process.
+
+    A training does not start git to name the revision of the test's folder, which has none.
+    """
     try:
-        code: object = run(list(arguments))
+        with mock.patch("framework.run._git_revision", return_value=None):
+            code: object = run(list(arguments))
         at_end._end()
     except SystemExit as error:
         code = error.code
