@@ -197,7 +197,3 @@ def test_fused_optimizers_get_gradients_laid_out_as_the_weights():
     assert losses(Path("layout-true")) == pytest.approx(losses(Path("layout-false")), rel=1e-4)
 
 
-@pytest.mark.slow
-def test_a_batch_by_the_rank_is_one_by_the_virtual_rank():
-    done = train("share", *COMMON, "rank_batch_size=25", "max_steps=3", "parallel.num_processes=1")
-    assert "batch_size 100" in done.err
