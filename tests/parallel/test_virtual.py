@@ -195,5 +195,3 @@ def test_fused_optimizers_get_gradients_laid_out_as_the_weights():
     for layout in ("true", "false"):
         train(f"layout-{layout}", *words, f"channels_last={layout}")
     assert losses(Path("layout-true")) == pytest.approx(losses(Path("layout-false")), rel=1e-4)
-
-
