@@ -46,11 +46,6 @@ def dataset(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def no_git(monkeypatch):
-    monkeypatch.setattr("framework.run._git_revision", lambda: None)
-
-
 @pytest.fixture(scope="module")
 def whole(dataset, tmp_path_factory):
     """Train for four epochs of three steps, and return the folder of the run."""

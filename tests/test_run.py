@@ -90,12 +90,6 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def no_git(monkeypatch):
-    """Let no run of a test start git; that of the module does."""
-    monkeypatch.setattr("framework.run._git_revision", lambda: None)
-
-
-@pytest.fixture(autouse=True)
 def threads():
     """Restore the number of threads after a test, because a run sets it."""
     before = torch.get_num_threads()

@@ -18,9 +18,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from framework.config.agreement import check_agreement, code_digest
 from framework.contracts.training import Watcher
-from framework.errors import ConfigError, DistributedError
+from framework.errors import ConfigError
 from framework.objective.classify import Classify
 from framework.objective.segment import confusion_of
 from framework.parallel.ddp import DistributedParallel, warm_up_ddp
@@ -355,18 +354,6 @@ def stumble(folder):
     return {"total": total}
 
 
-def disagree(_):
-    """Return the error that each rank gets if rank 1 has another copy of the data."""
-    ranks, told = parallel(), ""
-    try:
-        check_agreement(ranks, {"seed": 1, "data.digest": f"copy {RANK}"})
-    except DistributedError as error:
-        told = str(error)
-    check_agreement(ranks, {"seed": 1, "code": code_digest()})
-    ranks.close()
-    return {"told": told}
-
-
 class Blocks(nn.Module):
     """Modules of several sizes, some in lists."""
 
@@ -666,7 +653,6 @@ ONE_AFTER_ANOTHER = {
     "unused": unused,
     "batch_norm": batch_norm,
     "watch": watch,
-    "disagree": disagree,
     "sharded": sharded,
     "virtual": virtual,
 }
