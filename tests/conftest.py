@@ -29,7 +29,7 @@ from framework.system.stopping import NUMBERS
 from framework.transform.none import NoTransform
 
 torch.set_num_threads(1)
-settings.register_profile("paceline", deadline=None)  # no test is timed: machines are shared
+settings.register_profile("paceline", deadline=None, max_examples=40)  # machines are shared
 settings.load_profile("paceline")
 
 

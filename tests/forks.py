@@ -1,8 +1,11 @@
 """Forked processes, which find what this one has loaded."""
 
 import multiprocessing
+import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from multiprocessing.context import ForkProcess
 from typing import Any
 
@@ -18,3 +21,23 @@ def forked(work: Callable[..., Any], *arguments: Any) -> ForkProcess:
     starter.start()
     starter.join()
     return process
+
+
+@contextmanager
+def other_program(work: Callable[..., Any], *arguments: Any) -> Generator[int]:
+    """Call ``work`` in a process that is not our child, as its parent has ended, and kill it."""
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+
+    def start() -> None:
+        if pid := os.fork():
+            queue.put(pid)
+        else:
+            work(*arguments)
+        os._exit(0)
+
+    forked(start).join()
+    pid = queue.get()
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)

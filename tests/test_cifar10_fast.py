@@ -13,30 +13,14 @@ from framework.train.checkpoint import newest_state
 from tests.cli.command import losses, paceline
 
 WORDS = (
-    "recipes=digits",
-    "batch_size=32",
-    "limit=96",
-    "model=airbench",
-    "model.widths=[8,16]",
-    "model.whiten_records=50",
-    "optim=decoupled_sgd",
+    *("recipes=digits", "batch_size=32", "limit=96", "model=airbench", "model.widths=[8,16]"),
+    *("model.whiten_records=50", "optim=decoupled_sgd"),
     "+optim.groups.norms={match: '*.norm?.bias', lr_factor: 64}",
-    "+optim.groups.whitening={match: whiten.bias, until: 0.5}",
-    "augment=crop_flip",
-    "augment.padding=2",
-    "augment.padding_mode=reflect",
-    "augment.alternate=true",
-    "objective.label_smoothing=0.2",
-    "objective.tta=mirror_translate",
-    "schedule.final=0.07",
-    "ema_decay=0.95",
-    "ema_every=2",
-    "ema_ramp=3",
-    "ema_lookahead=true",
-    "epochs=4",
-    "checkpoint.every_epochs=null",
-    "validate_every=1000",
-    "report_every=1",
+    *("+optim.groups.whitening={match: whiten.bias, until: 0.5}", "augment=crop_flip"),
+    *("augment.padding=2", "augment.padding_mode=reflect", "augment.alternate=true"),
+    *("objective.label_smoothing=0.2", "objective.tta=mirror_translate", "schedule.final=0.07"),
+    *("ema_decay=0.95", "ema_every=2", "ema_ramp=3", "ema_lookahead=true", "epochs=4"),
+    *("checkpoint.every_epochs=null", "validate_every=1000", "report_every=1"),
 )
 
 
@@ -86,7 +70,7 @@ def learned(folder):
     return {name: state[name] for name in ("model", "average", "optimizer", "val", "progress")}
 
 
-@pytest.mark.parametrize("stop_after", [4, 5, 7])
+@pytest.mark.parametrize("stop_after", [4, 5])
 def test_a_resumed_run_learns_the_same_bits(dataset, whole, tmp_path, stop_after):
     steps = iter(range(1, 100))
     stop = lambda: next(steps) == stop_after  # noqa: E731
@@ -96,7 +80,7 @@ def test_a_resumed_run_learns_the_same_bits(dataset, whole, tmp_path, stop_after
 
 
 @pytest.mark.parametrize(
-    "words", [("loader=plain",), ("loader=stream",), ("workers.num=2",), ("data.stage=ram",)]
+    "words", [("loader=stream", "workers.num=2"), ("loader=plain", "data.stage=ram")]
 )
 def test_it_learns_the_same_bits_with_every_loader(dataset, whole, tmp_path, words):
     trained(dataset, tmp_path, *words)

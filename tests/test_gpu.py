@@ -41,6 +41,7 @@ def test_loaders_and_stages_change_nothing():
         (
             ["loader=prefetch"],
             ["loader=stream"],
+            ["data.stage=ram"],
             ["data.stage=device"],
             ["data.stage=device", "loader=stream"],
         )

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -104,11 +105,18 @@ def make_wheel(bundle, python):
             archive.writestr(name, text)
 
 
+@pytest.fixture(scope="module")
+def small_tree(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tree")
+    make_tree(folder)
+    return folder
+
+
 @pytest.fixture
-def bundling(scripts, tmp_path, monkeypatch):
+def bundling(scripts, small_tree, tmp_path, monkeypatch):
     """Return the script that makes bundles, set to the small tree and to no registry."""
     module, _ = scripts
-    make_tree(tmp_path / "tree")
+    shutil.copytree(small_tree, tmp_path / "tree")
     monkeypatch.setattr(module, "ROOT", tmp_path / "tree")
     monkeypatch.setattr(module, "add_wheels", make_wheel)
     return module
@@ -156,6 +164,7 @@ def test_a_bundle_holds_the_tracked_files_the_wheels_and_the_photographs(bundlin
         assert set(archive.getnames()) == {*FILES, "hatch_build.py"}
 
 
+@pytest.mark.slow
 def test_a_bundle_that_is_too_large_names_the_largest_file_and_leaves_nothing(bundling, tmp_path):
     (tmp_path / "tree" / "large.bin").write_bytes(os.urandom(10_000))
     git(tmp_path / "tree", "add", ".")
@@ -164,9 +173,12 @@ def test_a_bundle_that_is_too_large_names_the_largest_file_and_leaves_nothing(bu
     assert os.listdir(tmp_path / "out") == []
 
 
-def test_a_package_that_cannot_be_had_is_one_line(scripts, tmp_path, monkeypatch, capsys):
+@pytest.mark.slow
+def test_a_package_that_cannot_be_had_is_one_line(
+    scripts, small_tree, tmp_path, monkeypatch, capsys
+):
     module, _ = scripts
-    make_tree(tmp_path / "tree")
+    shutil.copytree(small_tree, tmp_path / "tree")
     (tmp_path / "tree" / "constraints.txt").write_text("nothing==1.0\n")
     monkeypatch.setattr(module, "ROOT", tmp_path / "tree")
     monkeypatch.setattr(module, "CARRIED", ("nothing",))
@@ -183,7 +195,7 @@ def test_what_the_package_needs_is_carried_or_on_the_machine(scripts):
     module, _ = scripts
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["report"], *extras["digits"], *extras["stats"]]
+    wanted = [*project["dependencies"], *extras["report"], *extras["stats"]]
     names = {re.split(r"[<>=]", requirement)[0] for requirement in wanted}
     assert names <= {*module.CARRIED, *module.ON_THE_MACHINE}
     assert not {*module.CARRIED} & {*module.ON_THE_MACHINE}

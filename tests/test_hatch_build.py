@@ -24,8 +24,17 @@ def hook():
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+def test_c_files_become_one_library(hook, tmp_path):
+    (tmp_path / "twice.c").write_text("int twice(int x) { return 2 * x; }")
+    library = tmp_path / "x.so"
+    assert hook._compile_with([tmp_path / "twice.c"], library, []) == ""
+    assert ctypes.CDLL(str(library)).twice(3) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 @pytest.mark.parametrize("openmp", [["-fopenmp"], []])
-def test_it_is_compiled_with_threads_and_without(hook, tmp_path, openmp):
+def test_ours_are_compiled_with_threads_and_without(hook, tmp_path, openmp):
     library = tmp_path / "x.so"
     assert hook._compile_with(SOURCES, library, openmp) == ""
     assert [path.name for path in tmp_path.iterdir()] == ["x.so"]

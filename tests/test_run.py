@@ -53,24 +53,15 @@ SUMMARY = {
     "records_per_epoch": int,
 }
 FILES = {
-    "metrics.jsonl",
-    "run.json",
-    "summary.json",
-    "checkpoints/step-00000006.pt",
-    "checkpoints/step-00000003.pt",
-    "checkpoints/last.pt",
-    "checkpoints/best.pt",
+    *("metrics.jsonl", "run.json", "summary.json", "checkpoints/step-00000006.pt"),
+    *("checkpoints/step-00000003.pt", "checkpoints/last.pt", "checkpoints/best.pt"),
 }
 
 
 def make_config(dataset, *overrides):
     """Return the plain configuration of ``paceline train`` on a few digits and these overrides."""
     few = [
-        "model.width=4",
-        "batch_size=32",
-        "limit=96",
-        "epochs=2",
-        "report_every=2",
+        *("model.width=4", "batch_size=32", "limit=96", "epochs=2", "report_every=2"),
         "augment.mean=[0.25]",
     ]
     with hydra_session("train"):
@@ -171,14 +162,7 @@ def test_the_log_has_a_line_for_every_report_and_validation(run_dir):
 
 def test_a_training_line_has_every_key(run_dir):
     keys = {
-        "step",
-        "epoch",
-        "split",
-        "loss",
-        "accuracy",
-        "lr",
-        "records_per_s",
-        "epoch_left",
+        *("step", "epoch", "split", "loss", "accuracy", "lr", "records_per_s", "epoch_left"),
         "left_s",
     }
     spans = {f"{name}{kind}_s" for name in SPANS for kind in ("", "_p50", "_p90")}
@@ -205,14 +189,7 @@ def test_the_log_and_the_summary_say_how_reading_and_the_machine_went(run_dir):
 def test_run_json_says_what_ran_where_on_which_data(run_dir):
     known = read(run_dir / "run.json")
     assert known.keys() == {
-        "command",
-        "overrides",
-        "started",
-        "versions",
-        "git",
-        "machine",
-        "data",
-        "auto",
+        *("command", "overrides", "started", "versions", "git", "machine", "data", "auto"),
         "starts",
     }
     assert known["starts"][0]["step"] == 0
@@ -308,9 +285,7 @@ def test_a_moving_average_is_what_is_kept(dataset, tmp_path):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["precision=amp"],
         ["precision=amp", "precision.dtype=fp16"],
-        ["workers.num=1"],
         ["accumulate=3"],
     ],
 )
@@ -468,8 +443,9 @@ def restless(monkeypatch):
 AUTO = ("workers.num=auto", "report_every=1", "transform=flip")
 
 
-@pytest.mark.parametrize("loader", ["plain", "prefetch", "stream"])
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize(
+    ("loader", "kind"), [("plain", "thread"), ("prefetch", "process"), ("stream", "thread")]
+)
 def test_live_tuning_changes_no_loss(dataset, tmp_path, restless, loader, kind):
     trained(dataset, tmp_path / "fixed", "workers.num=0", *AUTO[1:])
     choices = (f"loader={loader}", f"workers.kind={kind}")

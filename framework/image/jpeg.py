@@ -11,6 +11,7 @@ The library comes with the package ``turbojpeg`` (the extra ``turbo``) or the sy
 import ctypes
 import importlib.util
 import threading
+from collections.abc import Iterator
 from ctypes.util import find_library
 from functools import cache
 from pathlib import Path
@@ -93,15 +94,14 @@ def decode_region(data: Any, channels: int, region: Region) -> np.ndarray | None
     return pixels[top : top + region.height, left : left + region.width]
 
 
-def _candidates() -> list[str]:
+def _candidates() -> Iterator[str]:
+    """Yield the package's own library, then the system's, for which gcc and ld are started."""
     spec = importlib.util.find_spec("turbojpeg")
-    names: list[str] = []
     if spec is not None and spec.origin is not None:
         for pattern in ("turbojpeg.libs/libturbojpeg*", ".dylibs/libturbojpeg*"):
-            names += sorted(map(str, Path(spec.origin).parent.glob(pattern)))
+            yield from sorted(map(str, Path(spec.origin).parent.glob(pattern)))
     if system := find_library("turbojpeg"):
-        names.append(system)
-    return names
+        yield system
 
 
 def _declared(library: Any) -> Any:

@@ -6,7 +6,6 @@ from framework.augment.color_jitter import ColorJitter
 from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
 from framework.augment.flip import Flip
-from framework.augment.mixup import Mixup
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
 from framework.cli.hydra_app import resolved
@@ -31,24 +30,6 @@ def test_every_part_gets_draws_of_its_own_in_turn():
     assert composed.num_draws == 5
     expected = NORMALIZE(FLIP(SHIFT({"image": IMAGE}, numbers[:, :3]), numbers[:, 3:5]), None)
     assert torch.equal(composed({"image": IMAGE}, numbers)["image"], expected["image"])
-
-
-def test_outside_training_no_part_draws():
-    result = Compose(PARTS)({"image": IMAGE}, None)["image"]
-    assert torch.equal(result, NORMALIZE({"image": IMAGE}, None)["image"])
-
-
-def test_draws_of_a_part_alternate_at_their_place_in_the_row():
-    parts = {
-        "shift": CropFlip("image", 1, 0.5, None, None, alternate=True),
-        "normalize": NORMALIZE,
-        "plain": FLIP,
-        "flip": Flip("image", 0.5, 0.5, alternate=True),
-    }
-    composed = Compose(parts)
-    assert composed.alternating == (2, 5, 6)
-    assert composed.with_labels(["mask"]).alternating == (2, 5, 6)
-    assert Compose(PARTS).alternating == ()
 
 
 def test_parts_that_know_layouts_get_that_of_the_model():
@@ -84,11 +65,6 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
             id="normalized twice",
         ),
         pytest.param(
-            {"one": Compose(PARTS), "two": NORMALIZE},
-            r"parts\.two normalizes .* parts\.one\.parts\.normalize",
-            id="normalized inside another composition",
-        ),
-        pytest.param(
             {"one": NORMALIZE, "jitter": JITTER},
             r"parts\.jitter takes pixels .*: put it before parts\.one",
             id="colors after normalizing",
@@ -98,32 +74,8 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
             r"parts\.e\.value = \[127\.0\] .* parts\.first before it",
             id="paint above 1 after jitter",
         ),
-        pytest.param(
-            {"first": Mixup("image", "label", 3, 1.0, 1.0), "e": erasing(127.0)},
-            r"parts\.e\.value = \[127\.0\] .* parts\.first before it",
-            id="paint above 1 after mixup",
-        ),
     ],
 )
 def test_parts_that_do_not_fit_each_other_are_refused(parts, words):
     with pytest.raises(ValueError, match=words):
         Compose(parts)
-
-
-def test_a_name_instead_of_an_augment_is_refused():
-    with pytest.raises(TypeError, match=r"\+augment@augment\.parts\.x=CHOICE"):
-        Compose({"x": "flip"})
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"shift": SHIFT, "normalize": NORMALIZE},
-        {"jitter": JITTER, "erase": erasing(1.0)},
-        {"erase": erasing(127.0), "jitter": JITTER},
-        {"jitter": JITTER, "normalize": NORMALIZE, "erase": erasing(2.5)},
-    ],
-    ids=", ".join,
-)
-def test_parts_that_fit_are_composed(parts):
-    assert Compose(parts).num_draws == sum(part.num_draws for part in parts.values())

@@ -1,9 +1,5 @@
 """Shifts and mirror images, by compiled code and by torch's operators."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +11,7 @@ from framework.augment.crop_flip import CropFlip
 from framework.augment.normalize import Normalize
 from framework.augment.pixels import by_operators
 from framework.order.draws import draws
+from tests.forks import forked
 
 IMAGE = torch.randint(
     0, 256, (12, 3, 5, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
@@ -75,13 +72,6 @@ def test_what_is_shifted_is_normalized_as_normalize_does(padding_mode):
     assert result.is_contiguous()
 
 
-@pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-24])
-def test_the_most_extreme_draws_stay_inside_the_padded_image(number):
-    numbers = torch.full((12, 3), number)
-    result = both_ways(CropFlip("image", 4, 0.5, None, None), IMAGE, numbers)
-    assert torch.equal(result, slow(IMAGE, 4, 0.5, numbers))
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -108,26 +98,6 @@ def test_reflected_margins_are_those_of_torch(padding):
         assert torch.equal(both_ways(augment, image), expected)
 
 
-@MODES
-def test_16_bit_pixels_are_shifted_and_mirrored_as_bytes_are(padding_mode):
-    deep = (IMAGE.int() * 257).to(torch.uint16)
-    moved = CropFlip("image", 2, 0.5, None, None, padding_mode)
-    assert torch.equal(applied(moved, deep).int(), applied(moved).int() * 257)
-    normal = CropFlip("image", 2, 0.5, [0.5], [0.25], padding_mode)
-    assert torch.allclose(applied(normal, deep), applied(normal), atol=1e-6)
-
-
-def test_outside_training_it_only_normalizes():
-    assert applied(CropFlip("image", 2, 0.5, None, None), numbers=None) is IMAGE
-    expected = Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"]
-    assert torch.equal(applied(CropFlip("image", 4, 0.5, MEAN, STD), numbers=None), expected)
-
-
-def test_mirroring_alternates_and_shifts_do_not():
-    assert CropFlip("image", 2, 0.5, None, None).alternating == ()
-    assert CropFlip("image", 2, 0.5, None, None, alternate=True).alternating == (2,)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -144,16 +114,6 @@ def test_options_that_mean_nothing_are_refused(options, words):
         CropFlip("image", *options)
 
 
-def test_an_image_as_small_as_its_margins_cannot_be_reflected():
-    with pytest.raises(ValueError, match="padding = 5 cannot reflect images of 5x7"):
-        applied(CropFlip("image", 5, 0.5, None, None, "reflect"))
-
-
-def test_draws_of_another_number_of_records_are_refused():
-    with pytest.raises((RuntimeError, IndexError)):
-        applied(CropFlip("image", 2, 0.5, MEAN, STD), numbers=NUMBERS[:5])
-
-
 def check_large_batches(threads):
     """Check both ways with batches that threads share, and with rows that fill no word."""
     torch.set_num_threads(threads)
@@ -166,17 +126,12 @@ def check_large_batches(threads):
             both_ways(ColorJitter("image", 0.4, 0.4, 0.4, 0.1), image, numbers)
 
 
-def test_large_batches_round_alike_both_ways():
-    check_large_batches(1)
-
-
 def test_threads_that_share_a_batch_round_alike_for_crop_flip_and_color_jitter():
     # A process that has used OpenMP's threads can no longer be forked, but other tests fork this
     # one. So the check runs in a process of its own.
-    words = "from tests.augment.test_crop_flip import check_large_batches; check_large_batches(2)"
-    subprocess.run(
-        [sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100
-    )
+    process = forked(check_large_batches, 2)
+    process.join(100)
+    assert process.exitcode == 0
 
 
 @MODES

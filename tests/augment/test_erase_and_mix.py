@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from framework.augment.curve import QuantileCurve, beta, log_uniform
+from framework.augment.curve import beta
 from framework.augment.cutmix import CutMix
 from framework.augment.mixup import Mixup
 from framework.augment.random_erasing import RandomErasing
-from framework.errors import ConfigError
 from framework.order.draws import draws
 
 COUNT, HEIGHT, WIDTH = 300, 20, 30
@@ -48,11 +47,6 @@ def test_every_box_is_that_of_plain_numbers():
     assert torch.equal(result[:, 0], result[:, 2])
 
 
-def test_as_many_as_the_probability_says_have_a_box_and_none_outside_training():
-    assert 60 < int((erased(probability=0.3) == 0).flatten(1).any(1).sum()) < 120
-    assert erased(None) is FLAT
-
-
 @pytest.mark.parametrize(
     ("dtype", "value"),
     [(torch.uint8, (1, 2, 3)), (torch.float32, (0.5, 2.5, 3)), (torch.uint16, (65535, 2, 3))],
@@ -68,13 +62,11 @@ def test_each_channel_has_its_paint(dtype, value):
     [
         ({"scale": (0.5, 0.1)}, "scale"),
         ({"ratio": (0.0, 1.0)}, "ratio"),
-        ({"probability": 2.0}, "probability"),
-        ({"value": ()}, "value"),
         ({"value": (0.5,)}, "no pixel from 0 to 255"),
         ({"value": (65536.0,), "image": FLAT.to(torch.uint16)}, "no pixel from 0 to 65535"),
         ({"value": (1.0, 2.0)}, r"does not fit 3 channel\(s\): give one number"),
     ],
-    ids=["scale", "ratio", "probability", "no paint", "a fraction", "too white", "two channels"],
+    ids=["scale", "ratio", "a fraction", "too white", "two channels"],
 )
 def test_boxes_and_paint_that_cannot_be_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
@@ -113,21 +105,6 @@ def test_labels_are_blended_by_the_area_of_the_box():
         torch.testing.assert_close(mixed["label"][number], expected)
 
 
-def test_images_keep_their_dtype():
-    assert cut()["image"].dtype == torch.uint8
-    assert cut(image=NUMBERED.float())["image"].dtype == torch.float32
-
-
-def test_a_probability_of_zero_cuts_no_image():
-    mixed = cut(probability=0.0)
-    assert torch.equal(mixed["image"], NUMBERED)
-    assert torch.equal(mixed["label"].argmax(1), BATCH["label"])
-
-
-def test_outside_training_nothing_is_cut():
-    assert cut(None) == BATCH
-
-
 # ---- mixup
 
 IMAGE = torch.randint(
@@ -152,40 +129,10 @@ def test_images_and_labels_are_blended_by_the_same_share():
         torch.testing.assert_close(result["label"][number], label)
 
 
-def test_as_many_as_the_probability_says_are_blended():
-    many = {"image": torch.rand(1000, 1, 1, 1), "label": torch.arange(1000) % 3}
-    result = mixup(probability=0.3)(many, draws(torch.arange(1000), 0, 0, 2))
-    assert 600 < int((result["image"] == many["image"]).sum()) < 800
-
-
-def test_a_record_alone_stays_itself():
-    result = mixup()({name: values[:1] for name, values in SIX.items()}, NUMBERS[:1, :2])
-    torch.testing.assert_close(result["image"], IMAGE[:1] / 255)
-    torch.testing.assert_close(result["label"], torch.tensor([[1.0, 0.0, 0.0]]))
-
-
 def test_outside_training_images_become_floats_and_labels_stay():
     result = mixup()(SIX, None)
     torch.testing.assert_close(result["image"], IMAGE / 255)
     assert result["label"] is SIX["label"]
-
-
-def test_targets_that_are_numbers_are_blended_as_they_are():
-    batch, numbers = {"image": IMAGE, "label": torch.rand(6, 1, 2)}, NUMBERS[:6, :2]
-    share = mixup().curve(numbers[:, 1]).view(6, 1, 1)
-    expected = share * batch["label"] + (1 - share) * batch["label"].roll(1, 0)
-    torch.testing.assert_close(mixup(num_classes=None)(batch, numbers)["label"], expected)
-
-
-def test_classes_without_their_number_are_refused():
-    with pytest.raises(ConfigError, match=r"C133.*num_classes"):
-        mixup(num_classes=None)(SIX, NUMBERS[:6, :2])
-
-
-@pytest.mark.parametrize("option", [{"alpha": 0.0}, {"probability": 1.5}], ids=str)
-def test_an_impossible_share_is_refused(option):
-    with pytest.raises(ValueError, match=next(iter(option))):
-        mixup(**option)
 
 
 # ---- distributions
@@ -201,22 +148,3 @@ def test_beta_is_the_quantile_function_of_scipy(alpha):
     low, middle, high = beta(alpha)(torch.tensor([0.0, 0.5, BELOW_ONE])).tolist()
     assert (low, middle) == (0, 0.5)
     assert 0.5 < high <= 1
-
-
-@pytest.mark.parametrize("alpha", [0.1, 1.0, 8.0])
-def test_many_numbers_are_distributed_as_beta(alpha):
-    # near 1 float32 has no room for the many numbers of a small alpha
-    lower = beta(alpha)(UNIFORM / 2).double().numpy()
-    assert stats.kstest(lower, lambda x: 2 * stats.beta.cdf(x, alpha, alpha)).statistic < 0.012
-
-
-@given(st.floats(0.01, 1), st.floats(1, 100), st.floats(0, BELOW_ONE, width=32))
-def test_a_log_uniform_number_is_a_power(low, high, number):
-    expected = low * (high / low) ** number
-    result = log_uniform(low, high)(torch.tensor([number])).item()
-    assert math.isclose(result, expected, rel_tol=1e-5)
-
-
-def test_between_points_the_curve_is_a_straight_line():
-    square = QuantileCurve(torch.linspace(0, 1, 4097, dtype=torch.float64) ** 2)
-    assert torch.allclose(square(UNIFORM), UNIFORM**2, atol=1e-6)

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from framework.augment.flip import Flip
 from framework.order.draws import DeviceDraws, draws
 
-NUMBERS = draws(torch.arange(6), 0, 0, 2)
-
 
 def slow(image, numbers, flip=0.5, flip_vertical=0.3):
     """Flip one record at a time."""
@@ -36,25 +34,6 @@ def test_any_image_is_that_of_the_slow_reference(shape, epoch, start, dtype):
     assert result.dtype == dtype
 
 
-def test_gray_images_whose_channels_came_last_are_flipped():
-    image = torch.arange(6 * 4 * 8).to(torch.uint8).view(6, 4, 8, 1).permute(0, 3, 1, 2)
-    assert image.stride() == (32, 1, 8, 1)
-    result = Flip("image", 0.5, 0.3)({"image": image}, NUMBERS)["image"]
-    assert torch.equal(result, slow(image, NUMBERS))
-
-
-def test_16_bit_pixels_are_flipped():
-    image = torch.arange(6, dtype=torch.int32).mul(13107).to(torch.uint16).view(1, 1, 2, 3)
-    result = Flip("image", 1.0, 1.0)({"image": image}, torch.zeros(1, 2))["image"]
-    assert result.dtype == torch.uint16
-    assert result.flatten().tolist() == image.flatten().tolist()[::-1]
-
-
-def test_nothing_is_flipped_outside_training():
-    batch = {"image": torch.zeros(6, 3, 4, 8)}
-    assert Flip("image", 1.0, 1.0)(batch, None)["image"] is batch["image"]
-
-
 def test_a_number_that_is_no_probability_is_refused():
     with pytest.raises(ValueError, match="flip_vertical = 2"):
         Flip("image", 0.5, 2)
@@ -77,20 +56,3 @@ def test_two_successive_epochs_show_both_sides_of_each_image():
     for epoch, following in pairwise(epochs):
         assert torch.equal(epoch, ~following)
     assert 0.45 < epochs[0].float().mean() < 0.55
-
-
-def test_the_first_epoch_is_as_without_alternating():
-    assert torch.equal(mirrored(0, 0.5), mirrored(0, 0.5, alternate=False))
-    assert not torch.equal(mirrored(2, 0.5), mirrored(2, 0.5, alternate=False))
-
-
-def test_a_rarer_mirror_image_keeps_its_probability():
-    even, odd = mirrored(0, 0.2), mirrored(1, 0.2)
-    assert 0.17 < even.float().mean() < 0.23
-    assert 0.17 < odd.float().mean() < 0.23
-    assert not (even & odd).any()
-
-
-@pytest.mark.parametrize("flip", [0.0, 1.0])
-def test_a_certain_flip_does_not_alternate(flip):
-    assert all(bool((mirrored(epoch, flip) == bool(flip)).all()) for epoch in range(2))

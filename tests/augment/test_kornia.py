@@ -32,22 +32,6 @@ def test_every_record_is_changed_by_draws_of_its_own():
     assert len({record.numpy().tobytes() for record in same}) == 4
 
 
-def test_only_together_a_record_depends_on_its_batch():
-    assert torch.equal(applied()[2:], applied(IMAGE[2:], NUMBERS[2:]))
-    together = applied(together=True)[2:]
-    assert not torch.equal(together, applied(IMAGE[2:], NUMBERS[2:], together=True))
-
-
-def test_a_pair_is_changed_alike():
-    pair = {"blurry": IMAGE, "sharp": IMAGE.clone()}
-    result = Kornia(["blurry", "sharp"], STEPS[:2], False)(pair, NUMBERS)
-    assert torch.equal(result["blurry"], result["sharp"])
-
-
-def test_outside_training_bytes_only_become_floats():
-    assert torch.allclose(applied(numbers=None), IMAGE / 255)
-
-
 @pytest.mark.parametrize(
     ("step", "words"),
     [
@@ -69,11 +53,6 @@ def test_outside_training_bytes_only_become_floats():
 def test_a_wrong_step_is_refused_before_the_first_record(step, words):
     with pytest.raises(ConfigError, match=words):
         Kornia("image", [step], False)
-
-
-def test_no_steps_are_refused():
-    with pytest.raises(ValueError, match="pipeline"):
-        Kornia("image", [], False)
 
 
 def test_without_its_package_the_error_says_how_to_install_it(monkeypatch):

@@ -3,7 +3,6 @@ import torch
 
 from framework.augment import normalize
 from framework.augment.normalize import Normalize, unit
-from framework.augment.pixels import PixelChange
 
 IMAGE = torch.randint(
     0, 256, (4, 3, 5, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
@@ -26,20 +25,6 @@ def test_pixels_are_those_of_double_precision_both_ways(mean, std, monkeypatch):
         assert torch.allclose(result.double(), expected, atol=1e-5)
 
 
-def test_black_and_white_become_the_ends_of_the_range():
-    image = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
-    assert normalized(image, [0.5], [0.5]).flatten().tolist() == [-1.0, 1.0]
-
-
-def test_only_the_named_fields_are_changed():
-    batch = {"index": torch.arange(4), "photo": IMAGE, "sharp": IMAGE.clone(), "mask": IMAGE}
-    result = Normalize(["photo", "sharp"], MEAN, STD)(batch, None)
-    assert result["mask"] is batch["mask"]
-    assert result["index"] is batch["index"]
-    assert result["photo"].dtype == torch.float32
-    assert torch.equal(result["photo"], result["sharp"])
-
-
 def test_floats_are_taken_to_be_in_the_unit_range_and_stay_as_they_were():
     image = IMAGE.float() / 255
     assert torch.allclose(normalized(image, MEAN, STD), normalized(IMAGE, MEAN, STD), atol=1e-5)
@@ -54,13 +39,6 @@ def test_16_bit_pixels_are_normalized_from_0_to_1():
     assert normalized(deep, [0.5], [0.25]).flatten().tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_pixels_in_sixteen_bits_are_rounded_from_float32(dtype):
-    half = normalized(IMAGE, [0.4], [0.3], dtype)
-    assert half.dtype == getattr(torch, dtype)
-    assert half.equal(normalized(IMAGE, [0.4], [0.3]).to(half.dtype))
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -73,12 +51,3 @@ def test_pixels_in_sixteen_bits_are_rounded_from_float32(dtype):
 def test_statistics_and_dtypes_that_do_not_fit_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         Normalize("image", *options)
-
-
-def test_only_images_on_the_cpu_look_for_compiled_code(monkeypatch):
-    def find_nothing(name):
-        raise AssertionError(name)
-
-    monkeypatch.setattr(normalize, "find", find_nothing)
-    image = torch.empty(2, 3, 4, 4, dtype=torch.uint8, device="meta")
-    assert normalize.changed_at_once(image, PixelChange()) is None

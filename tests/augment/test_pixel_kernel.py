@@ -71,21 +71,6 @@ def test_every_part_may_be_left_out(interpreted):
         assert result.dtype == (torch.float32 if normalizes else torch.uint8)
 
 
-def test_one_factor_serves_all_channels(interpreted):
-    pixel_change = PixelChange(scale=torch.tensor([0.5]), shift=torch.tensor([1.0]))
-    assert_same(images((2, 3, 4, 4)), pixel_change)
-
-
-def test_images_that_do_not_lie_side_by_side(interpreted):
-    shape = (4, 3, 6, 5)
-    for image in (images(shape).to(memory_format=torch.channels_last), images((8, 3, 6, 5))[::2]):
-        assert_same(image, change(shape, 3))
-
-
-def test_results_larger_than_one_program(interpreted):
-    assert_same(images((2, 3, 40, 41)), change((2, 3, 40, 41), 5), layout=torch.channels_last)
-
-
 def test_a_gpu_rounds_product_and_sum_apart(monkeypatch, tmp_path):
     from triton import compiler
     from triton.backends.compiler import GPUTarget

@@ -10,7 +10,7 @@ from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import shifted
 from framework.augment.cutmix import CutMix
 from framework.augment.flip import Flip
-from framework.augment.normalize import Normalize, normalized, scale_and_shift
+from framework.augment.normalize import Normalize
 from framework.augment.pixels import PixelChange, PixelKernel, by_operators
 from framework.augment.random_erasing import RandomErasing
 
@@ -24,12 +24,6 @@ def test_the_operators_cut_and_mirror_as_crop_flip_does(reflects):
     offsets, mirror = torch.tensor([[0, 5], [4, 2]]), torch.tensor([True, False])
     result = by_operators(IMAGE, PixelChange(offsets, mirror, 3, reflects))
     assert result.equal(shifted(IMAGE, offsets, mirror, 3, reflects))
-
-
-def test_the_operators_normalize_as_normalize_does():
-    scale, shift = scale_and_shift(IMAGE, MEAN, STD)
-    result = by_operators(IMAGE, PixelChange(scale=scale, shift=shift))
-    assert result.equal(normalized(IMAGE, MEAN, STD))
 
 
 @pytest.mark.parametrize(
@@ -66,18 +60,6 @@ def test_a_kernel_with_other_numbers_is_not_used(monkeypatch):
     kernel = PixelKernel()
     assert kernel(IMAGE, PixelChange()) is None
     assert kernel.failure == "its numbers differ from the operators'"
-
-
-def test_only_the_first_batch_of_each_kind_is_checked_by_the_operators(monkeypatch):
-    checked = []
-    real = by_operators
-    monkeypatch.setattr(pixels, "_launched", lambda image, change, *_: real(image, change))
-    monkeypatch.setattr(pixels, "by_operators", lambda *given: checked.append(1) or real(*given))
-    kernel = PixelKernel()
-    for _ in range(3):
-        assert kernel(IMAGE, PixelChange()).equal(IMAGE)
-    assert kernel(IMAGE, PixelChange(mirror=torch.tensor([True, True]))).equal(IMAGE.flip(-1))
-    assert len(checked) == 2
 
 
 # ---- clips, which have a dimension more

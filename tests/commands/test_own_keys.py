@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.own_keys import check_output, config_flags, read_keys, split_words
+from framework.commands.own_keys import check_output, read_keys, split_words
 from framework.config.rule import Rule
 from framework.errors import ConfigError
 
@@ -15,11 +15,6 @@ def test_the_keys_of_a_command_are_separated_from_the_other_words():
 @pytest.mark.parametrize("words", [["--config-dir", "."], ["-cd", "."], ["--config-dir=."]])
 def test_the_config_dir_is_no_override(words):
     assert split_words([*words, "x=1"], []) == ({}, ["x=1"], ".")
-
-
-def test_config_flags_repeat_the_config_dir():
-    assert config_flags(None) == []
-    assert config_flags("my dir") == ["--config-dir", "my dir"]
 
 
 def test_a_config_dir_must_be_a_folder():
@@ -79,9 +74,3 @@ def test_infinity_and_numbers_below_the_least_are_refused(text):
 def test_a_whole_number_has_no_fraction():
     with pytest.raises(ConfigError, match="must be a whole number from 1 to 1000"):
         _read("repeats", "2.5")
-
-
-def test_a_name_loses_its_quotation_marks_and_null_is_none():
-    assert _read("name", "'a b'") == "a b"
-    assert _read("name", "null") is None
-    assert _read("name", "") is None

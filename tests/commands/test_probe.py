@@ -56,18 +56,6 @@ def test_each_measurement_reads_other_records(epochs_read):
     assert epochs_read == sorted(set(epochs_read))
 
 
-def test_nothing_is_written(config, tmp_path):
-    measured(config, (), lambda probe: probe.train(0.1, 0.0))
-    assert not list(tmp_path.rglob("*"))
-
-
-def test_the_burn_in_begins_when_all_processes_have_started():
-    windows = Windows(1000.0, 0.0, torch.device("cpu"), num_windows=2, num_starting=3)
-    windows.length_s = 0.0
-    # three to start, the burn-in's end, and two windows
-    assert [windows.count(1) for _ in range(6)] == [False] * 5 + [True]
-
-
 def test_processes_that_never_start_end_the_waiting(monkeypatch):
     monkeypatch.setattr("framework.commands.probe.LONGEST_START_S", -1.0)
     windows = Windows(1000.0, 0.0, torch.device("cpu"), num_windows=1, num_starting=1000)
@@ -114,14 +102,6 @@ def test_batches_prepared_before_the_windows_do_not_count():
     assert lost == pytest.approx([30 / (windows._start - windows._warm_at)] * 6)
 
 
-def test_batches_that_become_ready_do_not_count():
-    ready = iter([2, 5])
-    windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=2, ready=lambda: next(ready))
-    while not windows.count(10):
-        pass
-    assert windows.rate({}).windows == tuple(windows.rates)
-
-
 def test_ahead_is_the_depth_of_the_loader(config):
     words = [([], 0), (["loader=prefetch", "loader.depth=5"], 5)]
     for more, ahead in words:
@@ -155,14 +135,6 @@ def test_a_window_has_whole_short_epochs(period, steps):
     assert counted == steps
 
 
-def test_slow_steps_end_after_the_limit():
-    windows = Windows(1000.0, 0.0, torch.device("cpu"), limit_s=0.0)
-    windows.length_s = 0.0
-    assert not windows.count(1)  # the burn-in's end
-    assert windows.count(1)
-    assert len(windows.rates) == 1
-
-
 def test_a_part_of_the_batch_can_be_computed(config):
     probe = Probe(config, (), num_windows=2)
     rate = probe.compute(0.05, 0.0, num_records=3)
@@ -188,17 +160,6 @@ def test_the_first_batch_is_read_once(config):
     assert probe.batch() is probe.batch()
     assert probe.host_batch() is probe.host_batch()
     probe.close()
-
-
-def test_busy_cores_are_counted_over_the_windows(config):
-    rate = measured(config, (), lambda probe: probe.train(0.2, 0.0))
-    assert 0 < rate.busy_cores < 1000
-
-
-def test_the_mean_and_the_spread():
-    assert Rate((6.0, 6.0, 6.0, 0.0), {}).records_per_s == 4.5  # a burst, and a pause
-    assert Rate((1.0, 2.0, 3.0, 4.0, 5.0), {}).spread == pytest.approx(1 / 3)
-    assert Rate((2.0,), {}).spread == 0.0
 
 
 def test_a_variant_is_checked_as_a_run_would_be():

@@ -6,7 +6,7 @@ import torch
 from framework.parallel.dp import DataParallel
 from framework.parallel.none import NoParallel
 from tests.contract.parallel_facts import PASSES, facts_of, own_gradient
-from tests.parallel.launching import launched
+from tests.parallel.launching import of_two_ranks
 
 CPU = torch.device("cpu")
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 def ranks(request, tmp_path_factory):
     """Return what each rank found."""
     if request.param == "ddp":
-        return launched("contract", tmp_path_factory.mktemp("contract"))
+        return of_two_ranks("contract", tmp_path_factory)
     return [facts_of({"none": NoParallel, "dp": DataParallel}[request.param](device=CPU))]
 
 

@@ -14,14 +14,13 @@ from framework.contracts.records import notes_of
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
-from framework.data.mixture import SourceCounter, mixture_source
+from framework.data.mixture import mixture_source
 from framework.data.parquet import parquet_source
 from framework.data.synthetic import SyntheticSource
 from framework.data.tar import tar_source
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.store.page_cache import cached_share
 from framework.store.staging import MEMORY
-from framework.store.tar_store import TarStore
 from framework.transform.flip import FlipTransform
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import (
@@ -54,18 +53,17 @@ def test_batches_are_the_same_wherever_records_are_kept(suffix, stage, shape):
     staged.close()
 
 
-@pytest.mark.parametrize("suffix", PACKED)
-def test_a_cold_store_is_read_from_the_disk(suffix):
+def test_a_cold_store_is_read_from_the_disk():
     home = Path(f"/var/tmp/paceline-test-{os.getpid()}")
     home.mkdir()
     try:
-        path = write_store(str(home / f"x.{suffix}"), make_records(200))
+        path = write_store(str(home / "x.h5"), make_records(200))
         with open(path, "ab") as file:
             os.fsync(file.fileno())
-        with closing(PACKED[suffix](path, "none", context=make_context())) as warm:
+        with closing(hdf5_source(path, "none", context=make_context())) as warm:
             expected = micros(warm)
         try:
-            cold = PACKED[suffix](path, "cold", context=make_context())
+            cold = hdf5_source(path, "cold", context=make_context())
         except ResourceError as error:
             pytest.skip(f"this file system keeps its pages: {error}")
         assert micros(cold) == expected
@@ -126,27 +124,6 @@ def test_batches_are_those_of_the_packed_store(kind):
                 with closing(opened):
                     batches.append(micros(opened, epoch, start))
             assert batches[0] == batches[1]
-
-
-def test_fields_and_classes_of_shards_can_be_chosen_and_labels_read_from_names():
-    write_shards("tars", encoded_records(12))
-    options = {"fields": {"picture": "jpg", "label": "cls"}, "classes": ["a", "b", "c", "d"]}
-    with closing(tar_source("tars/train-*.tar", context=make_context(), **options)) as source:
-        assert list(source.manifest.fields) == ["picture", "label"]
-        assert source.manifest.classes == ["a", "b", "c", "d"]
-    options = {"fields": {"image": "jpg"}, "label_pattern": r"(\d)$"}
-    with closing(tar_source("tars", context=make_context(), **options)) as source:
-        assert len(source.manifest.classes) == 10
-
-
-def test_shards_of_webdatasets_own_writer_are_read():
-    webdataset = pytest.importorskip("webdataset")
-    records = encoded_records(6)
-    with webdataset.ShardWriter("x-%02d.tar", maxcount=4, verbose=0) as writer:
-        pairs = zip(records["image"], records["label"].tolist(), strict=True)
-        for number, (image, label) in enumerate(pairs):
-            writer.write({"__key__": f"{number:06}", "jpg": image, "cls": label})
-    assert plain(TarStore("x-*.tar").read(torch.arange(6))) == plain(records)
 
 
 def test_only_random_order_over_more_parquet_than_the_cache_gets_a_note():
@@ -224,12 +201,6 @@ def test_ranks_share_a_mixed_epoch_which_continues_in_the_middle(paths):
         assert micros(source, 2, 7) == micros(source, 2)[7:]
 
 
-def test_validation_has_every_record_once_of_one_store_or_several(paths):
-    several = mixture(paths, {"web": 1, "books": 9}, training=False)
-    assert records_of(several).tolist() == list(range(80))
-    assert len(records_of(mixture(paths["web"], training=False))) == 60
-
-
 @pytest.mark.parametrize(
     ("weights", "options", "words"),
     [
@@ -247,24 +218,11 @@ def test_weights_and_options_that_do_not_fit_the_stores_are_refused(paths, weigh
         mixture(paths, weights, **options)
 
 
-def test_records_are_counted_by_their_store():
-    counter = SourceCounter(["a", "b"], torch.tensor([0, 2, 5]))
-    counter.add({"index": torch.tensor([0, 4, 2])})
-    assert counter.take() == {"from_a": (1.0, 3.0), "from_b": (2.0, 3.0)}
-
-
 # ---- data=synthetic
 
 
 def synthetic(num_records=20, shape=(3, 4, 5), **options):
     return SyntheticSource("no/such/file", shape, 7, num_records, context=make_context(**options))
-
-
-def test_synthetic_images_and_labels_use_the_whole_range():
-    batch = synthetic(200, batch_size=200).sample(200)
-    assert (batch["image"].shape, batch["image"].dtype) == ((200, 3, 4, 5), torch.uint8)
-    assert (int(batch["image"].min()), int(batch["image"].max())) == (0, 255)
-    assert batch["label"].unique().tolist() == list(range(7))
 
 
 def test_synthetic_data_is_one_batch_in_memory_for_ever():
@@ -275,18 +233,3 @@ def test_synthetic_data_is_one_batch_in_memory_for_ever():
     large = synthetic(10**5)
     last = next(large.batches(0, start=10**4)).batch["image"]
     assert large.sample(4)["image"].data_ptr() == last.data_ptr()
-
-
-def test_the_seed_decides_the_synthetic_pixels():
-    context = make_context()
-    made = [
-        SyntheticSource(
-            "x", (1, 8, 8), 2, 4, context=type(context)(context.order, context.transform, seed=seed)
-        )
-        for seed in (1, 1, 2)
-    ]
-    first, again, other = (plain(source.sample(4)) for source in made)
-    assert first == again
-    assert first != other
-    assert synthetic().manifest.source == "synthetic no/such/file"
-    assert list(synthetic().manifest.classes) == list("0123456")

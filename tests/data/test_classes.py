@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from framework.contracts.records import Field, Manifest, notes_of
-from framework.data.classes import MappedSource, agree_on_classes, is_numbered, with_agreed_classes
+from framework.data.classes import agree_on_classes, is_numbered, with_agreed_classes
 from framework.data.dali import dali_source
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
@@ -84,23 +83,10 @@ def test_a_class_that_only_validation_has_is_refused_with_both_lists_unless_it_h
     assert agree_on_classes(manifest(["b", "c"]), validation) == [-1, 0, 1]
 
 
-def test_labels_that_number_no_class_are_left_alone():
-    fields = {"label": Field("float32", (2,))}
-    assert agree_on_classes(manifest(["a", "b"]), manifest(["b", "a"], fields=fields)) is None
-
-
 def test_numbers_are_no_names():
     assert is_numbered(["0", "1", "2"])
     assert not is_numbered(["1", "2"])
     assert not is_numbered(["0", "1", "10", "2"])
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64], ids=str)
-def test_only_labels_of_classes_change(dtype):
-    source = MappedSource(None, [300, 1], ["x"] * 301)  # pyright: ignore[reportArgumentType]  # not asked
-    labels = source._renumbered(torch.tensor([0, 1, 7], dtype=dtype))
-    assert labels.tolist() == [300, 1, 7]
-    assert source._renumbered(torch.tensor([-100, 0])).tolist() == [-100, 300]
 
 
 def test_a_run_maps_validation_and_measures_the_right_classes():

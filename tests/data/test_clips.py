@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from framework.config.auto import _Data
-from framework.config.declared_inputs import NOTHING
 from framework.contracts.records import Field
 from framework.data.dali import dali_source
 from framework.data.hdf5 import hdf5_source
@@ -24,13 +22,11 @@ from framework.sound.sound_file import read_sound
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store
-from framework.transform.center_crop import CenterCrop
 from framework.transform.compose import ComposeTransform
 from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
-from framework.transform.rotate import Rotate
 from framework.transform.sound_window import SoundWindow
 from framework.transform.video_window import VideoWindow
 from framework.video.frame_files import joined_files
@@ -87,35 +83,6 @@ def test_the_window_depends_on_seed_epoch_and_record_alone():
 
 
 @pytest.mark.parametrize("encode", ["jpeg", "raw"])
-def test_all_frames_of_a_clip_are_turned_alike(encode):
-    turned = ComposeTransform({"clip": VideoWindow(6, 1), "turn": Rotate([1, 3])})
-    halves = set()
-    with closing(packed(encode=encode)) as store:
-        for epoch in range(6):
-            clips = clips_of(store, turned, epoch=epoch)
-            assert clips.shape == (3, 6, 3, 48, 32)
-            for clip in clips.float():  # the bright left half is now above or below
-                difference = clip[:, :, :20].mean((1, 2, 3)) - clip[:, :, 28:].mean((1, 2, 3))
-                assert len(set((difference > 0).tolist())) == 1
-                halves.add(bool(difference[0] > 0))
-    assert halves == {True, False}
-
-
-def test_cropping_a_clip_is_cropping_its_frames():
-    crop = CenterCrop([16, 12], 20, True)
-    with closing(packed(encode="png")) as store:
-        clips = clips_of(store, ComposeTransform({"clip": VideoWindow(3, 1), "crop": crop}))
-        whole = clips_of(store, VideoWindow(3, 1))
-    images = {"image": whole.flatten(0, 1).numpy(), "label": np.zeros(9, np.int64)}
-    fields = {"image": Field("uint8", (3, 32, 48)), "label": Field("int64", ())}
-    path = write_store("frames.h5", images, fields)
-    context = make_context(9, transform=crop, training=False)
-    with closing(hdf5_source(path, context=context)) as source:
-        cut = next(source.batches(0)).batch["image"]
-    assert torch.equal(cut.unflatten(0, (3, 3)), clips)
-
-
-@pytest.mark.parametrize("encode", ["jpeg", "raw"])
 def test_stores_and_workers_give_the_same_clips(encode):
     crop = RandomResizedCrop([16, 12], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
     transform = ComposeTransform({"clip": VideoWindow(4, 2), "crop": crop})
@@ -127,15 +94,6 @@ def test_stores_and_workers_give_the_same_clips(encode):
             with closing(source(path, context=context)) as made:
                 batches.append(micros(made, 1))
     assert all(batch == batches[0] for batch in batches[1:])
-
-
-def test_videos_of_several_sizes_are_a_list():
-    with closing(packed(source=folder(((32, 48), (32, 48), (48, 32))))) as store:
-        with pytest.raises(DataError, match="D107"):
-            clips_of(store, PAIR)
-        listed = clips_of(store, PAIR, collate="list")
-        shapes = [tuple(clip.shape) for clip in listed]
-    assert shapes == [(2, 3, 32, 48), (2, 3, 48, 32), (2, 3, 32, 48)]
 
 
 def test_transforms_that_cannot_cut_clips_are_refused():
@@ -168,19 +126,6 @@ def test_a_damaged_video_is_named(value, words):
     source = hdf5_source(path, context=make_context(transform=PAIR))
     with closing(source), pytest.raises(DataError, match=f"D(261|106).*record 0.*{words}"):
         next(source.batches(0))
-
-
-def test_the_data_tells_channels_and_statistics():
-    packed(encode="raw", color="gray").close()
-    with closing(hdf5_source("x.h5", context=make_context(transform=PAIR))) as source:
-        config = {"data": {"train": "x.h5"}, "objective": {"input": "video"}}
-        data = _Data(config, source, NOTHING)
-        assert data.channels("video") == 1
-        assert data.statistics("video") == source.manifest.statistics["video"]
-        pairs = enumerate((5, 8, 12))
-        middles = [pixels_of(source.store, index)[length // 2] for index, length in pairs]
-    expected = np.mean(middles) / 255
-    assert data.statistics("video").mean[0] == pytest.approx(expected, rel=1e-4)
 
 
 NET = """
@@ -238,28 +183,6 @@ def packed_sounds(path="x.h5", source=None, **options):
     return open_store(path)
 
 
-@pytest.mark.parametrize("path", WRITERS)
-def test_sounds_are_stored_as_they_are(path):
-    with closing(packed_sounds(path)) as store:
-        assert store.manifest.fields["audio"].kind == "audio"
-        assert store.manifest.options["rate"] == 8000
-        files = store.read(torch.arange(3))["audio"].arrays()
-        expected = [sound(800, kind="FLAC"), sound(300), sound(1200)]
-        assert [bytes(file) for file in files] == expected
-
-
-@pytest.mark.parametrize("channels", [1, 2])
-def test_whole_sounds_are_padded_or_listed(channels):
-    with closing(packed_sounds(source=sounds(channels))) as store:
-        batch = read(store, NoTransform())
-        listed = read(store, NoTransform(), collate="list")["audio"]
-    assert list(batch["audio"].shape) == [3, 1200, *[2] * (channels - 1)]
-    assert batch["audio_length"].tolist() == [800, 300, 1200]
-    assert np.array_equal(batch["audio"][1, :300], read_sound(sound(300, channels=channels)))
-    assert not batch["audio"][1, 300:].any()
-    assert [len(samples) for samples in listed] == [800, 300, 1200]
-
-
 @pytest.mark.parametrize("channels", [1, 2])
 def test_a_window_of_each_sound_is_cut(channels):
     window = SoundWindow(400)
@@ -287,14 +210,6 @@ def test_other_rates_and_channels_are_refused_and_rates_can_become_one():
     mixed = FunctionInput("f", lambda item: {"audio": files[item]}, None, 2, None)
     with pytest.raises(DataError, match=r"D180.*2 channels, the first has 1"):
         packed_sounds(source=mixed)
-
-
-def test_a_source_gives_windows_of_one_length_and_counts_no_padding_of_them():
-    packed_sounds().close()
-    context = make_context(3, transform=SoundWindow(400))
-    with closing(hdf5_source("x.h5", context=context)) as source:
-        assert [batch["audio"].shape for batch, *_ in source.batches(0)] == [(3, 400)]
-        assert source.content() == {}
 
 
 @pytest.mark.parametrize(

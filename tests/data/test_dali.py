@@ -1,5 +1,3 @@
-from contextlib import closing
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from framework.transform.rotate import Rotate
 from tests.conftest import make_context, make_records, write_store
-from tests.contract.cases import IMAGE_FIELDS, jpeg, make_source, micros
+from tests.contract.cases import IMAGE_FIELDS, jpeg, make_source
 
 CROP = RandomResizedCrop([8, 8], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 
@@ -37,16 +35,6 @@ def make():
     yield source
     for item in made:
         item.close()
-
-
-@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
-def test_raw_records_are_those_of_the_other_sources(suffix):
-    path = write_store(f"x.{suffix}", make_records(10))
-    dali, expected = dali_source(path, 2, context=make_context()), make_source("hdf5", 10)
-    for epoch in range(3):
-        assert micros(dali, epoch) == micros(expected, epoch)
-    dali.close()
-    expected.close()
 
 
 @pytest.mark.parametrize(
@@ -86,33 +74,6 @@ def test_a_bad_image_is_named(make, place, transform):
         words = rf"D106.*x\.h5: record {place}\b.*not a readable image"
         with pytest.raises(DataError, match=words):
             list(source.batches(0))
-
-
-def test_an_error_of_dali_alone_names_the_batch(make):
-    source = make(write_images([jpeg(number) for number in range(6)]))
-    error = source._explain(RuntimeError("out of luck"), list(source.order.shares(0)))
-    assert str(error).startswith("error[D106]: ")
-    assert "DALI could not make this record's batch (out of luck)" in str(error)
-
-
-def test_a_sample_and_an_early_end_leave_the_next_epoch_whole():
-    with closing(make_source("dali", 20)) as source:
-        expected = micros(source, 1)
-        batches = source.batches(0)
-        next(batches)
-        batches.close()
-        assert source.sample(3)["index"].tolist() == [0, 9, 19]
-        assert micros(source, 1) == expected
-
-
-def test_a_batch_survives_the_next_run():
-    source = make_source("dali", 20)
-    batches = source.batches(0)
-    first = next(batches).batch
-    copy = {name: tensor.clone() for name, tensor in first.items()}
-    list(batches)
-    assert all(torch.equal(first[name], copy[name]) for name in copy)
-    source.close()
 
 
 def test_images_that_are_turned_must_be_cut_square():

@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from framework.contracts.records import Field, notes_of
 from framework.data.dataloader import loader_source
 from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
 from framework.system.rng import generator_state
 from framework.transform.resize import Resize
 from tests.conftest import make_context
-from tests.data.own_items import Broken, Clips, Endless, make_loader, pairs
+from tests.data.own_items import Broken, Endless, make_loader, pairs
 
 NAMES = ["wave", "label"]
 
@@ -94,26 +93,6 @@ def test_a_sampler_gets_to_know_the_epoch(make):
     assert sampler.epoch == 7
 
 
-def test_the_first_batch_describes_the_data(make):
-    manifest = make(DataLoader(Clips(), batch_size=5), None).manifest
-    assert manifest.fields == {"wave": Field("float32", (3,)), "label": Field("int64", ())}
-    assert (manifest.num_records, manifest.classes) == (20, ["low", "high"])
-
-
-@pytest.mark.parametrize(("count", "size"), [(1, 1), (20, 20), (99, 20)])
-def test_a_sample_joins_batches(make, count, size):
-    sample = make(DataLoader(Clips(draws=False), batch_size=8), None).sample(count)
-    assert sample["wave"][:, 0].tolist() == list(range(size))
-    assert (len(sample["text"]), sample["index"].tolist()) == (size, list(range(size)))
-
-
-def test_batches_of_other_shapes_are_not_joined_and_own_numbers_are_kept(make):
-    batches = [{"x": torch.zeros(2, 3)}, {"x": torch.zeros(2, 4)}]
-    assert make(batches, None).sample(4)["x"].shape == (2, 3)
-    batches = [{"index": torch.tensor([7, 9]), "x": torch.zeros(2)}]
-    assert next(make(batches, None).batches(0)).batch["index"].tolist() == [7, 9]
-
-
 def test_a_stream_has_the_given_number_of_batches(make):
     source = make(DataLoader(Endless(), batch_size=4), num_batches=3)
     assert [waves for waves, *_ in epoch_of(source)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
@@ -163,9 +142,3 @@ def test_an_exception_names_the_user_s_line(make, num_workers):
     words = r"U100\]: .*own_items.py:\d+: in \S*__getitem__: LookupError: no such clip"
     with pytest.raises(UserCodeError, match=words):
         list(source.batches(0))
-
-
-def test_one_note_says_what_is_not_promised(make):
-    (note,) = notes_of(make(make_loader()))
-    assert "resume reads the epoch's earlier batches" in note
-    assert not notes_of(make(make_loader(), training=False))

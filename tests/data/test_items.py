@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from framework.contracts.records import Field, Ragged
-from framework.data.collate import Padding, collated, length_name, with_nested
-from framework.data.items import ItemForm, alike, check_names, fields_of, record_of, stacked
-from framework.errors import ConfigError, DataError
+from framework.data.collate import collated, with_nested
+from framework.data.items import ItemForm, alike, fields_of, record_of, stacked
+from framework.errors import DataError
 
 
 @dataclass
@@ -45,11 +45,6 @@ def test_an_item_of_any_form_becomes_a_record(item, names):
     assert record_of(item, names, "record 0") == {"image": 1, "label": 2}
 
 
-def test_a_dataclass_and_a_single_value_are_kept_as_they_are():
-    assert record_of(Clip(WAVE, "a"), None, "")["wave"] is WAVE
-    assert record_of(WAVE, ["wave"], "") == {"wave": WAVE}
-
-
 @pytest.mark.parametrize(
     ("item", "names", "words"),
     [
@@ -65,12 +60,6 @@ def test_a_dataclass_and_a_single_value_are_kept_as_they_are():
 def test_an_item_without_the_fields_is_refused(item, names, words):
     with pytest.raises(DataError, match=rf"D230\]: record 7: .*{words}"):
         record_of(item, names, "record 7")
-
-
-@pytest.mark.parametrize("names", ["image", [], [1], ["a", "a"], [""], {"a": 1}], ids=str)
-def test_names_that_are_no_list_of_different_names_are_refused(names):
-    with pytest.raises(ConfigError, match=r"C232\]: data.fields"):
-        check_names(names)
 
 
 # ---- a batch
@@ -115,20 +104,6 @@ def test_images_of_pillow_become_pixels_in_planes(mode, channels, ragged):
 
 
 @pytest.mark.parametrize(
-    "images",
-    [
-        [Image.new("P", (5, 4))] * 2,
-        [Image.new("L", (5, 4)), Image.new("L", (6, 4))],
-        [Image.new("L", (5, 4)), Image.new("RGB", (5, 4))],
-        [Image.new("L", (5, 4)), "no image"],
-    ],
-    ids=["palette", "size", "mode", "text"],
-)
-def test_images_of_pillow_that_differ_or_have_a_palette_stay_a_list(images):
-    assert column(images) == images
-
-
-@pytest.mark.parametrize(
     ("first", "second", "words"),
     [
         (WAVE, torch.zeros(4), r"tensor of the shape \[4\], but a tensor of the shape \[3\]"),
@@ -144,23 +119,10 @@ def test_a_value_that_does_not_fit_names_its_record_and_the_way_out(first, secon
         column([first, second])
 
 
-def test_a_number_too_large_for_torch_is_refused():
-    with pytest.raises(DataError, match=r"D232\]: record 0: x cannot be stacked"):
-        column([1 << 70])
-
-
 def test_items_of_other_fields_are_refused():
     words = r"D231\]: record 1: has the fields a, c, but record 0 has a, b"
     with pytest.raises(DataError, match=words):
         stacked([{"a": 1, "b": 1}, {"a": 1, "c": 1}], lambda place: f"record {place}")
-
-
-def test_fields_are_the_tensors_of_one_record():
-    record = {"image": torch.zeros(3, 4, 4, dtype=torch.uint8), "text": "a", "y": 1}
-    batch = stacked([record], str)
-    batch["half"] = torch.zeros(1, 3, dtype=torch.bfloat16)  # NumPy has none
-    fields = {"image": Field("uint8", (3, 4, 4)), "y": Field("int64", ())}
-    assert fields_of({"index": torch.tensor([0]), **batch}) == fields
 
 
 @pytest.mark.parametrize(
@@ -184,9 +146,7 @@ def test_an_item_is_like_itself_only(first, second):
 # ---- fields whose arrays differ in length
 
 SIGNAL = Field("float32", (None, 2))
-TEXT = Field("uint8", (None,), kind="text")
 TWO = Ragged(torch.arange(6.0).reshape(3, 2), torch.tensor([1, 2]))
-WORDS = Ragged(torch.tensor(list(b"ab\xc3\xbc"), dtype=torch.uint8), torch.tensor([2, 2]))
 ROWS = [np.ones((length, 2), np.float32) for length in (2, 0, 1)]
 
 
@@ -200,27 +160,6 @@ def test_arrays_are_padded_with_their_lengths_beside_them_listed_or_nested():
     assert nested.is_nested
     assert nested.layout == torch.jagged
     assert [part.tolist() for part in nested.unbind()] == rows
-
-
-@pytest.mark.parametrize("way", ["pad", "nested", "list"])
-def test_texts_are_lists_in_every_way_and_must_be_utf_8(way):
-    assert collated("x", TEXT, WORDS, way) == {"x": ["ab", "ü"]}
-    with pytest.raises(UnicodeDecodeError):
-        collated("x", TEXT, WORDS._replace(lengths=torch.tensor([3, 1])), way)
-
-
-def test_only_padded_numbers_add_a_field():
-    cases = (SIGNAL, "pad"), (SIGNAL, "list"), (TEXT, "pad")
-    assert [length_name("x", *case) for case in cases] == ["x_length", None, None]
-
-
-def test_padding_is_counted_and_taken_once():
-    padding = Padding({"x": "x_length"})
-    for _ in range(2):
-        padding.add(collated("x", SIGNAL, TWO, "pad"))
-    assert padding.take() == {"padding": (4.0, 16.0)}
-    assert padding.take() == {"padding": (0.0, 0.0)}
-    assert Padding({}).take() == {}
 
 
 @pytest.mark.parametrize("way", ["pad", "nested", "list"])

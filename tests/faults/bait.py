@@ -29,7 +29,7 @@ from pyarrow import parquet
 from framework.store.tar_shard import INDEX_SUFFIX
 from tests.contract.cases import jpeg
 from tests.faults import hostile
-from tests.faults.files import png_chunk
+from tests.faults.files import png_bomb
 from tests.faults.foreign import PACK, TRAIN
 from tests.faults.guard import answered, guarded
 from tests.faults.hostile import BOX, CANARY, outside
@@ -226,14 +226,6 @@ def shards() -> list[Bait]:
             Bait(f"shard index {name}", partial(_indexed, good + end, plant), "x.tar")
         )
     return shard_baits
-
-
-def png_bomb() -> bytes:
-    """Return a PNG of 2.7 GB in a few bytes; the bytes end early."""
-    head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
-    data = zlib.compress(bytes(1 << 20))
-    chunks = ((b"IHDR", head), (b"IDAT", data), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
 
 
 def npy(shape: Any, dtype: str = "<f4") -> bytes:
@@ -571,41 +563,31 @@ def _annotated(data: bytes, field: str) -> tuple[str, ...]:
 def hdf5_files() -> list[Bait]:
     big = h5py.vlen_dtype(np.dtype("f4"))
     plain: dict[str, Callable[[h5py.File], Any]] = {
-        "a shape without data": lambda f: f.create_dataset(
-            "x", (1 << 40,), "f4", chunks=(1 << 16,)
-        ),
-        "a chunk of 2 GiB": lambda f: f.create_dataset(
-            "x", (1 << 31,), "u1", chunks=(1 << 31,), compression="gzip"
-        ),
-        "zeros, compressed": lambda f: f.create_dataset(
+        "a shape without data": _dataset("x", (1 << 40,), "f4", chunks=(1 << 16,)),
+        "a chunk of 2 GiB": _dataset("x", (1 << 31,), "u1", chunks=(1 << 31,), compression="gzip"),
+        "zeros, compressed": _dataset(
             "x", data=np.zeros((32, 1 << 20), "u1"), chunks=(32, 1 << 20), compression=9
         ),
-        "no rows": lambda f: f.create_dataset("x", (0, 5), "f4"),
-        "rows of nothing": lambda f: f.create_dataset("x", (1 << 30, 0), "f4"),
-        "empty": lambda f: f.create_dataset("x", data=h5py.Empty("f4")),
-        "a scalar": lambda f: f.create_dataset("x", data=5),
-        "32 dimensions": lambda f: f.create_dataset("x", data=np.zeros((1,) * 32)),
-        "compound": lambda f: f.create_dataset("x", data=np.zeros(3, [("a", "f4"), ("b", "i4")])),
+        "no rows": _dataset("x", (0, 5), "f4"),
+        "rows of nothing": _dataset("x", (1 << 30, 0), "f4"),
+        "empty": _dataset("x", data=h5py.Empty("f4")),
+        "a scalar": _dataset("x", data=5),
+        "32 dimensions": _dataset("x", data=np.zeros((1,) * 32)),
+        "compound": _dataset("x", data=np.zeros(3, [("a", "f4"), ("b", "i4")])),
         "references": lambda f: f.create_dataset("x", data=[f.ref], dtype=h5py.ref_dtype),
-        "region references": lambda f: f.create_dataset("x", (3,), h5py.regionref_dtype),
-        "pickled": lambda f: f.create_dataset(
-            "x", data=np.void(pickle.dumps(hostile.CALLS["os.system"]()))
-        ),
-        "pickled rows": lambda f: f.create_dataset(
+        "region references": _dataset("x", (3,), h5py.regionref_dtype),
+        "pickled": _dataset("x", data=np.void(pickle.dumps(hostile.CALLS["os.system"]()))),
+        "pickled rows": _dataset(
             "x", data=np.array([np.void(pickle.dumps(hostile.CALLS["os.system"]()))])
         ),
-        "enumeration": lambda f: f.create_dataset(
-            "x", data=np.zeros(3, "i1"), dtype=h5py.enum_dtype({"A": 0}, "i1")
-        ),
-        "long floats": lambda f: f.create_dataset("x", data=np.zeros(3, "g")),
-        "complex": lambda f: f.create_dataset("x", data=np.zeros(3, "c16")),
-        "lists of lists": lambda f: f.create_dataset("x", (3,), h5py.vlen_dtype(big)),
-        "texts that are none": lambda f: f.create_dataset(
-            "x", data=[b"\xff\xfe"] * 3, dtype=h5py.string_dtype()
-        ),
-        "a label far away": lambda f: f.create_dataset("label", data=np.array([0, 1 << 62])),
-        "a label below zero": lambda f: f.create_dataset("label", data=np.array([0, -5])),
-        "a label that is NaN": lambda f: f.create_dataset("label", data=np.array([np.nan])),
+        "enumeration": _dataset("x", data=np.zeros(3, "i1"), dtype=h5py.enum_dtype({"A": 0}, "i1")),
+        "long floats": _dataset("x", data=np.zeros(3, "g")),
+        "complex": _dataset("x", data=np.zeros(3, "c16")),
+        "lists of lists": _dataset("x", (3,), h5py.vlen_dtype(big)),
+        "texts that are none": _dataset("x", data=[b"\xff\xfe"] * 3, dtype=h5py.string_dtype()),
+        "a label far away": _dataset("label", data=np.array([0, 1 << 62])),
+        "a label below zero": _dataset("label", data=np.array([0, -5])),
+        "a label that is NaN": _dataset("label", data=np.array([np.nan])),
         "labels of texts": lambda f: f.create_dataset(
             "label", data=[f"{n}" * 99 for n in range(2000)]
         ),
@@ -614,10 +596,10 @@ def hdf5_files() -> list[Bait]:
             "x", h5py.ExternalLink("../outside.jpg", "x")
         ),
         "group in itself": lambda f: f.create_group("a").__setitem__("x", f["/"]),
-        "deep groups": lambda f: f.create_dataset("a/" * 2000 + "x", data=np.zeros(3)),
-        "a name that is a command": lambda f: f.create_dataset("\x1b[2J\n", data=np.zeros(3)),
-        "a name that leads out": lambda f: f.create_dataset("..", data=np.zeros(3)),
-        "bytes as a name": lambda f: f.create_dataset(b"\xff\xfe", data=np.zeros(3)),
+        "deep groups": _dataset("a/" * 2000 + "x", data=np.zeros(3)),
+        "a name that is a command": _dataset("\x1b[2J\n", data=np.zeros(3)),
+        "a name that leads out": _dataset("..", data=np.zeros(3)),
+        "bytes as a name": _dataset(b"\xff\xfe", data=np.zeros(3)),
         "nothing": lambda f: None,
         "other lengths": lambda f: [
             f.create_dataset(n, data=np.zeros(s)) for n, s in (("x", 3), ("y", 4))
@@ -645,6 +627,10 @@ def hdf5_files() -> list[Bait]:
         plant = partial(_hdf5, lambda f: f.create_dataset("a/x", data=np.zeros(3)), fields)
         hdf5_baits.append(Bait(f"HDF5 pattern {pattern!r}", plant, ""))
     return hdf5_baits
+
+
+def _dataset(name: Any, *arguments: Any, **options: Any) -> Callable[[h5py.File], Any]:
+    return lambda file: file.create_dataset(name, *arguments, **options)
 
 
 def _attribute(value: Any, file: h5py.File) -> None:

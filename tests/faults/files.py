@@ -172,3 +172,11 @@ def mended(data: bytes) -> bytes:
         struct.pack_into(">I", fixed, end, zlib.crc32(fixed[at + 4 : end]))
         at = end + 4
     return bytes(fixed)
+
+
+def png_bomb() -> bytes:
+    """Return a PNG of 2.7 GB in a few bytes; the bytes end early."""
+    head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    data = zlib.compress(bytes(1 << 20))
+    chunks = ((b"IHDR", head), (b"IDAT", data), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)

@@ -29,6 +29,7 @@ from tests.forks import forked
 
 LIMIT_S = 180.0  # hitting it is a hang, also on a busy machine
 CLONE_NEWNS, PR_SET_NAME = 0x20000, 15
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 1 << 12, 1 << 14, 1 << 18  # mount.h
 CAPABILITIES_V3 = 0x20080522  # linux/capability.h
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and capabilities: for root only")
@@ -68,7 +69,7 @@ class Command:
         sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)  # as Python's own
         install()  # as the console script does in its first line
         os.write(up, b".")
-        while traced and "TracerPid:\t0" in Path("/proc/self/status").read_text():
+        while traced and not _has_tracer(os.getpid()):
             time.sleep(0.005)
         code = 1
         try:
@@ -162,25 +163,30 @@ def wait_for(condition: Callable[[], Any], what: str = "it", limit_s: float = LI
 # --------------------------------------------------------------------------------- disks and rights
 
 
+def mount(source: str, folder: str, kind: str, flags: int, options: str = "") -> None:
+    texts = [os.fsencode(text) for text in (source, folder, kind)]
+    if ctypes.CDLL(None, use_errno=True).mount(*texts, flags, options.encode()) != 0:
+        raise OSError(ctypes.get_errno(), "mount", folder)
+
+
 def own_mounts() -> None:
     """Give this process its own mounts."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNS) != 0:
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    mount("none", "/", "", MS_PRIVATE | MS_REC)
 
 
 def small_disk(folder: str, size: str) -> None:
     """Mount a disk of ``size`` (in tmpfs's notation) at ``folder``, for this process alone."""
     own_mounts()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+    mount("tmpfs", folder, "tmpfs", 0, f"size={size}")
 
 
 def read_only(folder: str) -> None:
     """Make ``folder`` read-only for this process."""
     own_mounts()
-    subprocess.run(["mount", "--bind", folder, folder], check=True)
-    subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+    mount(folder, folder, "", MS_BIND)
+    mount(folder, folder, "", MS_REMOUNT | MS_BIND | MS_RDONLY)
 
 
 def no_privileges() -> None:
@@ -192,18 +198,11 @@ def no_privileges() -> None:
 # ------------------------------------------------------------------------------------------- strace
 
 
-def _strace_works() -> bool:
-    if shutil.which("strace") is None:
-        return False
-    done = subprocess.run(
-        ["strace", "-o", os.devnull, "-e", "trace=none", "true"], capture_output=True, check=False
-    )
-    return done.returncode == 0
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 
 
-needs_strace = pytest.mark.skipif(
-    not _strace_works(), reason="strace is not here, or may not trace"
-)
+def _has_tracer(pid: int) -> bool:
+    return "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text()
 
 
 @contextmanager
@@ -215,6 +214,10 @@ def traced(
         strace = subprocess.Popen(
             ["strace", "-f", "-qq", "-y", "-o", "trace.txt", "-p", str(command.pid), *options]
         )
+        while strace.poll() is None and not _has_tracer(command.pid):
+            time.sleep(0.005)
+        if strace.poll() is not None:
+            pytest.skip("strace may not trace")
         try:
             yield command
         finally:

@@ -17,17 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from framework.system.stopping import NUMBERS
 from tests.cli.command import Done
 from tests.conftest import orphaned_memory
+from tests.faults.forked import paceline
 from tests.faults.lanes import Row, repeat
 
 # 0: it was over already; 75 and 130: state saved; 130 and 143: nothing to save
-CODES = {
-    signal.SIGINT: (0, 130),
-    signal.SIGTERM: (0, 75, 143),
-    signal.SIGUSR1: (0, 75, 143),
-}
+CODES = {signal.SIGINT: (0, 130), signal.SIGTERM: (0, 75, 143), signal.SIGUSR1: (0, 75, 143)}
 LIMIT_S = 120.0
 FOLDER = Path(__file__).parents[2]
 SMALL = ("recipes=digits", "max_steps=2", "limit=48", "batch_size=16")
@@ -183,11 +182,9 @@ def catches(pid: int, number: int) -> bool:
 
 def make_place(folder: Path) -> Path:
     """Return a folder with a packed dataset, to be copied for each attempt, and what is packed."""
-    program = (
-        "import numpy as np\nnp.savez('arrays.npz', image=np.zeros((400, 3, 16, 16), np.uint8))"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
-    good(Started(("train", *SMALL, f"hydra.run.dir={folder}/first", f"dataset={folder}/digits")))
+    np.savez(folder / "arrays.npz", image=np.zeros((400, 3, 16, 16), np.uint8))
+    done = paceline("train", *SMALL, f"hydra.run.dir={folder}/first", f"dataset={folder}/digits")
+    assert done.code == 0, done.err
     shutil.rmtree(folder / "first")
     return folder
 

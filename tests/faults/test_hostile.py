@@ -30,7 +30,7 @@ KINDS = [
 ]
 SAMPLE = [
     payload.name
-    for kind, count in zip(KINDS, (3, 3, 5, 2, 1), strict=True)
+    for kind, count in zip(KINDS, (1, 1, 2, 1, 1), strict=True)
     for payload in DRAW.sample(kind, count)
 ]
 
@@ -83,10 +83,7 @@ def test_a_file_of_another_format_would_work_on_a_careless_reader(make):
     assert Path(CANARY).exists()
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["shutil.copy", "evil.Net"],
-)
+@pytest.mark.parametrize("target", ["shutil.copy", "evil.Net"])
 def test_a_configuration_would_work_on_a_careless_reader(target, monkeypatch):
     hostile.evil_files()
     monkeypatch.syspath_prepend(".")
@@ -106,7 +103,7 @@ def test_a_store_would_lead_a_careless_reader_out(plant):
 def test_an_archive_would_lead_a_careless_reader_out():
     os.mkdir("box")
     os.chdir("box")
-    hostile.tar(("../written.jpg", b"x", ""))
+    hostile.tar("../written.jpg", b"x")
     with tarfile.open("x.tar") as archive:
         archive.extractall(filter="fully_trusted")
     assert Path("../written.jpg").exists()

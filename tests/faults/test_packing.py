@@ -11,10 +11,8 @@ import re
 import shutil
 import signal
 import socket
-import struct
 import threading
 import time
-import zlib
 from pathlib import Path
 
 import cv2
@@ -30,9 +28,12 @@ from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.conftest import children_of_this_process
 from tests.faults import forked
+from tests.faults.files import png_bomb
 from tests.faults.forked import (
+    MS_REMOUNT,
     Command,
     is_one_line,
+    mount,
     needs_root,
     needs_strace,
     no_privileges,
@@ -73,11 +74,8 @@ def folder(root="images", count=4):
     return f"input.path={root}"
 
 
-def arrays(count=6000):
-    """Write records of 3 kB each, enough for 16 jobs, and return the words that pack them.
-
-    Packing them takes about half a second.
-    """
+def arrays(count=3000):
+    """Write records of 3 kB each, and return the words that pack them in about half a second."""
     images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), np.uint8)
     np.savez("arrays.npz", image=images, label=np.arange(count) % 3)
     return ["input=arrays", "input.path=arrays.npz"]
@@ -118,9 +116,9 @@ def test_packing_ends_at_once_at_a_signal_and_the_same_command_resumes():
     number = signal.SIGINT
     words = ["pack", *arrays(), "workers=2", "output.path=x.h5"]
     draw, before = random.Random(number), children_of_this_process()
-    for _ in range(3):
+    for _ in range(2):
         with Command(*words) as command:
-            time.sleep(draw.uniform(0.02, 0.9))
+            time.sleep(draw.uniform(0.02, 0.5))
             os.kill(command.pid, number)
             done = command.wait()
             assert done.code in (0, 128 + number), done
@@ -137,46 +135,51 @@ def test_packing_ends_at_once_at_a_signal_and_the_same_command_resumes():
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["pack.encode=keep"],
-        ["pack.encode=raw", "pack.size=[24,24]"],
-        ["pack.encode=png", "pack.resize=16"],
-    ],
+    [["pack.encode=keep"], ["pack.encode=raw", "pack.size=[24,24]"]],
 )
 def test_p5_a_truncated_image_is_never_packed_whatever_becomes_of_it(words):
     for name, data in (("jpg", jpeg()), ("png", png())):
         put(f"images/a/good.{name}", data)
-        for part in range(5, 100, 5):
+        for part in range(10, 100, 20):
             put(f"images/a/{part}.{name}", data[: len(data) * part // 100])
     done = paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip", *words)
     assert done.code == 8, done
     assert keys("x.h5") == ["a/good.jpg", "a/good.png"]
     assert set(bad("x.h5").values()) == {"D106"}
-    assert len(bad("x.h5")) == 38
+    assert len(bad("x.h5")) == 10
     assert is_one_line(
         paceline("pack", "input.path=images", "output.path=y.h5", *words), "D106", 3, "a/10.jpg"
     )
 
 
-@pytest.mark.parametrize("data", [b"", bytes(5000)], ids=["empty", "zeros"])
-def test_p6_a_file_of_nothing_is_named_in_our_words(data):
-    words = ["pack", folder(), "output.path=x.h5"]
-    put("images/a/empty.jpg", data)
-    assert is_one_line(paceline(*words), "D106", 3, "a/empty.jpg")
+def test_p6_p9_p12_files_that_are_not_one_image_are_listed():
+    """A name says nothing: the first bytes of a file decide."""
+    folder()
+    put("images/a/really.jpg", png())
+    wrong = {
+        "empty.jpg": b"",
+        "zeros.jpg": bytes(5000),
+        "text.jpg": b"hello",
+        "page.png": b"<!DOCTYPE html><html>404</html>",
+        "zip.png": b"PK\x03\x04" + bytes(100),
+        "gif.jpg": frames("gif"),
+        **{f"{kind}.{kind}": frames(kind) for kind in ("gif", "png", "webp", "tiff")},
+    }
+    for name, data in wrong.items():
+        put(f"images/b/{name}", data)
+    words = ["pack", "input.path=images", "output.path=x.h5", "pack.encode=raw", "pack.resize=8"]
+    assert is_one_line(paceline(*words), "D106", 3, "images/b/")
     assert paceline(*words, "pack.on_error=skip").code == 8
-    assert len(keys("x.h5")) == 4
+    assert bad("x.h5") == dict.fromkeys(wrong, "D106")
+    assert len(keys("x.h5")) == 5
 
 
-@pytest.mark.parametrize(("output", "path"), FORMATS)
-def test_p7_what_no_decoder_can_tell_is_kept_byte_by_byte_and_found_when_it_changes_later(
-    output, path
-):
+def test_p7_what_no_decoder_can_tell_is_kept_and_found_when_it_changes_later():
+    path = "x.h5"
     data = bytearray(jpeg())
     data[len(data) // 2] ^= 1  # in the entropy-coded pixels
     put("images/a/flipped.jpg", data)
-    assert (
-        paceline("pack", "input.path=images", f"output={output}", f"output.path={path}").code == 0
-    )
+    assert paceline("pack", "input.path=images", f"output.path={path}").code == 0
     assert images(path) == [bytes(data)]
     stored = bytearray(Path(path).read_bytes())
     stored[stored.find(data) + 300] ^= 1
@@ -186,52 +189,16 @@ def test_p7_what_no_decoder_can_tell_is_kept_byte_by_byte_and_found_when_it_chan
     assert f"{path}: record 0 (a/flipped.jpg): does not match its CRC32" in done.out
 
 
-def many_frames():
-    """Write a file of every kind that can hold several images."""
-    frames = [Image.fromarray(np.full((8, 8, 3), 60 * number, np.uint8)) for number in range(4)]
-    for kind in ("gif", "png", "webp", "tiff"):
-        file = io.BytesIO()
-        frames[0].save(file, kind, save_all=True, append_images=frames[1:])
-        put(f"images/a/{kind}.{kind}", file.getvalue())
-    put("images/a/gif.jpg", Path("images/a/gif.gif").read_bytes())
+def frames(kind):
+    """Return a file of four images."""
+    images = [Image.fromarray(np.full((8, 8, 3), 60 * number, np.uint8)) for number in range(4)]
+    file = io.BytesIO()
+    images[0].save(file, kind, save_all=True, append_images=images[1:])
+    return file.getvalue()
 
 
-def test_p9_a_file_of_several_images_is_one_bad_item():
-    folder()
-    many_frames()
-    done = paceline(
-        "pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip", "pack.encode=raw"
-    )
-    assert done.code == 8
-    assert bad("x.h5") == {
-        "gif.gif": "D106",
-        "gif.jpg": "D106",
-        "png.png": "D106",
-        "webp.webp": "D106",
-        "tiff.tiff": "D106",
-    }
-    assert len(keys("x.h5")) == 4
-
-
-def bomb(side):
-    """Return a PNG of ``side`` x ``side`` pixels in some kilobytes."""
-
-    def chunk(kind, data):
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
-    packer = zlib.compressobj(9)
-    pixels = b"".join(packer.compress(bytes(1 + side // 8)) for _ in range(side)) + packer.flush()
-    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
-    )
-
-
-def test_a_bomb_is_refused_before_it_takes_memory():
-    put("images/a/bomb.png", bomb(20_000))
-    assert os.path.getsize("images/a/bomb.png") < 100_000
+def test_p11_a_bomb_is_refused_before_it_takes_memory():
+    put("images/a/bomb.png", png_bomb())
     before = int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1])
     with Command("pack", "input.path=images", "output.path=x.h5", "pack.encode=raw") as command:
         highest = 0
@@ -247,25 +214,10 @@ class Canary:
         return os.mkdir, ("executed",)
 
 
-def test_p12_a_name_says_nothing_of_what_a_file_is():
-    put("images/a/really.jpg", png())
-    put("images/a/text.jpg", b"hello")
-    put("images/a/page.png", b"<!DOCTYPE html><html>404</html>")
-    put("images/a/zip.png", b"PK\x03\x04" + bytes(100))
-    assert paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip").code == 8
-    assert keys("x.h5") == ["a/really.jpg"]
-    assert set(bad("x.h5")) == {"text.jpg", "page.png", "zip.png"}
-
-
-@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
-def test_p12_a_pickle_inside_an_array_file_is_never_executed(name):
-    if name == "x.npy":
-        np.save(name, np.array([Canary()], object), allow_pickle=True)
-    else:
-        np.savez(name, x=np.array([Canary()], object))
-    assert is_one_line(
-        paceline("pack", "input=arrays", f"input.path={name}", "output.path=x.h5"), "D112", 3, name
-    )
+def test_p12_a_pickle_inside_an_array_file_is_never_executed():
+    np.savez("x.npz", x=np.array([Canary()], object))
+    done = paceline("pack", "input=arrays", "input.path=x.npz", "output.path=x.h5")
+    assert is_one_line(done, "D112", 3, "x.npz")
     assert not Path("executed").exists()
 
 
@@ -276,20 +228,10 @@ def test_p12_a_pickle_inside_an_array_file_is_never_executed(name):
 def test_p13_a_file_without_permission_is_named_or_left_out():
     words = ["pack", folder(), "output.path=x.h5"]
     Path("images/a/0.png").chmod(0)
-    assert is_one_line(
-        forked.paceline(*words, before=no_privileges),
-        "D101",
-        3,
-        "images/a/0.png",
-        "Permission denied",
-    )
+    done = forked.paceline(*words, before=no_privileges)
+    assert is_one_line(done, "D101", 3, "images/a/0.png", "Permission denied")
     assert forked.paceline(*words, "pack.on_error=skip", before=no_privileges).code == 8
     assert bad("x.h5") == {"0.png": "D101"}
-    Path("images/b").chmod(0)
-    assert is_one_line(
-        forked.paceline(*words, before=no_privileges), "D101", 3, "images/b", "Permission denied"
-    )
-    Path("images/b").chmod(0o755)
 
 
 @needs_strace
@@ -332,8 +274,6 @@ def test_p14_p15_every_name_is_kept_and_none_takes_another_ones_place(output, pa
     assert sorted(images(path)) == sorted(
         png(number + more) for number in range(len(NAMES)) for more in (0, 100)
     )
-    assert paceline("verify", path).code == 0
-    assert paceline("inspect", path).code == 0
 
 
 def test_p15_a_name_in_an_error_cannot_command_the_terminal():
@@ -356,9 +296,9 @@ def misjudged(count=100):
 
 
 @needs_root
-@pytest.mark.parametrize(("output", "path"), FORMATS)
-def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time(output, path):
-    words = ["pack", misjudged(), f"output={output}", f"output.path=disk/{path}"]
+def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time():
+    path = "x.h5"
+    words = ["pack", misjudged(), f"output.path=disk/{path}"]
     Path("disk").mkdir()
     other = folder("other")
 
@@ -370,7 +310,7 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time(output, pa
         assert Path(f"disk/{path}").read_bytes() == before
         assert sorted(os.listdir("disk")) == [path, f"{path}.parts"]
         assert not [p for p in Path("disk").rglob("*") if ".tmp." in p.name]
-        os.system("mount -o remount,size=64m disk")
+        mount("tmpfs", "disk", "tmpfs", MS_REMOUNT, "size=64m")
 
     done = forked.paceline(*words, before=fill)
     assert done.code == 0, done.err
@@ -391,7 +331,7 @@ def test_p16_too_small_a_disk_is_said_before_anything_is_written():
     assert is_one_line(done, "R151", 5, "disk/x.h5", "are missing")
 
 
-NO = {"h5": ["write 1", "write 5", "write 30"], "lmdb": ["write 2", "pwrite64 2"]}
+NO = {"h5": ["write 5", "write 1", "write 30"], "lmdb": ["pwrite64 2", "write 2"]}
 BOTH = ["fsync 4", "rename 3"]
 
 
@@ -403,7 +343,8 @@ def test_p16_a_disk_that_says_no_at_any_call_leaves_the_old_store(output, path, 
     assert paceline(*words).code == 0
     before = Path(path).read_bytes()
     put("images/a/new.png", png(77))
-    for call, when in map(str.split, [*NO[path[2:]], *(BOTH if error == "EIO" else [])]):
+    calls = NO[path[2:]][:1] if error == "ENOSPC" else [*NO[path[2:]], *BOTH]
+    for call, when in map(str.split, calls):
         with traced(*words, options=("-e", f"inject={call}:error={error}:when={when}")) as command:
             assert is_one_line(command.wait(), "R101", 5, path), (call, when)
         assert Path(path).read_bytes() == before
@@ -429,7 +370,7 @@ def test_p18_of_two_packers_started_together_exactly_one_packs():
     assert not list(Path().glob("x.h5.*"))
 
 
-# --------------------------------------------------------------------- P19, P20: trees and archives
+# --------------------------------------------------------------------------------------- P19: trees
 
 
 def test_p19_links_and_special_files_are_passed_over_and_never_opened():
@@ -448,35 +389,18 @@ def test_p19_links_and_special_files_are_passed_over_and_never_opened():
     assert "6 links and special files left out" in open_store("x.h5").manifest.source
 
 
-def test_p20_paths_that_lead_out_are_refused_before_anything_is_opened():
-    put("outside/secret.png", png(9))
-    folder("root/images")
-    for name in (
-        "../outside/secret.png",
-        os.path.abspath("outside/secret.png"),
-        "images/../../outside/secret.png",
-    ):
-        Path("root/table.csv").write_text(f"image,label\n{name},a\n")
-        assert is_one_line(
-            paceline("pack", "input=list", "input.path=root/table.csv", "output.path=x.h5"),
-            "D165",
-            3,
-            "secret.png",
-        )
-
-
 # ----------------------------------------------------------------------- P21: an input that changes
 
 
 def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole_or_left_out():
-    words = ["pack", folder(count=200), "output.path=x.h5", "pack.on_error=skip", "workers=2"]
+    words = ["pack", folder(count=80), "output.path=x.h5", "pack.on_error=skip", "workers=2"]
     versions = [png(seed, side) for seed, side in ((1, 20), (2, 30), (3, 40))]
     stop = threading.Event()
 
     def rewrite():
         draw = random.Random(0)
         while not stop.is_set():
-            Path(f"images/a/{2 * draw.randrange(100)}.png").write_bytes(draw.choice(versions))
+            Path(f"images/a/{2 * draw.randrange(40)}.png").write_bytes(draw.choice(versions))
 
     writer = threading.Thread(target=rewrite)
     writer.start()
@@ -486,26 +410,17 @@ def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole_or_left_o
         stop.set()
         writer.join()
     assert done.code in (0, 8), done.err
-    assert set(images("x.h5")) <= {*versions, *(png(number) for number in range(200))}
+    assert set(images("x.h5")) <= {*versions, *(png(number) for number in range(80))}
     assert paceline("verify", "x.h5").code == 0
 
 
 # ------------------------------------------------------------------------- P22, P23: few, any order
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Path("images").mkdir(),
-        lambda: os.makedirs("images/a"),
-        lambda: put("images/a/x.txt", b""),
-    ],
-)
-def test_p22_nothing_to_pack_is_said_and_no_store_is_made(make):
-    make()
-    assert is_one_line(
-        paceline("pack", "input.path=images", "output.path=x.h5"), "D110", 3, "images"
-    )
+def test_p22_nothing_to_pack_is_said_and_no_store_is_made():
+    put("images/a/x.txt", b"")
+    done = paceline("pack", "input.path=images", "output.path=x.h5")
+    assert is_one_line(done, "D110", 3, "images")
     assert not list(Path().glob("x.h5*"))
 
 
@@ -528,17 +443,12 @@ def shuffled():
     os.scandir = scandir
 
 
-@pytest.mark.parametrize(("output", "path"), FORMATS)
-def test_p23_workers_and_the_order_of_folders_change_no_byte(output, path):
-    words = ["pack", folder(count=300), f"output={output}", "pack.encode=raw", "pack.resize=20"]
-    for workers in (1, 7):
-        assert (
-            forked.paceline(
-                *words, f"workers={workers}", f"output.path={workers}{path}", before=shuffled
-            ).code
-            == 0
-        )
-    assert same(f"1{path}", f"7{path}")
+def test_p23_workers_and_the_order_of_folders_change_no_byte():
+    words = ["pack", folder(count=100), "pack.encode=raw", "pack.resize=20"]
+    for workers in (1, 3):
+        own = (f"workers={workers}", f"output.path={workers}.h5")
+        assert forked.paceline(*words, *own, before=shuffled).code == 0
+    assert same("1.h5", "3.h5")
 
 
 # ----------------------------------------------------------------------- P25: what reaches the disk
@@ -613,15 +523,10 @@ def test_p25_what_has_its_name_was_on_the_disk_before(output, path, one_file):
 @pytest.mark.parametrize(
     ("words", "number", "code"),
     [
-        pytest.param(["output.path=x.h5", "input.path=nowhere"], "D101", 3, id="no input"),
         pytest.param(["output.path=file/x.h5"], "R101", 5, id="below a file"),
         pytest.param([f"output.path={'x' * 300}"], "R101", 5, id="too long a name"),
-        pytest.param(["output.path=x.h5", "pack.size=[0,0]"], "C140", 2, id="empty size"),
-        pytest.param(["output.path=a=b.h5"], "C100", 2, id="unquoted equals sign"),
-        pytest.param([], "C103", 2, id="no output"),
         pytest.param(["output.path=mine"], "D115", 3, id="folder of the user"),
         pytest.param(["output.path=images/a/0.png"], "D115", 3, id="file of the user"),
-        pytest.param(["output.path=[a,b]"], "C101", 2, id="list"),
     ],
 )
 def test_packing_refuses_a_wrong_command_and_destroys_nothing(words, number, code):
@@ -634,17 +539,10 @@ def test_packing_refuses_a_wrong_command_and_destroys_nothing(words, number, cod
     assert {name for name in os.listdir() if name != "outputs"} == {"mine", "file", "images"}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param("a=b ü 😀 {x}[y],.h5", id="punctuation"),
-        pytest.param(os.fsdecode(b"\xff.h5"), id="no UTF-8"),
-        pytest.param("sub/dir/x", id="new folders"),
-    ],
-)
-def test_any_name_is_good_for_a_store(path):
-    assert paceline("pack", folder(), f'output.path="{path}"').code == 0
-    assert len(keys(path)) == 4
+def test_any_name_is_good_for_a_store():
+    for path in ("sub/a=b ü 😀 {x}[y],.h5", os.fsdecode(b"\xff.h5")):
+        assert paceline("pack", folder(), f'output.path="{path}"').code == 0
+        assert len(keys(path)) == 4
 
 
 def test_an_output_that_is_a_link_is_refused_and_nothing_changes():
@@ -660,22 +558,15 @@ def test_an_output_that_is_a_link_is_refused_and_nothing_changes():
 def test_packing_names_a_read_only_output():
     Path("closed").mkdir()
     words = ["pack", folder(), "output.path=closed/x.h5"]
-    assert is_one_line(
-        forked.paceline(*words, before=lambda: read_only("closed")),
-        "R101",
-        5,
-        "closed/x.h5",
-        "Read-only file system",
-    )
+    done = forked.paceline(*words, before=lambda: read_only("closed"))
+    assert is_one_line(done, "R101", 5, "closed/x.h5", "Read-only file system")
 
 
 @needs_root
-@pytest.mark.parametrize("command", ["pack", "inspect"])
-def test_a_folder_in_which_nothing_may_be_written_is_one_line(command):
+def test_a_folder_in_which_nothing_may_be_written_is_one_line():
     assert paceline("pack", folder(), "output.path=x.h5").code == 0
-    words = [folder(), "output.path=y.h5"] if command == "pack" else ["x.h5"]
     here = os.getcwd()
-    done = forked.paceline(command, *words, before=lambda: (read_only(here), os.chdir(here)))
+    done = forked.paceline("inspect", "x.h5", before=lambda: (read_only(here), os.chdir(here)))
     assert is_one_line(done, "R101", 5, "Read-only file system")
 
 

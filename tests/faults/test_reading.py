@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import struct
-from itertools import combinations
 from pathlib import Path
 
 import h5py
@@ -62,11 +61,7 @@ def train(path, *words):
     """Return the command that trains on the store, without end unless ``words`` limit it."""
     data = "lmdb" if path.endswith(".lmdb") else "hdf5"
     more = [
-        "data.val=null",
-        "prepare=null",
-        "batch_size=128",
-        "device=cpu",
-        "sink=[jsonl]",
+        *("data.val=null", "prepare=null", "batch_size=128", "device=cpu", "sink=[jsonl]"),
         "report_every=1",
     ]
     return [
@@ -89,19 +84,17 @@ def commands(path):
     return [
         train(path, "epochs=1"),
         ["inspect", path],
-        ["pack", "input=store", f"input.path={path}", "output.path=again.h5"],
     ]
 
 
 # -------------------------------------------------------------- R1, R2, R3, R5: damaged and foreign
 
 
-@pytest.mark.parametrize(("path", "size"), [("x.h5", 0), ("x.h5", 0.9), ("x.lmdb", 100)])
+@pytest.mark.parametrize(("path", "size"), [("x.h5", 10_000), ("x.lmdb", 100)])
 def test_r1_r2_a_truncated_store_is_one_line_with_every_command(path, size):
     digits(path)
-    whole = os.path.getsize(path)
-    os.truncate(path, int(size * whole) if isinstance(size, float) else size)
-    for words in commands(path)[:2]:
+    os.truncate(path, size)
+    for words in commands(path):
         assert is_one_line(paceline(*words), "D102", 3, path)
     done = paceline("verify", path)
     assert is_one_line(done, "D156", 3)
@@ -152,13 +145,12 @@ LIKE_LMDB = struct.pack("<16xI", 0xBEEFC0DE) + bytes(9000)
     "data",
     [
         pytest.param(b"hello", id="text"),
-        pytest.param(b"\x89HDF\r\n\x1a\n", id="head of HDF5"),
         pytest.param(LIKE_LMDB, id="head of LMDB"),
     ],
 )
 def test_r5_any_other_file_is_one_line(data):
     Path("x.h5").write_bytes(data)
-    for words in commands("x.h5")[:2]:
+    for words in commands("x.h5"):
         # data=hdf5 names the choice for what looks like an LMDB file
         number = "D103" if data == LIKE_LMDB and words[0] == "train" else "D102"
         assert is_one_line(paceline(*words), number, 3, "x.h5")
@@ -184,12 +176,7 @@ def rewritten(path):
 
 @pytest.mark.parametrize(
     ("path", "change"),
-    [
-        ("x.h5", rewritten),
-        ("x.h5", os.unlink),
-        ("x.lmdb", truncated),
-        ("x.lmdb", replaced),
-    ],
+    [("x.h5", rewritten), ("x.h5", os.unlink), ("x.lmdb", truncated), ("x.lmdb", replaced)],
 )
 def test_r9_a_store_that_changes_ends_the_training_at_the_next_epoch(path, change):
     digits(path)
@@ -203,7 +190,10 @@ def test_r9_a_store_that_changes_ends_the_training_at_the_next_epoch(path, chang
     assert is_one_line(done, "D101" if change is os.unlink else "D117", 3, path)
 
 
-@pytest.mark.parametrize(("path", "kind"), [("x.h5", "process"), ("x.lmdb", "thread")])
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("x.h5", "process"), pytest.param("x.lmdb", "thread", marks=pytest.mark.slow)],
+)
 def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, kind):
     """A read of a map past the end of its file is SIGBUS.
 
@@ -228,81 +218,17 @@ def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, ki
 # ----------------------------------------------------------------------------- R6: folders of files
 
 
-@pytest.fixture
-def shards():
-    """Pack a store of three files. Return their names."""
-    image = np.random.default_rng(0).integers(0, 256, (4000, 1, 8, 8), np.uint8)
-    np.savez("a.npz", image=image, label=np.arange(4000) % 3, rest=np.ones((4000, 1000), np.uint8))
-    assert (
-        paceline(
-            "pack", "input=arrays", "input.path=a.npz", "output.path=x", "pack.one_file=false"
-        ).code
-        == 0
-    )
-    names = sorted(name for name in os.listdir("x") if name != "manifest.json")
-    assert len(names) >= 3
-    return names
-
-
-def test_r6_all_that_is_wrong_with_a_folder_is_listed_at_once(shards):
-    os.unlink(f"x/{shards[0]}")
-    os.truncate(f"x/{shards[1]}", 5000)
-    Path("x/stranger.h5").write_text("hello")
-    for words in [["inspect", "x"], train("x", "epochs=1")]:
-        assert is_one_line(
-            paceline(*words),
-            "D118",
-            3,
-            f"{shards[0]} is missing",
-            f"{shards[1]} has 5000",
-            "stranger.h5",
-        )
-
-
-def swapped(shards):
-    """Swap the names of two files of the same size."""
-    first, second = next(
-        (a, b)
-        for a, b in combinations(shards, 2)
-        if os.path.getsize(f"x/{a}") == os.path.getsize(f"x/{b}")
-    )
-    os.rename(f"x/{first}", "kept")
-    os.rename(f"x/{second}", f"x/{first}")
-    os.rename("kept", f"x/{second}")
-
-
-def test_r6_files_that_were_swapped_are_found(shards):
-    swapped(shards)
-    assert is_one_line(paceline(*train("x", "epochs=1")), "D118", 3, "another store's file")
-
-
-@pytest.mark.parametrize("name", ["../secret.h5", "/etc/hostname"])
-def test_r6_a_manifest_cannot_lead_out_of_its_folder(shards, name):
-    manifest = Path("x/manifest.json")
-    entries = [{"name": name, "num_records": 1, "size_bytes": 1, "sha256": "", "digest": ""}]
-    manifest.write_text(edited_manifest(manifest.read_text(), shards=entries))
-    assert is_one_line(paceline("inspect", "x"), "D104", 3, "outside the directory")
-
-
 # ------------------------------------------------------------------- R7, R10, R12: places and disks
-
-
-@pytest.mark.parametrize(
-    "words", [["inspect", "nowhere.h5"], train("nowhere.lmdb")], ids=["inspect", "train"]
-)
-def test_r7_a_missing_store_is_named(words):
-    assert is_one_line(paceline(*words), "D101", 3, "nowhere.")
 
 
 def test_r7_a_folder_that_is_no_store_is_named():
     Path("folder").mkdir()
-    assert is_one_line(paceline("inspect", "folder"), "D103", 3, "folder")
     assert is_one_line(paceline(*train("folder")), "D103", 3, "folder")
 
 
 @needs_root
-@pytest.mark.parametrize("path", PATHS)
-def test_r7_a_store_without_permission_is_named_as_that(path):
+def test_r7_a_store_without_permission_is_named_as_that():
+    path = "x.lmdb"
     digits(path)
     Path(path).chmod(0)
     done = forked.paceline("inspect", path, before=no_privileges)
@@ -323,8 +249,8 @@ def test_a_pipe_is_not_opened():
 
 
 @needs_root
-@pytest.mark.parametrize("path", PATHS)
-def test_r10_a_store_on_a_disk_that_may_only_be_read_is_read(path):
+def test_r10_a_store_on_a_disk_that_may_only_be_read_is_read():
+    path = "x.lmdb"
     Path("disk").mkdir()
     digits(f"disk/{path}")
     for words in (["verify", f"disk/{path}"], train(f"disk/{path}", "epochs=1")):
@@ -332,8 +258,8 @@ def test_r10_a_store_on_a_disk_that_may_only_be_read_is_read(path):
 
 
 @needs_strace
-@pytest.mark.parametrize("path", PATHS)
-def test_r10_reading_needs_no_locks(path):
+def test_r10_reading_needs_no_locks():
+    path = "x.lmdb"
     digits(path)
     options = ("-e", "trace=flock", "-e", "inject=flock:error=ENOLCK")
     with traced("verify", path, "workers=0", options=options) as command:
@@ -342,8 +268,8 @@ def test_r10_reading_needs_no_locks(path):
 
 
 @needs_strace
-@pytest.mark.parametrize("path", PATHS)
-def test_r12_a_bad_disk_is_one_line(path):
+def test_r12_a_bad_disk_is_one_line():
+    path = "x.h5"
     digits(path)
     calls = ("-P", os.path.abspath(path), "-e", "inject=read,pread64:error=EIO")
     with traced("inspect", path, options=calls) as command:
@@ -355,21 +281,19 @@ def test_r12_a_bad_disk_is_one_line(path):
 # --------------------------------------------------------------------------- R11, R13: few and many
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_r11_a_store_without_records_is_refused(path):
+def test_r11_a_store_without_records_is_refused():
+    path = "x.h5"
     write_store(path, make_records(0))
     assert is_one_line(paceline(*train(path)), "D109", 3)
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("count", [1, 33])
-def test_r11_few_records_are_learned_from(path, count):
-    digits(path, count)
-    assert paceline(*train(path, "epochs=1")).code == 0
+def test_r11_a_single_record_is_learned_from():
+    digits("x.h5", 1)
+    assert paceline(*train("x.h5", "epochs=1")).code == 0
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_r13_memory_does_not_grow_with_the_epochs(path):
+def test_r13_memory_does_not_grow_with_the_epochs():
+    path = "x.lmdb"
     digits(path, 500)
     store = open_store(path)
     draw, used = random.Random(0), []
@@ -447,16 +371,8 @@ def test_two_readers_of_one_store_do_not_disturb_each_other():
 # ----------------------------------------------------------------------------------------- nonsense
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("ü😀.h5", id="unicode"),
-        pytest.param("a=b.h5", id="equals sign"),
-        pytest.param(os.fsdecode(b"\xff.h5"), id="no UTF-8"),
-    ],
-)
-def test_any_name_of_a_store_is_taken_as_it_is(name):
+def test_any_name_of_a_store_is_taken_as_it_is():
     digits("some.h5")
-    os.rename("some.h5", name)
-    assert paceline("inspect", name).code == 0
-    assert paceline("verify", name).code == 0
+    for name in ("a=b.h5", os.fsdecode(b"\xff.h5")):
+        shutil.copy("some.h5", name)
+        assert paceline("inspect", name).code == 0

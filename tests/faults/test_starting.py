@@ -20,22 +20,19 @@ def place(tmp_path_factory):
 
 IMPORTS = [
     ("framework.main", signal.SIGINT, TRAIN),
-    ("torch._dynamo", signal.SIGUSR1, TRAIN),
+    pytest.param("torch._dynamo", signal.SIGUSR1, TRAIN, marks=pytest.mark.slow),
     ("torch.distributed.elastic.multiprocessing.api", signal.SIGINT, RANKS),
 ]
 
 
 @pytest.mark.parametrize(
-    ("module", "number", "way"), IMPORTS, ids=[module for module, _, _ in IMPORTS]
+    ("module", "number", "way"), IMPORTS, ids=["the command", "an optimizer", "the launcher"]
 )
 def test_a_signal_in_an_import(place, module, number, way):
     assert starting.wrong_at_import(place, way, number, module) == ""
 
 
-MOMENTS = [
-    (2.5, signal.SIGINT, WORKERS),
-    (4.0, signal.SIGTERM, ALL_RANKS),
-]
+MOMENTS = [(2.5, signal.SIGINT, WORKERS), (4.0, signal.SIGTERM, ALL_RANKS)]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@
 import json
 import os
 import random
-import shutil
 import signal
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     before = os.getcwd()
     os.chdir(folder)
-    yield training.make_place(folder)
+    yield training.make_place(folder, ("fp32",))
     os.chdir(before)
 
 
@@ -47,7 +46,16 @@ def test_a_killed_run_resumes_to_the_same_bits(place):
     assert training.killed_at_random(place, random.Random(0)) == ""
 
 
-@pytest.mark.parametrize("point", POINTS)
+FEW_POINTS = ("publish.written", "publish.renamed", "checkpoint.removed")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        point if point in FEW_POINTS else pytest.param(point, marks=pytest.mark.slow)
+        for point in POINTS
+    ],
+)
 def test_t3_a_run_killed_in_a_save_goes_on_to_the_same_bits(place, point):
     assert training.killed_while_saving(place, point, random.Random(point)) == ""
 
@@ -103,14 +111,6 @@ def test_t4_a_rotten_newest_state_is_named(place):
     assert training.difference(place, "fp32") == ""
 
 
-def test_t4_if_no_state_is_whole_it_is_one_line(place):
-    good(paceline(*train(place, "max_steps=8")))
-    for path in STATES.glob("step-*.pt"):
-        path.write_bytes(b"")
-    done = paceline("train", f"resume={RUN}", "allow_targets=[tests]", "max_steps=null")
-    assert is_one_line(done, "K102", 4, "step-00000008.pt", "step-00000004.pt")
-
-
 def test_t7_a_finished_run_says_so_even_if_it_was_killed_before_it_could(place):
     good(paceline(*train(place, "max_steps=8")))
     resume = ["train", f"resume={RUN}", "allow_targets=[tests]"]
@@ -120,20 +120,6 @@ def test_t7_a_finished_run_says_so_even_if_it_was_killed_before_it_could(place):
     Path(RUN, "summary.json").unlink()
     good(paceline(*resume))
     assert json.loads(Path(RUN, "summary.json").read_text())["status"] == "finished"
-
-
-def test_t10_what_would_learn_something_else_is_refused_by_key_unless_it_is_allowed(place):
-    good(paceline(*train(place, "max_steps=8")))
-    resume = ["train", f"resume={RUN}", "allow_targets=[tests]", "max_steps=10", "optim.lr=0.5"]
-    both = "seed (0, now 3)", "optim.lr (0.02, now 0.5)"
-    # another seed would give the rest of the epoch another order
-    assert is_one_line(
-        paceline(*resume, "seed=3"), "K105", 4, *both, "begin a new run from its weights"
-    )
-    assert is_one_line(
-        paceline(*resume), "K105", 4, "optim.lr (0.02, now 0.5)", "resume.allow=[optim.lr]"
-    )
-    good(paceline(*resume, "resume.allow=[optim]"))
 
 
 def test_t15_a_run_whose_numbers_went_wrong_keeps_its_last_good_state(place):
@@ -149,20 +135,6 @@ def test_t15_a_run_whose_numbers_went_wrong_keeps_its_last_good_state(place):
         assert ended["checkpoint"] == f"checkpoints/{path.name}"
 
 
-def test_t15_left_out_steps_are_counted_and_too_many_end_the_run(place):
-    done = paceline(
-        *train(
-            place,
-            "optim.lr=1e20",
-            "schedule=constant",
-            "on_nan=skip",
-            "max_skips=3",
-            "checkpoint.every_steps=null",
-        )
-    )
-    assert is_one_line(done, "N102", 6, "4 steps in a row")
-
-
 def test_t26_after_a_kill_tensorboard_has_every_step_once(place):
     more = ["sink=[jsonl,tensorboard]", "report_every=1"]
     with Command(*train(place, *more)) as command:
@@ -172,13 +144,6 @@ def test_t26_after_a_kill_tensorboard_has_every_step_once(place):
     events = EventAccumulator(str(Path(RUN, "tensorboard")), size_guidance={"scalars": 0})
     events.Reload()
     assert [event.step for event in events.Scalars("loss/train")] == list(range(1, 46))
-
-
-def test_t30_the_same_seed_is_the_same_run_and_another_is_not(place):
-    for seed in (0, 1):
-        good(paceline(*train(place, f"seed={seed}", "limit=null")))
-        assert (training.difference(place, "fp32") == "") == (seed == 0)
-        shutil.rmtree(RUN)
 
 
 def test_the_same_command_with_auto_starts_goes_on_and_says_when_it_is_done(place):
@@ -225,11 +190,10 @@ def test_t28_a_second_process_in_a_run_directory_learns_who_the_first_is(place):
     assert not Path(RUN, "run.lock").exists()
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
-def test_l12_who_is_killed_leaves_nobody_behind(place, kind):
+def test_l12_a_killed_run_leaves_no_worker_behind(place):
     before = children_of_this_process()
     with Command(
-        *train(place, "epochs=3000", "workers.num=2", f"workers.kind={kind}", "loader=prefetch")
+        *train(place, "epochs=3000", "workers.num=2", "workers.kind=process", "loader=prefetch")
     ) as command:
         wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
         children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()

@@ -99,6 +99,10 @@ def make_place(folder: Path, precisions: tuple[str, ...] = tuple(PRECISIONS)) ->
     return Place(dataset, ends)
 
 
+def precisions_of(place: Place) -> list[str]:
+    return [precision for precision in PRECISIONS if precision in place.ends]
+
+
 def good(done: Done) -> None:
     assert done.code == 0, f"exit code {done.code}: {done.err[-500:]}"
 
@@ -180,7 +184,7 @@ def torn() -> list[str]:
 
 def killed_at_random(place: Place, draw: random.Random) -> str:
     """Kill a run with SIGKILL at a random moment, then resume it to its end."""
-    precision = draw.choice([*PRECISIONS])
+    precision = draw.choice(precisions_of(place))
     moment_s = draw.uniform(0.1, 1.05 * place.ends[precision][2])
     # perhaps a first run that is killed earlier, so that the next one starts in the middle
     for _ in range(draw.randint(0, 1)):
@@ -211,7 +215,7 @@ def die_at(point: str, count: int) -> Callable[[], None]:
 
 def killed_while_saving(place: Place, point: str, draw: random.Random) -> str:
     """Kill a run with SIGKILL at one named point of a save."""
-    precision = draw.choice([*PRECISIONS])
+    precision = draw.choice(precisions_of(place))
     with Command(
         *go_on(place, precision, draw), before=die_at(point, draw.randint(1, 12))
     ) as command:
@@ -229,7 +233,8 @@ def told_to_stop(place: Place, draw: random.Random) -> str:
 
     The run must have saved the state of its last step, unless it had none to save.
     """
-    precision, number = draw.choice([*PRECISIONS]), draw.choice((signal.SIGTERM, signal.SIGUSR1))
+    precision = draw.choice(precisions_of(place))
+    number = draw.choice((signal.SIGTERM, signal.SIGUSR1))
     with Command(*go_on(place, precision, draw)) as command:
         time.sleep(draw.uniform(0, place.ends[precision][2]))
         os.kill(command.pid, number)

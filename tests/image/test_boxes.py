@@ -41,21 +41,6 @@ def test_a_box_moves_with_its_window(box, flip, size, expected):
     assert boxes(box, window=[*WINDOW[:4], flip], size=size) == [expected]
 
 
-@pytest.mark.parametrize(
-    "box", [[0, 0, 5, 5], [70, 15, 90, 20], [25, 41, 30, 99], [0, 0, 0, 0]], ids=str
-)
-def test_a_box_outside_and_a_row_of_padding_have_no_area(box):
-    for flip in (0, MIRRORED):
-        left, top, right, bottom = boxes(box, window=[*WINDOW[:4], flip])[0]
-        assert (right - left) * (bottom - top) == 0
-
-
-def test_points_move_and_are_visible_inside_the_window_only():
-    assert points([25, 15, 2], [30, 40, 1]) == [[5, 5, 2], [10, 30, 1]]
-    assert points([25, 15]) == [[5, 5]]
-    assert points([5, 15, 2]) == [[-15, 5, 0]]
-
-
 @given(
     st.lists(st.floats(0, 50, width=32), min_size=4, max_size=4),
     st.integers(0, 3),

@@ -2,7 +2,6 @@ import struct
 from contextlib import suppress
 from io import BytesIO
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,11 +11,9 @@ from framework.image.header import (
     BadImage,
     ImageHeader,
     is_image,
-    plain_tiff,
-    png_chunks,
     read_header,
 )
-from tests.contract.cases import jpeg, pixels
+from tests.contract.cases import pixels
 
 PICTURE = Image.fromarray(pixels(1, 20, 30))
 FORMATS = ("jpeg", "png", "gif", "webp", "bmp", "tiff")
@@ -34,18 +31,6 @@ def noted(kind: str, orientation: int) -> bytes:
     note = Image.Exif()
     note[0x0112] = orientation
     return saved(PICTURE, kind, exif=note)
-
-
-def paged(kind: str) -> bytes:
-    return saved(PICTURE, kind, save_all=True, append_images=[PICTURE.rotate(90)])
-
-
-SEEDS = {
-    **{kind: saved(PICTURE, kind) for kind in FORMATS},
-    **{f"{kind}, turned": noted(kind, 6) for kind in TURNABLE},
-    "bmp, palette": saved(PICTURE.convert("P"), "bmp"),
-    "gif, two frames": paged("gif"),
-}
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -81,47 +66,6 @@ def test_channels_and_bits_are_read(kind, modes):
     assert {mode: (header.channels, header.bit_depth) for mode, header in headers.items()} == modes
 
 
-@pytest.mark.parametrize("kind", ["png", "tiff"])
-def test_sixteen_bits_are_read(kind):
-    deep = Image.fromarray(np.asarray(PICTURE.convert("L"), np.uint16))
-    header = read_header(saved(deep, kind))
-    assert (header.channels, header.bit_depth) == (1, 16)
-
-
-@pytest.mark.parametrize("kind", ["png", "gif", "webp", "tiff"])
-def test_more_than_one_frame_is_noticed(kind):
-    assert read_header(paged(kind)).frames == 2
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"progressive": True},
-        {"subsampling": 0},
-        {"icc_profile": bytes(200_000)},
-        {"comment": b"x" * 999},
-    ],
-    ids=["progressive", "subsampling", "profile", "comment"],
-)
-def test_the_size_of_a_jpeg_is_found_behind_other_segments(options):
-    assert read_header(saved(PICTURE, "jpeg", **options)) == ImageHeader("jpeg", 20, 30, 3)
-
-
-@pytest.mark.parametrize("lossless", [True, False])
-def test_every_kind_of_webp_tells_its_size(lossless):
-    see_through = PICTURE.convert("RGBA")
-    see_through.putalpha(100)
-    for image, channels in ((PICTURE, 3), (see_through, 4)):
-        header = read_header(saved(image, "webp", lossless=lossless))
-        assert header == ImageHeader("webp", 20, 30, channels)
-
-
-def test_a_bmp_may_have_its_rows_from_top_to_bottom():
-    data = bytearray(saved(PICTURE, "bmp"))
-    struct.pack_into("<i", data, 22, -20)
-    assert read_header(data).size == (20, 30)
-
-
 def test_a_tiff_may_be_big_endian():
     tags = [(256, 4, 30), (257, 3, 20), (258, 3, 8), (262, 3, 1), (274, 3, 8)]
     values = [struct.pack(">HHI", tag, kind, 1) for tag, kind, _ in tags]
@@ -131,44 +75,22 @@ def test_a_tiff_may_be_big_endian():
     assert read_header(data) == ImageHeader("tiff", 20, 30, 1, 8, 8)
 
 
-def test_a_plain_tiff_is_upright_and_keeps_its_colors():
-    data = noted("tiff", 6)
-    assert read_header(data).orientation == 6
-    assert read_header(plain_tiff(data)) == ImageHeader("tiff", 20, 30, 3)
-
-
-def test_the_chunks_of_a_png_end_with_its_last():
-    data = saved(PICTURE, "png")
-    assert [kind for kind, _, _ in png_chunks(data + b"more")] == [b"IHDR", b"IDAT", b"IEND"]
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"", "empty"),
         (b"just text, no image", "text, not an image"),
-        (b"  <!DOCTYPE html><html><body>404</body></html>", "a web page"),
         (bytes(100), "only zeros"),
-        (b"%PDF-1.7 ...", "a PDF file"),
         (b"\x00\x00\x00\x20ftypavif" + bytes(20), "kind 'avif'"),
-        (b"\x93NUMPY\x01\x00", "no kind of image known here"),
         (b"\xff\xd8\xff", "truncated"),
         (b"GIF89a\x01\x00\x01\x00\x00\x00\x00;", "without a picture"),
     ],
-    ids=["nothing", "text", "page", "zeros", "pdf", "avif", "numpy", "jpeg", "gif"],
+    ids=["nothing", "text", "zeros", "avif", "jpeg", "gif"],
 )
 def test_the_error_describes_bytes_that_are_no_image(data, words):
     with pytest.raises(BadImage, match=words):
         read_header(data)
     assert not is_image(data)
-
-
-@pytest.mark.parametrize("name", SEEDS)
-def test_a_truncated_header_is_bad_and_a_whole_one_is_right(name):
-    data = SEEDS[name]
-    for percent in range(0, 100, 5):
-        with suppress(BadImage):
-            assert read_header(data[: len(data) * percent // 100]) == read_header(data)
 
 
 def has_header_or_is_bad(data: bytes) -> None:
@@ -186,22 +108,3 @@ def has_header_or_is_bad(data: bytes) -> None:
 @example(b"\x00\x00WEBPVP8X" + b"\x08" + bytes(100_000), b"RIFF\x00\x00")
 def test_any_bytes_have_a_header_or_are_bad(data, magic):
     has_header_or_is_bad(magic + data)
-
-
-@given(st.data())
-def test_a_damaged_file_has_a_header_or_is_bad(data):
-    file = bytearray(SEEDS[data.draw(st.sampled_from(sorted(SEEDS)))])
-    for _ in range(data.draw(st.integers(1, 8))):
-        place = data.draw(st.integers(0, min(len(file), 400) - 1))
-        file[place] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
-    has_header_or_is_bad(bytes(file))
-
-
-@pytest.mark.parametrize(
-    "view",
-    [bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)],
-    ids=["bytearray", "memoryview", "array"],
-)
-def test_any_buffer_is_read(view):
-    assert read_header(view(jpeg(0))) == ImageHeader("jpeg", 16, 12, 3)
-    assert is_image(view(jpeg(0)))

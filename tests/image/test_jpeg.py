@@ -58,7 +58,7 @@ def regions(draw, height, width):
 
 
 @needs_library
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.integers(1, 130),
     st.integers(1, 130),
@@ -74,7 +74,6 @@ def test_a_region_has_exactly_the_pixels_of_decoding_all(
 
 
 @needs_library
-@settings(max_examples=60)
 @given(
     st.sampled_from(["444", "422", "420"]),
     st.sampled_from([{"progressive": True}, {"restart_marker_blocks": 3}]),
@@ -83,28 +82,6 @@ def test_a_region_has_exactly_the_pixels_of_decoding_all(
 def test_progressive_files_and_restart_markers_are_no_exception(subsampling, options, data):
     file = encoded(97, 121, subsampling, **options)
     assert_region_is_cut_from_the_whole(file, 3, data.draw(regions(97, 121)), 97, 121)
-
-
-@needs_library
-def test_colors_that_it_cannot_convert_text_and_nothing_are_left_to_others():
-    file = io.BytesIO()
-    Image.fromarray(np.zeros((20, 20, 4), np.uint8), "CMYK").save(file, "jpeg")
-    for data in (file.getvalue(), b"text", b"", b"\xff\xd8\xff"):
-        assert decode_region(data, 3, Region(0, 0, 20, 20, 1)) is None
-
-
-@needs_library
-def test_a_damaged_file_does_not_change_how_the_next_one_is_decoded():
-    file, region = encoded(40, 56), Region(3, 5, 20, 17, 1)
-    expected = decode_region(file, 3, region).copy()
-    draw = np.random.default_rng(0)
-    num_damaged = 0
-    for _ in range(200):
-        damaged = bytearray(file)
-        damaged[draw.integers(2, 600)] = draw.integers(256)
-        num_damaged += decode_region(bytes(damaged), 3, region) is None
-        assert np.array_equal(decode_region(file, 3, region), expected)
-    assert num_damaged > 10
 
 
 def judge(files):
@@ -117,16 +94,8 @@ def judge(files):
 @needs_library
 def test_damage_never_crashes():
     file = encoded(80, 90)
-    damaged = [*flips(file, 1500), *flips(file, 500, 0, 300, seed=1), *truncations(file, 300)]
+    damaged = [*flips(file, 300), *flips(file, 200, 0, 300, seed=1), *truncations(file, 50)]
     assert in_a_process(judge, damaged) == 0
-
-
-@needs_library
-def test_memory_of_a_thread_is_used_again():
-    first = decode_region(encoded(64, 64, seed=1), 3, Region(0, 0, 64, 64, 1))
-    copy = first.copy()
-    decode_region(encoded(64, 64, seed=2), 3, Region(0, 0, 64, 64, 1))
-    assert not np.array_equal(first, copy)
 
 
 # ---- windows of any image
@@ -162,7 +131,6 @@ def test_without_the_library_the_pixels_are_the_same(monkeypatch, size, subsampl
     assert np.array_equal(window_pixels(data, read_header(data), 3, WINDOW, size), with_library)
 
 
-@settings(max_examples=200)
 @given(st.integers(1, 900), st.integers(1, 900), st.integers(1, 90), st.integers(1, 90), st.data())
 def test_a_scaled_region_covers_its_result_and_is_near_the_window(height, width, high, wide, data):
     tall, broad = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))

@@ -11,7 +11,6 @@ from PIL import Image
 
 from framework.contracts.records import IGNORE
 from framework.image.decode import encode_png
-from framework.image.header import BadImage
 from framework.image.label_map import BadLabels, colored, decode_labels, label_colors, labels_header
 from tests.contract.cases import jpeg, pixels
 
@@ -63,19 +62,6 @@ def test_samples_of_a_few_bits_are_their_own_numbers(bit_depth, color):
     assert np.array_equal(labels_of(plain_png(values, bit_depth, color)), values)
 
 
-def test_gray_values_are_kept_and_transparency_is_ignored():
-    values = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    for data in (png(values, "L"), *(png(values, mode, transparency=3) for mode in "LP")):
-        assert np.array_equal(labels_of(data), values)
-
-
-def test_a_map_stands_upright():
-    values = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by a quarter to the right
-    assert labels_of(png(values, "L", exif=exif)).tolist() == [[4, 1], [5, 2], [6, 3]]
-
-
 def test_sixteen_bits_are_read_on_request():
     values = np.array([[0, 300], [65535, 7]], np.uint16)
     assert np.array_equal(labels_of(png(values, "I;16"), deepest=16), values)
@@ -95,15 +81,6 @@ def test_sixteen_bits_are_read_on_request():
 def test_an_image_that_is_no_label_map_is_refused(data, words):
     with pytest.raises(BadLabels, match=words):
         labels_header(data)
-
-
-def test_a_damaged_map_is_no_readable_image():
-    data = bytearray(png(np.zeros((9, 9))))
-    data[-20] ^= 1
-    with pytest.raises(BadImage, match="damaged"):
-        decode_labels(bytes(data))
-    with pytest.raises(BadImage):
-        decode_labels(bytes(data[:40]))
 
 
 def test_a_map_is_shown_in_a_color_for_each_class():

@@ -1,8 +1,6 @@
-import subprocess
-import sys
+import tracemalloc
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -66,43 +64,18 @@ def test_foreign_byte_order_and_layout_are_read_as_the_same_numbers(save):
     assert records["big"].dtype == np.dtype("=f4")
 
 
-READ_ALL = """
-import sys
-from framework.input.arrays import ArraysInput
-
-def peak():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-
-source = ArraysInput(sys.argv[1], None)
-count = source.manifest.num_records
-source.read(0, 1000)
-before = peak()
-for start in range(0, count, 1000):
-    source.read(start, start + 1000)
-print(peak() - before)
-"""
-
-
 @pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
 def test_memory_does_not_grow_with_the_array(save):
-    array = np.zeros((1 << 20, 8), np.float32)  # 32 MiB
+    array = np.zeros((1 << 19, 8), np.float32)  # 16 MiB
     name = "x.npy" if save is np.save else "x.npz"
     save(name, array)
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ALL, name], capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) < 8 << 10  # KiB
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["<f4", ">f4"])
-def test_a_slice_is_a_copy_in_this_machines_byte_order(order, dtype):
-    np.save("x.npy", np.asarray(X[:, 0], dtype, order=order))
-    records, _ = ArraysInput("x.npy", None).read(2, 5)
-    assert np.array_equal(records["x"], X[2:5, 0])
-    assert records["x"].dtype == np.float32
-    assert records["x"].flags.c_contiguous
+    source = ArraysInput(name, None)
+    tracemalloc.start()
+    for start in range(0, source.manifest.num_records, 1000):
+        source.read(start, start + 1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 << 20
 
 
 def test_no_space_for_a_decompressed_array_is_named(monkeypatch):
@@ -153,15 +126,3 @@ def test_nothing_is_unpickled():
 def test_arrays_without_one_common_length_are_named(arrays):
     with pytest.raises(DataError, match=r"D111.*x\.npz"):
         _ = _save(**arrays).manifest
-
-
-def test_fields_choose_and_name_arrays():
-    np.savez("y.npz", a=X, b=LABEL)
-    assert list(ArraysInput("y.npz", None, {"label": "b"}).manifest.fields) == ["label"]
-
-
-def test_an_hdf5_file_is_another_input():
-    with h5py.File("x.h5", "w") as file:
-        file["x"] = X
-    with pytest.raises(DataError, match=r"D112.*is an HDF5 file; set input=hdf5"):
-        _ = ArraysInput("x.h5", None).manifest

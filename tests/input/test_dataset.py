@@ -1,16 +1,10 @@
 import numpy as np
 import pytest
-import torch
 
 from framework.contracts.records import Field, notes_of
 from framework.errors import ConfigError, DataError, UserCodeError
 from framework.input.dataset import DatasetInput
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
 from framework.pack.marked import MarkedInput
-from framework.store.hdf5_store import HDF5Writer
-from framework.store.open_store import open_store
-from tests.contract.cases import encoded_records
 from tests.data.own_items import Broken, Clips, Endless
 
 WAVES = ["wave", "label"]
@@ -32,18 +26,6 @@ def test_random_changes_are_drawn_once_and_noted():
     assert "augment=" in " ".join(notes_of(DatasetInput(Clips(), WAVES, None)))
 
 
-def test_the_bytes_of_an_image_file_are_an_image():
-    files = encoded_records(4)["image"]
-    source = DatasetInput([{"image": data} for data in files], None, None)
-    assert source.manifest.fields["image"].encoding == "image"
-    assert source.read(0, 4).records["image"] == files
-
-
-def test_what_is_no_array_is_no_value_of_a_store():
-    with pytest.raises(DataError, match=r"D167.*record 0 of list: x"):
-        _ = DatasetInput([{"x": None}], None, None).manifest
-
-
 def test_arrays_of_different_lengths_are_packed_if_kinds_says_so():
     items = [{"x": np.zeros(count)} for count in (1, 3)]
     with pytest.raises(DataError, match=r"record 1 of list: x.*'input.kinds=\{x: ragged\}'"):
@@ -62,11 +44,3 @@ def test_a_bad_item_is_named():
 def test_what_has_no_records_by_number_is_refused(data):
     with pytest.raises(ConfigError, match=r"C231\]: input.dataset"):
         DatasetInput(data, None, None)
-
-
-def test_it_packs_into_a_store():
-    pack(Packing(DatasetInput(Clips(draws=False), WAVES, None), HDF5Writer, "clips.h5"))
-    store = open_store("clips.h5")
-    assert store.read(torch.tensor([7]))["wave"].tolist() == [[7.0, 7.0, 7.0]]
-    assert store.key(7) == "7"
-    store.close()

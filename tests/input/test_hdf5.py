@@ -6,7 +6,6 @@ import pytest
 
 from framework.errors import ConfigError, DataError
 from framework.input.hdf5 import HDF5Input
-from tests.contract.cases import jpeg
 
 X = np.random.default_rng(0).random((6, 2, 3)).astype(np.float32)
 LABEL = np.array([0, 2, 1, 0, 2, 2])
@@ -60,26 +59,6 @@ def test_records_lie_along_the_first_axis():
     assert (source.manifest.classes, list(keys)) == (["0", "1", "2"], ["1", "2", "3"])
 
 
-def test_only_plain_numbers_along_the_first_axis_are_read_as_arrays():
-    path = _hdf5(x=X, label=LABEL)
-    assert HDF5Input(path).range_files(0, 3) == [path]
-    assert HDF5Input(path, {"x": "*"}).range_files(0, 1) is None
-    source = HDF5Input(path)
-    source.kinds = {"x": "ragged"}
-    assert source.range_files(0, 3) is None
-
-
-def test_fields_choose_and_name_data_sets():
-    path = _hdf5(train__x=X, test__x=X[:2], test__label=LABEL[:2])
-    source = HDF5Input(path, {"image": "test/x", "label": "/test/label"})
-    assert (source.manifest.num_records, list(source.manifest.fields)) == (2, ["image", "label"])
-
-
-def test_without_fields_a_note_says_which_were_taken():
-    source = HDF5Input(_hdf5(x=X, label=LABEL))
-    assert source.notes == ('records are taken to be \'input.fields={label: "label", x: "x"}\'',)
-
-
 def test_texts_and_rows_of_any_length_are_fields():
     path = _vlen(
         _hdf5(text=["Zürich", "", "b"], fixed=np.array([b"a", b"b", b"a"])),
@@ -91,15 +70,6 @@ def test_texts_and_rows_of_any_length_are_fields():
     assert _texts(records["text"]) == ["Zürich", "", "b"]
     assert [row.tolist() for row in records["rows"]] == [[0, 1], [], [0, 1, 2]]
     assert (records["label"].tolist(), source.manifest.classes) == ([0, 1, 0], ["a", "b"])
-
-
-def test_bytes_of_image_files_are_images():
-    files = [np.frombuffer(jpeg(number), np.uint8) for number in range(3)]
-    rows = np.empty(3, object)
-    rows[:] = files
-    source = HDF5Input(_vlen("x.h5", "u1", rows), {"image": "rows"})
-    assert _all(source).records["image"] == [jpeg(number) for number in range(3)]
-    assert source.manifest.fields["image"].encoding == "image"
 
 
 def test_a_data_set_per_record_is_found_by_a_pattern():
@@ -147,25 +117,3 @@ def test_what_does_not_fit_is_named(fields, words):
 def test_fields_that_cannot_be_are_refused(fields):
     with pytest.raises(ConfigError, match=r"C162.*input\.fields"):
         HDF5Input("x.h5", fields)
-
-
-def test_a_dataset_that_leads_to_another_file_is_not_read():
-    _hdf5(x=X)
-    with h5py.File("y.h5", "w") as file:
-        file["x"] = h5py.ExternalLink("x.h5", "x")
-        file.create_dataset("z", (2,), "f4", external=[("secret", 0, 8)])
-    with pytest.raises(DataError, match=r"D112.*no dataset of numbers"):
-        _ = HDF5Input("y.h5").manifest
-
-
-def test_a_field_may_be_an_attribute_of_the_groups():
-    with h5py.File("x.h5", "w") as file:
-        for number in range(4):
-            group = file.create_group(f"rec{number}")
-            group["x"] = X[number]
-            group.attrs["angle"] = 0.5 * number
-    source = HDF5Input("x.h5", {"angle": "*@angle", "x": "*/x"})
-    assert source.range_files(0, 4) is None
-    records = _all(source).records
-    assert np.array_equal(records["x"], X[:4])
-    assert records["angle"].tolist() == [0.0, 0.5, 1.0, 1.5]

@@ -65,22 +65,3 @@ def test_what_is_no_idx_file_of_bytes_is_named(data, zipped):
 def test_a_file_of_another_length_than_it_says_is_named(data):
     with pytest.raises(DataError, match=r"D113.*x: truncated: \(5, 4, 3\) wants 60 bytes"):
         read_idx(_write("x", data))
-
-
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.95])
-def test_a_truncated_zipped_file_is_named(part):
-    data = gzip.compress(_idx(IMAGES))
-    with pytest.raises(DataError, match=r"D113.*x"):
-        read_idx(_write("x", data[: int(len(data) * part)]))
-
-
-def test_images_and_labels_that_were_swapped_are_named():
-    source = IdxInput(_write("labels", _idx(LABELS)), _write("images", _idx(IMAGES)))
-    with pytest.raises(DataError, match=r"D113.*images first, then labels"):
-        _ = source.manifest
-
-
-@pytest.mark.parametrize("count", [0, 4])
-def test_other_numbers_of_images_than_of_labels_are_named(count):
-    with pytest.raises(DataError, match=r"D111.*images"):
-        _ = _input(images=IMAGES[:count]).manifest

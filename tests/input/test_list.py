@@ -1,6 +1,5 @@
 import contextlib
 import os
-import pickle
 import shlex
 from contextlib import closing
 from pathlib import Path
@@ -68,82 +67,12 @@ def test_columns_choose_by_name_and_the_others_are_left():
     assert (records["n"].tolist(), records["n"].dtype) == ([3, -4], np.int64)
 
 
-def test_without_a_header_columns_are_numbered():
-    source = _input(
-        "dog\t1.jpg\ncat\t2.jpg\n",
-        "in/list.tsv",
-        {"image": "path:1", "label": "class:0"},
-        header=False,
-    )
-    assert _all(source).keys == ["1.jpg", "2.jpg"]
-    assert source.manifest.classes == ["cat", "dog"]
-
-
 def test_an_scp_file_has_keys_and_paths():
     source = _input("utt1 1.jpg\nutt2\t two words.jpg \r\n\n", "in/wav.scp")
     Path("in/two words.jpg").write_bytes(jpeg(5))
     records, keys = _all(source)
     assert keys == ["utt1", "utt2"]
     assert records == {"image": [jpeg(1), jpeg(5)]}
-
-
-def test_arrays_are_records_too():
-    source = _input("x,label\na.npy,1\nb.npy,0\n", columns={"x": "path", "label": "int"})
-    for name in "ab":
-        np.save(f"in/{name}.npy", np.full((2, 3), ord(name), np.float32))
-    assert _all(source).records["x"][:, 0, 0].tolist() == [97, 98]
-    assert source.manifest.classes == ["0", "1"]
-
-
-def test_a_pattern_finds_the_class_in_the_path():
-    source = _input(
-        "image\nn02_dog.jpg\nn01_cat.jpg\n",
-        columns={"image": "path", "label": "class:image"},
-        label_pattern=r"^(n\d+)_",
-    )
-    for name in ("n01_cat", "n02_dog"):
-        Path(f"in/{name}.jpg").write_bytes(jpeg(0))
-    assert _all(source).records["label"].tolist() == [1, 0]
-
-
-def test_integer_labels_are_kept_as_they_are():
-    source = _input("image,label\n1.jpg,10\n2.jpg, 2\n0.jpg,0\n")
-    assert _all(source).records["label"].tolist() == [10, 2, 0]
-    assert source.manifest.classes == [str(number) for number in range(11)]
-
-
-@pytest.mark.parametrize("label", ["-1", "100000", "9" * 30, "9" * 5000])
-def test_an_integer_that_numbers_no_class_is_named_with_its_line(label):
-    with pytest.raises(DataError, match=r"D162.*line 3: the label .* numbers no class"):
-        _ = _input(f"image,label\n1.jpg,0\n2.jpg,{label}\n").manifest
-
-
-def test_given_classes_name_integer_labels():
-    source = _input("image,label\n1.jpg,1\n2.jpg,0\n", classes=["cat", "dog", "emu"])
-    assert (_all(source).records["label"].tolist(), source.manifest.classes) == (
-        [1, 0],
-        ["cat", "dog", "emu"],
-    )
-
-
-@pytest.mark.parametrize(
-    ("labels", "line"),
-    [
-        (("10", "2"), "labels: numbers as they are, 0 to 10"),
-        (("dog", "cat"), "labels: 0 = cat, 1 = dog"),
-    ],
-)
-def test_packing_prints_which_number_stands_for_which_class(labels, line):
-    _input(
-        "image,label\n" + "".join(f"{number}.jpg,{label}\n" for number, label in enumerate(labels))
-    )
-    done = paceline("pack", "input=list", "input.path=in/list.csv", "output.path=x.h5", "workers=0")
-    assert line in done.err.splitlines(), done.err
-
-
-def test_a_key_may_not():
-    with pytest.raises(DataError, match=r"D163.*line 3: key 'a' is in line 1 too"):
-        _ = _input("a 1.jpg\nb 2.jpg\na 2.jpg\n", "in/wav.scp").manifest
 
 
 @pytest.mark.parametrize(
@@ -162,34 +91,18 @@ def test_a_link_out_of_the_root_is_not_opened():
         source.read(0, 2)
 
 
-def test_paths_out_of_the_root_can_be_allowed():
-    source = _input("image,label\n../a.jpg,x\n", allow_outside=True)
-    Path("a.jpg").write_bytes(jpeg(7))
-    assert _all(source).records["image"] == [jpeg(7)]
-
-
-def test_paths_are_under_another_root_if_one_is_given():
-    Path("images").mkdir()
-    Path("images/1.jpg").write_bytes(jpeg(8))
-    assert _all(_input("image,label\n1.jpg,x\n", root="images")).records["image"] == [jpeg(8)]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("1.jpg,a\n2.jpg,b\n", r"D164.*'1\.jpg', which cannot be a field's name.*header=false"),
-        ("image,image,label\n1.jpg,2.jpg,a\n", r"D164.*'image' 2 times"),
         ("image,label\n1.jpg\n", r"D164.*line 2: has 1 columns, 2 are wanted"),
         ("a,b\n1,2\n3,4,x\n", r"D164.*line 3: has 3 columns, the first line 2; .*quote"),
         ("a;b\n1;2\n", r"D164.*separated by semicolons: 'a;b'; separate them by commas"),
-        ("a\tb\n1\t2\n", r"D164.*separated by tabs.*\.tsv"),
         ("a,b\n1,2\n".encode("utf-16"), r"D164.*is a text in UTF-16; convert it to UTF-8"),
         ('{"image": "1.jpg", "label": 1}\n', r"D164.*holds lines of JSON.*convert it to CSV, or"),
         ('image,label\n"1.jpg,a\n', r"D164.*not a table"),
         ("image,label\n", r"D110.*no row"),
-        ("", r"D110.*no row"),
         (b"image,text\n1.jpg,\xff\n", r"D162.*line 2.*text is not UTF-8"),
-        ("image,label\n1.jpg,\n", r"D162.*line 2: no class in ''"),
         ("image,label\ngone.jpg,a\n", r"D101.*in/gone\.jpg"),
     ],
 )
@@ -201,8 +114,8 @@ def test_what_is_no_such_table_is_named(text, words):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        *(("int", text) for text in ("1.5", "x", "9" * 30, "1_000", "\u0661")),
-        *(("float", text) for text in ("nan", "", "1e39", "-1e39", "1_0.5")),
+        *(("int", text) for text in ("1.5", "9" * 30, "1_000")),
+        *(("float", text) for text in ("nan", "", "1e39")),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -215,10 +128,7 @@ def test_what_is_no_number_is_named(kind, text):
     ("bad", "words"),
     [
         ("2.jpg,NaN,b", "'NaN' is not finite"),
-        ("2.jpg,,b", "'' is not float"),
         ("2.jpg,2,", "no class in ''"),
-        ("2.jpg,2", "has 2 columns, 3 are wanted"),
-        ("2.jpg,2,big, dog", "has 4 columns, the first line 3"),
     ],
 )
 def test_packing_can_skip_rows_with_bad_cells(bad, words):
@@ -240,8 +150,7 @@ def test_packing_can_skip_rows_with_bad_cells(bad, words):
 
 
 @pytest.mark.parametrize(
-    "columns",
-    [{"image": "file"}, {"image": "path", "kind": "class"}, {}, ["image"], "image"],
+    "columns", [{"image": "file"}, {"image": "path", "kind": "class"}, {}, ["image"], "image"]
 )
 def test_columns_that_cannot_be_are_refused(columns):
     with pytest.raises(ConfigError, match=r"C162.*input\.columns"):
@@ -253,7 +162,7 @@ def test_a_command_in_an_scp_file_is_never_run():
         _ = _input("a touch canary |\n", "in/wav.scp").manifest
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.one_of(st.binary(), st.text().map(lambda text: ("image,label\n" + text).encode())),
     st.sampled_from(["csv", "tsv", "scp"]),
@@ -261,12 +170,6 @@ def test_a_command_in_an_scp_file_is_never_run():
 def test_any_table_gives_records_or_one_error(text, suffix):
     with contextlib.suppress(PacelineError):  # any other exception fails
         _all(_input(text, f"in/list.{suffix}"))
-
-
-def test_it_reads_the_same_in_another_process():
-    source = _input(CSV)
-    assert str(pickle.loads(pickle.dumps(source)).read(0, 2)) == str(source.read(0, 2))
-    assert source.name(1) == "in/list.csv: line 3 (2.jpg)"
 
 
 def test_a_note_names_the_columns_that_are_left_out():
@@ -292,30 +195,6 @@ def test_tables_without_labels_or_files_are_records_too():
             "'input.columns={x: float, n: int, note: text, label: int, id: text}'"
         ),
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "header"), [("image\n1.jpg\n2.jpg\n", True), ("1.jpg\n2.jpg\n", False)]
-)
-def test_files_need_no_labels(text, header):
-    assert list(_all(_input(text, header=header)).records) == ["image"]
-
-
-def test_several_files_and_texts_can_be_chosen():
-    source = _input(
-        "id,a,b,words\n1,1.jpg,2.jpg,7\n",
-        columns={"left": "path:a", "right": "path:b", "words": "text", "label": "class:id"},
-    )
-    records = _all(source).records
-    assert (records["left"], records["right"]) == ([jpeg(1)], [jpeg(2)])
-    assert bytes(records["words"][0]) == b"7"
-
-
-def test_a_note_names_classes_that_differ_only_in_spaces_or_case():
-    source = _input("x,label\n1,cat\n2, cat\n3,Dog\n4,dog \n5,emu\n")
-    (note,) = [note for note in source.notes if note.startswith("label: ")]
-    assert "classes ' cat' and 'cat', 'Dog' and 'dog ' differ only in spaces or case" in note
-    assert source.manifest.classes == [" cat", "Dog", "cat", "dog ", "emu"]
 
 
 def test_a_note_says_how_decimals_number_classes():

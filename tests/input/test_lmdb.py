@@ -2,10 +2,7 @@ import pickle
 
 import numpy as np
 import pytest
-import yaml
 
-from framework.cli.paths import CONF
-from framework.config.targets import MARK_KEYS
 from framework.errors import DataError
 from framework.input.lmdb import LMDBInput
 from tests.contract.cases import jpeg
@@ -33,11 +30,6 @@ def test_numbers_are_in_their_order_and_integer_labels_stay():
     assert len(source.manifest.classes) == 11
 
 
-def test_label_maps_can_be_said_and_mapped():
-    block = yaml.safe_load((CONF / "input" / "lmdb.yaml").read_text())
-    assert {key: block.get(key, "missing") for key in MARK_KEYS} == dict.fromkeys(MARK_KEYS)
-
-
 @pytest.mark.parametrize(
     ("fields", "count", "words"),
     [
@@ -54,12 +46,6 @@ def test_what_does_not_fit_is_named(fields, count, words):
         source.read(0, 3)
 
 
-def test_two_keys_of_one_number_are_refused():
-    path = write_lmdb("x.lmdb", {"1": b"1", "01": b"1"})
-    with pytest.raises(DataError, match=r"D163.*'01' and '1' are one record"):
-        _ = LMDBInput(path, {"x": "%d"}).manifest
-
-
 def test_texts_and_byte_strings_are_values_too():
     path = write_lmdb("x.lmdb", {"t-1": "Zürich".encode(), "t-2": b"7", "b-1": b"\0", "b-2": b""})
     source = LMDBInput(path, {"line": "t-%d", "file": "b-%d"})
@@ -68,22 +54,6 @@ def test_texts_and_byte_strings_are_values_too():
     records = pickle.loads(pickle.dumps(source)).read(0, 2).records
     assert [bytes(line).decode() for line in records["line"]] == ["Zürich", "7"]
     assert [bytes(file) for file in records["file"]] == [b"\0", b""]
-
-
-def test_the_number_of_records_may_be_under_a_key():
-    assert LMDBInput(scene_text(), FIELDS, "num-samples").manifest.num_records == 3
-
-
-@pytest.mark.parametrize("start", [0, 1])
-def test_numbers_start_anywhere(start):
-    path = write_lmdb("x.lmdb", {f"t-{start + number:03d}": b"a b" for number in range(3)})
-    assert LMDBInput(path, {"t": "t-%03d"}).read(0, 1).keys == [f"t-{start:03d}"]
-
-
-def test_texts_are_kept_as_they_are():
-    path = write_lmdb("x.lmdb", {"t-1": b" a b\n", "t-2": b"c"})
-    records = LMDBInput(path, {"t": "t-%d"}).read(0, 2).records
-    assert [bytes(text) for text in records["t"]] == [b" a b\n", b"c"]
 
 
 @pytest.mark.parametrize("values", [(b"a", b"7"), (b"7", b"a")])
@@ -101,11 +71,3 @@ def test_a_value_of_no_guessed_kind_says_how_to_keep_it(value, kind):
     source = LMDBInput(write_lmdb("x.lmdb", {"t-1": value}), {"t": "t-%d"})
     with pytest.raises(DataError, match=rf"D106.*add 'input\.kinds={{t: {kind}}}'"):
         source.read(0, 1)
-
-
-def test_long_numbers_are_names():
-    names = ["1234567890123456789", "1234567890123456790", "1234567890123456801"]
-    values = {f"id{number}": name.encode() for number, name in enumerate(names)}
-    source = LMDBInput(write_lmdb("x.lmdb", values), {"id": "id%d"})
-    assert source.manifest.fields["id"].kind == "text"
-    assert [bytes(text).decode() for text in source.read(0, 3).records["id"]] == names

@@ -1,7 +1,5 @@
-import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from framework.errors import ConfigError, DataError
@@ -29,14 +27,6 @@ def test_files_of_one_relative_path_are_a_record_whatever_their_suffix():
     assert records == {"blurry": [jpeg(0), jpeg(1)], "sharp": [jpeg(2), jpeg(3)]}
 
 
-def test_the_manifest_tells_what_will_be_read():
-    _write("in/blurry/1.png", "in/sharp/1.png")
-    manifest = PairsInput(FOLDERS, "fail").manifest
-    assert manifest.num_records == 1
-    assert manifest.fields["blurry"] == manifest.fields["sharp"]
-    assert manifest.source == "pairs blurry in/blurry, sharp in/sharp"
-
-
 @pytest.mark.parametrize(
     ("blurry", "sharp", "keys"),
     [
@@ -60,25 +50,6 @@ def test_files_are_matched_by_what_the_wildcards_stand_for(blurry, sharp, keys):
             _names({"blurry": blurry, "sharp": sharp})
     else:
         assert _names({"blurry": blurry, "sharp": sharp}) == keys
-
-
-def test_the_layout_of_gopro_is_matched():
-    _write(
-        "train/G1/blur/01.png",
-        "train/G1/sharp/01.png",
-        "train/G2/blur/01.png",
-        "train/G2/sharp/01.png",
-    )
-    assert _names({"blurry": "train/*/blur/*.png", "sharp": "train/*/sharp/*.png"}) == [
-        "G1/01",
-        "G2/01",
-    ]
-
-
-def test_absolute_patterns_and_names_with_special_letters_are_matched():
-    _write("in/(a+b)[1]/1.png", "in/c/1.png")
-    here = Path.cwd()
-    assert _names({"x": f"{here}/in/(a+b)[1]/*.png", "y": f"{here}/in/c/*.png"}) == ["1"]
 
 
 def test_unmatched_names_are_listed():
@@ -107,39 +78,7 @@ def test_two_files_of_one_name_are_refused():
         _names(FOLDERS)
 
 
-def test_trees_without_a_common_name_are_refused():
-    _write("in/blurry/1.png", "in/sharp/2.png")
-    with pytest.raises(DataError, match="D110"):
-        _names(FOLDERS, "skip")
-
-
-def test_three_trees_and_arrays_are_records_too():
-    _write("in/blurry/1.png", "in/sharp/1.png")
-    Path("in/depth").mkdir()
-    np.save("in/depth/1.npy", np.arange(3.0))
-    records, _ = PairsInput({**FOLDERS, "depth": "in/depth"}, "fail").read(0, 1)
-    assert records["depth"].tolist() == [[0, 1, 2]]
-
-
 @pytest.mark.parametrize("fields", [{}, "in/blurry", None, ["in"]])
 def test_fields_must_name_trees(fields):
     with pytest.raises(ConfigError, match=r"C162.*input\.fields"):
         PairsInput(fields, "fail")
-
-
-def test_another_word_for_unmatched_is_refused():
-    with pytest.raises(ConfigError, match=r"C162.*input\.unmatched = ignore.*fail or skip"):
-        PairsInput(FOLDERS, "ignore")
-
-
-def test_a_missing_tree_is_named():
-    _write("in/blurry/1.png")
-    with pytest.raises(DataError, match=r"D101.*in/sharp"):
-        _names(FOLDERS)
-
-
-def test_it_reads_the_same_in_another_process():
-    _write("in/blurry/1.png", "in/sharp/1.png")
-    source = PairsInput(FOLDERS, "fail")
-    assert pickle.loads(pickle.dumps(source)).read(0, 1) == source.read(0, 1)
-    assert source.name(0) == "in/blurry/1.png + in/sharp/1.png"

@@ -1,17 +1,11 @@
 """``input=parquet`` packs the rows of Parquet files."""
 
-import pickle
-
 import numpy as np
 import pytest
-import torch
 
 from framework.errors import ConfigError, DataError
 from framework.input.parquet import ParquetInput
-from framework.pack.engine.pack_store import pack
-from framework.store.open_store import open_store
 from tests.contract.cases import encoded_records, plain, write_parquet
-from tests.input.inputs import packing
 
 
 def test_rows_become_records():
@@ -22,15 +16,6 @@ def test_rows_become_records():
     assert chunk.keys == [f"x.parquet:{row}" for row in range(2, 6)]
     assert source.manifest.classes == ["a", "b", "c"]
     assert (source.name(3), source.item_files(3)) == ("x.parquet: row 3", ("x.parquet",))
-
-
-def test_a_packed_store_holds_the_rows():
-    records = encoded_records(7)
-    pack(packing("y.h5", ParquetInput(write_parquet("x.parquet", records))))
-    store = open_store("y.h5")
-    assert plain(store.read(torch.arange(7))) == plain(records)
-    assert store.manifest.class_counts == [3, 2, 2]
-    store.close()
 
 
 def test_a_column_of_paths_is_noted_with_the_way_to_pack_the_files():
@@ -45,9 +30,3 @@ def test_errors_name_the_options_of_packing():
         _ = source.manifest
     with pytest.raises(DataError, match=r"D161.*input\.classes"):
         _ = ParquetInput("x.parquet", classes=["a"]).manifest
-
-
-def test_it_reads_the_same_in_another_process():
-    source = ParquetInput(write_parquet("x.parquet", encoded_records(3)))
-    _ = source.manifest
-    assert str(pickle.loads(pickle.dumps(source)).read(0, 3)) == str(source.read(0, 3))

@@ -3,11 +3,9 @@ import pytest
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError
-from framework.input.rows import chunk_of, field_of, first_fields, text_by_field
-from tests.contract.cases import jpeg
+from framework.input.rows import field_of, first_fields, text_by_field
 
 FIELDS = {"image": Field("uint8", (3, None, None), "image"), "x": Field("int64", (2,))}
-ROW = {"image": jpeg(0), "x": np.array([1, 2])}
 
 
 @pytest.mark.parametrize("given", [None, {}, [], ["image"], "image", 3])
@@ -16,18 +14,8 @@ def test_an_option_that_maps_no_field_is_refused(given):
         text_by_field("fields", given, "{x: y}")
 
 
-def test_an_option_that_maps_fields_gives_texts():
-    assert text_by_field("fields", {"image": 7}, "{x: y}") == {"image": "7"}
-
-
-def test_a_field_is_what_the_first_value_is():
-    assert field_of(jpeg(0), "x") == Field("uint8", (3, None, None), "image")
-    assert field_of(np.zeros((2, 3), np.float32), "x") == Field("float32", (2, 3))
-
-
 @pytest.mark.parametrize(
-    ("value", "number"),
-    [(b"text", 106), (b"", 106), (np.array(["a"]), 167), (None, 167)],
+    ("value", "number"), [(b"text", 106), (b"", 106), (np.array(["a"]), 167), (None, 167)]
 )
 def test_what_no_store_holds_is_named(value, number):
     with pytest.raises(DataError, match=f"D{number}.*here"):
@@ -43,37 +31,3 @@ def test_the_first_readable_item_with_a_record_says_what_there_is():
 def test_no_readable_item_is_an_error(row, number):
     with pytest.raises(DataError, match=f"D{number}"):
         first_fields(3, lambda _: row, str)
-
-
-def test_rows_become_a_chunk():
-    chunk = chunk_of([ROW, ROW], ["a", "b"], FIELDS, str)
-    assert chunk.keys == ["a", "b"]
-    assert chunk.records["image"] == [jpeg(0)] * 2
-    assert chunk.records["x"].tolist() == [[1, 2], [1, 2]]
-
-
-def test_no_rows_become_an_empty_chunk():
-    chunk = chunk_of([], [], FIELDS, str)
-    assert (chunk.records["image"], chunk.records["x"].shape, chunk.records["x"].dtype) == (
-        [],
-        (0, 2),
-        np.int64,
-    )
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {},
-        {"image": jpeg(1)},
-        ROW | {"y": np.array(1)},
-        ROW | {"x": np.array([1, 2, 3])},
-        ROW | {"x": np.array([1.0, 2.0])},
-        ROW | {"x": b"1"},
-        ROW | {"x": 1},
-        ROW | {"image": np.zeros(2)},
-    ],
-)
-def test_a_record_unlike_the_first_is_named(other):
-    with pytest.raises(DataError, match=r"D167.*item 1"):
-        chunk_of([ROW, other], ["a", "b"], FIELDS, lambda number: f"item {number}")

@@ -13,13 +13,12 @@ from framework.input.store import StoreInput
 from framework.pack.engine.jobs import stamps as item_stamps
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.verify_store import verify
-from framework.pack.split import SplitRule
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store
 from tests.conftest import FIELDS, make_records
 from tests.contract.cases import IMAGE_FIELDS, encoded_records, jpeg, plain
-from tests.input.inputs import Input, content, packing
+from tests.input.inputs import content, packing
 
 
 def _write(path, records, fields=FIELDS, classes=("a", "b", "c"), **more):
@@ -63,14 +62,6 @@ def test_several_stores_are_one_after_the_other(start, stop, make, fields):
     assert keys == [*(f"k{n}" for n in range(5)), *(f"k{n}" for n in range(7))][start:stop]
 
 
-def test_a_label_of_a_box_that_is_no_class_is_named():
-    fields = {"label": Field("int64", (None,))}
-    records = {"label": [np.array([0, 1]), np.array([0, 2])]}
-    paths = [_write(path, records, fields, ["a", "b"]) for path in ("x.h5", "y.h5")]
-    with pytest.raises(DataError, match=r"D161.*k1.*none of the store's 2 classes"):
-        StoreInput(paths).read(2, 4)
-
-
 def test_classes_are_united_by_name_and_labels_renumbered():
     paths = [
         _write("x.h5", make_records(3), classes=["cat", "dog", "cow"]),
@@ -80,13 +71,6 @@ def test_classes_are_united_by_name_and_labels_renumbered():
     assert source.manifest.classes == ["cat", "dog", "cow", "ant"]
     assert source.read(0, 6).records["label"].tolist() == [0, 1, 2, 3, 2, 0]
     assert source.read(0, 6).records["label"].dtype == np.int64
-
-
-def test_a_label_that_is_no_class_is_named():
-    records = make_records(3) | {"label": np.array([0, 1, 7])}
-    paths = [_write("x.h5", records), _write("y.h5", make_records(3))]
-    with pytest.raises(DataError, match=r"D161.*x\.h5"):
-        StoreInput(paths).read(0, 3)
 
 
 @pytest.mark.parametrize(
@@ -109,19 +93,6 @@ def test_stores_that_cannot_be_one_are_named(other, words):
         _ = StoreInput(paths).manifest
 
 
-def test_labels_that_grow_too_large_for_their_type_are_refused():
-    fields = {"label": Field("uint8", ())}
-    for name, start in (("x.h5", 0), ("y.h5", 200)):
-        _write(
-            name,
-            {"label": np.zeros(2, np.uint8)},
-            fields,
-            [str(start + number) for number in range(200)],
-        )
-    with pytest.raises(DataError, match=r"D169.*400 classes do not fit uint8"):
-        _ = StoreInput(["x.h5", "y.h5"]).manifest
-
-
 @pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
 def test_damage_is_not_packed_again(path):
     _write(path, make_records(50))
@@ -133,7 +104,7 @@ def test_damage_is_not_packed_again(path):
         StoreInput(path).read(0, 50)
 
 
-@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
+@pytest.mark.parametrize("path", ["x.lmdb"])
 def test_records_that_are_left_out_leave_the_other_keys_as_they_are(path):
     fields = {"x": Field("float32", (4,))}
     values = np.arange(40, dtype=np.float32).reshape(10, 4)
@@ -149,22 +120,6 @@ def test_records_that_are_left_out_leave_the_other_keys_as_they_are(path):
     assert [store.key(index) for index in range(9)] == list("012456789")
 
 
-def test_keys_that_are_numbers_stay_numbers_when_stores_are_packed_again():
-    np.save("x.npy", np.zeros((10, 2)))
-    pack(packing("x.h5", ArraysInput("x.npy", None)))
-    pack(packing("y.lmdb", StoreInput("x.h5")))
-    assert open_store("y.lmdb").manifest.first_key == 0
-    pack(packing("z.h5", StoreInput(["x.h5", "y.lmdb"])))
-    store = open_store("z.h5")
-    assert store.manifest.first_key is None
-    assert [store.key(index) for index in (0, 9, 10, 19)] == ["0", "9", "0", "9"]
-
-
-def test_a_missing_store_is_named():
-    with pytest.raises(DataError, match=r"D101.*gone\.h5"):
-        _ = StoreInput(["gone.h5"]).manifest
-
-
 @pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
 def test_a_store_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one(path):
     source = StoreInput([_write("other.h5", make_records(2)), _write(path, make_records(3))])
@@ -176,28 +131,6 @@ def test_a_store_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one(path):
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, False]
     with pytest.raises(DataError, match=rf"D117.*{path}"):
         source.read(0, 5)
-
-
-def test_the_manifest_tells_whether_a_folder_of_files_has_changed():
-    pack(packing("x.h5", Input(10), one_file=False))
-    assert list(StoreInput("x.h5").item_files(3)) == ["x.h5/manifest.json"]
-
-
-def test_no_store_is_an_error():
-    with pytest.raises(DataError, match=r"D110.*input\.path"):
-        StoreInput([])
-
-
-def test_a_store_packed_again_holds_the_same():
-    source = StoreInput(_write("x.h5", make_records(7)))
-    writer = LMDBWriter("y.lmdb", fields=source.manifest.fields, num_records=7)
-    for start in range(0, 7, 3):
-        writer.write(*source.read(start, min(start + 3, 7)))
-    writer.close(source.manifest)
-    again = open_store("y.lmdb")
-    assert again.manifest.digest == open_store("x.h5").manifest.digest != ""
-    assert plain(again.read(torch.arange(7))) == plain(make_records(7))
-    again.close()
 
 
 def test_it_reads_the_same_in_another_process():
@@ -267,31 +200,6 @@ def test_a_table_replaces_values_of_the_records_that_it_names():
     assert source.manifest.options["relabel"].startswith("t.csv (sha256 ")
 
 
-def test_a_selection_sees_new_values_and_rows_of_other_records_do_nothing():
-    Path("t.csv").write_text("key,label\nk2,a\nk3,b\nk0,c\n")
-    path = _write("x.h5", make_records(5))
-    assert _labels_and_keys(StoreInput(path, relabel="t.csv", select="label == 1")) == (
-        [1, 1, 1],
-        ["k1", "k3", "k4"],
-    )
-
-
-def test_a_table_gives_texts_that_a_selection_sees():
-    fields = {"note": Field("uint8", (None,), kind="text")}
-    texts = [np.frombuffer(text, np.uint8) for text in (b"one", b"two", b"")]
-    path = _write("x.h5", {"note": texts}, fields, classes=())
-    Path("t.csv").write_text("key,note\nk2,three\n")
-    source = StoreInput(path, relabel="t.csv", select="note == 'three' or note == 'one'")
-    notes = [bytes(text) for text in source.read(0, 2).records["note"]]
-    assert notes == [b"one", b"three"]
-
-
-def test_a_key_of_two_stores_names_no_record():
-    Path("t.csv").write_text("key,label\nk4,cat\nk1,cat\n")
-    with pytest.raises(DataError, match=r"D254.*line 3: names 'k1', the key of records 1 and 4"):
-        _ = StoreInput(_pets(), relabel="t.csv").manifest
-
-
 # ---- new fields
 
 
@@ -350,13 +258,7 @@ def test_a_function_gets_values_as_it_may_return_them():
     assert record["points"].tolist() == points.tolist()
 
 
-BAD = {
-    "other": {"y": 1},
-    "shape": {"x": [1, 2]},
-    "none": None,
-    "number": 0.5,
-    "empty": {},
-}
+BAD = {"other": {"y": 1}, "shape": {"x": [1, 2]}, "none": None, "number": 0.5, "empty": {}}
 
 
 def spoiled(record, how):
@@ -428,19 +330,7 @@ def test_the_number_of_processes_does_not_change_a_byte_of_what_is_selected():
     assert [store.key(index) for index in range(len(kept))] == [f"k{n}" for n in kept]
 
 
-def test_what_is_selected_is_split():
-    shares = SplitRule({"train": 0.75, "val": 0.25})
-    pack(packing("x.h5", _changed(), split=shares))
-    keys = {}
-    for name in shares.shares:
-        store = open_store(f"x-{name}.h5")
-        assert set(store.manifest.fields) == {"image", "bytes", "label", "half"}
-        keys[name] = [store.key(index) for index in range(store.manifest.num_records)]
-    assert not {*keys["train"]} & {*keys["val"]}
-    assert len(keys["train"]) + len(keys["val"]) == _changed().manifest.num_records
-
-
-@pytest.mark.parametrize("change", ["none", "select", "table", "function"])
+@pytest.mark.parametrize("change", ["none", "table", "function"])
 def test_finished_jobs_are_kept_only_for_the_same_records_and_values(change):
     def interrupt(now):
         if now.items > now.num_items / 2:
@@ -449,9 +339,7 @@ def test_finished_jobs_are_kept_only_for_the_same_records_and_values(change):
     with pytest.raises(KeyboardInterrupt):
         pack(packing("x.h5", _changed()), on_progress=interrupt)
     source = _changed()
-    if change == "select":
-        source.select = "label < 2 and record != 8"
-    elif change == "table":
+    if change == "table":
         Path("t.csv").write_text("key,label\nk0,c\n")
     elif change == "function":
         source = StoreInput("base.h5", "t.csv", source.select, partial(add_half))

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 from pathlib import Path
 
@@ -7,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, ResourceError
 from framework.input.tfrecord import TFRecordInput
 from tests.contract.cases import jpeg
 
@@ -45,16 +44,6 @@ def test_examples_become_records():
     assert source.manifest.fields["image"].encoding == "image"
 
 
-def test_several_numbers_are_an_array():
-    records, _ = _all(
-        _input(
-            [_example(0, box=([0.5, 1.0], "float"), n=([1, 2, 3], "int"))], {"box": "box", "n": "n"}
-        )
-    )
-    assert (records["box"].tolist(), records["box"].dtype) == ([[0.5, 1.0]], np.float32)
-    assert (records["n"].tolist(), records["n"].dtype) == ([[1, 2, 3]], np.int64)
-
-
 def test_a_label_of_words_is_numbered_by_the_given_classes():
     features = {"image": "image/encoded", "label": "text"}
     source = _input([_example(0, text=(b"dog", "byte"))], features, ["cat", "dog"])
@@ -86,26 +75,10 @@ def test_what_does_not_fit_is_named(examples, features, words):
         _all(_input(examples, features))
 
 
-def test_a_list_of_any_length_may_have_a_single_number():
-    lists = [[1, 2], [5], [7, 8, 9]]
-    source = _input([_example(0, ids=(ids, "int")) for ids in lists], {"ids": "ids"})
-    source.kinds = {"ids": "ragged"}
-    assert [ids.tolist() for ids in _all(source).records["ids"]] == lists
-
-
 @pytest.mark.parametrize("features", [None, {}, "image", ["image"]])
 def test_features_must_be_named(features):
     with pytest.raises(ConfigError, match=r"C162.*input\.features"):
         TFRecordInput("x", features, None)
-
-
-def test_a_flipped_bit_is_found():
-    source = _input()
-    data = bytearray(Path("x.tfrecord").read_bytes())
-    data[200] ^= 1
-    Path("x.tfrecord").write_bytes(data)
-    with pytest.raises(DataError, match=r"D166.*x\.tfrecord: record 0.*CRC32C"):
-        _all(source)
 
 
 @pytest.mark.parametrize("part", [0.01, 0.4, 0.99])
@@ -117,7 +90,7 @@ def test_a_truncated_file_is_named(part):
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_message_under_a_good_checksum_gives_one_error(message):
     from crc32c import crc32c
 
@@ -135,22 +108,9 @@ def test_any_message_under_a_good_checksum_gives_one_error(message):
         _all(TFRecordInput("x.tfrecord", FEATURES, None))
 
 
-def test_a_missing_package_is_named():
-    code = (
-        "import sys; sys.modules['tfrecord'] = None\n"
-        "from framework.input.tfrecord import TFRecordInput\n"
-        "TFRecordInput('x', {'a': 'b'}, None).manifest"
-    )
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tfrecord", None)
     Path("x").write_bytes(b"")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert "R160" in done.stderr.splitlines()[-1]
-    assert "pip install crc32c protobuf 'tfrecord>=1.14'" in done.stderr.splitlines()[-1]
-
-
-ROOT = Path(__file__).parents[2]
+    words = r"R160.*pip install crc32c protobuf 'tfrecord>=1\.14'"
+    with pytest.raises(ResourceError, match=words):
+        _ = TFRecordInput("x", {"a": "b"}, None).manifest

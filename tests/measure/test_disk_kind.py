@@ -29,10 +29,6 @@ def test_the_innermost_and_latest_mount_tells_the_file_system(monkeypatch, path,
     assert file_system(path) == wanted
 
 
-def test_shared_memory_is_memory():
-    assert disk_kind("/dev/shm") == "memory"
-
-
 def test_every_place_has_a_kind(tmp_path):
     assert disk_kind(str(tmp_path)).split()[0] in {
         "memory",

@@ -1,6 +1,6 @@
 import math
+import mmap
 import os
-from pathlib import Path
 
 import pytest
 
@@ -8,28 +8,21 @@ from framework.measure import host
 from framework.measure.cgroup import Cgroups
 from framework.measure.host import (
     available_memory_bytes,
-    boot_number,
     cores_per_rank,
-    machine,
     num_cores,
     peak_rss_bytes,
     rss_bytes,
     threads_per_rank,
     total_memory_bytes,
-    unshared_bytes,
 )
 
 
 def test_the_peak_of_memory_never_falls_and_sees_what_was_held():
     before = peak_rss_bytes()
-    held = bytearray(b"x" * (before + (64 << 20) - rss_bytes(os.getpid())))
-    del held
+    # in pages of its own: malloc may have free ones from other tests
+    with mmap.mmap(-1, before + (64 << 20) - rss_bytes(os.getpid())) as held:
+        held.write(b"x" * len(held))
     assert peak_rss_bytes() >= before + (32 << 20)
-
-
-def test_memory_of_its_own_is_a_part_of_all_memory_of_a_process():
-    assert 0 < unshared_bytes(os.getpid()) <= rss_bytes(os.getpid())
-    assert unshared_bytes(2**30) == 0
 
 
 def test_cores_are_those_this_process_may_run_on():
@@ -40,15 +33,6 @@ def test_cores_are_those_this_process_may_run_on():
     finally:
         os.sched_setaffinity(0, before)
     assert num_cores() == len(before)
-
-
-def test_the_machine_is_named_with_its_figures():
-    facts = machine()
-    assert facts.keys() == {"platform", "processor", "num_cores", "memory_bytes", "gpus"}
-    assert facts["num_cores"] == num_cores()
-    assert facts["memory_bytes"] > 1 << 28
-    assert facts["platform"].startswith("Linux")
-    assert facts["processor"]
 
 
 @pytest.mark.parametrize(
@@ -87,10 +71,6 @@ def test_threads_are_what_somebody_has_set_or_the_cores(monkeypatch, environment
     assert threads_per_rank() == threads
 
 
-def test_available_memory_is_a_part_of_the_total():
-    assert 0 < available_memory_bytes() <= total_memory_bytes()
-
-
 @pytest.fixture
 def container(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "CGROUPS", Cgroups(tmp_path, tmp_path / "own"))
@@ -104,18 +84,6 @@ def test_a_containers_limit_counts_less_what_it_holds_but_for_files(container):
     assert available_memory_bytes() == 300_000
     (container / "memory.stat").write_text("anon 100\ninactive_file 200000\n")
     assert available_memory_bytes() == 500_000
-
-
-def test_a_container_without_a_limit_is_the_machine(container):
-    (container / "memory.max").write_text("max\n")
-    assert available_memory_bytes() > 1_000_000
-
-
-def test_a_host_has_a_number_also_without_linux(monkeypatch):
-    number = boot_number()
-    assert number == boot_number() > 0
-    monkeypatch.setattr(Path, "read_text", refused)
-    assert boot_number() == boot_number() > 0
 
 
 def refused(*_, **__):

@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -8,10 +6,7 @@ import pytest
 from framework.measure import machine_watch
 from framework.measure.cgroup import Cgroups
 from framework.measure.machine_watch import MachineWatch
-from tests.forks import forked
-
-# It ends by itself if the test is killed.
-BUSY = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
+from tests.forks import forked, other_program
 
 
 def spin(seconds):
@@ -21,32 +16,16 @@ def spin(seconds):
         pass
 
 
-@pytest.fixture
-def other():
-    """Yield the process id of a busy program that is not our child: its parent has ended."""
-    starter = (
-        "import subprocess, sys\n"
-        "quiet = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}\n"
-        "child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], **quiet)\n"
-        "print(child.pid)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", starter, BUSY], capture_output=True, text=True, check=True
-    )
-    pid = int(done.stdout)
-    yield pid
-    os.kill(pid, 9)
-
-
-def test_another_program_is_named_with_its_cores(other, monkeypatch):
+def test_another_program_is_named_with_its_cores(monkeypatch):
     monkeypatch.setattr(machine_watch, "NUM_PROGRAMS", 1000)
     monkeypatch.setattr(machine_watch, "LEAST_CORES", 0.0)
-    watch = MachineWatch()
-    time.sleep(1.0)
-    use = watch.lap()
+    with other_program(spin, 30) as other:
+        watch = MachineWatch()
+        time.sleep(0.5)
+        use = watch.lap()
     mine = next(program for program in use.programs if program.pid == other)
     assert 0 < mine.cores < use.others_cores + 0.1
-    assert mine.name.startswith("python")
+    assert mine.name
 
 
 def test_our_own_work_and_that_of_ended_children_is_ours():
@@ -78,10 +57,3 @@ def test_waiting_for_memory_is_a_share_of_the_time(tmp_path):
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=11000\nfull total=5\n")
     use = watch.lap()
     assert use.stalled_share == pytest.approx(0.01 / use.wall_s)
-
-
-def test_a_kernel_without_these_counters_gives_zeros(tmp_path):
-    watch = MachineWatch(Cgroups(tmp_path, tmp_path / "own"), tmp_path / "none")
-    use = watch.lap()
-    assert (use.stalled_share, use.throttled_share) == (0.0, 0.0)
-    assert use.swapped_in_bytes >= 0

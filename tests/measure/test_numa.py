@@ -62,21 +62,3 @@ def test_without_a_node_or_one_of_its_cores_nothing_changes(node, cores, socket_
     socket_of(node, cores)
     stay_beside(GPU)
     assert os.sched_getaffinity(0) == before
-
-
-@needs_cores
-@pytest.mark.parametrize("device", [torch.device("cpu"), GPU])
-def test_a_single_rank_and_the_cpu_are_left_alone(device, socket_of, monkeypatch):
-    if device == GPU:
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    before = os.sched_getaffinity(0)
-    socket_of(1, str(max(before)))
-    stay_beside(device)
-    assert os.sched_getaffinity(0) == before
-
-
-def test_a_torch_that_does_not_know_the_bus_changes_nothing(socket_of, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace())
-    before = os.sched_getaffinity(0)
-    stay_beside(GPU)
-    assert os.sched_getaffinity(0) == before

@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.contracts.span import EXCHANGE, OWN, SPANS
+from framework.contracts.span import EXCHANGE, OWN
 from framework.measure import own_work
 from framework.measure.own_work import SKIPPED, OwnWork
 
@@ -66,26 +66,12 @@ def test_a_rank_is_seen_to_arrive_as_if_it_had_waited_for_nobody():
     assert row[1:3] == (1015.0, 59.0)
 
 
-def test_without_times_of_the_host_a_rank_arrives_after_its_own_work():
-    row = Marked(has_host_times=False).mark(*STEP).work.take()[0]
-    assert row[1] == 15.0
-
-
 def test_skipped_time_is_nobodys_work_and_no_exchange():
     validation = ((OWN, 500), (EXCHANGE, 70), (SKIPPED, 900))
     marked = Marked().mark(*STEP, *validation, *STEP)
     assert marked.spans[EXCHANGE] == 600
     assert sum(marked.spans.values()) == 2 * sum(seconds for _, seconds in STEP)
     assert marked.work.take()[1][1] == 1000 + 427 + 1470 + 15
-
-
-def test_idle_counts_as_waiting_in_a_row():
-    row = Marked().mark(("idle", 3), *STEP[1:]).work.take()[0]
-    assert row[3:] == (3, 2, 4, 8, 0, 0)
-
-
-def test_a_step_without_exchange_has_no_row():
-    assert Marked().mark(("forward", 1), ("optimizer", 1), ("report", 1)).work.take() == []
 
 
 @pytest.mark.parametrize("num_steps", [10, 11, 40, 41, 1000])
@@ -99,7 +85,3 @@ def test_rows_take_fixed_memory_and_keep_the_same_steps_on_all_ranks(monkeypatch
     stride = numbers[1] - numbers[0]
     assert numbers == list(range(0, num_steps, int(stride)))
     assert len(numbers) >= 5
-
-
-def test_a_row_has_a_column_for_each_span():
-    assert len(Marked().mark(*STEP).work.take()[0]) == 3 + len(SPANS)

@@ -1,6 +1,5 @@
 import json
 import os
-from itertools import pairwise
 
 import pytest
 import torch
@@ -45,24 +44,6 @@ def test_the_trace_is_json_with_our_spans_and_the_operators_of_some_steps(trace)
     assert f"ProfilerStep#{LEAST_STEPS}" not in names
 
 
-def test_each_span_is_there_once_for_every_step_that_is_traced(trace):
-    names = [event["name"] for event in ours(trace)]
-    assert {name: names.count(name) for name in names} == dict.fromkeys(NAMES, TRACED)
-
-
-def test_spans_follow_each_other_without_overlap(trace):
-    spans = ours(trace)
-    assert [span["name"] for span in spans[:5]] == [
-        "wait",
-        "forward",
-        "backward",
-        "optimizer",
-        "report",
-    ]
-    for earlier, later in pairwise(spans):
-        assert earlier["ts"] + earlier["dur"] <= later["ts"] + 1e-3
-
-
 def test_spans_and_operators_have_the_same_time(trace):
     events = json.loads(trace.read_text())["traceEvents"]
     forwards = [span for span in ours(trace) if span["name"] == "forward"]
@@ -73,16 +54,6 @@ def test_spans_and_operators_have_the_same_time(trace):
     ]
     assert len(products) == 2 * TRACED
     assert all(inside)
-
-
-def test_nothing_else_is_left_beside_the_trace(trace):
-    assert list(trace.parent.iterdir()) == [trace]
-
-
-def test_a_run_that_ends_while_it_is_traced_leaves_what_there_is(tmp_path):
-    path = tmp_path / f"rank0{ENDING}"
-    trained(path, LEAST_STEPS - 2)
-    assert [span["name"] for span in ours(path)].count("backward") == TRACED - 2
 
 
 @pytest.mark.parametrize("steps", [1, LEAST_STEPS - TRACED - 1])

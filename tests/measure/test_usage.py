@@ -1,16 +1,14 @@
 import multiprocessing
 import os
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 
 from framework.measure import usage
-from framework.measure.host import process_cpu_s, rss_bytes
+from framework.measure.host import rss_bytes
 from framework.measure.usage import Usage
-from tests.forks import forked
+from tests.forks import forked, other_program
 
 CPU = torch.device("cpu")
 MEGABYTE = 1 << 20
@@ -55,28 +53,6 @@ def worker():
     there.close()
 
 
-def test_cores_are_cpu_time_by_wall_time():
-    before = time.perf_counter(), time.process_time()
-    meter = Usage(CPU)
-    inside = time.perf_counter()
-    _spin(0.1)
-    inside = time.perf_counter() - inside
-    cpu_cores = meter.lap()["cpu_cores"]
-    wall_s, cpu_s = time.perf_counter() - before[0], time.process_time() - before[1]
-    assert 0.1 / wall_s <= cpu_cores <= cpu_s / inside
-
-
-def test_a_lap_counts_what_was_since_the_last():
-    meter = Usage(CPU)
-    _spin(0.2)
-    before = time.process_time()
-    meter.lap()
-    start = time.perf_counter()
-    _spin(0.01)
-    wall_s = time.perf_counter() - start
-    assert meter.lap()["cpu_cores"] <= (time.process_time() - before) / wall_s
-
-
 def test_the_cores_of_worker_processes_are_distinguished(worker):
     start = time.perf_counter()
     meter = Usage(CPU)
@@ -97,30 +73,21 @@ def test_memory_of_the_tree_is_that_of_the_process_and_its_workers(worker):
     assert after["peak_tree_rss_bytes"] >= rss_bytes(os.getpid()) // 2 + 64 * MEGABYTE
 
 
-def test_all_are_numbers_under_known_names(worker):
-    meter = Usage(CPU)
-    worker(0.0)
-    lap = meter.lap()
-    assert set(lap) == {"cpu_cores", "workers_cpu_cores", "peak_rss_bytes", "peak_tree_rss_bytes"}
-    assert all(isinstance(value, float) and value >= 0.0 for value in lap.values())
+def _spin_once(queue):
+    _spin(0.5)
+    queue.put(time.process_time())
+    time.sleep(60)
 
 
 def test_other_programs_are_seen(monkeypatch):
     monkeypatch.setattr(usage, "OTHERS_EVERY_S", 0.3)
-    code = (
-        "import time\nwhile time.process_time() < 0.5: pass\n"
-        "print(time.process_time(), flush=True)\ntime.sleep(60)"
-    )
+    queue = multiprocessing.get_context("fork").SimpleQueue()
     meter, start = Usage(CPU), time.perf_counter()
     assert "others_cpu_cores" not in meter.lap()
-    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    try:
-        taken_s = float(other.stdout.readline())
+    with other_program(_spin_once, queue):
+        taken_s = queue.get()
         time.sleep(max(0.0, start + 0.31 - time.perf_counter()))
         others_s = meter.lap()["others_cpu_cores"] * (time.perf_counter() - start)
-    finally:
-        other.kill()
-        other.communicate()
     assert others_s >= taken_s - 0.1  # hundredths, of each core
 
 
@@ -132,28 +99,6 @@ def test_what_we_took_is_not_others(monkeypatch, own_s, others):
     assert meter.read(meter._at + 0.5, own_s / 2) == {}
     assert meter.read(meter._at + 2.0, own_s / 2) == {"others_cpu_cores": others}
     assert meter.read(meter._at + 0.1, 0.0) == {"others_cpu_cores": others}
-
-
-def test_ranks_do_not_count_each_other(monkeypatch):
-    monkeypatch.setattr(usage, "OTHERS_EVERY_S", 0.0)
-    assert "others_cpu_cores" in Usage(CPU).lap()
-    monkeypatch.setenv("RANK", "0")
-    assert "others_cpu_cores" not in Usage(CPU).lap()
-
-
-def test_a_process_that_is_gone_has_no_figures(worker):
-    pid = worker(0.0)
-    assert process_cpu_s(pid) > 0.0
-    worker.process.kill()
-    worker.process.join()
-    assert process_cpu_s(pid) is None
-    assert rss_bytes(pid) is None
-
-
-def test_a_process_s_clock_is_its_cpu_time():
-    before = time.process_time()
-    cpu_s = process_cpu_s(os.getpid())
-    assert before <= cpu_s <= time.process_time()
 
 
 def test_what_the_system_cannot_tell_is_left_out(monkeypatch, worker):

@@ -47,15 +47,6 @@ def test_every_record_comes_once_per_epoch_in_batches_that_ranks_do_not_change(o
     assert [sorted(step) for step in steps] == [sorted(s) for s in batches(alone(order), epoch)]
 
 
-@given(ORDERS)
-def test_a_batch_is_a_slice_of_the_permutation(order):
-    shuffled = alone(order, shuffle=True)
-    whole = shuffled.records(4, 0, order.num_used).tolist()
-    assert [index for step in batches(shuffled, 4) for index in step] == whole
-    plain = alone(order, shuffle=False)
-    assert [index for step in batches(plain, 3) for index in step] == sorted(whole)
-
-
 @given(ORDERS, st.integers(1, 64), EPOCHS)
 def test_on_any_number_of_ranks_dealt_out_in_turns_is_the_order_on_one(order, world_size, epoch):
     among = replace(order, world_size=world_size, accumulate=1)
@@ -119,28 +110,6 @@ def test_spread_takes_first_and_last_and_even_steps_between(num_records, data):
     steps = indices.diff()
     assert (len(indices), int(indices[0]), int(indices[-1])) == (count, 0, num_records - 1)
     assert count == 1 or (int(steps.min()) >= 1 and int(steps.max() - steps.min()) <= 1)
-
-
-def test_one_of_many_records_is_the_first_and_a_limit_above_all_takes_all():
-    assert spread(10, 1).tolist() == [0]
-    assert batches(Order(5, 2, limit=9)) == [[0, 1], [2, 3], [4]]
-
-
-def test_a_rank_without_records_gets_a_filler_of_weight_zero():
-    shares = shares_of_ranks(Order(5, 4, world_size=3))[2]
-    assert [share[:2] for share in shares] == [([2], 0.75), ([4], 0.0)]
-
-
-def test_fillers_are_the_batch_s_records_in_turn():
-    last = [([4], 2.0), ([5], 2.0), ([4], 0.0), ([5], 0.0)]
-    ranks = shares_of_ranks(Order(6, 4, world_size=4))
-    assert [shares[1][:2] for shares in ranks] == last
-    assert [share[:2] for share in shares_of_ranks(Order(6, 4, virtual_ranks=4))[0][4:]] == last
-
-
-def test_blocks_and_window_are_part_of_the_orders_identity():
-    plain, blocks = Order(9, 2).identity, Order(9, 2, block=3, window=2).identity
-    assert blocks == {**plain, "block": 3, "window": 2}
 
 
 # ---- an epoch's last batch

@@ -91,16 +91,6 @@ def test_at_most_one_batch_is_short_and_it_is_dropped_or_filled(case, epoch):
         assert set(more[len(some) :]) <= set(short.used().tolist())
 
 
-def test_epochs_and_seeds_shuffle_records_and_batches():
-    lengths = spread_lengths(2000)
-    order = make(lengths, shuffle=True)
-    first, second, third = batches(order), batches(order, 1), batches(replace(order, seed=1))
-    for steps in (second, third):
-        assert {tuple(sorted(step)) for step in steps} != {tuple(sorted(step)) for step in first}
-    longest = [int(lengths[step].max()) for step in first]
-    assert longest != sorted(longest, reverse=True)
-
-
 @pytest.mark.parametrize("max_values", [None, 32_000])
 def test_speech_like_lengths_have_little_padding(max_values):
     lengths = spread_lengths()
@@ -108,29 +98,9 @@ def test_speech_like_lengths_have_little_padding(max_values):
     assert padding(lengths, batches(make(lengths, 32, max_values, shuffle=True))) < 0.05
 
 
-def test_a_budget_takes_more_short_records_than_long_ones():
-    lengths = spread_lengths()
-    steps = batches(make(lengths, 1000, 32_000))
-    assert len(steps[0]) * 2 < len(steps[-2])
-    used = [len(step) * int(lengths[step].max()) / 32_000 for step in steps[:-1]]
-    assert sum(used) / len(used) > 0.9
-
-
 def test_a_record_beyond_the_budget_is_refused_with_its_name():
     with pytest.raises(ConfigError, match=r"C201.*max_values = 9: record 2 alone has 12.*=12 or"):
         make([3, 9, 12, 1], max_values=9)
-
-
-def test_other_lengths_are_another_order():
-    assert make([5, 9, 1]).identity != make([9, 5, 1]).identity
-    assert make([5, 9, 1]).identity == make([5, 9, 1]).identity
-
-
-def test_virtual_ranks_share_each_batch():
-    order = make(spread_lengths(100), shuffle=True)
-    parts = [share.indices.tolist() for share in replace(order, virtual_ranks=2).shares(0)]
-    pairs = zip(parts[::2], parts[1::2], strict=True)
-    assert [sorted(a + b) for a, b in pairs] == [sorted(step) for step in batches(order)]
 
 
 # ---- a whole run

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from framework.order.draws import MOST_DRAWS, DeviceDraws, draw_kernel
+from framework.order.draws import DeviceDraws, draw_kernel
 
 pytest.importorskip("triton", reason="needs Triton")
 MODULE = "framework.order.draw_kernel"
@@ -41,28 +41,6 @@ def test_any_key_and_a_single_record(interpreted):
         keys = (torch.tensor(key),)
         indices = torch.tensor([7])
         assert draws._launched(indices, *keys, None).equal(draws.by_operators(indices, *keys))
-
-
-def test_as_many_numbers_as_the_kernel_takes(interpreted):
-    draws = DeviceDraws(1, MOST_DRAWS, (0, MOST_DRAWS - 1))
-    indices = torch.arange(50)
-    assert made(draws, indices, 1).equal(draws.by_operators(indices, *draws.keys(1)))
-
-
-def test_it_compiles_for_a_gpu(monkeypatch, tmp_path):
-    from triton import compiler
-    from triton.backends.compiler import GPUTarget
-
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
-    module = importlib.import_module(MODULE)
-    constants = {"NUM_DRAWS": 3, "ALTERNATING": 4, "BLOCK": module.BLOCK}
-    signature = {"indices": "*i64", "out": "*fp32", "count": "i32", "key": "i64"}
-    signature |= {"first_key": "i64", "mirrored": "i32"} | dict.fromkeys(constants, "constexpr")
-    source = compiler.ASTSource(module.make_draws, signature, constants)
-    options = {"enable_fp_fusion": False}
-    assert "cubin" in compiler.compile(source, GPUTarget("cuda", 90, 32), options).asm
 
 
 @pytest.mark.gpu

@@ -1,6 +1,5 @@
 """Orders in which records come in proportion to weights, classes or their rarity."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from framework.errors import ConfigError
 from framework.order.balanced import BalancedOrder
 from framework.order.batches import Order
 from framework.order.repeat_factors import RepeatFactorOrder, repeat_factors
-from framework.order.sampling import sampling, with_weights
+from framework.order.sampling import with_weights
 from framework.order.weighted import WeightedOrder
 from tests.order.facts import Facts, batches, counts_of
 
@@ -64,53 +63,11 @@ def test_each_time_that_a_record_comes_has_a_key_of_its_own(weights, seed, epoch
     assert sorted(keys.tolist()) == sorted(expected)
 
 
-def test_records_that_fill_the_last_batch_have_keys_of_their_own():
-    order = make([4.0, 1.0, 1.0], num_places=6, batch_size=4, last="wrap")
-    keys = torch.cat([share.keys for share in order.shares(0)])
-    assert len(keys) == len(keys.unique()) == 8
-    assert (keys[6:] % 3).equal(keys[:2] % 3)
-
-
 @given(ANY, SEEDS, st.sampled_from(["drop", "wrap"]))
 def test_batches_are_whole_if_the_last_may_not_be_short(weights, seed, last):
     order = make(weights, seed, last=last)
     assert [len(step) for step in batches(order)] == [4] * order.num_steps
     assert order.num_in_batches == 4 * order.num_steps
-
-
-@pytest.mark.parametrize("unit", [4e307, 5e-324], ids=["huge", "tiny"])
-def test_huge_and_tiny_weights_are_shares_too(unit):
-    order = make([weight * unit for weight in (1.0, 2.0, 4.0, 1.0)], num_places=80)
-    assert counts_of(order, 0).tolist() == [10, 20, 40, 10]
-
-
-def test_over_epochs_each_record_comes_in_proportion_to_its_weight():
-    weights = np.array([0.2, 0.5, 1, 1, 1, 0.8, 3.5])
-    order = make(list(weights))
-    mean = sum(counts_of(order, epoch) for epoch in range(1000)) / 1000
-    assert mean == pytest.approx(7 * weights / weights.sum(), abs=0.07)
-
-
-def test_equal_weights_are_drawn_in_changing_company():
-    order = make([1.0] * 40 + [3.0] * 40, num_places=40)
-    drawn = {tuple(np.flatnonzero(counts_of(order, epoch))) for epoch in range(20)}
-    assert len(drawn) == 20
-
-
-def test_a_part_of_a_large_group_is_computed_alone():
-    groups = torch.zeros(300_000, dtype=torch.int64)
-    samples = sampling(groups, torch.ones(1, dtype=torch.float64), 300_000)
-    slots = torch.arange(300_000)
-    whole = samples.drawn(slots, 3, 1)
-    assert whole.places.sort().values.equal(slots)
-    assert not whole.times.any()
-    assert samples.drawn(slots[7:50], 3, 1).places.equal(whole.places[7:50])
-
-
-def test_a_limit_draws_from_the_records_in_use():
-    order = make([1.0, 0.0, 5.0, 1.0, 1.0, 1.0], limit=3)
-    assert set(np.flatnonzero(counts_of(order, 0))) <= set(order.used().tolist())
-    assert order.num_places == 3
 
 
 def test_other_weights_are_another_order_and_weights_of_zero_are_refused():
@@ -143,12 +100,6 @@ def test_records_come_by_the_weights_of_a_field_or_a_file():
     Path("w.txt").write_text("3\n0\n0\n1\n")
     for path in ("w.npy", "w.txt"):
         assert counts_of(weighted([], None, path), 0).tolist() == [3, 0, 0, 1]
-
-
-@pytest.mark.parametrize("given", [(None, None), ("a", "b")], ids=["none", "both"])
-def test_exactly_one_source_of_weights_is_needed(given):
-    with pytest.raises(ConfigError, match=r"C202.*order\.field=FIELD or order\.file=FILE"):
-        WeightedOrder(*given)
 
 
 @pytest.mark.parametrize(
@@ -192,19 +143,6 @@ def test_rare_classes_are_repeated_as_the_paper_says():
     labels = np.array([0] * 96 + [1] * 4)
     factors = repeat_factors(labels, np.ones(100, np.int64), np.arange(100), 0.36)
     assert factors.tolist() == [1.0] * 96 + [3.0] * 4
-
-
-def test_a_record_with_several_classes_has_its_rarest_one_s_factor():
-    labels, lengths = np.array([0, 0, 1, 0, 0, 2, 2]), np.array([1, 2, 0, 1, 3])
-    factors = repeat_factors(labels, lengths, np.arange(5), 0.8)
-    assert factors.tolist() == [1, math.sqrt(0.8 / 0.2), 1, 1, math.sqrt(0.8 / 0.2)]
-
-
-def test_frequencies_are_those_of_the_records_in_use():
-    labels = np.array([0] * 50 + [1] * 50)
-    factors = repeat_factors(labels, np.ones(100, np.int64), np.arange(60), 0.5)
-    assert factors[-1] == math.sqrt(0.5 * 60 / 10)
-    assert len(factors) == 60
 
 
 @pytest.mark.parametrize(("rare", "threshold", "num_repeated"), [(4, 0.25, 10), (3, 0.1, 5)])

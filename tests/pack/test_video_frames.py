@@ -1,5 +1,4 @@
 import json
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -86,20 +85,6 @@ def test_frames_are_scaled_and_gray_and_taken_at_a_rate():
     store.close()
 
 
-def test_raw_frames_must_have_one_size():
-    source = folder(((32, 48), (32, 48), (48, 32)))
-    with pytest.raises(
-        DataError, match=r"D107.: videos/a/2\.avi: video is 48x32x3, the first 32x48x3"
-    ):
-        packed(source=source, encode="raw")
-    store = packed(source=source, encode="jpeg")
-    assert {pixels_of(store, 1)[0].shape, pixels_of(store, 0)[0].shape} == {
-        (32, 48, 3),
-        (48, 32, 3),
-    }
-    store.close()
-
-
 def test_bad_files_are_named_or_skipped():
     source = folder()
     Path("videos/a/1.mp4").write_bytes(b"a text")
@@ -114,14 +99,6 @@ def test_bad_files_are_named_or_skipped():
         bad = [json.loads(line) for line in Path("x.h5.bad.jsonl").read_text().splitlines()]
         assert [Path(line["name"]).name for line in bad] == ["1.mp4", "3.webm", "4.mov"]
         store.close()
-
-
-@pytest.mark.parametrize(("order", "error"), [((0, 1), "D260"), ((1, 0), "D106")])
-def test_images_among_videos_are_refused(order, error):
-    rows = [video(), jpeg(0)]
-    source = FunctionInput("f", lambda item: {"clip": rows[order[item]]}, None, 2, None)
-    with pytest.raises(DataError, match=f"{error}.: 1: clip is not a readable"):
-        packed(source=source)
 
 
 @pytest.mark.parametrize(("first", "then"), [("jpeg", "raw"), ("raw", "jpeg"), ("png", "keep")])
@@ -144,10 +121,3 @@ def test_options_that_videos_do_not_have_are_refused():
         packed(frame_rate=0)
     with pytest.raises(DataError, match="D114"):
         FolderWriter("out", fields=folder().manifest.fields, num_records=1)
-
-
-def test_packed_frames_have_no_rate_that_could_be_changed():
-    with closing(packed(encode="keep")):
-        source = StoreInput(["x.h5"])
-    with pytest.raises(DataError, match=r"D260.*leave pack\.frame_rate out"):
-        packed("y.h5", source, encode="keep", frame_rate=1.0)

@@ -4,17 +4,13 @@ from torch import nn
 from framework.parallel.batch_norm import HostSyncBatchNorm, synchronized
 from framework.parallel.exchange import Exchange
 from tests.fakes import CPU
-from tests.parallel.launching import launched
+from tests.parallel.launching import of_two_ranks
 from tests.parallel.rank_program import KINDS, SPLITS, flat, gradients, learn, make_input, make_net
-
-cases = pytest.mark.parametrize(
-    ("kind", "first"), [(kind, first) for kind in KINDS for first in SPLITS]
-)
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return launched("batch_norm", tmp_path_factory.mktemp("batch_norm"))
+    return of_two_ranks("batch_norm", tmp_path_factory)
 
 
 def whole_batch(kind):
@@ -23,30 +19,16 @@ def whole_batch(kind):
     return net, flat([learn(net, make_input(kind), 1.0)])
 
 
-@cases
-def test_outputs_are_those_of_the_whole_batch(ranks, kind, first):
-    _, outputs = whole_batch(kind)
-    assert ranks[0][f"{kind}-{first}"]["outputs"] + ranks[1][f"{kind}-{first}"][
-        "outputs"
-    ] == pytest.approx(outputs, rel=1e-4, abs=1e-6)
-
-
-@cases
-def test_gradients_are_those_of_the_whole_batch_on_every_rank(ranks, kind, first):
-    net, _ = whole_batch(kind)
-    for facts in ranks:
-        assert facts[f"{kind}-{first}"]["gradients"] == pytest.approx(
-            gradients(net), rel=1e-4, abs=1e-6
-        )
-
-
-@cases
-def test_running_statistics_are_those_of_the_whole_batch_on_every_rank(ranks, kind, first):
-    net, _ = whole_batch(kind)
-    for facts in ranks:
-        assert facts[f"{kind}-{first}"]["buffers"] == pytest.approx(
-            flat(net.buffers()), rel=1e-4, abs=1e-6
-        )
+@pytest.mark.parametrize("first", SPLITS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_learn_what_one_learns_of_the_whole_batch(ranks, kind, first):
+    net, outputs = whole_batch(kind)
+    facts = [rank[f"{kind}-{first}"] for rank in ranks]
+    bound = {"rel": 1e-4, "abs": 1e-6}
+    assert facts[0]["outputs"] + facts[1]["outputs"] == pytest.approx(outputs, **bound)
+    for rank in facts:
+        assert rank["gradients"] == pytest.approx(gradients(net), **bound)
+        assert rank["buffers"] == pytest.approx(flat(net.buffers()), **bound)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "untracked"])

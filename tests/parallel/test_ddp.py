@@ -7,12 +7,12 @@ from torch import nn
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.launch.ranks import under_launcher
-from tests.parallel.launching import launched
+from tests.parallel.launching import of_two_ranks
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return launched("talk", tmp_path_factory.mktemp("talk"))
+    return of_two_ranks("talk", tmp_path_factory)
 
 
 def test_rank_0_s_text_reaches_every_rank_before_there_is_a_group(ranks):
@@ -84,7 +84,7 @@ def test_ranks_that_cannot_meet_say_so(monkeypatch):
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory):
-    return launched("options", tmp_path_factory.mktemp("options"))
+    return of_two_ranks("options", tmp_path_factory)
 
 
 @pytest.mark.parametrize("name", ["static", "small"])
@@ -111,9 +111,8 @@ def test_another_way_of_sending_is_refused(monkeypatch):
         )
 
 
-@pytest.mark.slow
-def test_ranks_exchange_no_gradient_of_a_frozen_layer_and_all_after_it_thaws(tmp_path):
-    for facts in launched("thaw", tmp_path):
+def test_ranks_exchange_no_gradient_of_a_frozen_layer_and_all_after_it_thaws(tmp_path_factory):
+    for facts in of_two_ranks("thaw", tmp_path_factory):
         frozen, thawed = facts["seen"]
         assert frozen[:2] == [None, None]
         for actual, expected in zip(thawed, facts["expected"], strict=True):
@@ -124,7 +123,7 @@ def test_ranks_exchange_no_gradient_of_a_frozen_layer_and_all_after_it_thaws(tmp
 
 @pytest.fixture(scope="module")
 def unused(tmp_path_factory):
-    return launched("unused", tmp_path_factory.mktemp("unused"))
+    return of_two_ranks("unused", tmp_path_factory)
 
 
 def test_with_find_unused_ranks_learn_what_one_learns_of_a_layer_that_some_passes_use(unused):

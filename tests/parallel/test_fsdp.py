@@ -8,23 +8,17 @@ from framework.errors import ConfigError
 from framework.parallel.fsdp import ShardedParallel
 from framework.train.checkpoint import newest_path, read_state
 from tests.cli.command import is_one_error_line, losses, paceline
-from tests.parallel.launching import launched
+from tests.parallel.launching import of_two_ranks
 
 COMMON = [
-    "epochs=2",
-    "batch_size=96",
-    "report_every=3",
-    "ema_decay=0.9",
-    "clip_norm=1.0",
-    "optim=adamw",
-    "optim.lr=2e-4",
-    "sink=[jsonl]",
+    *("epochs=2", "batch_size=96", "report_every=3", "ema_decay=0.9", "clip_norm=1.0"),
+    *("optim=adamw", "optim.lr=2e-4", "sink=[jsonl]"),
 ]
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return launched("sharded", tmp_path_factory.mktemp("sharded"))
+    return of_two_ranks("sharded", tmp_path_factory)
 
 
 @pytest.mark.slow

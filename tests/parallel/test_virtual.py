@@ -10,21 +10,13 @@ from framework.errors import ConfigError
 from framework.parallel.virtual import VirtualParallel, pairwise_sum
 from framework.train.checkpoint import newest_path, read_state
 from tests.cli.command import losses, paceline
-from tests.parallel.launching import launched
+from tests.parallel.launching import of_two_ranks
 
 # Everything that could reveal how the work was shared: batch norm, momentum, an average, clipping,
 # dropout, and a short last batch in each epoch.
 COMMON = [
-    "model=resnet9",
-    "model.in_channels=1",
-    "model.width=4",
-    "batch_size=100",
-    "limit=450",
-    "epochs=2",
-    "report_every=3",
-    "ema_decay=0.9",
-    "clip_norm=1.0",
-    "sink=[jsonl]",
+    *("model=resnet9", "model.in_channels=1", "model.width=4", "batch_size=100", "limit=450"),
+    *("epochs=2", "report_every=3", "ema_decay=0.9", "clip_norm=1.0", "sink=[jsonl]"),
     "parallel=virtual",
 ]
 
@@ -59,7 +51,7 @@ def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return launched("virtual", tmp_path_factory.mktemp("virtual"))
+    return of_two_ranks("virtual", tmp_path_factory)
 
 
 @pytest.mark.slow
@@ -148,20 +140,12 @@ def facts(run_dir):
 
 
 FUSED = [
-    "optim=adamw",
-    "+optim.fused=true",
-    "channels_last=true",
-    "augment=mixup",
-    "augment.num_classes=10",
-    "last=wrap",
+    *("optim=adamw", "+optim.fused=true", "channels_last=true", "augment=mixup"),
+    *("augment.num_classes=10", "last=wrap"),
 ]
 SCALED = [
-    "precision=amp",
-    "precision.dtype=fp16",
-    "on_nan=skip",
-    "parallel.virtual_ranks=6",
-    "workers.num=2",
-    "loader=prefetch",
+    *("precision=amp", "precision.dtype=fp16", "on_nan=skip", "parallel.virtual_ranks=6"),
+    *("workers.num=2", "loader=prefetch"),
 ]
 
 
@@ -184,11 +168,7 @@ def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothi
     tmp_path,
 ):
     chips = [
-        "recipes=chips",
-        "model.image_size=32",
-        "batch_size=16",
-        "epochs=3",
-        "report_every=1",
+        *("recipes=chips", "model.image_size=32", "batch_size=16", "epochs=3", "report_every=1"),
         "sink=[jsonl]",
     ]
     chips += [
@@ -215,8 +195,3 @@ def test_fused_optimizers_get_gradients_laid_out_as_the_weights():
     for layout in ("true", "false"):
         train(f"layout-{layout}", *words, f"channels_last={layout}")
     assert losses(Path("layout-true")) == pytest.approx(losses(Path("layout-false")), rel=1e-4)
-
-
-def test_a_batch_by_the_rank_is_one_by_the_virtual_rank():
-    done = train("share", *COMMON, "rank_batch_size=25", "max_steps=3", "parallel.num_processes=1")
-    assert "batch_size 100" in done.err

@@ -51,12 +51,8 @@ def test_three_ranks_that_go_on_learn_the_same_bits(tmp_path):
     buckets: here several, which it arranges anew.
     """
     words = [
-        "train",
-        "parallel=ddp",
-        "parallel.num_processes=3",
-        "parallel.bucket_mb=0.02",
-        "batch_size=96",
-        "epochs=2",
+        *("train", "parallel=ddp", "parallel.num_processes=3", "parallel.bucket_mb=0.02"),
+        *("batch_size=96", "epochs=2"),
     ]
     words += ["schedule=constant", "report_every=1", "sink=[jsonl]", "workers.num=0"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -7,7 +7,7 @@ pytest.importorskip("torchmetrics")
 
 from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
 
-from tests.parallel.launching import launched
+from tests.parallel.launching import launched, of_two_ranks
 from tests.parallel.rank_program import logits_and_classes
 
 COUNTS = [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3))]
@@ -15,6 +15,8 @@ COUNTS = [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3))]
 
 @pytest.fixture(scope="module", params=COUNTS)
 def ranks(request, tmp_path_factory):
+    if request.param == 2:
+        return of_two_ranks("watch", tmp_path_factory)
     return launched("watch", tmp_path_factory.mktemp("ranks"), request.param)
 
 

@@ -29,7 +29,7 @@ def totals(every, seed, lap):
     return {name: sums[name] for name in PARTS}
 
 
-@pytest.mark.parametrize(("seed", "lap"), [(0, 50), (1, 50), (2, 50), (0, 1)])
+@pytest.mark.parametrize(("seed", "lap"), [(0, 50), (0, 1)])
 def test_sampled_and_full_spans_agree_within_two_percent(seed, lap):
     full = totals(1, seed, lap)
     assert totals(SAMPLED_EVERY, seed, lap) == pytest.approx(full, rel=0.02)
@@ -60,7 +60,7 @@ def forward_of(laps):
     return sum(span.total_s for span in spans), sum(span.num_steps for span in spans)
 
 
-@pytest.mark.parametrize("report_every", [1, 2, 10, 50])
+@pytest.mark.parametrize("report_every", [1, 50])
 def test_a_slow_first_step_stands_for_itself_alone(report_every):
     with simulated(0) as device:
         clock = CudaClock(CUDA, SAMPLED_EVERY)

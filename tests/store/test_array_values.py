@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from framework.errors import DataError
-from framework.store.array_values import array_of_npy, value_of
+from framework.store.array_values import array_of_npy
 
 
 def npy(array) -> bytes:
@@ -42,8 +42,3 @@ def test_a_header_that_promises_more_than_there_is_takes_no_memory():
     data = npy(np.zeros(5)).replace(b"(5,), ", b"(5" + b"0" * 12 + b",),", 1)
     with pytest.raises(DataError, match="D112"):
         array_of_npy(data, "x.npy")
-
-
-def test_a_file_is_an_array_by_its_name_and_else_an_image():
-    assert value_of(b"abc", "x.jpg", "x") == b"abc"
-    assert value_of(npy(np.arange(2)), "x.NPY", "x").tolist() == [0, 1]

@@ -3,7 +3,6 @@ from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
-import lmdb
 import numpy as np
 import pytest
 import torch
@@ -16,10 +15,10 @@ from framework.data.lmdb import lmdb_source
 from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.store import checksum
-from framework.store.checksum import content_crcs, digest, numbered_crcs
+from framework.store.checksum import content_crcs, numbered_crcs
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
-from tests.conftest import FIELDS, make_context, make_records, write_store
+from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, micros, plain
 from tests.store.fuzz import flips, judge
 
@@ -65,7 +64,7 @@ def test_a_records_crc_is_over_all_its_fields_in_order(images, tail):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 16, 61, 600])
+@pytest.mark.parametrize("size", [0, 1, 8, 61])
 def test_the_crcs_of_arrays_are_zlibs_however_they_are_computed(monkeypatch, compiled, size):
     if not compiled:
         monkeypatch.setattr(checksum, "find", lambda _: None)
@@ -82,45 +81,11 @@ def test_the_crcs_of_arrays_are_zlibs_however_they_are_computed(monkeypatch, com
     ]
 
 
-def test_the_digest_is_that_of_the_crcs_whoever_stores_them():
-    digests = {
-        suffix: STORES[suffix](write_store(f"x.{suffix}", make_records(9))).manifest.digest
-        for suffix in STORES
-    }
-    assert digests == dict.fromkeys(STORES, digest(content_crcs(make_records(9), FIELDS)))
-    assert digest(np.array([1, 2])) != digest(np.array([2, 1]))
-
-
-@pytest.mark.parametrize("suffix", STORES)
-@pytest.mark.parametrize("kind", ["raw", "image"])
+@pytest.mark.parametrize(("suffix", "kind"), [("h5", "image"), ("lmdb", "raw")])
 def test_every_flipped_bit_of_a_record_is_found(suffix, kind):
     path, records, (first, last) = _packed(suffix, kind)
-    damaged = flips(Path(path).read_bytes(), 200, first, last)
-    assert judge(STORES[suffix], suffix, damaged, plain(records), 30) == {"found": 200}
-
-
-@pytest.mark.parametrize("suffix", STORES)
-def test_only_the_damaged_records_are_reported(suffix):
-    path, records, _ = _packed(suffix, "image")
-    for index in (3, 20):
-        _spoil(path, records["image"][index])
-    store = STORES[suffix](path)
-    indices = torch.tensor([5, 20, 4, 3, 20])
-    assert store.damaged(indices, store.read(indices)) == [20, 3, 20]
-
-
-def test_a_value_under_another_records_key_is_found_by_its_crc():
-    path = write_store("x.lmdb", make_records(9))
-    keys = [number.to_bytes(8, "big") for number in range(9)]
-    with (
-        lmdb.open(path, subdir=False, lock=False, lib_version=0) as environment,
-        environment.begin(write=True) as transaction,
-    ):
-        first, second = transaction.get(keys[2]), transaction.get(keys[6])
-        transaction.put(keys[2], second)
-        transaction.put(keys[6], first)
-    store = LMDBStore(path)
-    assert store.damaged(torch.arange(9), store.read(torch.arange(9))) == [2, 6]
+    damaged = flips(Path(path).read_bytes(), 50, first, last)
+    assert judge(STORES[suffix], suffix, damaged, plain(records), 30) == {"found": 50}
 
 
 def _epochs(suffix, verify, spoil_before, **options):
@@ -188,7 +153,7 @@ class CountingStore(HDF5Store):
         return super().damaged(indices, records)
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"virtual_ranks": 3}, {"last": "drop"}])
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"virtual_ranks": 3}])
 @pytest.mark.parametrize(
     ("passes", "counts"),
     [

@@ -10,12 +10,11 @@ import torch
 
 from framework.contracts.records import Field
 from framework.errors import ResourceError
-from framework.store import hdf5_store, lmdb_store, tar_store
+from framework.store import hdf5_store, lmdb_store
 from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.page_cache import cached_share, drop_cached
-from framework.store.tar_shard import HEADER
 from framework.store.tar_store import TarStore
 from framework.system import native
 from tests.conftest import write_store
@@ -90,19 +89,6 @@ def test_a_thread_that_had_to_wait_for_the_disk_asks_again(cold):
     assert True in in_a_new_thread(answers)
 
 
-def test_a_thread_asks_as_long_as_pages_are_missing(cold):
-    file = np.memmap(cold, np.uint8, "r")
-
-    def answers():
-        results = []
-        for page in range(0, 240 * FEWEST, 60):  # far from each other
-            results.append(should_ask())
-            ask_pages(map_of(file), torch.tensor([page]), 1, PAGE)
-        return results
-
-    assert all(in_a_new_thread(answers))
-
-
 FIELDS = {"image": Field("uint8", (3, 8, 8)), "boxes": Field("float32", (None, 4), "ragged")}
 
 
@@ -153,19 +139,3 @@ def write_two_shards(folder, count=20):
 def shards(tmp_path):
     fields = {"values": "npy", "label": "cls"}
     return TarStore(write_two_shards(tmp_path / "shards"), fields, kinds={"values": "ragged"})
-
-
-def test_members_and_headers_of_the_batch_are_asked_for_in_every_shard(shards, monkeypatch):
-    asked = []
-
-    def ask(source, starts, sizes, stride=1):
-        asked.append(ask_pages(source, starts, sizes, stride))
-        return asked[-1]
-
-    monkeypatch.setattr(tar_store, "should_ask", lambda: True)
-    monkeypatch.setattr(tar_store, "ask_pages", ask)
-    order = torch.tensor([15, 3, 12, 3])
-    shards.read(order)
-    head = HEADER + 128  # of the archive, and of the array
-    in_shards = ([3, 3], [15, 12])  # labels are in the index
-    assert asked == [sum(head + 100 * number + 1 for number in numbers) for numbers in in_shards]

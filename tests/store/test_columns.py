@@ -7,13 +7,7 @@ import torch
 from framework.contracts.records import Field
 from framework.errors import ConfigError
 from framework.image.decode import encode_jpeg, encode_png
-from framework.store.columns import (
-    START_BYTES,
-    NoFacts,
-    StoreFacts,
-    column_of,
-    lengths_of,
-)
+from framework.store.columns import START_BYTES, NoFacts, StoreFacts, column_of, lengths_of
 from framework.store.folder_store import FolderStore
 from tests.conftest import write_store
 from tests.contract.cases import RAGGED_FIELDS, STORES, make_store, open_case, plain_values
@@ -66,14 +60,6 @@ def test_records_are_known_by_their_number_unless_a_field_has_that_name():
     store = open_case("hdf5", write_store("own.h5", {"record": torch.tensor([8, 9])}, fields))
     assert StoreFacts(store).names == ["record"]
     assert StoreFacts(store).answer("record").tolist() == [8, 9]
-
-
-def test_lengths_of_many_records_come_without_their_rows(monkeypatch):
-    field = {"x": Field("int16", (None, 3))}
-    rows = [np.zeros((number % 5, 3), np.int16) for number in range(3000)]
-    store = open_case("lmdb", write_store("many.lmdb", {"x": rows}, field))
-    monkeypatch.setattr("framework.store.lmdb_store.gather_rows", None)
-    assert lengths_of(store, "x").tolist() == [len(row) for row in rows]
 
 
 def test_the_sizes_of_photographs_are_read_from_the_starts_of_their_files(monkeypatch):

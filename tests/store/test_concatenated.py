@@ -41,20 +41,6 @@ def test_records_of_all_stores_are_numbered_through(indices):
     store.close()
 
 
-def test_a_damaged_record_has_its_number_in_all():
-    store = MixedStore(split(make_records(6), [4], FIELDS))
-    read = store.read(torch.tensor([1, 5]))
-    read["label"][1] += 1
-    assert store.damaged(torch.tensor([1, 5]), read) == [5]
-    store.close()
-
-
-def test_other_stores_have_another_digest():
-    stores = split(make_records(6), [2], FIELDS)
-    swapped = dict(reversed(stores.items()))
-    assert MixedStore(stores).manifest.digest != MixedStore(swapped).manifest.digest
-
-
 def test_no_store_or_other_fields_or_classes_are_refused():
     with pytest.raises(ConfigError, match=r"C203.*names no store"):
         MixedStore({})

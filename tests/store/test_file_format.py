@@ -13,7 +13,6 @@ from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.open_store import open_store
 from framework.store.parquet_store import ParquetStore
-from framework.store.tar_store import TarStore
 from tests.conftest import make_records, write_store
 from tests.contract.cases import encoded_records, jpeg, write_parquet, write_tar
 
@@ -69,14 +68,6 @@ def test_a_store_of_the_other_packed_format_is_named(files, store, own, other):
         _ = store(files[other][0]).manifest
 
 
-@pytest.mark.parametrize(("store", "own"), [(TarStore, "tar"), (ParquetStore, "parquet")])
-def test_the_choices_of_unpacked_files_name_the_right_one(files, store, own):
-    for choice, paths in files.items():
-        if choice != own:
-            with pytest.raises(DataError, match=rf"D103.*data={own} does not read.*data={choice}"):
-                store(paths[0])
-
-
 IDX = b"\0\0\x08"
 
 
@@ -85,9 +76,6 @@ IDX = b"\0\0\x08"
     [
         pytest.param(
             "x", b"\x93NUMPY", "input=arrays input.path=x output.path=x.packed.h5", id="array"
-        ),
-        pytest.param(
-            "x.npz", b"PK\3\4", "input=arrays input.path=x.npz output.path=x.packed.h5", id="npz"
         ),
         pytest.param(
             "a b.csv", b"image,label\n", """input=list 'input.path="a b.csv"'""", id="csv"
@@ -103,9 +91,6 @@ IDX = b"\0\0\x08"
             gzip.compress(IDX + b"\3"),
             "input=idx input.images=x.gz input.labels=LABELS",
             id="images of idx",
-        ),
-        pytest.param(
-            "x", IDX + b"\1", "input=idx input.images=IMAGES input.labels=x", id="labels of idx"
         ),
         pytest.param(
             "train-labels-idx1-ubyte",

@@ -56,15 +56,6 @@ def test_a_store_that_is_replaced_while_it_is_open_is_named(path):
 
 
 @each_kind
-def test_many_keys_come_at_once_in_the_order_asked_for(path):
-    store = STORES[path](write_store(path, make_records(3)))
-    assert (
-        store.keys(torch.tensor([2, 0])) == ["record-2", "record-0"] == [store.key(2), store.key(0)]
-    )
-    store.close()
-
-
-@each_kind
 def test_a_writer_refuses_to_commit_fewer_records_than_announced(path):
     writer = WRITERS[path](path, fields=FIELDS, num_records=4)
     writer.write(make_records(3), ["a", "b", "c"])

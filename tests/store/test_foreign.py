@@ -1,4 +1,3 @@
-import os
 import re
 import shlex
 
@@ -9,11 +8,7 @@ import pytest
 import torch
 
 from framework.errors import DataError
-from framework.store.foreign import (
-    ForeignLMDB,
-    key_expression,
-    number_of,
-)
+from framework.store.foreign import key_expression, number_of
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.contract.cases import jpeg
@@ -30,13 +25,13 @@ def write_lmdb(path, values, folder=False):
     return path
 
 
-def scene_text(count=3, folder=False):
+def scene_text(count=3):
     """Write images and labels under numbered keys, and their number, as for scene text."""
     values = {"num-samples": str(count).encode()}
     for number in range(1, count + 1):
         values[f"image-{number:09d}"] = jpeg(number, 8, 8)
         values[f"label-{number:09d}"] = b"cat" if number % 2 else b"dog"
-    return write_lmdb("words.lmdb", values, folder)
+    return write_lmdb("words.lmdb", values)
 
 
 def write_hdf5(path="their file.h5"):
@@ -61,11 +56,9 @@ def advised(path, error):
     return open_store(words[-1].removeprefix("output.path=").strip('"'))
 
 
-@pytest.mark.parametrize("words", [("inspect",), ("train", "data.val=null")])
-def test_the_command_for_an_hdf5_file_packs_it(words):
+def test_the_command_for_an_hdf5_file_packs_it():
     path = write_hdf5()
-    word = f'data.train="{path}"' if words[0] == "train" else path
-    done = paceline(*words, word)
+    done = paceline("inspect", path)
     assert done.code == 3, done.err
     store = advised(path, done.err)
     records = store.read(torch.arange(5))
@@ -74,9 +67,8 @@ def test_the_command_for_an_hdf5_file_packs_it(words):
     store.close()
 
 
-@pytest.mark.parametrize("folder", [False, True])
-def test_the_command_for_an_lmdb_file_packs_it(folder):
-    path = scene_text(folder=folder)
+def test_the_command_for_an_lmdb_file_packs_it():
+    path = scene_text()
     done = paceline("inspect", path)
     assert done.code == 3, done.err
     store = advised(path, done.err)
@@ -103,8 +95,8 @@ def test_the_command_for_recognized_text_keeps_the_texts():
     store.close()
 
 
-@pytest.mark.parametrize("folders", [3, 30])
-def test_the_command_for_data_sets_of_records_packs_them(folders):
+def test_the_command_for_data_sets_of_records_packs_them():
+    folders = 30
     with h5py.File("corpus.h5", "w") as file:
         for number in range(folders):
             file[f"spk{number}/utt{number}"] = np.zeros(number + 1, "i2")
@@ -113,17 +105,6 @@ def test_the_command_for_data_sets_of_records_packs_them(folders):
         range(1, folders + 1), key=lambda length: f"spk{length - 1}/"
     )
     assert store.key(1) == "spk1/utt1"
-    store.close()
-
-
-def test_texts_are_classes():
-    store = advised(
-        "x.lmdb",
-        paceline(
-            "inspect", write_lmdb("x.lmdb", {"x1": b"cat", "x2": b"dog", "y1": b"3", "y2": b"4"})
-        ).err,
-    )
-    assert (list(store.manifest.fields), store.manifest.classes) == (["label", "y"], ["cat", "dog"])
     store.close()
 
 
@@ -137,15 +118,6 @@ def test_no_command_is_suggested_if_none_works(name):
     with pytest.raises(DataError, match=r"D103.*read it with input=function") as caught:
         _ = open_store(name).manifest
     assert "pack it: paceline" not in str(caught.value)
-
-
-def test_values_of_any_size_and_key_are_found():
-    values = {
-        b"k" * length: os.urandom(size)
-        for length, size in zip(range(1, 400), range(1, 40_000, 100), strict=False)
-    }
-    file = ForeignLMDB(write_lmdb("x.lmdb", values))
-    assert {key.encode(): file.read(place) for place, key in enumerate(file.keys)} == values
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from framework.errors import DataError
-from framework.store.foreign_hdf5 import ForeignHDF5, hdf5_advice, own_dataset, suggested_fields
+from framework.store.foreign_hdf5 import ForeignHDF5, hdf5_advice, suggested_fields
 
 
 def _file(**datasets):
@@ -68,14 +68,6 @@ def test_groups_that_are_splits_are_not_merged(names, word):
     with pytest.raises(DataError, match=rf"D192.*several splits: .*name one, as in {word}"):
         suggested_fields(file)
     assert re.search(f"choose one of its splits.*pack it: .*{word}", hdf5_advice("x.h5"))
-
-
-def test_a_link_is_not_followed():
-    with h5py.File("x.h5", "w") as file:
-        file["x"] = h5py.SoftLink("/y")
-        file["y"] = 1
-        with pytest.raises(ValueError, match="not in this file"):
-            own_dataset(file, "x")
 
 
 def test_a_text_that_declares_more_than_its_file_is_not_allocated():

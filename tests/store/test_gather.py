@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from framework.store import gather as module
 from framework.store.gather import Gather, row_gather
@@ -51,23 +49,6 @@ def test_pieces_come_side_by_side_in_the_asked_order(way, num_bytes, count):
 def test_a_piece_that_is_not_all_in_the_source_is_an_error(way, offsets):
     with pytest.raises(IndexError):
         gather(_bytes(10), torch.tensor(offsets), 8)
-
-
-@given(st.integers(1, 40), st.lists(st.integers(0, 60), max_size=12))
-def test_both_ways_are_one(num_bytes, starts):
-    source, offsets = _bytes(100), torch.tensor(starts, dtype=torch.int64)
-    assert torch.equal(
-        gather(source, offsets, num_bytes), module._by_torch(source, offsets, num_bytes)
-    )
-
-
-@given(st.integers(1, 40), st.integers(1, 40), st.data())
-def test_rows_are_gathered_as_torch_would(num_rows, width, data):
-    rows = torch.arange(num_rows * width).to(torch.uint8).view(num_rows, width)
-    indices = torch.tensor(
-        data.draw(st.lists(st.integers(0, num_rows - 1), max_size=9)), dtype=torch.int64
-    )
-    assert torch.equal(row_gather(rows)(indices), rows[indices])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])

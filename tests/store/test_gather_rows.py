@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Ragged
 from framework.store import gather_rows as module
-from framework.store.gather_rows import gather_rows, merged, padded, taken
+from framework.store.gather_rows import gather_rows, merged, taken
 
 LENGTHS = st.lists(st.integers(0, 9), max_size=12)
 SOURCE = torch.arange(100, dtype=torch.uint8)
@@ -45,16 +45,6 @@ def test_a_piece_outside_the_source_is_refused(monkeypatch, compiled, starts, si
         monkeypatch.setattr(module, "find", lambda name: None)
     with pytest.raises((IndexError, RuntimeError)):
         pieces(starts, sizes)
-
-
-@given(LENGTHS)
-def test_padding_is_zero(lengths):
-    given_ = ragged(lengths)
-    result = padded(given_)
-    assert result.shape == (len(lengths), max(lengths, default=0), 2)
-    for row, array, length in zip(result, given_.arrays(), lengths, strict=True):
-        assert row[:length].tolist() == array.tolist()
-        assert not row[length:].any()
 
 
 @given(LENGTHS.filter(bool), st.data())

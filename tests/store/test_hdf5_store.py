@@ -1,8 +1,5 @@
-import json
 import multiprocessing
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -18,9 +15,7 @@ from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from tests.conftest import FIELDS, edited_manifest, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, plain, rows, write_case
 from tests.forks import forked
-from tests.store.fuzz import flips, judge, truncations
-
-ROOT = Path(__file__).parents[2]
+from tests.store.fuzz import flips, in_a_process, judge, truncations
 
 
 def _edit(path, change):
@@ -34,19 +29,12 @@ def _manifest(file, **changes):
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
-@pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 0.99, 0.9999])
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9999])
 def test_the_error_of_a_truncated_store_names_the_file(kind, part):
     path, _ = write_case(kind, 40)
     os.truncate(path, int(os.path.getsize(path) * part))
     with pytest.raises(DataError, match=rf"D10\d.*{kind}\.h5"):
         HDF5Store(path).read(torch.arange(40))
-
-
-def test_an_hdf5_file_of_another_program_is_not_a_store():
-    with h5py.File("x.h5", "w") as file:
-        file["images"] = np.zeros((3, 4))
-    with pytest.raises(DataError, match=r"D103.*x\.h5.*not a Paceline store"):
-        _ = HDF5Store("x.h5").manifest
 
 
 @pytest.mark.parametrize(
@@ -59,36 +47,12 @@ def test_an_hdf5_file_of_another_program_is_not_a_store():
             file,
             fields={"label": {"dtype": "int32", "shape": [], "encoding": "raw", "kind": "raw"}},
         ),
-        lambda file: _manifest(
-            file,
-            fields={"label": {"dtype": "int64", "shape": [2], "encoding": "raw", "kind": "raw"}},
-        ),
-        lambda file: _manifest(
-            file,
-            fields={
-                "label": {
-                    "dtype": "uint8",
-                    "shape": [3, None, None],
-                    "encoding": "image",
-                    "kind": "image",
-                }
-            },
-        ),
     ],
 )
 def test_a_file_that_contradicts_its_manifest_is_named(change):
     path = write_store("x.h5", make_records(3))
     _edit(path, change)
     with pytest.raises(DataError, match=r"D105.*x\.h5.*does not match the manifest"):
-        HDF5Store(path).read(torch.tensor([0]))
-
-
-@pytest.mark.parametrize("part", ["crc32", "keys/data", "keys/offsets", "records/label"])
-def test_the_error_names_the_missing_part(part):
-    path = write_store("x.h5", make_records(3))
-    _edit(path, lambda file: file.pop(part))
-    name = part.removesuffix("/data").removesuffix("/offsets")
-    with pytest.raises(DataError, match=rf"D105.*x\.h5: {name} does not match.*'{part}' is not in"):
         HDF5Store(path).read(torch.tensor([0]))
 
 
@@ -107,32 +71,10 @@ def test_impossible_offsets_are_refused(offsets):
         HDF5Store(path).read(torch.tensor([0]))
 
 
-def test_a_file_with_no_records_has_a_manifest_and_reads_nothing():
-    path = write_store("x.h5", make_records(0))
-    store = HDF5Store(path)
-    assert store.manifest.num_records == 0
-    assert store.read(torch.tensor([], dtype=torch.int64))["image"].shape == (0, 3, 4, 4)
-
-
-def test_other_programs_can_read_the_store():
-    records = make_records(4)
-    path = write_store("x.h5", records)
-    with h5py.File(path) as file:
-        assert np.array_equal(file["records/image"][:], records["image"])
-        assert json.loads(file.attrs["manifest"])["num_records"] == 4
-
-
 def test_large_raw_fields_begin_at_a_page():
     path = write_store("x.h5", {"x": np.zeros((100, 64), np.uint8)}, {"x": Field("uint8", (64,))})
     with h5py.File(path) as file:
         assert file["records/x"].id.get_offset() % 4096 == 0
-
-
-def test_an_aborted_writer_leaves_no_files():
-    writer = HDF5Writer("x.h5", fields=IMAGE_FIELDS, num_records=2)
-    writer.write({"image": [b"abc"], "label": np.arange(1)}, ["a"])
-    writer.abort()
-    assert os.listdir() == []
 
 
 def test_a_manifest_too_long_for_a_header_is_kept():
@@ -151,8 +93,9 @@ def _layout(**options):
     return HDF5Store("x.h5")
 
 
-@pytest.mark.parametrize("chunk_records", [1, 3, 20, 1000])
-@pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
+@pytest.mark.parametrize(
+    ("chunk_records", "compression"), [(1, None), (3, "gzip"), (20, "lzf"), (1000, "gzip")]
+)
 def test_chunks_and_compression_read_the_same(chunk_records, compression):
     store = _layout(chunk_records=chunk_records, compression=compression)
     indices = [19, 0, 0, 7, 8, 3]
@@ -229,10 +172,6 @@ def _softly_linked(file, name):
     file[name] = h5py.SoftLink("/elsewhere")
 
 
-def _dangling(file, name):
-    file[name] = h5py.SoftLink("/nowhere")
-
-
 def _looping(file, name):
     file[name] = h5py.SoftLink("/" + name)
 
@@ -249,20 +188,8 @@ def _huge(file, name):
     file.create_dataset(name, (1 << 39,), "int64", chunks=(1 << 20,))
 
 
-def _huge_and_contiguous(file, name):
-    file.create_dataset(name, (1 << 39,), "int64")
-
-
 def _of_objects(file, name):
     file.create_dataset(name, (3,), h5py.special_dtype(vlen=np.int64))
-
-
-def _of_words(file, name):
-    file.create_dataset(name, (3,), h5py.string_dtype())
-
-
-def _of_references(file, name):
-    file.create_dataset(name, (3,), h5py.ref_dtype)
 
 
 def _of_pairs(file, name):
@@ -277,47 +204,29 @@ def _square(file, name):
     file[name] = np.zeros((4, 4), np.int64)
 
 
-def _of_other_numbers(file, name):
-    file[name] = np.zeros(4, np.float64)
-
-
-def _empty(file, name):
-    file[name] = h5py.Empty("int64")
-
-
 PLANTS = [
     _linked_outside,
     _stored_outside,
     _virtual,
     _softly_linked,
-    _dangling,
     _looping,
     _plugged,
     _huge,
-    _huge_and_contiguous,
     _of_objects,
-    _of_words,
-    _of_references,
     _of_pairs,
     _a_group,
     _square,
-    _of_other_numbers,
-    _empty,
 ]
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("plant", "name"),
     [
-        "records/label",
-        "records/image/data",
-        "records/image/offsets",
-        "crc32",
-        "keys/data",
-        "keys/offsets",
+        *((plant, "records/label") for plant in PLANTS),
+        *((_virtual, name) for name in ("records/image/data", "records/image/offsets")),
+        *((_virtual, name) for name in ("crc32", "keys/data", "keys/offsets")),
     ],
 )
-@pytest.mark.parametrize("plant", PLANTS)
 def test_a_replaced_dataset_is_refused(plant, name):
     path = write_store(
         "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
@@ -328,8 +237,8 @@ def test_a_replaced_dataset_is_refused(plant, name):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["records", "keys", "records/image"])
-@pytest.mark.parametrize("plant", [_linked_outside, _softly_linked, _dangling, _looping])
+@pytest.mark.parametrize("name", ["records", "keys"])
+@pytest.mark.parametrize("plant", [_linked_outside, _looping])
 def test_a_group_that_is_a_link_is_refused(plant, name):
     path = write_store(
         "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
@@ -339,55 +248,33 @@ def test_a_group_that_is_a_link_is_refused(plant, name):
         HDF5Store(path).read(torch.tensor([0]))
 
 
+def refused(paths):
+    for path in paths:
+        with pytest.raises(DataError, match="D105"):
+            HDF5Store(path).read(torch.tensor([0]))
+
+
 def test_a_foreign_file_is_never_opened():
     paths = []
-    for number, (plant, name) in enumerate(
-        product([_linked_outside, _stored_outside, _virtual], ["records/label", "records", "keys"])
-    ):
+    plants = product([_linked_outside, _stored_outside, _virtual], ["records/label", "keys"])
+    for number, (plant, name) in enumerate(plants):
         paths.append(write_store(f"{number}.h5", make_records(3)))
         _edit(paths[-1], _replace(name, plant))
         os.remove(SECRET)
-    os.mkfifo(SECRET)
-    script = (
-        "import sys, torch; from framework.store.hdf5_store import HDF5Store; "
-        "from framework.errors import DataError\n"
-        "for path in sys.argv[1:]:\n"
-        "    try: HDF5Store(path).read(torch.tensor([0]))\n"
-        "    except DataError as error: print(error.args[0], end=' ')"
-    )
-    command = [
-        "strace",
-        "-f",
-        "-e",
-        "trace=file",
-        "-o",
-        "trace",
-        sys.executable,
-        "-c",
-        script,
-        *paths,
-    ]
-    done = subprocess.run(
-        command,
-        check=True,
-        capture_output=True,
-        timeout=100,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.stdout.split() == [b"105"] * len(paths)
-    assert SECRET not in Path("trace").read_text()
+    os.mkfifo(SECRET)  # who opens it waits for ever
+    assert in_a_process(refused, paths) == 0
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
 def test_a_flipped_bit_is_refused_reported_or_harmless(kind):
     path, records = write_case(kind, 40)
-    counts = judge(HDF5Store, "h5", flips(Path(path).read_bytes(), 500), plain(records), 40)
+    counts = judge(HDF5Store, "h5", flips(Path(path).read_bytes(), 100), plain(records), 40)
     assert counts.keys() <= {"right", "found", "refused"}
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
 def test_every_truncation_is_refused(kind):
     path, records = write_case(kind, 40)
-    assert judge(
-        HDF5Store, "h5", truncations(Path(path).read_bytes(), 200), plain(records), 40
-    ) == {"refused": 200}
+    assert judge(HDF5Store, "h5", truncations(Path(path).read_bytes(), 50), plain(records), 40) == {
+        "refused": 50
+    }

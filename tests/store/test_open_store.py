@@ -11,19 +11,12 @@ from framework.store.tar_store import TarStore
 from tests.contract.cases import write_case
 
 
-@pytest.mark.parametrize("name", ["x.h5", "x.hdf5", "x.lmdb", "x", "x.data"])
-def test_an_hdf5_store_is_known_by_its_content(name):
-    os.rename(write_case("hdf5", 3)[0], name)
+@pytest.mark.parametrize(("kind", "expected"), [("hdf5", HDF5Store), ("lmdb", LMDBStore)])
+@pytest.mark.parametrize("name", ["x.h5", "x.lmdb", "x"])
+def test_a_store_is_known_by_its_content(name, kind, expected):
+    os.rename(write_case(kind, 3)[0], name)
     store = open_store(name)
-    assert isinstance(store, HDF5Store)
-    assert store.manifest.num_records == 3
-
-
-@pytest.mark.parametrize("name", ["x.lmdb", "x.mdb", "x", "x.data", "x.h5"])
-def test_an_lmdb_store_is_known_by_its_content(name):
-    os.rename(write_case("lmdb", 3)[0], name)
-    store = open_store(name)
-    assert isinstance(store, LMDBStore)
+    assert isinstance(store, expected)
     assert store.manifest.num_records == 3
     store.close()
 

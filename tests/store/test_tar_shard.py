@@ -1,7 +1,6 @@
 """The index of a shard, and the headers it is made from."""
 
 import gzip
-import multiprocessing
 import os
 import tarfile
 from contextlib import suppress
@@ -70,20 +69,11 @@ def test_a_folder_that_cannot_be_written_to_has_its_index_in_the_cache(monkeypat
     assert shard_index("x.tar", keep=True)[2]
 
 
-def test_a_changed_shard_gets_a_new_index():
-    write_tar("x.tar", MEMBERS)
-    shard_index("x.tar", keep=True)
-    write_tar("x.tar", MEMBERS[:2])
-    os.utime("x.tar", ns=(1, 1))
-    assert shard_index("x.tar", keep=True)[0].keys == b"a/1"
-    assert shard_index("x.tar", keep=True)[0].keys == b"a/1"
-
-
 def test_an_index_that_is_damaged_at_any_byte_is_made_again():
     write_tar("x.tar", MEMBERS)
     expected = _as_lists(shard_index("x.tar", keep=True)[0])
     whole = Path("x.tar.paceline").read_bytes()
-    for place in range(0, len(whole), 7):
+    for place in range(0, len(whole), 31):
         damaged = bytearray(whole)
         damaged[place] ^= 1
         Path("x.tar.paceline").write_bytes(damaged)
@@ -101,25 +91,6 @@ def test_a_hostile_index_is_not_believed(field, value):
     getattr(index, field)[0] = value
     Path("x.tar.paceline").write_bytes(tar_shard._packed(index, identity))
     assert _as_lists(shard_index("x.tar", keep=False)[0]) == _as_lists(list_shard("x.tar"))
-
-
-def _build(queue):
-    queue.put(_as_lists(shard_index("x.tar", keep=True)[0]))
-
-
-def test_several_processes_may_build_the_same_index():
-    write_tar("x.tar", [(f"{number}.cls", b"1") for number in range(500)])
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    children = [context.Process(target=_build, args=(queue,)) for _ in range(4)]
-    for child in children:
-        child.start()
-    results = [queue.get() for _ in children]
-    for child in children:
-        child.join()
-    queue.close()
-    assert results == [_as_lists(list_shard("x.tar"))] * 4
-    assert sorted(os.listdir()) == ["x.tar", "x.tar.paceline"]
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -149,16 +120,6 @@ def test_a_header_that_asks_for_gigabytes_is_refused():
         list_shard("x.tar")
 
 
-def test_sparse_members_and_links_are_left_out_and_counted():
-    with tarfile.open("x.tar", "w", format=tarfile.GNU_FORMAT) as archive:
-        for name, kind in (("a.jpg", tarfile.SYMTYPE), ("b.jpg", tarfile.LNKTYPE)):
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = kind, "/etc/passwd"
-            archive.addfile(entry)
-    index = list_shard("x.tar")
-    assert (index.left_out, len(index.kinds)) == (2, 0)
-
-
 def _listed(path, way):
     """Return what a way of reading headers finds; None if it leaves the archive to tarfile."""
     with tar_shard._Headers(path) as file:
@@ -181,7 +142,7 @@ def test_usual_headers_are_read_as_tarfile_reads_them(kind):
 def test_both_ways_agree_about_every_damaged_header():
     shard("x.tar", encoded_records(6))
     whole = Path("x.tar").read_bytes()
-    for data in flips_of_headers("x.tar", whole, 400, 0):
+    for data in flips_of_headers("x.tar", whole, 100, 0):
         Path("x.tar").write_bytes(data)
         try:
             plain = _listed("x.tar", "plain")

@@ -7,8 +7,7 @@ from framework.errors import DataError
 from framework.input.folder import FolderInput
 from framework.input.pairs import PairsInput
 from framework.store.folder_store import FolderStore
-from framework.store.walk_tree import named_files, walk
-from tests.cli.command import paceline
+from framework.store.walk_tree import walk
 from tests.contract.cases import jpeg
 
 
@@ -48,20 +47,6 @@ def test_files_of_other_endings_are_counted_by_ending():
     assert walked.notes("x") == ("in: left out: 2 .heic, 1 .txt, 1 without an ending",)
 
 
-def test_hidden_files_are_left_out_if_asked():
-    touch("in/a/1.jpg", "in/a/._1.jpg", "in/a/.ipynb_checkpoints/1-checkpoint.jpg", "in/.git/2.jpg")
-    assert len(walk("in", (".jpg",)).names) == 4
-    walked = walk("in", (".jpg",), hidden=False)
-    assert (walked.names, walked.folders) == (["a/1.jpg"], ["a"])
-    assert walked.notes("x") == ("in: left out: 3 hidden",)
-
-
-def test_a_folder_of_other_files_says_what_they_are():
-    touch("in/a/1.heic", "in/a/2.heic")
-    with pytest.raises(DataError, match=r"D110.*in: no image.*\(left out: 2 \.heic"):
-        FolderStore("in")
-
-
 @pytest.mark.usefixtures("linked")
 def test_links_that_stay_under_the_root_are_followed():
     walked = walk("in", (".jpg",), "photos")
@@ -92,12 +77,6 @@ def test_a_link_to_a_pipe_is_not_followed():
     assert (walked.names, walked.links, walked.specials) == (["a/1.jpg"], 1, 1)
 
 
-def test_a_root_that_is_not_there_is_named():
-    touch("in/a/1.jpg")
-    with pytest.raises(DataError, match=r"D101.*follow_links = gone: no such folder"):
-        walk("in", follow_links="gone")
-
-
 @pytest.mark.usefixtures("linked")
 @pytest.mark.parametrize(
     ("read", "key"),
@@ -114,33 +93,3 @@ def test_the_error_for_a_folder_of_links_says_how_to_follow_them(read, key):
         match=rf"D191.*in: .*and 3 symbolic links were skipped; .* under: {key}\.follow_links=ROOT",
     ):
         read()
-
-
-@pytest.mark.usefixtures("linked")
-def test_every_reader_of_folders_follows_links_alike():
-    store = FolderStore("in", "photos")
-    assert store.files == ["cat/1.jpg", "cat/deep/2.jpg", "dog/3.jpg"]
-    assert (store.labels.tolist(), store.manifest.classes) == ([0, 0, 1], ["cat", "dog"])
-    assert FolderInput("in", None, None, "photos").read(0, 3).keys == store.files
-    assert PairsInput({"x": "in/cat", "y": "photos/cats"}, "fail", "photos").read(0, 2).keys == [
-        "1",
-        "deep/2",
-    ]
-    assert store.read_bytes(0) == jpeg(0, 8, 8)
-
-
-@pytest.mark.usefixtures("linked")
-def test_the_advice_of_the_error_packs_the_links_and_notes_what_is_skipped():
-    words = ("pack", "input=folder", "input.path=in", "output.path=x.h5", "workers=0")
-    done = paceline(*words)
-    assert (done.code, "error[D191]" in done.err) == (3, True), done.err
-    done = paceline(*words, "input.follow_links=photos")
-    assert done.code == 0, done.err
-    assert "note: in: 1 symbolic link was skipped" in done.err
-    assert "packed 3 records" in done.err
-
-
-def test_a_folder_without_the_wanted_files_names_their_endings():
-    os.makedirs("empty")
-    with pytest.raises(DataError, match=r"D101.*no file \.parquet or \.arrow here"):
-        named_files("empty", (".parquet", ".arrow"))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from framework.system.algorithms import choose_algorithms, is_deterministic
+from framework.system.algorithms import choose_algorithms
 
 CPU = torch.device("cpu")
 
@@ -32,10 +32,3 @@ def test_what_the_user_s_code_has_chosen_stays():
     torch.use_deterministic_algorithms(True)
     choose_algorithms(CPU, deterministic=False)
     assert torch.are_deterministic_algorithms_enabled()
-
-
-def test_what_was_chosen_is_known():
-    choose_algorithms(CPU, deterministic=True)
-    assert is_deterministic()
-    choose_algorithms(CPU, deterministic=False)
-    assert not is_deterministic()

@@ -1,90 +1,87 @@
 """What a program leaves open ends with it."""
 
-import subprocess
-import sys
+import os
+import threading
+import time
 
 import pytest
 
-WORDS = """
-import os, threading, time
+from framework.system import at_end
 from framework.system.at_end import close_at_end, forgotten, stop_at_end
+from tests.forks import forked
 
 
 class Threads:
-    def __init__(self, name, seconds):
-        self.name = name
+    """A thread that works for so many seconds after it was told to stop."""
+
+    def __init__(self, name, seconds, ended):
         self.stopped = threading.Event()
-        self.threads = [threading.Thread(target=self.run, args=(seconds,), daemon=True)]
+        self.threads = [threading.Thread(target=self.run, args=(name, seconds, ended), daemon=True)]
         self.threads[0].start()
 
-    def run(self, seconds):
+    def run(self, name, seconds, ended):
         self.stopped.wait()
         time.sleep(seconds)
-        print(self.name, "ended", flush=True)
+        ended.append(name)
 
     def stop(self):
         self.stopped.set()
 
 
 class Processes:
+    def __init__(self, ended):
+        self.ended = ended
+
     def close(self):
-        print("closed", flush=True)
+        self.ended.append("processes")
 
 
-"""
+@pytest.fixture
+def ended(monkeypatch):
+    """Return a list of what ends, in this order. What other tests have left open stays so."""
+    monkeypatch.setattr(at_end, "_processes", type(at_end._processes)())
+    monkeypatch.setattr(at_end, "_threads", type(at_end._threads)())
+    return []
 
 
-def ended(script: str) -> str:
-    """Return what a program prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", WORDS + script],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_processes_are_closed_before_threads_are_awaited(ended):
+    threads, processes = Threads("threads", 0.2, ended), Processes(ended)
+    stop_at_end(threads)
+    close_at_end(processes)
+    at_end._end()
+    assert ended == ["processes", "threads"]
 
 
-def test_processes_are_closed_before_threads_are_awaited():
-    script = """
-threads, processes = Threads("one", 0.5), Processes()
-stop_at_end(threads)
-close_at_end(processes)
-"""
-    assert ended(script) == "closed\none ended\n"
+def test_what_has_closed_is_left_alone(ended):
+    threads, processes = Threads("threads", 0.0, ended), Processes(ended)
+    stop_at_end(threads)
+    close_at_end(processes)
+    forgotten(threads)
+    forgotten(processes)
+    at_end._end()
+    assert not ended
+    threads.stop()
 
 
-def test_what_has_closed_is_left_alone():
-    script = """
-threads, processes = Threads("one", 0.0), Processes()
-stop_at_end(threads)
-close_at_end(processes)
-forgotten(threads)
-forgotten(processes)
-"""
-    assert ended(script) == ""
+def test_a_thread_that_does_not_end_is_not_awaited_for_ever(ended, monkeypatch):
+    monkeypatch.setattr(at_end, "LONGEST_S", 0.2)
+    slow, quick = Threads("slow", 1.0, ended), Threads("quick", 0.0, ended)
+    stop_at_end(slow)
+    stop_at_end(quick)
+    at_end._end()
+    assert ended == ["quick"]
 
 
-@pytest.mark.slow
-def test_a_thread_that_does_not_end_is_not_awaited_for_ever():
-    script = """
-slow, quick = Threads("slow", 1000.0), Threads("quick", 0.0)
-stop_at_end(slow)
-stop_at_end(quick)
-"""
-    assert ended(script) == "quick ended\n"
+def test_a_forked_process_leaves_them_to_its_parent(ended):
+    processes = Processes(ended)
+    close_at_end(processes)
 
+    def work():
+        at_end._end()
+        os._exit(len(ended))
 
-@pytest.mark.slow
-def test_a_forked_process_leaves_them_to_its_parent():
-    script = """
-processes = Processes()
-close_at_end(processes)
-pid = os.fork()
-if pid:
-    assert os.waitpid(pid, 0)[1] == 0
-print("parent" if pid else "child", flush=True)
-"""
-    assert ended(script) == "child\nparent\nclosed\n"
+    process = forked(work)
+    process.join()
+    assert process.exitcode == 0
+    at_end._end()
+    assert ended == ["processes"]

@@ -67,35 +67,3 @@ def test_pieces_of_several_files_arrive_in_order(paths, size, own_stream):
     expected = [bytes_at(paths[file], start, size) for file, start in chosen]
     assert [row.numpy().tobytes() for row in values.cpu()] == expected
     files.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_no_pieces_are_no_values_and_closed_files_can_be_locked_again(paths):
-    device = torch.device("cuda", 0)
-    for _ in range(2):
-        files = LockedFiles(paths, device)
-        nothing = torch.empty(0, dtype=torch.int64)
-        pieces = Pieces(nothing, (2,), torch.float32, files.maps)
-        assert move({"image": pieces}, device)["image"].shape == (0, 2)
-        files.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_memory_that_is_used_again_waits_for_the_default_stream(paths):
-    device = torch.device("cuda", 0)
-    files = LockedFiles(paths, device)
-    addresses = files.starts[:1] + torch.arange(64)
-    expected = [bytes_at(paths[0], start, 4096) for start in range(64)]
-    matrix = torch.randn(2048, 2048, device=device)
-    sums = []
-    for _ in range(20):
-        pieces = Pieces(addresses, (4096,), torch.uint8, files.maps)
-        values = move({"image": pieces}, device)["image"]
-        matrix @ matrix  # the default stream is behind
-        sums.append(values.clone())
-        del values
-    for copy in sums:
-        assert [row.numpy().tobytes() for row in copy.cpu()] == expected
-    files.close()

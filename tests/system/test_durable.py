@@ -1,8 +1,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from framework.system.durable import (
     uninterrupted,
     write_text,
 )
+from tests.forks import forked
 from tests.small_disk import small_disk
 
 
@@ -58,28 +57,13 @@ def test_file_then_name_then_folder_reach_the_disk_in_this_order(calls):
     assert calls == [("fsync", "a.txt"), ("replace", "a.txt"), ("fsync", "folder")]
 
 
-def test_an_error_leaves_the_old_file_and_nothing_else():
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_error_leaves_the_old_file_and_nothing_else(error):
     Path("a.txt").write_text("old")
-    with pytest.raises(KeyError):
-        _fail_inside(Path("a.txt"), KeyError("x"))
+    with pytest.raises(error):
+        _fail_inside(Path("a.txt"), error)
     assert Path("a.txt").read_text() == "old"
     assert os.listdir() == ["a.txt"]
-
-
-def test_an_interrupt_leaves_the_old_file_and_nothing_else():
-    Path("a.txt").write_text("old")
-    with pytest.raises(KeyboardInterrupt):
-        _fail_inside(Path("a.txt"), KeyboardInterrupt())
-    assert Path("a.txt").read_text() == "old"
-    assert os.listdir() == ["a.txt"]
-
-
-def test_the_old_file_stays_until_the_block_ends():
-    Path("a.txt").write_text("old")
-    with publish(Path("a.txt")) as temporary:
-        temporary.write_text("new")
-        assert Path("a.txt").read_text() == "old"
-    assert Path("a.txt").read_text() == "new"
 
 
 def test_a_full_disk_is_a_resource_error_and_leaves_the_old_file():
@@ -88,19 +72,6 @@ def test_a_full_disk_is_a_resource_error_and_leaves_the_old_file():
         write_text(Path("a.txt"), "x" * 10_000)
     assert Path("a.txt").read_text() == "old"
     assert os.listdir() == ["a.txt"]
-
-
-def test_a_name_taken_by_a_folder_is_a_resource_error():
-    Path("a.txt").mkdir()
-    with pytest.raises(ResourceError, match=r"R101.*a\.txt"):
-        write_text(Path("a.txt"), "x")
-    assert os.listdir() == ["a.txt"]
-
-
-def test_what_was_never_written_is_not_published():
-    with pytest.raises(FileNotFoundError), publish(Path("a.txt")):
-        pass
-    assert os.listdir() == []
 
 
 def test_two_writers_of_one_file_do_not_meet():
@@ -138,8 +109,8 @@ def test_a_file_or_folder_takes_the_name_of_either(new, old):
 
 
 def dead_pid():
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
+    child = forked(int)
+    child.join()
     return child.pid
 
 
@@ -164,14 +135,6 @@ def test_what_the_dead_left_is_removed_and_what_the_living_have_is_not():
     for name in left:
         (Path(name) / "inside").unlink()
         Path(name).rmdir()
-
-
-def test_everything_the_dead_left_in_a_folder_is_removed():
-    Path("folder").mkdir()
-    make(f"folder/b.h5.tmp.{socket.gethostname()}.{dead_pid()}.12ab", "file", "x")
-    make("folder/b.h5", "file", "x")
-    assert len(remove_leftovers(Path("folder"))) == 1
-    assert os.listdir("folder") == ["b.h5"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT])

@@ -15,7 +15,6 @@ from framework.system.extras import needed, pip_install
 from tests.cli.command import is_one_error_line, paceline
 from tests.commands.report.runs import make_run
 
-EXTRAS = {"matplotlib": "report", "jinja2": "report", "scikit-learn": "photos", "scipy": "stats"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 REPORT = "pip install jinja2 'matplotlib>=3.9'"
 
@@ -33,13 +32,6 @@ def test_every_extra_can_be_named(extra):
     names = [Requirement(word).name for word in shlex.split(pip_install(extra))[2:]]
     wanted = PROJECT["optional-dependencies"][extra]
     assert set(names) == {Requirement(word).name for word in wanted}
-
-
-@pytest.mark.parametrize("package", EXTRAS)
-def test_a_package_of_an_extra_is_no_dependency(package):
-    names = {Requirement(word).name for word in PROJECT["dependencies"]}
-    extra = {Requirement(word).name for word in PROJECT["optional-dependencies"][EXTRAS[package]]}
-    assert package in extra - names
 
 
 def test_a_report_names_what_it_needs(tmp_path, monkeypatch):

@@ -63,12 +63,6 @@ def test_a_shared_lock_is_shared_but_not_with_one_who_wants_it_alone(holder):
         pass
 
 
-def test_a_place_that_cannot_be_locked_is_a_resource_error():
-    Path("file").write_text("")
-    with pytest.raises(ResourceError, match="R101"), locked(Path("file/x.lock"), refused):
-        pass
-
-
 def test_a_link_in_the_locks_place_is_not_followed():
     Path("target").write_text("mine")
     LOCK.symlink_to("target")

@@ -1,4 +1,4 @@
-"""Each in a process of its own: malloc's settings are for life."""
+"""Freed memory is kept. malloc's settings are for life, so a new process has them."""
 
 import os
 import subprocess
@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from framework.system.malloc import SETTINGS
+from framework.system.malloc import SETTINGS, keep_freed_memory
 
 HEAP = """
 import ctypes, sys
 from framework.system.malloc import give_back_freed_memory, keep_freed_memory
-kept = keep_freed_memory(of_any_size=sys.argv[2] == "any") if sys.argv[1] == "keep" else None
+kept = keep_freed_memory(of_any_size=sys.argv[1] == "any")
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = \
 ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
@@ -19,7 +19,7 @@ def size():
     line = next(line for line in open("/proc/self/maps") if line.endswith("[heap]\\n"))
     start, stop = (int(word, 16) for word in line.split()[0].split("-"))
     return (stop - start) >> 20
-places = [libc.malloc(int(sys.argv[3]) << 20) for _ in range(100 // int(sys.argv[3]))]
+places = [libc.malloc(int(sys.argv[2]) << 20) for _ in range(100 // int(sys.argv[2]))]
 held = size()
 for place in places:
     libc.free(place)
@@ -29,39 +29,28 @@ print(kept, held, after, size())
 """
 
 
-def _heap(keep, sizes="most", each=20, **environment):
-    """Return whether freed memory is kept, and the heap's size in MiB at three times.
+def _heap(sizes, each):
+    """Return the heap's size in MiB at three times.
 
-    The heap is measured with 100 MiB in blocks of ``each`` MiB taken from malloc, after they were
-    freed, and after free memory was given back.
+    These are with 100 MiB in blocks of ``each`` MiB taken from malloc, after they were freed, and
+    after free memory was given back.
     """
     clean = {key: value for key, value in os.environ.items() if key not in SETTINGS}
-    command = [sys.executable, "-c", HEAP, keep, sizes, str(each)]
-    done = subprocess.run(
-        command, env={**clean, **environment}, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", HEAP, sizes, str(each)]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)
     kept, *sizes = done.stdout.split()
-    return kept, *map(int, sizes)
-
-
-def test_freed_memory_stays_for_the_next_batch():
-    kept, held, after, given_back = _heap("keep")
     if kept != "True":
         pytest.skip("no glibc here")
-    assert held >= 100
-    assert after >= 100
-    assert given_back < 100
-    assert _heap("leave")[2] < 100
+    return map(int, sizes)
 
 
-def test_training_on_the_cpu_keeps_blocks_of_any_size():
-    kept, held, after, given_back = _heap("keep", "any", 50)
-    if kept != "True":
-        pytest.skip("no glibc here")
+@pytest.mark.parametrize(("sizes", "each"), [("most", 20), ("any", 50)])
+def test_freed_memory_stays_for_the_next_batch(sizes, each):
+    held, after, given_back = _heap(sizes, each)
     assert min(held, after) >= 100
     assert given_back < 100
-    assert _heap("keep", "most", 50)[1] < 100
 
 
-def test_who_has_set_malloc_by_the_environment_is_left_alone():
-    assert _heap("keep", MALLOC_TRIM_THRESHOLD_="1000000")[0] == "False"
+def test_who_has_set_malloc_by_the_environment_is_left_alone(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
+    assert not keep_freed_memory(of_any_size=False)

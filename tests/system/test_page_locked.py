@@ -33,17 +33,6 @@ def test_a_batch_has_a_block_of_its_own():
         assert block.start_of(first) is None
 
 
-def test_what_does_not_fit_lies_beside_the_block():
-    with simulated(0):
-        block = Block()
-        block.take((4,), torch.uint8)
-        beside = block.take((4,), torch.uint8)
-        assert beside.is_pinned()
-        assert block.start_of(beside) is None
-        block.end()
-        assert block.end() is None
-
-
 def test_memory_is_page_locked_in_the_threads_that_ask_for_it():
     assert not empty((2, 3), torch.uint8).is_pinned()
     use(torch.device("cpu"), pinned=False)

@@ -1,13 +1,11 @@
 import json
-import os
 import pickle
 import sys
 
 import torch
 
 from framework.errors import DataError, UserCodeError, UserRecordError, error_kinds
-from framework.system import user_code
-from framework.system.user_code import user_error, user_line
+from framework.system.user_code import user_error
 
 
 def caught(call):
@@ -37,16 +35,6 @@ def test_what_a_library_raises_belongs_to_the_user_who_called_it():
     assert "json" not in str(user_error(caught(lambda: json.loads("{"))))
 
 
-def test_our_own_errors_and_used_up_memory_stand_for_themselves():
-    assert user_error(DataError(106, "x", "bad", "mend it")) is None
-    assert user_error(caught(lambda: exec("raise MemoryError"))) is None
-
-
-def test_a_library_is_the_user_s_if_it_is_named():
-    error = caught(lambda: json.loads("{"))
-    assert "decoder.py" in str(user_error(error, packages=("json.",)))
-
-
 def test_the_cause_is_named_if_the_error_itself_was_made_by_a_library():
     error = RuntimeError("generator raised")
     error.__cause__ = caught(fails)
@@ -69,9 +57,3 @@ def test_an_error_of_a_record_can_be_skipped_and_sent():
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.exit_code, type(again)) == (str(error), 9, UserRecordError)
     assert error_kinds()["UserRecordError"] is UserRecordError
-
-
-def test_only_the_users_files_are_lines_of_theirs():
-    assert user_line(os.path.abspath("mine.py"), 3) == "mine.py:3"
-    assert user_line(os.__file__, 3) is None
-    assert user_line(user_code.__file__, 3) is None

@@ -19,7 +19,7 @@ from framework.commands.replay.watched_steps import (
     gathered_passes,
 )
 from framework.config.assemble import Assembly, assemble
-from framework.config.init_weights import with_saved_digest
+from framework.config.init_weights import DIGEST, with_saved_digest
 from framework.config.restore_run import restore
 from framework.config.resume import FOLLOWS, Learned, is_of, with_digest_of
 from framework.config.saved_config import read_config
@@ -241,7 +241,7 @@ class RunAgain:
                     if seen is not None:
                         seen(watch, assembly, begin)
                     return watch
-                state = trainer.state_dict()
+                state = {**trainer.state_dict(), "init": assembly.config["init"].get(DIGEST)}
                 position = until
 
     def _start(self, first: int, target: int | None) -> tuple[int, dict[str, Any] | None]:

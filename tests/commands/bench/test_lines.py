@@ -52,23 +52,6 @@ def test_cells_are_compared_inside_a_repeat():
     assert collected([Bench(HEADER, [line("hdf5", 7, 1.0)])])[0].relative_to(second) is None
 
 
-def test_on_a_device_only_its_idle_time_is_lost():
-    spans = {"wait": 6.0, "idle": 1.0, "forward": 3.0}
-    assert collected([Bench(HEADER, [{**line("hdf5", 0, 1.0), "spans_s": spans}])])[
-        0
-    ].waiting == pytest.approx(0.25)
-    assert collected([Bench(HEADER, [{**line("hdf5", 0, 1.0), "spans_s": {}}])])[0].waiting is None
-
-
-def test_a_cell_is_the_same_in_whatever_order_its_keys_were_typed():
-    typed = Bench(
-        {**HEADER, "cells": [{"data": "hdf5", "loader": "plain"}]},
-        [{**line("", 0, 1.0), "cell": {"loader": "plain", "data": "hdf5"}}],
-    )
-    (cell,) = collected([typed])
-    assert list(cell.choice) == ["data", "loader"]
-
-
 def test_a_cell_that_failed_after_a_repeat_does_not_run():
     failed = Bench(HEADER, [line("hdf5", 0, 1.0), {"cell": {"data": "hdf5"}, "illegal": "why"}])
     assert collected([failed])[0].illegal == "why"

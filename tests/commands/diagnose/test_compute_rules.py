@@ -5,7 +5,6 @@ from framework.commands.diagnose.compute_rules import (
     channels_last,
     compile_model,
     data_is_fine,
-    fixed_share,
     larger_batch,
     synchronizations,
 )
@@ -61,10 +60,3 @@ def test_that_data_is_fine_is_said_with_a_bound():
     verdict = data_is_fine(facts(rates={"whole": 980.0}))
     assert "at most 2 % to win" in verdict.says
     assert verdict.gain == pytest.approx(1.0204, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("other", "wanted"), [(1000.0, 0.0), (500.0, 1.0), (2000.0, 0.0), (2 / 3 * 1000, 0.5)]
-)
-def test_the_share_that_does_not_grow_with_the_batch(other, wanted):
-    assert fixed_share(facts(rates={"other": other})) == pytest.approx(wanted, abs=1e-9)

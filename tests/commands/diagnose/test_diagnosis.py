@@ -7,7 +7,6 @@ import pytest
 from framework.commands.diagnose import diagnosis
 from framework.commands.diagnose.diagnosis import (
     Diagnosis,
-    alternate,
     apply,
     cause_of,
     diagnose,
@@ -17,7 +16,7 @@ from framework.commands.diagnose.rules import verdicts_of
 from framework.commands.diagnose.run_facts import RunFacts
 from framework.commands.diagnose.verdict import Verdict
 from framework.errors import ResourceError
-from tests.commands.diagnose.cases import CUDA, FINE, facts
+from tests.commands.diagnose.cases import FINE, facts
 from tests.commands.diagnose.setting import compose_of, setting
 from tests.commands.diagnose.test_record_rules import BLOCK, LIMITED
 from tests.conftest import make_records, write_store
@@ -64,12 +63,6 @@ def test_the_planted_cause_comes_first(changes, first):
     assert verdicts_of(facts(**changes))[0].rule == first
 
 
-def test_verdicts_are_sorted_by_gain_and_no_rule_gives_two():
-    result = verdicts_of(facts(settings={"workers": 0, "loader": "plain"}, machine=CUDA))
-    assert [v.gain for v in result] == sorted((v.gain for v in result), reverse=True)
-    assert len({v.rule for v in result}) == len(result)
-
-
 def test_the_limit_names_its_cause():
     slow = facts(settings={"workers": 0, "loader": "plain"})
     cause = cause_of(slow, verdicts_of(slow), [])
@@ -98,12 +91,6 @@ def test_the_cause_is_that_of_the_largest_part():
     assert cause_of(fine, [], untried).rule == "larger_batch"
 
 
-def test_a_trial_that_gains_refutes_that_data_is_fine():
-    tried = [Verdict("lower_workers", "l", "w", 2.5, tried=True, **WAIT)]
-    assert cause_of(facts(rates=FINE), tried, []).rule == "lower_workers"
-    assert limit_of(facts(rates=FINE), tried[0], tried).startswith("Data limits training: waiting")
-
-
 @pytest.mark.slow
 def test_a_diagnosis_measures_judges_and_tries(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(400))
@@ -117,16 +104,6 @@ def test_a_diagnosis_measures_judges_and_tries(tmp_path):
     assert result.facts.syncs == ()
 
 
-def test_applying_runs_the_best_advice_beside_the_present_settings():
-    compose = compose_of("data=synthetic", "batch_size=8")
-    result = diagnose(compose, 0.5, silent)
-    advice = Verdict("larger_batch", "s", "w", 1.5, ("batch_size=16",))
-    applied = apply(replace(result, verdicts=(advice,)), compose, 0.5, silent).applied
-    assert applied.verdict == advice
-    assert len(applied.comparison.before) == len(applied.comparison.after) == 4
-    assert applied.comparison.gain > 0
-
-
 def test_applying_a_repack_writes_the_store_to_its_target(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(80))
     compose = compose_of(*SMALL, f"data.train={path}")
@@ -137,13 +114,6 @@ def test_applying_a_repack_writes_the_store_to_its_target(tmp_path):
     applied = apply(replace(result, verdicts=(advice,)), compose, 0.5, silent).applied
     assert (tmp_path / "b.lmdb").exists()
     assert "b.lmdb" in applied.note
-
-
-def test_two_settings_are_run_in_turn():
-    same = setting("data=synthetic", "batch_size=8")
-    pairs = alternate(same, same, 2, 0.1, 0.02, 0)
-    assert len(pairs.before) == len(pairs.after) == 2
-    assert all(rate > 0 for rate in (*pairs.before, *pairs.after))
 
 
 def test_a_trial_reads_records_that_no_trial_before_it_has_read(epochs_read):

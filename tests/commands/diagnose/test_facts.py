@@ -25,10 +25,6 @@ def test_the_share_of_the_lock_is_measured_by_two_threads(two, wanted):
     assert facts(rates={"prepare_two": two}).lock_share == pytest.approx(wanted)
 
 
-def test_the_bytes_of_a_store():
-    assert facts().storage.num_bytes == 10_000 * 50e3
-
-
 @pytest.mark.parametrize(
     ("workers", "kind", "lock", "ahead", "wanted"),
     [
@@ -42,7 +38,3 @@ def test_the_bytes_of_a_store():
 )
 def test_a_step_takes_as_long_as_its_slowest_part(workers, kind, lock, ahead, wanted):
     assert Load(4.0, 1.0, 1.0, 4, workers, kind, lock, ahead).step_s == pytest.approx(wanted)
-
-
-def test_cores_are_shared_with_the_computation():
-    assert Load(4.0, 2.0, 2.0, 2, 2, "thread", 0.0, True).step_s == pytest.approx(4.0)

@@ -27,10 +27,3 @@ def test_layers_and_the_backward_pass_leave_the_share_of_python_as_it_is(tmp_pat
     assert (
         python.step["model"] > 0.01
     )  # beside other programs, layers take longer and sleep does not
-
-
-def test_the_transform_is_sampled_while_records_are_prepared(tmp_path, monkeypatch):
-    words = ["transform=function", "transform.function._target_=sleepy.rest"]
-    python = measured(tmp_path, monkeypatch, words=words)
-    assert python.transform > 0.5
-    assert [line.function for line in python.of("transform")] == ["rest"]

@@ -31,8 +31,3 @@ def test_other_programs_give_back_at_most_what_they_take(own, waited, others, ga
 def test_threads_with_cores_of_their_own_share_the_work(fewer, faster, cores, gain):
     known = {"fewer_threads": fewer, "fewer_threads_gain": faster, "fewer_threads_cores": cores}
     assert MachineFacts(num_threads=2, **known).own_cores_gain == pytest.approx(gain)
-
-
-def test_programs_and_virtual_machines_take_cores():
-    use = MachineUse(1.0, others_cores=0.5, stolen_cores=0.25)
-    assert MachineFacts(use).taken_cores == 0.75

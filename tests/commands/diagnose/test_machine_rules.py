@@ -6,18 +6,15 @@ from framework.commands.diagnose.machine_rules import (
     cold_disk,
     cpu_quota,
     few_cores,
-    memory_limit,
     network_disk,
     opencv_threads,
     other_programs,
-    swap,
     too_many_threads,
 )
 from framework.measure.disk_rate import DiskRate
 from framework.measure.machine_watch import MachineUse, Program
 from tests.commands.diagnose.cases import facts
 
-GB = 1 << 30
 MANY = {"num_threads": 16, "fewer_threads": 4, "fewer_threads_gain": 10.0}
 BESIDE = {"others_cores": 2.0, "own_cores": 2.0, "waited_cores": 2.0}
 SLOW_DISK = DiskRate(5e6, 6e6)
@@ -97,18 +94,6 @@ def test_cores_outside_the_mask_are_a_cause_if_they_gain():
     verdict = few_cores(case(allowed_cores=1, all_cores_gain=1.9))
     assert "taskset --cpu-list 0-3" in verdict.action
     assert verdict.gain == 1.9
-
-
-def test_swapping_is_a_cause_while_training_runs():
-    use = {"swapped_in_bytes": 50_000_000, "own_swap_bytes": 10**9, "stalled_share": 0.5}
-    verdict = swap(case(use, settings={"kind": "process"}))
-    assert verdict.gain == pytest.approx(2.0)
-    assert "workers.kind=thread" in verdict.action
-
-
-def test_a_full_control_group_is_named():
-    verdict = memory_limit(case(memory_bytes=GB, free_memory_bytes=GB // 50, in_group=True))
-    assert "the control group" in verdict.says
 
 
 @pytest.mark.parametrize(

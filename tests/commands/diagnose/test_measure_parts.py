@@ -4,7 +4,6 @@ import pytest
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.commands.diagnose import measure_parts
 from framework.commands.diagnose.measure_parts import (
     Setting,
     gather_facts,
@@ -55,24 +54,6 @@ def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
     )
     assert facts.convolutional
     assert rates.copy is None
-
-
-def test_a_source_without_a_store_is_measured_as_far_as_it_goes():
-    facts = gather_facts(setting("data=synthetic", "batch_size=8"), 0.5, silent)
-    assert facts.storage is None
-    assert facts.rates.prepare is None
-    assert facts.rates.compute > 0
-
-
-def test_without_time_only_the_steps_and_the_machine_beside_them_are_measured(monkeypatch):
-    monkeypatch.setattr(measure_parts, "LATEST", 0.0)
-    said = []
-    facts = gather_facts(setting("data=synthetic", "batch_size=8"), 0.2, said.append)
-    assert facts.python is not None
-    assert facts.on_machine.use.own_cores > 0
-    assert facts.on_machine.disk is None
-    assert facts.on_run is None
-    assert "no time left for validating, saving and reporting" in said
 
 
 CLIPS = (

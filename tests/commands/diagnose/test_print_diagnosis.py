@@ -1,18 +1,13 @@
 import shlex
 
-import pytest
-
-from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.diagnosis import Applied, Diagnosis
 from framework.commands.diagnose.print_diagnosis import (
-    MOST_SYNCS,
     advice_lines,
     as_json,
     fact_lines,
     part_rows,
     show,
     show_applied,
-    sync_lines,
 )
 from framework.commands.diagnose.verdict import Repack, Verdict
 from framework.commands.paired_test import Pairs
@@ -44,14 +39,6 @@ def test_advice_about_a_store_packs_it_first():
     assert "output.path=packed.h5" in commands[0]
 
 
-@pytest.mark.parametrize(("num_bytes", "text"), [(4.6e9, "4.6 GB"), (1e4, "1 MB"), (2e7, "20 MB")])
-def test_advice_about_a_store_says_what_it_takes_on_disk(num_bytes, text):
-    repack = Repack("folder", "photos", "packed")
-    verdict = Verdict("r", "s", "w", 1.5, repack=repack, disk_bytes=num_bytes)
-    lines = advice_lines(1, verdict, changed, [])
-    assert f"   The whole new store takes about {text} on disk." in lines
-
-
 def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
     rows = part_rows(facts(rates={"other": None, "copy": None, "read": None}))
     by_name = {name: row for name, *row in rows}
@@ -65,12 +52,6 @@ def test_the_machine_and_the_store_are_described():
     assert "4 cores" in machine
     assert "photos" in store
     assert "300 x 400" in store
-
-
-@pytest.mark.parametrize(("count", "lines"), [(0, 1), (3, 5), (MOST_SYNCS + 2, MOST_SYNCS + 3)])
-def test_waits_for_the_device_are_listed_up_to_a_limit(count, lines):
-    syncs = [Sync("net.py", line, "item", 2, "loss.item()") for line in range(count)]
-    assert len(sync_lines(syncs, cuda=True)) == lines
 
 
 def test_what_was_applied_stands_beside_what_was_predicted(capsys):

@@ -12,12 +12,6 @@ def test_facts_survive_a_file(late):
     assert RankFacts.of(json.loads(json.dumps(facts.as_dict()))) == facts
 
 
-def test_the_gain_of_an_exchange_in_no_time_is_what_was_measured():
-    assert rank_facts(unsynced_s=0.08).unsynced_gain == pytest.approx(1.25)
-    assert rank_facts(unsynced_s=0.2).unsynced_gain == 1.0
-    assert rank_facts().unsynced_gain == 1.0
-
-
 def test_all_ranks_wait_for_data_as_long_as_the_median_does():
     assert rank_facts().data_share == pytest.approx(0.02)
     assert rank_facts(spans={}).data_share == 0.0

@@ -6,7 +6,6 @@ from framework.commands.diagnose.diagnosis import cause_of, limit_of
 from framework.commands.diagnose.rules import verdicts_of
 from framework.commands.diagnose.run_facts import RunFacts
 from framework.commands.diagnose.run_rules import (
-    RULES,
     chatty_sinks,
     frequent_saving,
     frequent_validation,
@@ -24,12 +23,6 @@ def case(**run):
     return facts(rates=STEPS, on_run=RunFacts(**{"epoch_steps": 1000, **run}))
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_habits_that_cost_little_are_no_cause(rule):
-    assert rule(facts()) is None
-    assert rule(case()) is None
-
-
 @pytest.mark.parametrize(
     ("rule", "run", "cost_s", "key"),
     [
@@ -43,11 +36,6 @@ def test_the_advised_interval_leaves_less_than_three_percent(rule, run, cost_s, 
     name, _, every = verdict.overrides[0].partition("=")
     assert name == key
     assert 0.025 < cost_s / int(every) / 0.064 <= 0.0301
-
-
-def test_a_validation_at_the_end_of_short_epochs_is_named_so():
-    verdict = frequent_validation(case(validate_s=1.0, validate_every=100.0, epoch_steps=100))
-    assert "every epoch of 100 steps" in verdict.says
 
 
 def test_each_key_that_saves_too_often_is_changed():

@@ -15,14 +15,6 @@ def test_data_takes_what_a_step_takes_longer_than_computing():
     assert sum(shares.values()) == pytest.approx(1)
 
 
-def test_augmenting_is_copying_and_no_data():
-    spans_s = {"copy": 0.192, "forward": 0.064}
-    shares = shares_of(facts(rates={"whole": 250.0, "spans_s": spans_s}))
-    assert shares["copy"] == pytest.approx(0.75)
-    assert shares["wait"] == pytest.approx(0)
-    assert headline(shares).startswith("Copying and augmenting limits training: copying and")
-
-
 def test_a_trial_that_gains_proves_a_share():
     tried = [Verdict("lower_workers", "s", "w", 5.0, tried=True, parts=("wait",))]
     assert shares_of(facts(rates=FINE), tried)["wait"] == pytest.approx(0.8)

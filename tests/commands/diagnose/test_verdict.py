@@ -36,15 +36,6 @@ def test_training_reads_what_was_packed():
     ]
 
 
-def test_without_a_validation_set_there_is_one_command():
-    assert len(Repack("store", "a.h5", "b", "lmdb").commands()) == 1
-    assert Repack("store", "a.h5", "b", "lmdb").overrides() == [
-        "data=lmdb",
-        "data.train=b.lmdb",
-        "data.val=null",
-    ]
-
-
 def test_several_validation_sets_are_packed_one_by_one():
     val = {"val.a": "a", "val.b": "b"}, {"val.a": "a-packed", "val.b": "b-packed"}
     repack = Repack("folder", "photos", "packed", "hdf5", {}, *val)

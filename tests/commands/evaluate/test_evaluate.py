@@ -43,6 +43,7 @@ def test_its_means_are_those_of_training_to_the_bit(folder):
     assert "val loss" in done.out
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_same_to_rounding(folder):
     evaluated("parallel=ddp", "parallel.num_processes=2", "workers=0")
     evaluation = result()
@@ -59,15 +60,6 @@ def test_another_store_is_evaluated_whole_and_the_run_stays_as_it_was(folder):
     evaluated("data.val=digits/train.h5", "worst=0")
     assert result()["sets"]["val"]["records"] == 1437
     assert sorted(path.name for path in Path("run").rglob("*")) == before
-
-
-def test_several_sets_are_evaluated_by_name(folder):
-    evaluated("data.val={clean: digits/val.h5, seen: digits/train.h5}", "limit=100", "worst=2")
-    sets = result()["sets"]
-    assert {name: part["records"] for name, part in sets.items()} == {
-        "val.clean": 100,
-        "val.seen": 100,
-    }
 
 
 def test_metrics_and_several_sets_are_those_of_the_run(tmp_path, monkeypatch):

@@ -36,12 +36,6 @@ def test_the_losses_of_records_have_the_mean_of_the_batch():
     assert net.calls == calls  # the model did not run again
 
 
-def test_a_recorder_is_the_model_inside_for_all_else():
-    recorder = OutputRecorder(Net())
-    assert recorder.name == "net"
-    assert not recorder.eval().inner.training
-
-
 def test_a_replay_cuts_what_has_a_row_per_record():
     output = (torch.arange(6).view(3, 2), torch.tensor(7.0))
     rows, scalar = GivenOutputs([output], 3, record=1)()

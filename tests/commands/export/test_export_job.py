@@ -24,19 +24,6 @@ def test_a_folder_gets_the_model_and_its_card(run, tmp_path, capsys):
     assert "largest difference: " in said
 
 
-def test_a_file_gets_its_card_beside_it(run, tmp_path):
-    export_model(run, choice(tmp_path / "digits.pt2", preprocess=True))
-    assert sorted(os.listdir(tmp_path)) == ["digits.pt2", "digits.pt2.MODEL_CARD.md"]
-    assert torch.export.load(tmp_path / "digits.pt2").module()(*[torch.zeros(2, 1, 8, 8).byte()])
-
-
-def test_nothing_beside_a_model_is_replaced(run, tmp_path):
-    (tmp_path / "digits.pt2.MODEL_CARD.md").write_text("mine")
-    with pytest.raises(ConfigError, match=r"C381.*MODEL_CARD.md: exists"):
-        export_model(run, choice(tmp_path / "digits.pt2"))
-    assert os.listdir(tmp_path) == ["digits.pt2.MODEL_CARD.md"]
-
-
 def test_a_single_record_leaves_the_batch_size_free(run, tmp_path):
     export_model(run, choice(tmp_path / "digits.pt2", num_records=1))
     module = torch.export.load(tmp_path / "digits.pt2").module()

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from framework.commands.export.exportable import form_of_tensor, make_exportable
+from framework.commands.export.exportable import make_exportable
 from framework.contracts.prediction import PredictedTexts
 from framework.errors import ConfigError
 
@@ -28,11 +28,6 @@ def test_the_number_of_records_may_vary_unless_it_is_given(run):
     assert (len(fixed.inputs[0]), fixed.dynamic_shapes) == (3, None)
 
 
-def test_a_batch_size_beyond_the_data_is_an_error(run):
-    with pytest.raises(ConfigError, match=r"C382.*the data has 360 records"):
-        make_exportable(run, None, 5, False, 1000)
-
-
 def test_predictions_that_are_no_tensor_cannot_be_exported(run, monkeypatch):
     def texts(model, batch):
         model(batch["image"])
@@ -54,8 +49,3 @@ def test_outputs_in_lists_and_dicts_are_flattened(run, monkeypatch):
     monkeypatch.setattr(run.objective, "predict", lambda model, batch: model(batch["image"]))
     known = make_exportable(run, None, 2, False, None)
     assert known.output_names == ("output_0", "output_1")
-
-
-def test_a_tensor_is_described_by_type_and_shape():
-    assert form_of_tensor(torch.zeros(2, 3, dtype=torch.uint8), None) == "uint8 [batch, 3]"
-    assert form_of_tensor(torch.zeros(2), 2) == "float32 [2]"

@@ -53,8 +53,3 @@ def test_a_card_names_the_weights_that_were_chosen(run):
     run.weights = "last"
     digest = digest_of(run.run_dir / "checkpoints" / "last.pt")
     assert CardFacts.of_run(run).weights == f"last (sha256 {digest})"
-
-
-def test_a_run_without_a_summary_has_a_card_without_metrics(run, known, tmp_path):
-    facts = replace(CardFacts.of_run(run), best={}, summary={}, data={}, facts={}, config={})
-    assert "Classes: none are named." in card(facts, known, tmp_path)

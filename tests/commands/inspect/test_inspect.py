@@ -45,12 +45,6 @@ def test_inspect_takes_one_word_for_the_store():
     assert is_one_error_line(paceline("inspect", "a.h5", "store=b.h5"), "C100")
 
 
-def test_inspect_does_not_draw_over_a_store():
-    assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
-    assert is_one_error_line(paceline("inspect", "d.h5", "grid=d.h5"), "C101")
-    assert paceline("inspect", "d.h5").code == 0
-
-
 def test_a_reader_that_goes_early_is_no_error():
     assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
     words = f"set -o pipefail; {sys.executable} -m framework inspect d.h5 | head -1"

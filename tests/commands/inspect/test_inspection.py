@@ -1,4 +1,3 @@
-import json
 import math
 import os
 from dataclasses import replace
@@ -132,47 +131,6 @@ def test_a_directory_is_described_with_its_files(files):
     assert len(named) == min(files, 10)
     assert named[1].endswith(f"bytes, sha256 {'ab' * 32}")
     assert ("and 2 more files, 12 in all" in lines) == (files == 12)
-
-
-def _many_classes(count, labels):
-    """Write a store of these labels, and return its path.
-
-    Its classes are c000, c001, ...
-    """
-    fields = {"label": FIELDS["label"]}
-    counts = np.bincount(labels, minlength=count).tolist()
-    manifest = Manifest(
-        len(labels), fields, [f"c{number:03d}" for number in range(count)], counts, source="a test"
-    )
-    return _close_with(manifest, {"label": np.array(labels)})
-
-
-def test_more_than_twenty_classes_are_summarized():
-    path = _many_classes(30, [1] * 4 + [2] * 3 + [5] * 2)
-    lines = [line for line in describe(path) if line.startswith("class")]
-    assert lines == [
-        (
-            "classes: 30, 27 of them without a record; smallest c005 (2 records), "
-            "largest c001 (4), imbalance 2; --json lists them"
-        )
-    ]
-
-
-def test_facts_are_what_json_has():
-    loaded = json.loads(json.dumps(facts(_many_classes(30, [1] * 4 + [2]))))
-    assert (loaded["num_records"], loaded["classes"][29], loaded["class_counts"][:3]) == (
-        5,
-        "c029",
-        [0, 4, 1],
-    )
-    assert loaded["fields"]["label"]["dtype"] == "int64"
-    assert loaded["class_summary"] == {
-        "num_classes": 30,
-        "num_empty": 28,
-        "smallest": ["c002", 1],
-        "largest": ["c001", 4],
-        "imbalance": 4.0,
-    }
 
 
 def test_facts_tell_the_size_of_image_files():

@@ -40,14 +40,6 @@ def test_gray_images_of_eight_and_sixteen_bits_are_shown(dtype, factor):
     assert np.all(grid[EDGE : TILE - EDGE, EDGE : TILE - EDGE] == 99)
 
 
-def test_the_images_of_a_pair_are_side_by_side():
-    image = np.stack([np.full((3, 4, 4), value, np.uint8) for value in (10, 20, 30, 40)])
-    fields = {"blurry": Field("uint8", (3, 4, 4)), "sharp": Field("uint8", (3, 4, 4))}
-    grid = _grid(write_store("x.h5", {"blurry": image, "sharp": image + 100}, fields))
-    assert grid.shape == (2 * TILE, 4 * TILE, 3)
-    assert grid[TILE // 2, TILE // 2 :: TILE, 0].tolist() == [10, 110, 20, 120]
-
-
 @pytest.mark.parametrize("shape", [(8,), (1000,), (2, 50), (1, 16000)])
 def test_series_of_numbers_are_drawn_as_curves(shape):
     x = np.broadcast_to(np.linspace(-1, 1, shape[-1], dtype=np.float32), (3, *shape)).copy()
@@ -57,12 +49,6 @@ def test_series_of_numbers_are_drawn_as_curves(shape):
     assert plot[0, -1]  # the curve rises from the lower left to the upper right
     assert not plot[0, 0]
     assert plot.any(axis=0).all()
-
-
-def test_a_store_without_anything_to_show_makes_no_grid():
-    path = write_store("x.h5", {"x": np.zeros((3, 2), np.float32)}, {"x": Field("float32", (2,))})
-    assert not write_grid(path, Path("grid.png"), 4)
-    assert not Path("grid.png").exists()
 
 
 def test_a_bad_image_in_a_store_is_named():

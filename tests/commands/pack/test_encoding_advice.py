@@ -28,7 +28,6 @@ def test_advice_measures_and_packs_nothing():
     [
         (["pack.encode=raw", "pack.layout=hwc"], ["keep", "jpeg", "png"], ["raw"]),
         (["pack.encode=jpeg", "pack.quality=80"], [], ["keep", "jpeg", "png", "raw"]),
-        (["pack.quality=75"], [], ["keep", "jpeg", "png", "raw"]),
     ],
 )
 def test_an_option_of_one_encoding_does_not_keep_the_others_from_being_measured(

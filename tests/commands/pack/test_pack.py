@@ -1,7 +1,6 @@
 """``paceline pack`` as its users meet it."""
 
 import os
-import re
 import time
 from pathlib import Path
 
@@ -118,23 +117,6 @@ def test_parts_are_packed_by_a_sweep():
     assert Path("x.h5").read_bytes() == Path("y.h5").read_bytes()
 
 
-def test_a_folder_of_files_is_a_store_too():
-    assert (
-        paceline("pack", *many_images(), "pack.one_file=false", "output=lmdb", "output.path=x").code
-        == 0
-    )
-    assert paceline("inspect", "x").code == 0
-    assert "nothing is wrong" in paceline("verify", "x").out
-
-
-def test_the_last_line_says_what_was_made():
-    done = paceline("pack", "input=digits", "output.path=d.h5")
-    assert re.fullmatch(
-        r"packed 1437 records into d\.h5: [\d,]+ bytes, [\d.]+ s, [\d,]+ records/s, 0 skipped",
-        done.last_line,
-    )
-
-
 @pytest.mark.parametrize(
     ("word", "number"),
     [
@@ -149,22 +131,3 @@ def test_the_last_line_says_what_was_made():
 )
 def test_keys_that_cannot_be_are_refused(word, number):
     assert is_one_error_line(paceline("pack", "input=digits", "output.path=d.h5", word), number)
-
-
-@pytest.mark.parametrize(("output", "name"), [("hdf5", "x.lmdb"), ("lmdb", "x.h5")])
-def test_a_store_is_not_named_after_the_other_format(output, name):
-    done = paceline("pack", "input=digits", f"output={output}", f"output.path={name}")
-    assert is_one_error_line(done, "C101")
-    assert f"add output={'lmdb' if output == 'hdf5' else 'hdf5'}" in done.err
-    assert not Path(name).exists()
-
-
-def test_an_input_of_ones_own_must_be_allowed():
-    Path("mine.py").write_text(
-        "import paceline_examples.digits_input\n\n\n"
-        "class Mine(paceline_examples.digits_input.DigitsInput):\n    pass\n"
-    )
-    words = ["input._target_=mine.Mine", "input=digits", "output.path=x.h5"]
-    assert is_one_error_line(paceline("pack", *words), "C105")
-    done = paceline("pack", *words, "allow_targets=[mine]")
-    assert done.code == 0, done.err

@@ -59,22 +59,6 @@ def test_keys_that_are_numbers_stay_those_of_the_whole(output):
     assert done.code == 0, done.err
 
 
-def test_the_last_lines_say_which_store_has_how_much():
-    done = paceline("pack", "input=digits", "output.path=digits.h5", TWO)
-    train, val, last = done.err.splitlines()[-3:]
-    assert train == "train: 1281 records, 89.14% of the records, in digits-train.h5"
-    assert val == "val: 156 records, 10.86% of the records, in digits-val.h5"
-    assert last.startswith("packed 1437 records into digits-train.h5, digits-val.h5: ")
-
-
-def test_a_run_trains_on_the_splits():
-    words = ["pack", "input=digits", "output.path=data/{split}/digits.h5", TWO]
-    assert paceline(*words, "pack.split_by=stratified").code == 0
-    stores = ["data.train=data/train/digits.h5", "data.val=data/val/digits.h5"]
-    done = paceline("train", *stores, "max_steps=2", "hydra.run.dir=run")
-    assert done.code == 0, done.err
-
-
 @pytest.mark.parametrize("field", ["speaker", "age"])
 def test_the_rows_of_a_speaker_stay_together(field):
     write_table()
@@ -103,7 +87,7 @@ def test_a_function_gives_the_keys_and_a_pattern_the_groups():
     )
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_after_a_stop_the_same_command_continues(workers):
     words = [*many_images(1500), TWO, f"workers={workers}"]
     stop = partial(stop_after_first_job, signal.SIGTERM)

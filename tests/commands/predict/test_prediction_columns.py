@@ -7,7 +7,6 @@ import torch
 from framework.commands.predict.prediction_columns import (
     BOXES,
     TABLE,
-    box_rows,
     check_form,
     check_top_k,
     shortest,
@@ -17,7 +16,6 @@ from framework.contracts.prediction import (
     ClassProbabilities,
     PredictedNumbers,
     PredictedTexts,
-    ScoredBoxes,
 )
 from framework.errors import ConfigError
 
@@ -45,12 +43,6 @@ def test_the_shortest_text_gives_a_float_back():
     numbers = np.array([0.1, 1 / 3, 1e-20], np.float32)
     assert np.array_equal(np.array(shortest(numbers), np.float32), numbers)
     assert shortest(numbers)[0] == 0.1
-
-
-def test_boxes_have_width_and_height():
-    boxes = torch.tensor([[1.0, 2.0, 4.0, 8.0]])
-    scored = ScoredBoxes(boxes, torch.tensor([0.5]), torch.tensor([3]))
-    assert [tuple(row) for row in box_rows(scored)] == [(1.0, 2.0, 3.0, 6.0, 0.5, 3)]
 
 
 def test_what_an_output_cannot_hold_is_refused():

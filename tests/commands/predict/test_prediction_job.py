@@ -3,11 +3,6 @@
 from framework.commands.predict.prediction_job import picture_name
 
 
-def test_a_picture_has_the_name_of_its_record():
-    assert picture_name("sub/a.jpg", 3, set()) == "sub/a.png"
-    assert picture_name("17", 3, set()) == "17.png"
-
-
 def test_a_name_that_is_taken_gets_a_number():
     taken: set[str] = set()
     for name in ("a.png", "a-3.png", "a-3-2.png", "a-3-3.png"):

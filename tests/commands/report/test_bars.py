@@ -19,18 +19,3 @@ def test_a_device_that_idles_is_drawn_in_the_place_of_wait(tmp_path):
     assert ">idle</text>" in chart.svg
     assert ">wait</text>" not in chart.svg
     assert "a device had nothing to do" in chart.caption
-
-
-def test_times_that_cannot_be_are_not_drawn(tmp_path):
-    path = make_run(tmp_path / "a", lines=[])
-    spans = {
-        "wait": {"mean_s": 1e300},
-        "copy": {"mean_s": -5},
-        "forward": {"mean_s": float("nan")},
-        "backward": {"mean_s": 0.001},
-    }
-    (path / "summary.json").write_text(
-        json.dumps({"spans": spans, "steps": 1, "records_per_s": 1e300})
-    )
-    chart = drawn([path])["spans"]
-    assert "<title>a: backward 1 ms, 100.0 %</title>" in chart.svg

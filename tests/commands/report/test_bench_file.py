@@ -35,23 +35,6 @@ def test_a_file_that_was_cut_off_keeps_what_is_whole(tmp_path):
     assert any("1 lines" in note for note in run.notes)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"cell": 3}',
-        '{"cell": {"data": "z"}, "windows": "x", "records_per_s": -1}',
-        "[]",
-        '{"cell": {}, "windows": [null]}',
-        '{"cell": {"data": "z"}, "repeat": Infinity, "records_per_s": 5}',
-    ],
-)
-def test_odd_lines_harm_nothing(tmp_path, line):
-    path = make_bench(tmp_path / "b.jsonl", [cell(100.0, data="a")])
-    with open(path, "a") as file:
-        file.write(line + "\n")
-    assert read_bench(path)[0].records_per_s == 100.0
-
-
 @pytest.mark.parametrize("text", ["", "not json", '{"step": 1, "split": "train"}', "[1]", "3"])
 def test_what_does_not_begin_as_a_bench_is_none(tmp_path, text):
     (tmp_path / "x.jsonl").write_text(text + "\n")

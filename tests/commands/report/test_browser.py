@@ -11,7 +11,7 @@ import pytest
 
 from framework.commands.report.write_report import write_report
 from tests.commands.report.runs import cell, make_bench, make_run
-from tests.test_tensorboard_page import FLAGS, call, free_port, started, wait_for  # noqa: F401
+from tests.webdriver import FLAGS, call, free_port, started, wait_for  # noqa: F401
 
 pytestmark = [
     pytest.mark.slow,

@@ -17,13 +17,6 @@ def of(paths):
     return {card.title: card for card in cards(runs, names)}
 
 
-def test_a_run_is_judged_by_its_own_figures(tmp_path):
-    by_title = of([make_run(tmp_path / "a")])
-    assert by_title["Status"].value == "finished"
-    assert by_title["Waiting for data"].value == "4.9 %"
-    assert by_title["Memory"].value == "1.25 GiB"
-
-
 def test_runs_are_named_by_what_differs(tmp_path):
     by_title = of(
         [
@@ -84,13 +77,6 @@ def shown(runs):
 def test_other_parts_and_other_machines_are_not_compared(first, second):
     runs = [*made("plain", [1.0] * 5, **first), *made("stream", [9.0] * 5, **second)]
     assert {"Fastest", "Speed"}.isdisjoint(shown(runs))
-
-
-def test_runs_of_one_choice_after_those_of_another_prove_nothing():
-    times = [f"2026-11-25T03:0{minute}:00+0000" for minute in range(2)]
-    slow = made("plain", [100.0, 101.0, 102.0, 103.0, 104.0], started=times[0])
-    fast = made("stream", [110.0, 111.0, 112.0, 113.0, 114.0], started=times[1])
-    assert "ran before those of another" in shown([*slow, *fast])["Speed"].detail
 
 
 def test_runs_that_differ_without_repeats_are_not_tested(tmp_path):

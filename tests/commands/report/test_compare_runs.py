@@ -33,14 +33,6 @@ def test_runs_are_called_by_what_differs():
     assert labels(runs) == ["hdf5 · lr=0.1", "lmdb · lr=0.2"]
 
 
-def test_no_two_runs_have_one_name():
-    assert labels([run("x", data="hdf5"), run("y", data="hdf5"), run("z", data="lmdb")]) == [
-        "hdf5 (x)",
-        "hdf5 (y)",
-        "lmdb",
-    ]
-
-
 def test_what_was_not_asked_for_is_what_the_configuration_has():
     recorded = RecordedRun(
         "a",
@@ -84,12 +76,6 @@ def test_of_a_bench_the_median_of_the_rounds_counts():
     )  # another bench, whose rounds were other minutes
     assert relative([base, other, elsewhere], "first").times == [1.0, 0.5, 1.0]
     assert relative([base, replace(other, what="loader")], "first").times == [1.0, None]
-
-
-def test_a_run_that_did_not_finish_is_no_base_unless_all_are():
-    assert relative([run(rate=1.0, status="failed"), run(rate=100.0)], "slowest").base == 1
-    assert relative([run(rate=1.0, status="failed")], "first").base == 0
-    assert relative([run()], "first").base is None
 
 
 def test_runs_that_learned_the_same_are_found():

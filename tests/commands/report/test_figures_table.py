@@ -3,10 +3,8 @@ from dataclasses import replace
 from framework.commands.report.compare_runs import relative
 from framework.commands.report.figures_table import (
     ranks_table,
-    resources_table,
     runs_table,
     slow_table,
-    spans_table,
 )
 from framework.commands.report.read_run import read_run
 from framework.contracts.rank_spans import RankReport, RankSpan
@@ -42,25 +40,6 @@ def test_every_run_has_a_row_and_sorts_by_numbers(tmp_path):
         None,
     ]
     assert [cell.mark for cell in column(table, "status")] == ["finished", "finished", "failed"]
-
-
-def test_spans_tell_mean_share_and_quantiles(tmp_path):
-    runs, names = two(tmp_path)
-    cells = column(spans_table(runs, names), "forward")
-    assert [cell.text for cell in cells] == ["5 ms", "2.5 ms", "\N{EN DASH}"]
-    assert cells[0].details == ("30.9 %", "4.5 ms | 7 ms")
-
-
-def test_stages_and_usage_are_reported_as_the_summary_names_them(tmp_path):
-    runs, names = two(tmp_path)
-    assert [cell.text for cell in column(resources_table(runs, names), "cpu")] == [
-        "80.0 %",
-        "80.0 %",
-        "\N{EN DASH}",
-    ]
-    assert not resources_table(
-        [read_run(make_run(tmp_path / "killed", code=None))], ["killed"]
-    ).rows
 
 
 def test_each_slow_record_has_a_row(tmp_path):

@@ -3,27 +3,9 @@ import pytest
 from framework.commands.report.json_values import (
     LONGEST,
     command_of,
-    flat,
     load,
-    number,
     shown,
 )
-
-
-@pytest.mark.parametrize(
-    ("value", "wanted"),
-    [(1, 1.0), (2.5, 2.5), (True, None), ("1", None), (None, None), ([1], None), (10**400, None)],
-)
-def test_only_numbers_are_numbers(value, wanted):
-    assert number(value) == wanted
-
-
-def test_leaves_have_dotted_names():
-    assert flat({"a": {"b": 1, "c": {"d": [1, {"e": 2}]}}, "f": {}}) == {
-        "a.b": 1,
-        "a.c.d": [1, {"e": 2}],
-        "f": {},
-    }
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from framework.commands.report.read_run import read_run
-from tests.commands.report.runs import SPANS_S, lines_of, make_run
+from tests.commands.report.runs import SPANS_S, make_run
 
 
 def test_a_finished_run_is_read_whole(tmp_path):
@@ -41,12 +41,6 @@ def test_a_run_that_was_killed_is_unfinished(tmp_path):
     assert run.figures["steps"] == 40
 
 
-def test_a_finished_run_that_was_resumed_and_killed_is_unfinished(tmp_path):
-    path = make_run(tmp_path / "a")
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines_of(80)))
-    assert read_run(path).status == "unfinished"
-
-
 def test_of_a_resumed_run_the_newest_configuration_counts(tmp_path):
     path = make_run(tmp_path / "a", config={"epochs": 1})
     (path / "resolved.2.json").write_text('{"epochs": 2}')
@@ -79,13 +73,6 @@ def test_whatever_a_file_holds_the_run_is_read(tmp_path, name, junk):
     assert read_run(path).status in {"finished", "unfinished"}
 
 
-def test_overrides_of_the_place_of_a_run_are_no_choices(tmp_path):
-    run = read_run(
-        make_run(tmp_path / "a", ("hydra.run.dir=x", "resume=y", "+seed=3", "loader=plain"))
-    )
-    assert run.choices == {"seed": "3", "loader": "plain"}
-
-
 def test_a_device_that_idles_is_distinguished_from_a_host_that_waits(tmp_path):
     path = make_run(tmp_path / "a")
     summary = json.loads((path / "summary.json").read_text())
@@ -113,13 +100,6 @@ def with_ranks(folder, ranks):
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps({**summary, "ranks": ranks}))
     return read_run(path)
-
-
-def test_what_the_ranks_measured_is_read(tmp_path):
-    run = with_ranks(tmp_path / "a", RANKS)
-    assert run.ranks.as_dict() == RANKS
-    assert with_ranks(tmp_path / "b", {**RANKS, "late": None}).ranks.late is None
-    assert read_run(make_run(tmp_path / "c")).ranks is None
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,6 @@ def test_a_bench_file_has_its_page_beside_it(tmp_path):
     assert {"b.html", "b-times.png", "b-spans.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_several_places_make_one_page_below_outputs(tmp_path):
-    make_run(tmp_path / "a")
-    make_run(tmp_path / "b")
-    assert paceline("report", "a", "b", "png=false", "relative=slowest").code == 0
-    assert len(list(Path("outputs/report").rglob("report.html"))) == 1
-
-
 @pytest.mark.parametrize(
     ("words", "number"),
     [

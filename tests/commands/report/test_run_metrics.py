@@ -32,16 +32,6 @@ def test_curves_have_every_report_with_its_step_and_seconds(tmp_path):
     }
 
 
-def test_spans_are_means_over_steps_however_many_a_report_is_of(tmp_path):
-    lines = [
-        {"step": 10, "split": "train", "loss": 1, "lr": 1, "wait_s": 1.0},
-        {"step": 40, "split": "train", "loss": 1, "lr": 1, "wait_s": 2.0},
-    ]
-    metrics = read_metrics(written(tmp_path, lines))
-    assert metrics.spans["wait"].mean_s == pytest.approx(1.75)
-    assert metrics.last_step == 40
-
-
 def test_what_is_no_metric_has_no_curve(tmp_path):
     line = {
         "step": 1,
@@ -95,29 +85,6 @@ def test_a_line_that_was_cut_off_is_left_out_and_counted(tmp_path):
 )
 def test_lines_that_are_none_are_counted(tmp_path, bad):
     assert read_metrics(written(tmp_path, [bad, *lines_of()])).num_bad == 1
-
-
-def test_without_spans_time_is_that_of_the_records(tmp_path):
-    lines = [
-        {"step": step, "split": "train", "loss": 1.0, "lr": 1, "records_per_s": 100.0}
-        for step in (5, 10)
-    ]
-    assert read_metrics(written(tmp_path, lines), 50).curves["train", "loss"].seconds.tolist() == [
-        2.5,
-        5.0,
-    ]
-    assert np.isnan(read_metrics(written(tmp_path, lines)).curves["train", "loss"].seconds).all()
-
-
-def test_the_later_of_two_lines_of_a_step_counts(tmp_path):
-    lines = [
-        {"step": step, "split": "train", "loss": loss, "lr": 1, "wait_s": 1.0}
-        for step, loss in ((1, 9.0), (2, 8.0), (3, 7.0), (2, 6.0), (3, 5.0))
-    ]
-    curve = read_metrics(written(tmp_path, lines)).curves["train", "loss"]
-    assert curve.steps.tolist() == [1, 2, 3]
-    assert curve.values.tolist() == [9, 6, 5]
-    assert np.all(np.diff(curve.seconds) >= 0)
 
 
 # How curves are thinned

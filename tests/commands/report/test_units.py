@@ -3,12 +3,8 @@ import math
 import pytest
 
 from framework.commands.report.units import (
-    plain,
-    rate,
     seconds,
-    share,
     size,
-    time_unit,
 )
 
 
@@ -47,26 +43,3 @@ def test_a_duration_is_reported_in_the_unit_that_suits_it(value, wanted):
 )
 def test_sizes_are_in_binary_units(value, wanted):
     assert size(value) == wanted
-
-
-def test_rates_shares_and_numbers():
-    assert (rate(21_345.6), rate(12.345), rate(None)) == ("21,346", "12.3", "\N{EN DASH}")
-    assert (rate(99.96), rate(999.6)) == ("100", "1,000")
-    assert (share(0.0419), share(None)) == ("4.2 %", "\N{EN DASH}")
-    assert (plain(24), plain(0.98765432), plain(math.nan), plain(1e300)) == (
-        "24",
-        "0.9877",
-        "nan",
-        "1e+300",
-    )
-
-
-def test_a_unit_makes_the_greatest_at_least_one():
-    assert [time_unit(longest)[1] for longest in (7300, 130, 3, 0.002, 3e-6, 1e-9)] == [
-        "h",
-        "min",
-        "s",
-        "ms",
-        "µs",
-        "µs",
-    ]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from framework.commands.report.write_report import find, write_report
-from framework.errors import ConfigError, DataError, PacelineError
+from framework.errors import ConfigError, DataError
 from tests.commands.report.runs import cell, drawn, make_bench, make_run, make_sweep
 
 
@@ -23,23 +23,6 @@ def test_a_page_is_written_with_its_pictures_beside_it(tmp_path):
     assert "<h1>Sweep sweep</h1>" in written.page.read_text()
 
 
-def test_a_bench_is_reported_like_a_sweep(tmp_path):
-    cells = [
-        cell(100.0 * rate, repeat, data=name)
-        for repeat in range(2)
-        for name, rate in (("hdf5", 1), ("lmdb", 2))
-    ]
-    make_bench(
-        tmp_path / "b.jsonl",
-        [*cells, {"cell": {"data": "dali"}, "illegal": "DALI is not installed"}],
-    )
-    text = write_report(["b.jsonl"], Path("b.html"), png=False).page.read_text()
-    assert "<h1>Bench b.jsonl</h1>" in text
-    assert "0.50\N{MULTIPLICATION SIGN}" in text
-    assert "DALI is not installed" in text
-    assert "impossible" in text
-
-
 @pytest.mark.parametrize(
     ("relative", "words"),
     [("first", "as a multiple of slow"), ("slowest", "as a multiple of slow"), ("", "")],
@@ -55,14 +38,6 @@ def test_whose_time_is_one_is_said(tmp_path, relative, words):
         )
 
 
-def test_a_place_that_cannot_be_written_to_is_reported(tmp_path):
-    make_run(tmp_path / "a")
-    Path("file").touch()
-    with pytest.raises(PacelineError, match="cannot write"):
-        write_report(["a"], Path("file/report.html"))
-    assert not list(tmp_path.glob("*.png"))
-
-
 def test_a_sweep_has_all_charts(tmp_path):
     wanted = {
         "times",
@@ -73,11 +48,6 @@ def test_a_sweep_has_all_charts(tmp_path):
         "accuracy-over-seconds",
     }
     assert set(drawn(make_sweep(tmp_path))) == wanted
-
-
-def test_the_same_runs_make_the_same_charts(tmp_path):
-    paths = make_sweep(tmp_path)
-    assert drawn(paths) == drawn(paths)
 
 
 class Tags(HTMLParser):
@@ -99,7 +69,7 @@ HOSTILE = "</svg><script>alert(1)</script>"
 
 @pytest.mark.parametrize(
     "word",
-    [HOSTILE, "$\\frac{", "{x}%s", "\x1b[31m", "漢字🙂", "_nolegend_", "a" * 5000, "fill: #0072b2"],
+    [HOSTILE, "$\\frac{\x1b[31m漢字🙂", "_nolegend_"],
 )
 def test_whatever_a_run_is_called_it_is_only_text(tmp_path, word):
     paths = [make_run(tmp_path / str(n), (f"data={word}{n}",), lines=[LINE]) for n in range(2)]

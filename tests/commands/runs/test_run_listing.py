@@ -5,20 +5,11 @@ import shutil
 import pytest
 
 from framework.commands.runs.run_listing import (
-    listed_runs,
     read_listed,
     read_object,
     run_dirs,
 )
-from framework.errors import ConfigError
 from tests.commands.runs.run_folders import make_run, write
-
-
-def test_runs_are_found_in_the_folder_and_below_it_in_order(tmp_path):
-    for name in ("b/1", "a", "b/0"):
-        make_run(tmp_path / name)
-    assert [str(path.relative_to(tmp_path)) for path in run_dirs(tmp_path)] == ["a", "b/0", "b/1"]
-    assert list(run_dirs(tmp_path / "a")) == [tmp_path / "a"]
 
 
 def test_neither_links_nor_leftovers_nor_folders_inside_a_run_are_runs(tmp_path):
@@ -36,11 +27,6 @@ def test_copies_that_mlflow_made_are_no_runs(tmp_path):
     make_run(tmp_path / "mlruns" / "1" / f"{7:032x}" / "artifacts")
     path = make_run(tmp_path / "mine" / "artifacts")
     assert list(run_dirs(tmp_path)) == [path]
-
-
-def test_a_folder_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="C373"):
-        listed_runs(tmp_path / "none")
 
 
 def test_a_run_has_steps_time_metrics_and_choices(tmp_path):

@@ -24,7 +24,7 @@ def start_rank(code: int) -> int:
     return subprocess.run(command, env=env, timeout=120, check=False).returncode
 
 
-@pytest.mark.parametrize("code", [2, 6])
+@pytest.mark.parametrize("code", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_rank_does_not_start_again_after_an_error_that_lasts(code):
     assert start_rank(code) == code
     said = json.loads(Path("run/exit.rank0.here.json").read_text())

@@ -1,7 +1,6 @@
 """``paceline train`` as its users meet it: real commands, real processes, real signals."""
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from framework.commands.train.train import _check_search, _endings, _jobs_elsewhere, _of_first_set
+from framework.commands.train.train import _check_search, _jobs_elsewhere, _of_first_set
 from framework.errors import ConfigError
 from framework.system import durable
 from tests.cli.command import is_one_error_line, losses, paceline
@@ -100,25 +99,6 @@ def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
     assert "run directory:" in done.out
 
 
-def test_every_step_of_the_loss_is_written_exactly():
-    assert paceline("train", "epochs=1", "report_every=1", "hydra.run.dir=run").code == 0
-    values = losses(Path("run"))
-    assert len(values) == 12
-    assert all(
-        float(repr(value)) == value and value == float(torch.tensor(value, dtype=torch.float32))
-        for value in values
-    )
-
-
-def test_a_run_directory_holds_one_run():
-    assert paceline("train", "debug=tiny", "hydra.run.dir=run").code == 0
-    before = read(Path("run/run.json"))
-    done = paceline("train", "debug=tiny", "hydra.run.dir=run")
-    assert done.code == 2
-    assert is_one_error_line(done, "C121")
-    assert read(Path("run/run.json")) == before
-
-
 def num_lines(path: Path) -> int:
     """Return the number of whole lines of a file.
 
@@ -200,25 +180,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit():
     assert all(torch.equal(some[key], others[key]) for key in others)
 
 
-def test_a_finished_run_says_so():
-    assert paceline("train", "debug=tiny", "hydra.run.dir=run").code == 0
-    before = read(Path("run/summary.json"))
-    done = paceline("train", "resume=run")
-    assert done.code == 0
-    assert "already finished" in done.err
-    assert read(Path("run/summary.json")) == before
-
-
-def test_resuming_with_another_model_is_refused_and_changes_nothing():
-    assert paceline("train", "epochs=1", "hydra.run.dir=run").code == 0
-    before = read(Path("run/run.json"))
-    done = paceline("train", "resume=run", "model.width=8", "epochs=2")
-    assert done.code == 4
-    assert is_one_error_line(done, "K105")
-    assert read(Path("run/run.json")) == before
-    assert paceline("train", "resume=run", "epochs=2").code == 0
-
-
+@pytest.mark.slow
 def test_torchrun_starts_ranks_of_one_run():
     words = [
         "--standalone",
@@ -302,33 +264,6 @@ def test_a_job_of_dali_has_a_process_of_its_own_in_a_sweep(tmp_path):
     assert losses(Path("alone")) == losses(next(Path("sweep").glob("1-*")))
 
 
-def test_a_sweep_goes_on_after_a_failed_job_and_ends_with_its_code():
-    done = paceline("train", "-m", "optim.lr=-1,0.1", "debug=tiny", "hydra.sweep.dir=sweep")
-    assert done.code == 2
-    assert len(list(Path("sweep").glob("*/summary.json"))) == 1
-    rows = [line for line in done.out.splitlines() if re.match("│ [01] ", line)]
-    assert len(rows) == 2
-    assert "-1" in rows[0]
-    assert "C101" in rows[0]
-
-
-def test_a_job_of_a_recipe_that_sweeps_continues_in_its_directory():
-    Path("recipes").mkdir()
-    text = "defaults: [digits]\nhydra:\n  mode: MULTIRUN\n  sweeper: {params: {seed: '1,2'}}\n"
-    Path("recipes/sw.yaml").write_text(f"# @package _global_\n{text}")
-    words = ["--config-dir", ".", "recipes=sw", "limit=64", "batch_size=16", "hydra.sweep.dir=S"]
-    assert paceline("train", *words, "max_steps=1").code == 0
-    job = next(Path("S").glob("1-*"))
-    done = paceline("train", f"resume={job}", "max_steps=2")
-    assert done.code == 0, done.err
-    assert read(job / "summary.json")["steps"] == 2
-
-
-def test_debug_shows_the_traceback():
-    assert "Traceback" not in paceline("train", "optim.weight_decay=-1").err
-    assert "Traceback" in paceline("train", "optim.weight_decay=-1", "debug=trace").err
-
-
 def end_job(name: str) -> None:
     Path("sweep", name).mkdir(parents=True, exist_ok=True)
     Path("sweep", name, "exit.json").write_text("{}")
@@ -341,16 +276,6 @@ def test_jobs_that_ran_elsewhere_are_found_in_their_order():
     jobs = _jobs_elsewhere(["-m", "hydra.sweep.dir=sweep"], {})
     assert [job.run_dir.name for job in jobs] == ["0-lr=0.3", "2-lr=0.2", "10-lr=0.1"]
     assert _jobs_elsewhere(["-m"], {}) == []
-
-
-def test_jobs_of_an_older_sweep_in_the_same_directory_are_not_of_this_one():
-    words = ["-m", "hydra.sweep.dir=sweep"]
-    for name in ("0-lr=0.1", "1-lr=0.2"):
-        end_job(name)
-    before = _endings(words)
-    assert _jobs_elsewhere(words, before) == []
-    end_job("1-lr=0.2")
-    assert [job.number for job in _jobs_elsewhere(words, before)] == [1]
 
 
 def test_a_search_without_validation_data_is_refused():

@@ -58,18 +58,6 @@ def test_the_recommended_is_the_smallest_near_the_best_rate():
     assert all(trial.records_per_s < 0.97 * best for trial in smaller)
 
 
-def test_a_failure_without_lack_of_memory_is_skipped():
-    curve = Machine(1000, breaks=(16,)).search()
-    assert next(trial.batch_size for trial in curve.trials if not trial.fits) == 16
-    assert curve.largest.batch_size > 900
-
-
-def test_the_smallest_that_does_not_run_ends_everything():
-    machine = Machine(4)
-    assert not machine.search().fitting
-    assert machine.asked == [8]
-
-
 def test_rates_are_measured_again_the_largest_first():
     machine = Machine(100)
     curve = machine.search()

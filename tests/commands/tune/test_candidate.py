@@ -9,7 +9,6 @@ from framework.commands.tune.candidate import (
     candidates,
     facts_of,
     preference,
-    present,
     whole_grid,
     worker_counts,
 )
@@ -109,15 +108,6 @@ def test_facts_depend_on_how_the_source_reads():
     assert (decoded.decodes, decoded.kinds) == (True, ("thread", "process"))
     assert decoded.num_workers >= 1
     assert facts("data=synthetic").kinds == ()
-
-
-def test_the_present_settings_have_null_resolved():
-    config = config_of("loader.depth=4")
-    assert present(config, DECODED, "prefetch") == Candidate(2, "thread", "prefetch", 4)
-    assert present(config_of("workers.kind=process"), GATHERED, "prefetch") == Candidate(
-        0, "thread", "prefetch", 2
-    )
-    assert present(config, DECODED, "mypackage.MyLoader").depth == 0
 
 
 CLIPS = "data.train={_target_: tests.data.own_items.Clips}"

@@ -47,17 +47,6 @@ def test_an_older_recipe_stays_if_the_new_one_cannot_be_written(text, number):
     assert [other.name for other in path.parent.iterdir()] == ["mine.yaml"]
 
 
-def test_an_older_recipe_is_replaced():
-    path = Path("recipes/tuned/mine.yaml")
-    path.parent.mkdir(parents=True)
-    path.write_text("# by hand\n")
-    wanted, _ = composed(["epochs=3"], NOBODY)
-    text = recipe_text(typed(["epochs=3"], None), None, [])
-    write_recipe(path, text, wanted, ["recipes=tuned/mine"], NOBODY, ".")
-    assert path.read_text() == text
-    assert [other.name for other in path.parent.iterdir()] == ["mine.yaml"]
-
-
 @pytest.mark.parametrize("name", ["", ".", "../x", "a/b", "a\nb", "ü", "x" * 101])
 def test_a_name_that_leads_out_is_refused(name):
     with pytest.raises(ConfigError, match="C197") as caught:

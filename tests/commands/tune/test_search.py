@@ -21,14 +21,6 @@ def search(*words: str) -> Search:
     return Search(composed(given, NOBODY)[0], (), loaders, "prefetch")
 
 
-def test_all_candidates_of_a_real_run_can_be_measured():
-    candidate_search = search()
-    assert candidate_search.candidates[0] == Candidate(0, "thread", "prefetch", 2)
-    rates = [candidate_search.measure(candidate, 0.01) for candidate in candidate_search.candidates]
-    assert len(rates) == 6
-    assert min(rates) > 0
-
-
 def test_a_search_climbs_from_rung_to_rung_to_the_final():
     rungs = list(search().rungs(2.0))
     assert [type(rung) for rung in rungs] == [Rung, Rung, Final]

@@ -4,9 +4,6 @@ import hashlib
 import time
 
 from framework.commands.watch.python_lines import (
-    FIRST_STEP,
-    NUM_SAMPLED,
-    SampledSteps,
     lock_share,
 )
 from tests.commands.watch.loops import Pausing, hooked, loader, train, validate
@@ -25,15 +22,6 @@ def test_the_line_that_takes_a_step_is_named():
     assert (line.part, line.function) == ("step", "<lambda>")
     assert line.share > 0.5
     assert "time.sleep" in line.text
-
-
-def test_only_some_steps_are_sampled():
-    steps = SampledSteps()
-    for number in range(FIRST_STEP + NUM_SAMPLED + 3):
-        steps.after_batch(number)
-        assert steps._is_on == (FIRST_STEP <= number < FIRST_STEP + NUM_SAMPLED)
-    steps.stop()
-    assert not steps._is_on
 
 
 def test_validation_between_steps_is_no_part_of_a_step():

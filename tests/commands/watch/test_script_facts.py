@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 
 from framework.commands.watch.script_facts import gather_script_facts
 from framework.measure.machine_watch import MachineUse
@@ -84,20 +84,6 @@ def test_modes_of_modules_stay_as_they_are():
     assert facts.fixed_share is not None
     assert model.training
     assert not model.inner.training
-
-
-def test_a_model_of_several_ranks_is_not_called(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    facts = facts_of(loader(20), Pausing())
-    assert facts.items is not None
-    assert facts.fixed_share is None
-
-
-def test_a_part_of_a_dataset_is_described_by_the_whole():
-    data = DataLoader(Subset(Numbers(), [1, 2, 3, 4]), batch_size=2)
-    facts = facts_of(data, Pausing())
-    assert facts.loader is not None
-    assert facts.loader.dataset.endswith("Numbers")
 
 
 @pytest.mark.parametrize(

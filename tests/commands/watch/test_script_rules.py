@@ -61,14 +61,6 @@ def test_workers_and_a_store_are_advised_to_a_script_that_waits():
     assert gain(slower, workers=4, persists=True) == pytest.approx(90 / 22.5)
 
 
-def test_random_items_are_not_to_be_stored():
-    assert "pack_items" not in rules(replace(FACTS, items=replace(ITEMS, refusal="random")))
-
-
-def test_a_script_without_a_problem_gets_no_advice():
-    assert rules(FINE) == []
-
-
 @pytest.mark.parametrize(
     ("facts", "rule"),
     [
@@ -107,15 +99,6 @@ def test_each_cause_has_its_rule(facts, rule):
 def test_what_makes_figures_of_computing_rough_comes_first_unless_data_limits(rough, rule):
     assert rules(replace(FINE, fixed_share=0.9, **rough))[0] == rule
     assert rules(replace(FACTS, **rough))[-1] == rule  # data limits
-
-
-def test_a_larger_batch_is_named_by_who_makes_it():
-    facts = replace(FINE, fixed_share=0.9)
-    (verdict,) = script_verdicts(facts)
-    assert (verdict.edit, "batch of 10." in verdict.says) == ("batch_size=20", True)
-    (verdict,) = script_verdicts(replace(facts, loader=LoaderFacts(0, None), records=160))
-    assert verdict.edit == "batches of twice the size in the Dataset"
-    assert "batch of 16." in verdict.says
 
 
 def test_items_that_hold_the_lock_are_for_processes():

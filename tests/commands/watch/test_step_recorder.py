@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from framework.commands.watch.step_recorder import StepRecorder, num_records
-from tests.commands.watch.loops import Numbers
+from framework.commands.watch.step_recorder import StepRecorder
 
 BATCH = (torch.zeros(4, 3), torch.zeros(4))
 
@@ -38,18 +37,6 @@ def test_the_records_of_a_step_that_does_not_end_are_not_counted():
     assert (recorder.counts.steps, recorder.counts.records) == (2, 8)
 
 
-def test_what_ran_before_the_first_batch_is_no_step():
-    recorder = StepRecorder()
-    recorder.begins_backward()
-    recorder.ends_backward()
-    recorder.ends_optimizer()
-    for _ in range(3):
-        step(recorder, nn.Linear(3, 2))
-    recorder.end()
-    assert recorder.counts.steps == 2
-    assert recorder.spans()["backward"].num_steps == 2
-
-
 def test_steps_without_an_optimizer_of_torch_end_with_backward():
     recorder = StepRecorder()
     for _ in range(3):
@@ -69,9 +56,3 @@ def test_a_model_that_trains_in_eval_mode_is_still_training():
     recorder.end()
     assert recorder.counts.steps == 4
     assert recorder.spans()["wait"].num_steps >= 3
-
-
-def test_the_records_of_a_batch_are_those_of_its_first_tensor():
-    assert num_records(BATCH) == 4
-    assert num_records({"a": [torch.zeros(7)]}) == 7
-    assert num_records("text") == num_records([]) == num_records(Numbers()) == 1

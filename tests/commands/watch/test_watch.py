@@ -66,12 +66,6 @@ def test_mixed_precision_with_a_scaler_is_watched():
     assert result["spans"]["optimizer"]["total_s"] > 0
 
 
-def test_accumulation_counts_whole_steps_and_random_items_are_named():
-    _, result = watched("accumulation.py")
-    assert result["facts"]["steps"] >= 8
-    assert "gives another field0" in result["facts"]["items"]["refusal"]
-
-
 @pytest.mark.slow
 def test_two_loaders_with_workers_are_distinguished():
     _, result = watched("two_loaders.py", "--delay", "0.01", "--rows", "40")
@@ -167,22 +161,6 @@ def test_a_report_that_fails_changes_no_exit_code(error, words):
     assert done.code == 3
     assert words in done.err
     assert "Traceback" not in done.err
-
-
-MEMORY = """
-class Remembers(torch.nn.Linear):
-    calls = 0
-    def forward(self, inputs):
-        self.calls += 1
-        return super().forward(inputs)
-"""
-
-
-def test_a_script_that_continues_has_a_model_that_was_not_called():
-    script = Path(write_loop())
-    text = script.read_text().replace("model = torch.nn.Linear", f"{MEMORY}\nmodel = Remembers")
-    script.write_text(text + "print(model.calls)\n")
-    assert forked.paceline("watch", "steps=5", str(script)).out.endswith("\n96\n")
 
 
 @pytest.mark.slow

@@ -1,12 +1,7 @@
-from pathlib import Path
-
 import pytest
 
 from framework.contracts.records import Manifest
-from framework.pack.engine.disk_space import (
-    free_bytes,
-    needed_bytes,
-)
+from framework.pack.engine.disk_space import needed_bytes
 from framework.pack.engine.jobs import PackPlan
 from framework.pack.engine.pack_store import pack
 from tests.input.inputs import COUNT, FIELDS, packing
@@ -14,12 +9,6 @@ from tests.input.inputs import COUNT, FIELDS, packing
 PLAN = PackPlan(1000, 100, 10, 5000.0)
 IMAGES = Manifest(1000, FIELDS)
 ARRAYS = Manifest(1000, {"label": FIELDS["label"]})
-
-
-def test_room_is_that_of_the_nearest_folder_there_is():
-    assert free_bytes(Path("not/there/yet").absolute()) == pytest.approx(
-        free_bytes(Path.cwd()), rel=0.1
-    )
 
 
 def test_joining_takes_room_for_the_parts_and_the_file():

@@ -1,28 +1,19 @@
 import os
-import pickle
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from framework.contracts.records import Chunk, Field, Manifest
-from framework.errors import DataError, ResourceError
+from framework.errors import DataError
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
 from framework.input.list import ListInput
 from framework.input.pairs import PairsInput
 from framework.pack.engine import jobs
 from framework.pack.engine.jobs import (
-    DiskFull,
     Job,
-    PackPlan,
     PackWork,
-    class_counts,
-    disk_error,
     do_job,
     make_plan,
     stamps,
@@ -43,15 +34,6 @@ def make_work(source, skip=False):
 def done(work, number=0):
     moved = []
     return do_job(work, Job(number), moved.append), moved
-
-
-@given(st.integers(1, 10_000), st.integers(1, 500))
-def test_jobs_hold_every_item_once(num_items, per_job):
-    plan = PackPlan(num_items, per_job, 10, 100.0)
-    spans = [plan.item_range(number) for number in range(plan.num_jobs)]
-    assert spans[0][0] == 0
-    assert spans[-1][1] == num_items
-    assert all(first[1] == second[0] for first, second in pairwise(spans))
 
 
 @pytest.mark.parametrize("is_cold", [True, False])
@@ -141,34 +123,6 @@ def test_a_record_of_another_shape_is_named():
         done(make_work(Odd(10)))
 
 
-def test_labels_must_be_numbers_of_classes():
-    chunk = Chunk({"label": np.array([0, 1, 7])}, ["a", "b", "c"])
-    with pytest.raises(DataError, match=r"D152.*c: has label 7, but .* from 0 to 2"):
-        class_counts(chunk, 3)
-    assert class_counts(chunk, 8).tolist() == [1, 1, 0, 0, 0, 0, 0, 1]
-
-
-def test_items_may_hold_no_records_or_many():
-    class Some(Input):
-        def read(self, start, stop):
-            items = [item for item in range(start, stop) for _ in range(item % 3)]
-            return Chunk({"x": np.array(items, np.float32)}, [str(item) for item in items])
-
-    source = Some(10)
-    source.manifest = Manifest(10, {"x": Field("float32", ())}, source="memory")
-    assert done(make_work(source))[0].num_records == 9
-
-
-def test_what_a_disk_says_is_distinguished():
-    assert isinstance(disk_error(OSError(28, "x"), "p"), DiskFull)
-    assert not isinstance(disk_error(PermissionError(13, "x"), "p"), DiskFull)
-    error = ValueError("ours")
-    assert disk_error(error, "p") is error
-    full = pickle.loads(pickle.dumps(disk_error(OSError(122, "x"), "p")))
-    assert isinstance(full, ResourceError)
-    assert isinstance(full, DiskFull)
-
-
 def make_list():
     Path("list.csv").write_text("image,label\na/0.jpg,x\na/1.jpg,y\n")
     return ListInput("list.csv", True, None, None, False, None, None)
@@ -205,21 +159,3 @@ def test_a_change_of_a_file_changes_the_stamps_of_its_items(make, path, items):
         file.write("more")
     after = stamps(source, 0, 2)
     assert [item for item in range(2) if after[item] != before[item]] == items
-
-
-@pytest.mark.parametrize(("make", "path"), [(make_list, "a/1.jpg"), (make_pairs, "b/1.jpg")])
-def test_an_item_that_changes_while_it_is_packed_is_noticed(make, path):
-    write_images()
-    source = make()
-    work = make_work(source)
-    real = source.read
-
-    def growing(start, stop):
-        if start <= 1 < stop:
-            with open(path, "a") as file:
-                file.write("more")
-        return real(start, stop)
-
-    source.read = growing
-    with pytest.raises(DataError, match=r"D153.*1\.jpg.*changes while it is packed"):
-        done(work)

@@ -1,6 +1,3 @@
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -29,14 +26,6 @@ def make_done(number=3, size=5, records=2):
     )
 
 
-def test_what_is_noted_is_found_again(journal):
-    journal.files.mkdir(parents=True)
-    journal.file(3).write_bytes(b"12345")
-    journal.note(make_done(), CRCS)
-    assert journal.done(3) == make_done()
-    assert journal.crcs(3).tolist() == [10, 1 << 31]
-
-
 @pytest.mark.parametrize("data", [None, b"1234"])
 def test_a_note_without_its_file_is_not_enough(journal, data):
     journal.files.mkdir(parents=True)
@@ -54,13 +43,3 @@ def test_a_damaged_note_counts_for_nothing(journal, text):
     (journal.folder / "job.json").write_text("{")
     assert journal.noted(3) is None
     assert journal.begun() == {}
-
-
-def test_what_is_forgotten_or_removed_is_gone(journal):
-    journal.note(make_done(records=0), CRCS[:0])
-    journal.forget(3)
-    assert journal.noted(3) is None
-    journal.remove()
-    journal.remove()
-    assert os.listdir() == []
-    assert not Path("x.h5.parts").exists()

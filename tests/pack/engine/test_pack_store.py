@@ -6,12 +6,10 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +25,6 @@ from framework.pack.engine import publish as finish
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.verify_store import verify
 from framework.pack.marked import MarkedInput
-from framework.store.folder_store import FolderWriter
-from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from tests.conftest import make_records, write_store
 from tests.forks import forked
@@ -36,7 +32,6 @@ from tests.input.inputs import COUNT, Input, content, packing
 
 PATHS = ("x.h5", "x.lmdb")
 WAYS = [(path, one_file) for path in PATHS for one_file in (True, False)]
-SLOW_WAYS = [pytest.param(*way, marks=pytest.mark.slow) for way in WAYS[2:]]
 
 
 def labels(path):
@@ -73,25 +68,14 @@ def straight(path, one_file=True):
         return content(path)
 
 
-@pytest.mark.parametrize(("path", "one_file"), WAYS)
+@pytest.mark.parametrize(("path", "one_file"), WAYS[1:3])
 def test_the_number_of_processes_does_not_change_a_byte(path, one_file):
     contents = []
-    for num_workers in (0, 1, 2, 7):
+    for num_workers in (0, 1, 3):
         pack(packing(path, one_file=one_file), num_workers)
         contents.append(content(path))
         assert os.listdir() == [path]
-    assert contents[0] == contents[1] == contents[2] == contents[3]
-
-
-@pytest.mark.parametrize(("path", "one_file"), WAYS)
-def test_records_lie_in_the_order_of_the_items_under_their_names(path, one_file):
-    pack(packing(path, one_file=one_file), 2)
-    assert labels(path) == ([n % 3 for n in range(COUNT)], [f"k{n}" for n in range(COUNT)])
-    store = open_store(path)
-    every = torch.arange(COUNT)
-    assert store.damaged(every, store.read(every)) == []
-    assert list(store.manifest.class_counts) == [1334, 1333, 1333]
-    store.close()
+    assert contents[0] == contents[1] == contents[2]
 
 
 @pytest.mark.parametrize(
@@ -110,25 +94,14 @@ def test_classes_need_a_number_per_record(label, words):
     assert os.listdir() == ["a.npz"]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("kind", "shape"), [("ragged", (0,)), ("points", (0, 2))])
-def test_rows_without_values_are_refused_before_a_store_is_replaced(path, kind, shape):
-    write_store(path, make_records(3))
+def test_rows_without_values_are_refused_before_a_store_is_replaced(kind, shape):
+    write_store("x.h5", make_records(3))
     items = [{"x": np.zeros((count, *shape))} for count in (1, 2)]
     source = MarkedInput(DatasetInput(items, None, None), None, None, kinds={"x": kind})
     with pytest.raises(DataError, match=r"D167.*dataset list: x: .*holds no value"):
-        pack(packing(path, source))
-    assert len(labels(path)[0]) == 3
-
-
-def test_progress_counts_items_records_and_bytes():
-    told = []
-    packed = pack(packing(), 2, told.append)
-    packing_ = [now for now in told if now.phase == "packing"]
-    assert (packing_[0].items, packing_[-1].items, packing_[-1].num_items) == (0, COUNT, COUNT)
-    assert told[-1].phase == "joining"
-    assert told[-1].records == COUNT
-    assert packed.num_bytes == os.path.getsize("x.h5")
+        pack(packing(source=source))
+    assert len(labels("x.h5")[0]) == 3
 
 
 # -------------------------------------------------------------------------------------------- kills
@@ -163,8 +136,15 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize(("path", "one_file"), [*WAYS[:2], *SLOW_WAYS])
+@pytest.mark.parametrize(
+    ("path", "one_file", "point"),
+    [
+        *((*WAYS[0], point) for point in POINTS if "folder" not in point),
+        (*WAYS[1], "in the middle of joining"),
+        (*WAYS[1], "before the manifest of the folder"),
+        (*WAYS[2], "after the third note"),
+    ],
+)
 def test_after_a_kill_the_same_call_makes_the_same_bytes(path, one_file, point):
     in_child(packed_until, path, one_file, *POINTS[point])
     pack(packing(path, one_file=one_file))
@@ -182,13 +162,6 @@ def test_finished_jobs_are_not_read_again():
     assert min(start for start, _ in asked) == packed.resumed
 
 
-def test_another_command_starts_over():
-    in_child(packed_until, "x.h5", True, journal, "write_bytes", 3)
-    packed = pack(packing(source=Input(COUNT - 100)))
-    assert packed.resumed == 0
-    assert len(labels("x.h5")[0]) == COUNT - 100
-
-
 def test_an_item_that_has_changed_since_is_read_again():
     class Files(Input):
         def item_files(self, index):
@@ -204,20 +177,9 @@ def test_an_item_that_has_changed_since_is_read_again():
     assert pack(packing(source=source)).resumed == 0
 
 
-KILLED = """
-import sys
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.verify_store import verify
-from tests.input.inputs import packing
-pack(packing(sys.argv[1], one_file=sys.argv[2] == "1"), int(sys.argv[3]))
-"""
-
-
-def start_packing(path="x.h5", one_file=True, num_workers=2):
-    """Start to pack in a new process that imports everything again, and return that process."""
-    words = [sys.executable, "-c", KILLED, path, str(int(one_file)), str(num_workers)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+def start_packing(path="x.h5", one_file=True):
+    """Start to pack by two workers in a forked process, and return that process."""
+    return forked(lambda: pack(packing(path, one_file=one_file), 2))
 
 
 def wait_for(path, count=1):
@@ -227,14 +189,14 @@ def wait_for(path, count=1):
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize(("path", "one_file"), [*WAYS[:2], *SLOW_WAYS])
+@pytest.mark.parametrize(("path", "one_file"), WAYS[1:3])
 def test_a_packer_killed_with_its_workers_at_work_leaves_what_the_same_call_goes_on_from(
     path, one_file
 ):
     packer = start_packing(path, one_file)
     wait_for(f"{path}.parts/files/*")
     packer.kill()
-    packer.communicate()
+    packer.join()
     pack(packing(path, one_file=one_file), 2)
     assert content(path) == straight(path, one_file=one_file)
     assert os.listdir() == [path]
@@ -243,8 +205,7 @@ def test_a_packer_killed_with_its_workers_at_work_leaves_what_the_same_call_goes
 # ----------------------------------------------------------------------------------- bad and deadly
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("path", "num_workers"), [("x.h5", 2), ("x.lmdb", 0)])
 def test_a_bad_item_is_named_and_leaves_the_old_store(path, num_workers):
     write_store(path, make_records(3))
     with pytest.raises(DataError, match=r"D106.*item 700"):
@@ -253,14 +214,7 @@ def test_a_bad_item_is_named_and_leaves_the_old_store(path, num_workers):
     assert sorted(os.listdir()) == [path, f"{path}.parts"]
 
 
-def test_when_the_item_is_mended_the_same_call_goes_on():
-    with pytest.raises(DataError):
-        pack(packing(source=Input(bad=[COUNT - 1])))
-    assert pack(packing()).resumed > 0
-    assert content("x.h5") == straight("x.h5")
-
-
-@pytest.mark.parametrize("num_workers", [0, 1, 3])
+@pytest.mark.parametrize("num_workers", [0, 3])
 def test_bad_items_are_skipped_and_listed(num_workers):
     packed = pack(packing(source=Input(bad=[5, 3999]), on_error="skip"), num_workers)
     assert labels("x.h5")[1] == [f"k{n}" for n in range(COUNT) if n not in (5, 3999)]
@@ -287,29 +241,13 @@ def test_an_item_that_is_bad_once_is_read_again():
     assert len(labels("x.h5")[0]) == 30
 
 
-@pytest.mark.parametrize("on_error", ["fail", "skip"])
-def test_an_item_that_kills_its_process_is_found(on_error):
+def test_an_item_that_kills_its_process_is_found():
     source = Input(deadly=[10, 1500], spared=os.getpid())
-    if on_error == "fail":
-        with pytest.raises(DataError, match=r"D154.*item (10|1500).*signal 9"):
-            pack(packing(source=source), 2)
-        return
     packed = pack(packing(source=source, on_error="skip"), 2)
     assert [bad.item for bad in packed.bad] == [10, 1500]
     expected = pack(packing("y.h5", Input(bad=[10, 1500]), on_error="skip"))
     assert expected.manifest == packed.manifest
     assert content("x.h5") == content("y.h5")
-
-
-@pytest.mark.slow
-def test_one_killed_worker_costs_nothing_but_time():
-    packer = start_packing()
-    wait_for("x.h5.parts/files/*")
-    children = Path(f"/proc/{packer.pid}/task/{packer.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGKILL)
-    assert packer.communicate()[1] == ""
-    assert packer.returncode == 0
-    assert content("x.h5") == straight("x.h5")
 
 
 # ------------------------------------------------------------------------------- disk, locks, parts
@@ -324,8 +262,9 @@ def pack_on_a_small_disk(path, size_bytes, queue):
         queue.put((isinstance(error, ResourceError), str(error)))
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("size_bytes", [0, 3000, 300_000, 2_000_000])
+@pytest.mark.parametrize(
+    ("path", "size_bytes"), [("x.h5", 0), ("x.lmdb", 300_000), ("x.h5", 2_000_000)]
+)
 def test_a_full_disk_leaves_the_old_store_and_finished_jobs(path, size_bytes):
     write_store(path, make_records(3))
     queue = multiprocessing.get_context("fork").SimpleQueue()
@@ -373,12 +312,12 @@ def test_a_second_packer_learns_who_the_first_is():
     with pytest.raises(ResourceError, match=rf"R150.*process {packer.pid} on .* since"):
         pack(packing())
     packer.kill()
-    packer.communicate()
+    packer.join()
     assert pack(packing()).manifest is not None  # a dead one's lock is free
     assert os.listdir() == ["x.h5"]
 
 
-@pytest.mark.parametrize(("path", "one_file"), WAYS)
+@pytest.mark.parametrize(("path", "one_file"), WAYS[1:3])
 def test_parts_in_any_order_make_the_same_bytes(path, one_file):
     for part in (2, 0, 1):
         packed = pack(packing(path, one_file=one_file, part=part, parts=3))
@@ -387,17 +326,10 @@ def test_parts_in_any_order_make_the_same_bytes(path, one_file):
     assert os.listdir() == [path]
 
 
-def test_parts_of_another_command_are_left_alone():
-    pack(packing(part=0, parts=2))
-    with pytest.raises(ResourceError, match=r"R154.*x\.h5\.parts"):
-        pack(packing(source=Input(100), part=1, parts=2))
-
-
 # ----------------------------------------------------------------------------------- what was there
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True)])
 def test_a_file_or_folder_takes_the_place_of_either(before, after):
     pack(packing(source=Input(50), one_file=before))
     pack(packing(one_file=after))
@@ -417,15 +349,6 @@ def test_a_damaged_file_of_a_finished_job_is_found_when_joining():
     assert content("x.h5") == straight("x.h5")
 
 
-def test_image_files_are_written_from_the_jobs_files():
-    only = replace(packing(), path="out", make_writer=FolderWriter, make_part=HDF5Writer)
-    with pytest.raises(
-        DataError, match="D114"
-    ):  # fields a folder cannot hold: said before anything is read
-        pack(only)
-    assert not Path("out").exists()
-
-
 class ItemByItem:
     """Arrays as an input gives them that reads item by item, under keys that are stored."""
 
@@ -440,8 +363,9 @@ class ItemByItem:
         return self.source.name(index)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize(("path", "one_file"), WAYS)
+@pytest.mark.parametrize(
+    ("path", "one_file", "num_workers"), [(*WAYS[0], 0), (*WAYS[1], 2), (*WAYS[2], 2)]
+)
 def test_arrays_packed_as_vectors_are_those_packed_one_by_one(
     monkeypatch, path, one_file, num_workers
 ):
@@ -530,9 +454,3 @@ def test_jobs_of_the_same_code_are_kept_unless_nobody_can_tell(kind, resumes):
     assert ["may have changed: it cannot be pickled" in note for note in notes] == [True] * (
         1 - resumes
     )
-
-
-def test_parts_of_changed_code_are_not_mixed():
-    pack(packing(source=maker_input("function", 1), part=0, parts=2))
-    with pytest.raises(ResourceError, match=r"R154.*output or code"):
-        pack(packing(source=maker_input("function", 2), part=1, parts=2))

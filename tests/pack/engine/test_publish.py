@@ -6,24 +6,15 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from framework.errors import DataError
 from framework.input.arrays import ArraysInput
 from framework.pack.engine import jobs
 from framework.pack.engine.journal import BadItem
 from framework.pack.engine.pack_store import pack
-from framework.pack.engine.publish import list_bad, size_of, spans
+from framework.pack.engine.publish import list_bad, size_of
 from framework.store.open_store import open_store
 from tests.input.inputs import packing
-
-
-@given(st.integers(0, 20_000), st.integers(0, 10**9))
-def test_spans_hold_every_record_once(num_records, num_bytes):
-    pieces = list(spans(num_records, num_bytes))
-    assert torch.equal(torch.cat([torch.arange(0), *pieces]), torch.arange(num_records))
 
 
 def test_bad_items_are_listed_in_order_whatever_their_names():
@@ -108,4 +99,4 @@ def peak_bytes(count):
 
 def test_memory_does_not_grow_with_the_number_of_records(monkeypatch):
     monkeypatch.setattr(jobs, "ARRAY_JOB_BYTES", 1 << 20)
-    assert peak_bytes(8 << 20) < peak_bytes(1 << 20) + (1 << 20)
+    assert peak_bytes(2 << 20) < peak_bytes(1 << 19) + (1 << 20)

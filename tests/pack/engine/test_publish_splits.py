@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from framework.contracts.records import Chunk, Field
-from framework.errors import ConfigError, DataError
+from framework.errors import DataError
 from framework.pack.engine import journal, publish
 from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
 from framework.pack.engine.verify_store import verify
 from framework.pack.split import STRATIFIED, SplitRule, by_hash, hashed
-from framework.store.folder_store import FolderWriter
-from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from tests.conftest import make_records, write_store
 from tests.forks import forked
@@ -78,11 +75,11 @@ def test_each_record_is_in_the_split_of_its_key_in_the_order_of_the_items(path):
 @pytest.mark.parametrize("path", PATHS)
 def test_the_number_of_processes_does_not_change_a_byte(path):
     contents = []
-    for num_workers in (0, 1, 2, 5):
+    for num_workers in (0, 3):
         pack(split(path), num_workers)
         contents.append(content(path))
         assert sorted(os.listdir()) == sorted(RULE.path(path, name) for name in RULE.shares)
-    assert contents[0] == contents[1] == contents[2] == contents[3]
+    assert contents[0] == contents[1]
 
 
 def test_a_split_has_the_manifest_of_its_own_records():
@@ -113,20 +110,6 @@ def test_the_records_of_a_group_stay_together(num_workers):
     assert not speakers[0] & speakers[1]
     assert len(speakers[0] | speakers[1]) == 40
     assert abs(packed.splits[0].num_records - 0.8 * 820) <= 20  # half of the largest group
-
-
-def test_added_records_move_none_of_the_others():
-    pack(split(source=Input(1000)))
-    before = {name: read(f"x-{name}.h5")[0] for name in RULE.shares}
-    pack(split())
-    for name, keys in before.items():
-        assert read(f"x-{name}.h5")[0][: len(keys)] == keys
-
-
-def test_what_is_bad_is_left_out_of_all_splits_and_listed_once():
-    packed = pack(split(source=Input(bad=[5, 700]), on_error="skip"))
-    assert sum(made.num_records for made in packed.splits) == COUNT - 2
-    assert Path("x.h5.bad.jsonl").read_text().count("\n") == 2
 
 
 # ---------------------------------------------------------------------------------------- kills
@@ -172,13 +155,6 @@ def test_old_stores_stay_until_all_new_ones_are_complete():
 # -------------------------------------------------------------------------------- many machines
 
 
-def test_parts_in_any_order_make_the_same_bytes():
-    for part in (2, 0, 1):
-        packed = pack(split(part=part, parts=3))
-        assert bool(packed.splits) == (part == 1)
-    assert content("x.h5") == straight("x.h5")
-
-
 # ------------------------------------------------------------------------------- what is refused
 
 
@@ -194,13 +170,6 @@ def test_a_record_without_a_key_ends_the_packing_or_is_left_out():
     packed = pack(split(source=Nameless(100), on_error="skip"))
     assert [bad.item for bad in packed.bad] == [70]
     assert pack(split(source=Nameless(100), rule=SplitRule({"a": 0.6, "b": 0.4}, "label"))).splits
-
-
-def test_outputs_that_are_no_file_have_no_splits():
-    with pytest.raises(ConfigError, match=r"C245.*each split is one file"):
-        split(one_file=False)
-    with pytest.raises(ConfigError, match=r"C245.*this output is not a file"):
-        Packing(Input(), FolderWriter, "out", make_part=HDF5Writer, split=RULE)
 
 
 def test_what_is_in_the_place_of_a_split_stays():

@@ -1,8 +1,8 @@
 """Two hosts' commands on one machine; hosts of their own are in tests/cluster."""
 
+import multiprocessing
 import os
-import subprocess
-import sys
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.launch import hosts
 from framework.parallel.launch.hosts import Endpoint, Meeting, choose_interface, parse_endpoint
+from tests.forks import forked
 
 
 @pytest.mark.parametrize(
@@ -33,23 +34,24 @@ def test_what_is_no_place_to_meet_is_refused(text):
         parse_endpoint(text)
 
 
-FOLLOW = """
-from framework.parallel.launch.hosts import Meeting, Endpoint
-meeting = Meeting(Endpoint("127.0.0.1", {port}), 2)
-print(meeting.leads, meeting.share(None), meeting.address, meeting.interface)
-"""
+def follow(leader_is_up, port, answers):
+    leader_is_up.wait()
+    meeting = Meeting(Endpoint("127.0.0.1", port), 2)
+    answers.put((meeting.leads, meeting.share(None), meeting.address, meeting.interface))
 
 
 def test_the_first_leads_and_the_others_hear_what_it_says(free_port):
+    context = multiprocessing.get_context("fork")
+    # forked before, since a process that has the leader's server would lead, too
+    leader_is_up, answers = context.Event(), context.SimpleQueue()
+    follower = forked(follow, leader_is_up, free_port, answers)
     leader = Meeting(Endpoint("127.0.0.1", free_port), 2)
+    leader_is_up.set()
     assert leader.leads
     assert (leader.address, leader.interface) == ("127.0.0.1", "lo")
-    words = [sys.executable, "-c", FOLLOW.format(port=free_port)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as follower:
-        assert leader.share("what to train") == "what to train"
-        out, _ = follower.communicate(timeout=60)
-    assert out.split(maxsplit=1)[0] == "False"
-    assert out.strip() == "False what to train 127.0.0.1 lo"
+    assert leader.share("what to train") == "what to train"
+    assert answers.get() == (False, "what to train", "127.0.0.1", "lo")
+    follower.join()
 
 
 def test_nobody_there_is_said(monkeypatch):
@@ -69,8 +71,6 @@ def test_an_address_of_another_host_is_not_here():
 
 @pytest.fixture
 def free_port():
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

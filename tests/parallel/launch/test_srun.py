@@ -61,7 +61,7 @@ def test_tasks_of_a_node(tasks, node, count):
     assert local_tasks(tasks, node) == count
 
 
-@pytest.mark.parametrize("job", range(0, 200_000, 997))
+@pytest.mark.parametrize("job", [0, 1, 65_535, 199_999])
 def test_the_port_is_one_that_anybody_may_use(job):
     port = int(rank_environment({**STEP, "SLURM_JOB_ID": str(job)})["MASTER_PORT"])
     assert 1024 < port < 1 << 16

@@ -1,11 +1,15 @@
-import subprocess
-import sys
+import multiprocessing
+import os
 import threading
+from contextlib import suppress
 
 import torch
 
+from framework.data.workers import _Pool
+from framework.loader.queue import Ahead, Occupancy
 from framework.system import native
-from framework.system.native import SIGNATURES, beside, find, limit_threads, num_threads
+from framework.system.native import SIGNATURES, beside, crowded, find, limit_threads, num_threads
+from tests.forks import forked
 
 
 def test_all_functions_are_there_or_none():
@@ -19,14 +23,6 @@ def test_the_main_thread_shares_its_calls_and_others_do_not():
     thread.join()
     assert result == [1]
     assert num_threads() == torch.get_num_threads()
-
-
-def test_a_library_that_was_deleted_is_skipped(monkeypatch):
-    def load(*_, **__):
-        raise OSError("cannot open shared object file")
-
-    monkeypatch.setattr(native.ctypes, "CDLL", load)
-    assert native._openmp.__wrapped__() is None
 
 
 def test_a_thread_that_feeds_a_gpu_has_most_of_the_cores_and_one_that_feeds_the_cpu_itself(
@@ -49,47 +45,42 @@ def test_a_thread_that_feeds_a_gpu_has_most_of_the_cores_and_one_that_feeds_the_
         assert beside(torch.device("cpu")) == 1
 
 
-def test_who_decodes_beside_the_step_has_a_team_that_sleeps_there():
-    code = """
-import os, torch
-from framework.system.native import crowded, limit_threads
-torch.set_num_threads(2)
-tasks = lambda: len(os.listdir("/proc/self/task"))
-torch.ones(1 << 17).add_(1)
-before = tasks()
-limit_threads(1)
-with crowded():
-    inside = tasks() - before
-    try:
-        with crowded():
+def result_of(work):
+    """Return what ``work`` returns in a forked process that has not used OpenMP."""
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    process = forked(lambda: queue.put(work()))
+    process.join(60)
+    assert process.exitcode == 0
+    return queue.get()
+
+
+def num_tasks_inside():
+    """Return how many threads this process has more while it decodes beside the step."""
+    torch.set_num_threads(2)
+    torch.ones(1 << 17).add_(1)
+    before = len(os.listdir("/proc/self/task"))
+    limit_threads(1)
+    with crowded():
+        inside = len(os.listdir("/proc/self/task"))
+        with suppress(KeyError), crowded():
             raise KeyError
-    except KeyError:
-        pass
-print(inside)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, ["2"]), done.stderr
+    return inside - before
 
 
-BESIDE = """
-import torch
-from framework.data.workers import _Pool
-from framework.loader.queue import Ahead, Occupancy
+def test_who_decodes_beside_the_step_has_a_team_that_sleeps_there():
+    assert result_of(num_tasks_inside) == 2
 
-torch.set_num_threads(3)
-numbers = lambda: iter([torch.get_num_threads()])
-ahead = Ahead((number for _ in range(1) for number in numbers()), 1, Occupancy())
-pool = _Pool(1)
-seen = []
-pool.submit(lambda: seen.append(torch.get_num_threads())).result()
-print(*ahead, *seen, torch.get_num_threads())
-ahead.close()
-pool.close(wait=True)
-"""
+
+def num_threads_beside():
+    """Return torch's number of threads in a thread that reads ahead, in a pool and here."""
+    torch.set_num_threads(3)
+    ahead = Ahead((torch.get_num_threads() for _ in range(1)), 1, Occupancy())
+    pool = _Pool(1)
+    numbers = [*ahead, pool.submit(torch.get_num_threads).result(), torch.get_num_threads()]
+    ahead.close()
+    pool.close(wait=True)
+    return numbers
 
 
 def test_what_works_beside_the_step_makes_no_team_of_its_own():
-    done = subprocess.run(
-        [sys.executable, "-c", BESIDE], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout.split()) == (0, ["1", "1", "3"]), done.stderr
+    assert result_of(num_threads_beside) == [1, 1, 3]
