@@ -34,6 +34,7 @@ from framework.train.validate import evaluate
 from framework.train.watching import Idle, Watching
 from tests.contract.parallel_facts import facts_of
 from tests.fakes import FakeClock, FakeLoader, make_data, make_model, make_trainer
+from tests.train.counted import BATCH_SIZE, EPOCHS, half_labelled
 
 CPU = torch.device("cpu")
 KINDS = ("2d", "1d", "cumulative", "plain", "untracked")
@@ -644,6 +645,39 @@ def contract(_):
     return facts_of(parallel())
 
 
+def trained_on_what_counts(ranks):
+    """Train on records of which some have no label, and return the weights."""
+    order = {"rank": RANK, "world_size": ranks.world_size, "accumulate": 2}
+    if isinstance(ranks, VirtualParallel):
+        order["virtual_ranks"] = ranks.virtual_ranks
+    model = ranks.wrap(make_model())
+    trainer = make_trainer(
+        half_labelled(),
+        BATCH_SIZE,
+        order=order,
+        model=model,
+        parallel=ranks,
+        epochs=EPOCHS,
+        report_every=100,
+    )
+    trainer.fit()
+    return flat(ranks.gather_state(dict(ranks.unwrap(model).state_dict())).values())
+
+
+def counted(_):
+    options = {"timeout_s": 60.0, "device": CPU}
+    kinds = {
+        "ddp": parallel(),
+        "fsdp": ShardedParallel(2, False, unit_parameters=100, **options),
+        "virtual": VirtualParallel(2, virtual_ranks=4, num_threads=1, **options),
+    }
+    return {name: trained_on_what_counts(ranks) for name, ranks in kinds.items()}
+
+
+def counted_by_three(_):
+    return {"ddp": trained_on_what_counts(parallel())}
+
+
 # programs that leave their process as it was, and so share it
 ONE_AFTER_ANOTHER = {
     "talk": talk,  # the first, since ranks share texts before there is a group
@@ -655,6 +689,7 @@ ONE_AFTER_ANOTHER = {
     "watch": watch,
     "sharded": sharded,
     "virtual": virtual,
+    "counted": counted,
 }
 
 
@@ -665,6 +700,7 @@ def run_all(folder):
 def main(program, folder):
     programs = {
         "all": run_all,
+        "counted_by_three": counted_by_three,
         "watch": watch,
         "fail": fail,
         "save_slowly": save_slowly,

@@ -1,0 +1,101 @@
+"""What counts weighs: any cut of a batch into passes and ranks learns what the whole batch does."""
+
+import pytest
+import torch
+from torch import nn
+
+from framework.contracts.training import Outcome
+from framework.errors import ConfigError
+from framework.precision.amp import AMP
+from framework.precision.fp32 import FP32
+from tests.fakes import CPU, make_data, make_model, make_trainer
+from tests.parallel.launching import launched, of_two_ranks
+from tests.train.counted import (
+    BATCH_SIZE,
+    EPOCHS,
+    half_labelled,
+    learned_by_a_plain_loop,
+    weights_of,
+)
+
+
+def trained(data=None, order=None, **parts):
+    parts = {"epochs": EPOCHS, "report_every": 100, **parts}
+    trainer = make_trainer(data or half_labelled(), BATCH_SIZE, order=order, **parts)
+    trainer.fit()
+    return trainer
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1], ids=["whole", "clipped"])
+@pytest.mark.parametrize("accumulate", [1, 2, 4], ids=["one pass", "even", "uneven"])
+def test_passes_learn_what_the_whole_batch_does(accumulate, clip_norm):
+    trainer = trained(order={"accumulate": accumulate}, clip_norm=clip_norm)
+    expected = learned_by_a_plain_loop(clip_norm)
+    assert weights_of(trainer.parts.model) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "virtual"])
+def test_two_ranks_learn_what_one_does(kind, tmp_path_factory):
+    expected = learned_by_a_plain_loop()
+    for rank in of_two_ranks("counted", tmp_path_factory):
+        assert rank[kind] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_three_ranks_learn_what_one_does(tmp_path):
+    expected = learned_by_a_plain_loop()
+    for rank in launched("counted_by_three", tmp_path, 3):
+        assert rank["ddp"] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_scaled_gradients_are_those_of_one_pass(dtype):
+    taken = []
+    for accumulate in (1, 4):
+        precision = FP32(False, device=CPU) if dtype == "fp32" else AMP(dtype, device=CPU)
+        data = {name: values.float() for name, values in half_labelled().items() if name == "x"}
+        data["y"] = half_labelled()["y"]
+        model = make_model(torch.float32)
+        trained(data, {"accumulate": accumulate}, model=model, precision=precision)
+        taken.append(weights_of(model))
+    tolerance = 1e-5 if dtype == "fp32" else 0.02
+    assert taken[1] == pytest.approx(taken[0], abs=tolerance)
+
+
+class Tokens:
+    """A mean over many more tokens than records, or of none."""
+
+    def __init__(self, counts):
+        self.counts = iter(counts)
+
+    def __call__(self, model, batch):
+        count = next(self.counts)
+        losses = model(batch["x"]).square().sum(1)
+        loss = losses.mean() if count else losses[:0].mean()
+        return Outcome(loss, {}, count)
+
+    def better(self, new, old):
+        return new["loss"] < old["loss"]
+
+
+def test_a_step_in_which_nothing_counts_changes_no_weight():
+    model = make_model()
+    before = weights_of(model)
+    trained(make_data(10), {"accumulate": 2}, model=model, objective=Tokens([0] * 6), momentum=0.0)
+    assert weights_of(model) == before
+
+
+def test_a_count_that_comes_and_goes_is_refused():
+    with pytest.raises(ConfigError, match=r"C220\]: Outcome.count: is None, unlike one pass"):
+        trained(make_data(20), {"accumulate": 2}, objective=Tokens([100, None]))
+
+
+def test_sparse_gradients_are_scaled_too():
+    taken = []
+    for accumulate in (1, 2):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(5, 3, sparse=True)).double()
+        data = {"x": torch.arange(10) % 5, "y": torch.tensor([-100, 0, 1, 2, 0] * 2)}
+        trained(data, {"accumulate": accumulate}, model=model, momentum=0.0)
+        taken.append(weights_of(model))
+    assert taken[1] == pytest.approx(taken[0])
