@@ -81,7 +81,8 @@ class CountWeights:
         factor = torch.where(count > 0, self._k * num_records / count, 0.0)
         own = [local(gradient) for gradient in gradients(self._optimizer)]
         dense = [gradient for gradient in own if not gradient.is_sparse]
-        torch._foreach_mul_(dense, factor)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        if dense:
+            torch._foreach_mul_(dense, factor)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         for gradient in own:
             if gradient.is_sparse:
                 gradient.mul_(factor)
