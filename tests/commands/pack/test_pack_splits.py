@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from framework.pack.engine import jobs
 from framework.store.open_store import open_store
 from tests.cli.command import is_one_error_line, paceline
 from tests.commands.pack.test_pack import many_images, stop_after_first_job
@@ -104,8 +105,9 @@ def test_a_function_gives_the_keys_and_a_pattern_the_groups():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_after_a_stop_the_same_command_continues(workers):
-    words = [*many_images(1500), TWO, f"workers={workers}"]
+def test_after_a_stop_the_same_command_continues(workers, monkeypatch):
+    monkeypatch.setattr(jobs, "MIN_JOB_BYTES", 1 << 17)  # several jobs
+    words = [*many_images(200), TWO, f"workers={workers}"]
     stop = partial(stop_after_first_job, signal.SIGTERM)
     stopped = forked.paceline("pack", *words, "output.path=x.h5", before=stop)
     assert stopped.code == 143, stopped.err
