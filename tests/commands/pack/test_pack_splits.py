@@ -23,6 +23,12 @@ def clip(number):
 """
 
 
+@pytest.fixture(autouse=True)
+def small_jobs(monkeypatch):
+    """Let a few pictures be several jobs, as many pictures are."""
+    monkeypatch.setattr(jobs, "MIN_JOB_BYTES", 1 << 17)
+
+
 def stored(path):
     """Return the keys and the records of a store."""
     with closing(open_store(path)) as store:
@@ -105,8 +111,7 @@ def test_a_function_gives_the_keys_and_a_pattern_the_groups():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_after_a_stop_the_same_command_continues(workers, monkeypatch):
-    monkeypatch.setattr(jobs, "MIN_JOB_BYTES", 1 << 17)  # several jobs
+def test_after_a_stop_the_same_command_continues(workers):
     words = [*many_images(200), TWO, f"workers={workers}"]
     stop = partial(stop_after_first_job, signal.SIGTERM)
     stopped = forked.paceline("pack", *words, "output.path=x.h5", before=stop)
