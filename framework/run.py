@@ -285,8 +285,7 @@ def _git_revision() -> str | None:
 
     Return None outside a repository, in which git is not started.
     """
-    here = Path.cwd()
-    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
+    if not any(Path(folder, ".git").exists() for folder in (".", *Path.cwd().parents)):
         return None
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
