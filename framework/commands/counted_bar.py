@@ -12,7 +12,7 @@ from framework.errors import printable
 
 @contextmanager
 def counted_bar(words: str, total: int | None = None) -> Generator[Callable[..., None]]:
-    """Yield a function that takes ``completed``, ``advance`` or ``total``. Only terminals see it."""
+    """Yield a function that takes ``completed``, ``advance`` or ``total``; drawn on terminals."""
     console = Console(stderr=True, highlight=False)
     bar = Progress(
         TextColumn("{task.description}", markup=False),
