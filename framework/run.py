@@ -283,7 +283,7 @@ def _versions() -> dict[str, str]:
 def _git_revision() -> str | None:
     """Return the git commit of the working directory, with ``+`` if tracked files have changed.
 
-    Return None outside a repository, in which git is not started.
+    Return None outside a repository, where git is not even started.
     """
     if not any(Path(folder, ".git").exists() for folder in (".", *Path.cwd().parents)):
         return None

@@ -17,10 +17,9 @@ from framework.errors import ConfigError, DistributedError
 from framework.parallel.launch.ranks import MEET_S, PREPARE_S
 
 _KEY = "run"
-TRY_S, LOOK_S = (
-    2,
-    0.2,
-)  # calls into the store are short, because Python handles signals between them
+# Calls into the store are short, because Python handles signals only between them.
+TRY_S = 2
+LOOK_S = 0.2
 NOWHERE = "192.0.2.1"  # nobody's address, by RFC 5737: packets to it take the default route
 
 
