@@ -284,10 +284,9 @@ def _versions() -> dict[str, str]:
 def _git_revision() -> str | None:
     """Return the git commit of the working directory, with ``+`` if tracked files have changed.
 
-    Return None outside a repository, in which git is not started.
+    Return None outside a repository, where git is not even started.
     """
-    here = Path.cwd()
-    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
+    if not any(Path(folder, ".git").exists() for folder in (".", *Path.cwd().parents)):
         return None
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from multiprocessing import forkserver, resource_tracker
@@ -136,16 +137,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def police(tmp_path, monkeypatch):
     """Run each test in its own directory, and fail it if it leaves something behind.
 
-    Checked are threads, processes, shared memory and temporary files.
+    Checked are threads, processes, shared memory, temporary files and the hook for exceptions.
     """
     monkeypatch.chdir(tmp_path)
     before = children_of_this_process(), _threads(), _shared_memory()
     # a shell that runs the tests in the background may ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
     handlers = {number: signal.getsignal(number) for number in NUMBERS}
+    hook = sys.excepthook
     yield
     for number, handler in handlers.items():  # a test of signals has taken them
         signal.signal(number, handler)
+    left, sys.excepthook = sys.excepthook, hook
+    assert left is hook, "a hook for exceptions left behind"
     multiprocessing.active_children()
     assert not settled(before[1], _threads), "threads left behind"
     _end_servers()

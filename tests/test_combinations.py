@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import losses, paceline
+from tests.cli.command import losses, started
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def sweep(tmp_path_factory):
         "parallel=none,dp,ddp",
         "precision=fp32,amp",
     ]
-    done = paceline("train", "-m", *grid, *SHORT, "hydra.sweep.dir=sweep", cwd=folder, limit_s=900)
+    done = started("train", "-m", *grid, *SHORT, "hydra.sweep.dir=sweep", cwd=folder, limit_s=900)
     assert done.code == 0, done.err
     return jobs(folder / "sweep")
 
@@ -109,7 +109,7 @@ def test_mixed_precision_stays_near_single_precision(sweep):
     ],
 )
 def test_how_and_from_where_records_are_read_changes_nothing(sweep, tmp_path, grid, count):
-    done = paceline("train", "-m", *grid, *SHORT, "hydra.sweep.dir=sweep", limit_s=280)
+    done = started("train", "-m", *grid, *SHORT, "hydra.sweep.dir=sweep", limit_s=280)
     assert done.code == 0, done.err
     lists = [losses(path.parent) for path in (tmp_path / "sweep").glob("*/summary.json")]
     assert len(lists) == count

@@ -12,10 +12,7 @@ from framework.errors import printable
 
 @contextmanager
 def counted_bar(words: str, total: int | None = None) -> Generator[Callable[..., None]]:
-    """Yield a function that takes ``completed``, ``advance`` or ``total`` as keywords.
-
-    The bar is drawn on a terminal only, and removed at the end.
-    """
+    """Yield a function that takes ``completed``, ``advance`` or ``total``; drawn on terminals."""
     console = Console(stderr=True, highlight=False)
     bar = Progress(
         TextColumn("{task.description}", markup=False),

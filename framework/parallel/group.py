@@ -6,6 +6,7 @@ for all the steps that the device has queued.
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -62,6 +63,7 @@ class RankGroup:
             self.device = _own_gpu(where)
         self._timeout = timedelta(seconds=timeout_s)
         self.exchange = Exchange()
+        self._excepthook = sys.excepthook
         self._join(where)
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
@@ -188,8 +190,11 @@ class RankGroup:
         A replica holds the group, too. If the replica were the last owner, its destruction would
         wait for gloo's threads while it holds the interpreter's lock, which they may need:
         pytorch#56297.
+
+        torch's hook for exceptions, which would name a rank of this group for ever, goes too.
         """
         if dist.is_initialized():
+            sys.excepthook = self._excepthook
             _closed.extend((dist.group.WORLD, self._patient))
             dist.destroy_process_group()
 

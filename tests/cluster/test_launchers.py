@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import paceline
+from tests.cli.command import started
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 TINY = ["epochs=1", "sink=[jsonl]", "hydra.sweep.dir=sweep"]
@@ -34,7 +34,7 @@ def ended() -> list[tuple[str, int]]:
 @needs("hydra_optuna_sweeper")
 def test_a_search_finds_the_best_of_its_trials():
     words = ["hydra/sweeper=optuna", "recipes=sweep_search", "hydra.sweeper.n_trials=3"]
-    done = paceline("train", "-m", *words, *TINY, limit_s=300)
+    done = started("train", "-m", *words, *TINY, limit_s=300)
     assert done.code == 0, done.err
     assert ended() == [("finished", 0)] * 3
     best = [
@@ -50,7 +50,7 @@ def test_a_search_finds_the_best_of_its_trials():
 @pytest.mark.parametrize("parallel", ["none", "ddp"])
 def test_jobs_in_processes_of_their_own_are_gathered(parallel):
     words = ["hydra/launcher=submitit_local", "optim.lr=0.01,0.02", f"parallel={parallel}"]
-    done = paceline("train", "-m", *words, *TINY, limit_s=300)
+    done = started("train", "-m", *words, *TINY, limit_s=300)
     assert done.code == 0, done.err
     assert ended() == [("finished", 0)] * 2
     assert "report: " in done.out
@@ -60,16 +60,16 @@ def test_jobs_in_processes_of_their_own_are_gathered(parallel):
 @needs("hydra_submitit_launcher")
 def test_parts_of_a_packing_are_jobs_side_by_side():
     words = ["hydra/launcher=submitit_local", "pack.parts=3", "pack.part=range(0,3)", "workers=1"]
-    done = paceline("pack", "-m", *words, "input=digits", "output.path=parts.h5", limit_s=300)
+    done = started("pack", "-m", *words, "input=digits", "output.path=parts.h5", limit_s=300)
     assert done.code == 0, done.err
-    assert paceline("pack", "input=digits", "output.path=whole.h5").code == 0
+    assert started("pack", "input=digits", "output.path=whole.h5").code == 0
     assert Path("parts.h5").read_bytes() == Path("whole.h5").read_bytes()
-    assert paceline("verify", "parts.h5").code == 0
+    assert started("verify", "parts.h5").code == 0
 
 
 @needs("hydra_submitit_launcher")
 def test_a_job_that_fails_elsewhere_gives_the_sweep_its_exit_code():
-    done = paceline(
+    done = started(
         "train", "-m", "hydra/launcher=submitit_local", "optim.lr=0.01,1e9", *TINY, limit_s=300
     )
     assert done.code == 6
@@ -79,6 +79,6 @@ def test_a_job_that_fails_elsewhere_gives_the_sweep_its_exit_code():
 
 @needs("hydra_ray_launcher")
 def test_jobs_on_ray():
-    done = paceline("train", "-m", "hydra/launcher=ray", "recipes=sweep_ray", *TINY, limit_s=300)
+    done = started("train", "-m", "hydra/launcher=ray", "recipes=sweep_ray", *TINY, limit_s=300)
     assert done.code == 0, done.err
     assert ended() == [("finished", 0)] * 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import paceline
+from tests.cli.command import started
 from tests.cluster.slurm import Slurm, refused
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def slurm(tmp_path_factory):
 def place(tmp_path_factory):
     """Pack digits, and return the folder that holds them."""
     folder = tmp_path_factory.mktemp("place")
-    done = paceline(
+    done = started(
         "train",
         "recipes=digits",
         "dataset=packed",
@@ -80,7 +80,7 @@ def test_tasks_of_srun_are_ranks(slurm, place):
         f"--wrap=srun paceline {' '.join(words)} hydra.run.dir=two",
     )
     assert slurm.ended(job, 120) == "COMPLETED", (place / "two.txt").read_text()
-    done = paceline(*words, "parallel.num_processes=2", "hydra.run.dir=alone", cwd=place)
+    done = started(*words, "parallel.num_processes=2", "hydra.run.dir=alone", cwd=place)
     assert done.code == 0, done.err
     assert log(place / "two") == log(place / "alone")
     assert json.loads((place / "two/exit.json").read_text())["code"] == 0
@@ -105,7 +105,7 @@ def test_a_job_that_gets_a_signal_before_its_time_limit_queues_itself_again_and_
     slurm.ask("scontrol", "update", f"jobid={job}", "TimeLimit=10")
     assert slurm.ended(job, 300) == "COMPLETED", (place / "limit.txt").read_text()
     assert int(slurm.facts(job)["Restarts"]) >= 1
-    done = paceline(
+    done = started(
         "train",
         *words,
         "parallel=ddp",
@@ -164,12 +164,12 @@ def test_a_sweep_is_an_array_of_jobs(slurm, place):
         "optim.lr=0.01,0.02",
     ]
     common = ["recipes=digits", "dataset=packed", "epochs=1", "sink=[jsonl]"]
-    done = paceline(
+    done = started(
         "train", "-m", *words, *common, "hydra.sweep.dir=sweep", cwd=place, limit_s=300, **slurm.env
     )
     assert done.code == 0, done.err
     assert "report: " in done.out
-    alone = paceline(
+    alone = started(
         "train", "-m", "optim.lr=0.01,0.02", *common, "hydra.sweep.dir=alone-sweep", cwd=place
     )
     assert alone.code == 0, alone.err
@@ -192,7 +192,7 @@ def test_a_packing_is_an_array_of_jobs(slurm, place):
         "pack.part=range(0,3)",
         "workers=1",
     ]
-    done = paceline(
+    done = started(
         "pack",
         "-m",
         *words,
@@ -203,5 +203,5 @@ def test_a_packing_is_an_array_of_jobs(slurm, place):
         **slurm.env,
     )
     assert done.code == 0, done.err
-    assert paceline("pack", "input=digits", "output.path=whole.h5", cwd=place).code == 0
+    assert started("pack", "input=digits", "output.path=whole.h5", cwd=place).code == 0
     assert (place / "parts.h5").read_bytes() == (place / "whole.h5").read_bytes()

@@ -39,6 +39,12 @@ def test_a_rank_alone_talks_to_itself(alone):
     assert any(alone.agree(False, True)[1] for _ in range(40))
 
 
+def test_a_closed_group_no_longer_marks_exceptions_with_its_rank(alone):
+    assert sys.excepthook is not sys.__excepthook__
+    alone.close()
+    assert sys.excepthook is sys.__excepthook__
+
+
 def test_a_process_that_is_no_rank_learns_which_choice_wants_ranks(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):

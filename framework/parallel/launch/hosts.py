@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address
@@ -16,6 +17,9 @@ from framework.errors import ConfigError, DistributedError
 from framework.parallel.launch.ranks import MEET_S, PREPARE_S
 
 _KEY = "run"
+# Calls into the store are short, because Python handles signals only between them.
+TRY_S = 2
+LOOK_S = 0.2
 NOWHERE = "192.0.2.1"  # nobody's address, by RFC 5737: packets to it take the default route
 
 
@@ -53,7 +57,9 @@ class Meeting:
         if _is_here(endpoint.host):
             store = self._store(leads=True)
         self.leads = store is not None
-        store = store or self._store(leads=False)
+        end = time.monotonic() + MEET_S
+        while store is None and time.monotonic() < end:
+            store = self._store(leads=False)
         if store is None:
             where = f"parallel.endpoint = {endpoint}"
             what = f"nobody answers there for {MEET_S} s"
@@ -62,13 +68,13 @@ class Meeting:
         self._prefixed = PrefixStore("paceline", store)
 
     def _store(self, leads: bool) -> TCPStore | None:
-        """Return the store, or None if the port is taken or nobody answers."""
+        """Return the store, or None if the port is taken or nobody answers for ``TRY_S``."""
         with suppress(DistNetworkError, DistStoreError):
             return TCPStore(
                 self.endpoint.host,
                 self.endpoint.port,
                 is_master=leads,
-                timeout=timedelta(seconds=MEET_S),
+                timeout=timedelta(seconds=TRY_S),
                 wait_for_workers=False,
                 multi_tenant=True,  # torch's rendezvous, in this process, uses the same server
             )
@@ -80,7 +86,9 @@ class Meeting:
             if text is not None:
                 self._prefixed.set(_KEY, text)
                 return text
-            self._prefixed.wait([_KEY], timedelta(seconds=PREPARE_S))
+            end = time.monotonic() + PREPARE_S
+            while not self._prefixed.check([_KEY]) and time.monotonic() < end:
+                time.sleep(LOOK_S)
             return self._prefixed.get(_KEY).decode()
         except (DistNetworkError, DistStoreError, RuntimeError) as error:
             where = f"parallel.endpoint = {self.endpoint}"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from framework.pack.engine import jobs
 from framework.store.open_store import open_store
 from framework.system import durable
 from tests.cli.command import is_one_error_line, paceline
@@ -76,11 +77,8 @@ def test_a_store_and_a_folder_go_back_and_forth():
     others.close()
 
 
-def many_images(count=600, size=(40, 56)):
-    """Write a folder of noise, by default large enough for several jobs.
-
-    Return the words that pack it.
-    """
+def many_images(count=80, size=(40, 56)):
+    """Write a folder of noise, and return the words that pack it."""
     rng = np.random.default_rng(0)
     for number in range(count):
         path = Path(f"many/{'ab'[number % 2]}/{number}.png")
@@ -106,13 +104,14 @@ def stop_after_first_job(number: int) -> None:
     durable._reached = reached
 
 
-def test_parts_are_packed_by_a_sweep():
+def test_parts_are_packed_by_a_sweep(monkeypatch):
+    monkeypatch.setattr(jobs, "MIN_JOB_BYTES", 1 << 17)  # several jobs
     words = many_images()
     done = paceline(
         "pack", "-m", "pack.part=range(0,4)", "pack.parts=4", *words, "output.path=x.h5"
     )
     assert done.code == 0, done.err
-    assert "packed 600 records" in done.err
+    assert "packed 80 records" in done.err
     assert paceline("pack", *words, "output.path=y.h5").code == 0
     assert Path("x.h5").read_bytes() == Path("y.h5").read_bytes()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from framework.pack.engine import jobs
 from framework.store.open_store import open_store
 from tests.cli.command import is_one_error_line, paceline
 from tests.commands.pack.test_pack import many_images, stop_after_first_job
@@ -20,6 +21,12 @@ def clip(number):
     for take in range(3):
         yield {"values": [number, take], "key": f"person{number % 5}/clip{number}-{take}"}
 """
+
+
+@pytest.fixture(autouse=True)
+def small_jobs(monkeypatch):
+    """Let a few pictures be several jobs, as many pictures are."""
+    monkeypatch.setattr(jobs, "MIN_JOB_BYTES", 1 << 17)
 
 
 def stored(path):
@@ -89,7 +96,7 @@ def test_a_function_gives_the_keys_and_a_pattern_the_groups():
 
 @pytest.mark.parametrize("workers", [2])
 def test_after_a_stop_the_same_command_continues(workers):
-    words = [*many_images(1500), TWO, f"workers={workers}"]
+    words = [*many_images(200), TWO, f"workers={workers}"]
     stop = partial(stop_after_first_job, signal.SIGTERM)
     stopped = forked.paceline("pack", *words, "output.path=x.h5", before=stop)
     assert stopped.code == 143, stopped.err

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import socket
 from types import SimpleNamespace
 
@@ -61,6 +62,35 @@ def test_nobody_there_is_said(monkeypatch):
         match=r"^error\[P101\]: parallel.endpoint = 192.0.2.1:29400: nobody answers there for 1 s",
     ):
         Meeting(Endpoint("192.0.2.1", 29400), 2)  # an address that nobody has, by RFC 5737
+
+
+class Stopped(Exception):
+    """What a signal raises."""
+
+
+def stop(*_):
+    raise Stopped
+
+
+@pytest.fixture
+def alarm():
+    """Let a signal come soon."""
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_ends_the_waiting_for_another_host(alarm):
+    with pytest.raises(Stopped):
+        Meeting(Endpoint("192.0.2.1", 29400), 2)
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_ends_the_waiting_for_what_to_train(free_port, alarm):
+    with pytest.raises(Stopped):
+        Meeting(Endpoint("127.0.0.1", free_port), 2).share(None)
 
 
 def test_an_address_of_another_host_is_not_here():
