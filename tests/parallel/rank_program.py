@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -661,17 +662,19 @@ def trained_on_what_counts(ranks):
         report_every=100,
     )
     trainer.fit()
-    return flat(ranks.gather_state(dict(ranks.unwrap(model).state_dict())).values())
+    state = ranks.gather_state(dict(ranks.unwrap(model).state_dict()))
+    ranks.close()
+    return flat(state.values())
 
 
 def counted(_):
     options = {"timeout_s": 60.0, "device": CPU}
     kinds = {
-        "ddp": parallel(),
-        "fsdp": ShardedParallel(2, False, unit_parameters=100, **options),
-        "virtual": VirtualParallel(2, virtual_ranks=4, num_threads=1, **options),
+        "ddp": parallel,
+        "fsdp": partial(ShardedParallel, 2, False, unit_parameters=100, **options),
+        "virtual": partial(VirtualParallel, 2, virtual_ranks=4, num_threads=1, **options),
     }
-    return {name: trained_on_what_counts(ranks) for name, ranks in kinds.items()}
+    return {name: trained_on_what_counts(make()) for name, make in kinds.items()}
 
 
 def counted_by_three(_):
