@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple, final
 
 import torch
@@ -66,7 +67,8 @@ from framework.system.algorithms import choose_algorithms, is_deterministic
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
-from framework.train.checkpoint import FOLDER, newest_path, newest_state
+from framework.train.checkpoint import FOLDER, OF_OBJECTIVE, newest_path, newest_state
+from framework.train.objective_state import ObjectiveState
 from framework.train.weight_files import read_weights, weights_path
 from framework.transform.resize import Resize
 
@@ -157,6 +159,14 @@ class SavedRun:
     @cached_property
     def objective(self) -> Objective:
         objective: Objective = self.build("objective")
+        owned = ObjectiveState(objective, self.parallel)
+        try:
+            owned.load_state_dict(_owned_by_objective(self.run_dir, self.weights))
+        except (*MISFITS, OSError, UnpicklingError) as error:
+            where = f"weights = {chosen_file(self.run_dir, self.weights)}"
+            what = f"what the objective owned does not fit it ({last_line(error)})"
+            fix = "give weights of this run, or of one with the same objective"
+            raise CheckpointError(122, where, what, fix) from error
         return objective
 
     @cached_property
@@ -634,6 +644,15 @@ def chosen_file(run_dir: Path, weights: str) -> Path:
         fix = "wait for the run's first save, or give weights=best, last, average or a file"
         raise CheckpointError(121, f"weights = {path}", "no such file", fix)
     return weights_path(path)
+
+
+def _owned_by_objective(run_dir: Path, weights: str) -> dict[str, Any]:
+    """Return what the objective owned when the chosen weights were saved; {} for nothing."""
+    if weights == AVERAGE:
+        return newest_state(run_dir).state["objective"]
+    path = chosen_file(run_dir, weights)
+    path = path.with_name(path.stem + OF_OBJECTIVE)
+    return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else {}
 
 
 def _read_chosen(run_dir: Path, weights: str, names: Collection[str]) -> dict[str, Any]:

@@ -51,7 +51,9 @@ from framework.train.data_start import start_from_data
 from framework.train.ema import Average
 from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
+from framework.train.objective_state import GROUP, ObjectiveState, copy_to_try
 from framework.train.parameter_groups import (
+    NAME,
     check_options,
     is_grouped,
     optimizer_keys,
@@ -78,14 +80,16 @@ def training_parts(
     config, parallel = assembly.config, assembly.parallel
     objective: Objective = assembly.build("objective")
     load_teacher(objective)
+    owned = _owned(assembly, objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
-    model, thaws, trial = _model(assembly, objective, precision)
-    _check_mean(assembly, objective)
+    tried = copy_to_try(objective)  # records that it sees before training must leave no trace
+    model, thaws, trial = _model(assembly, tried, precision)
+    _check_mean(assembly, tried)
     metrics = make_metrics(config, assembly.allowed, parallel, assembly.say)
     if metrics is not None:
         trial = try_metrics(metrics, trial)
     _warm_up(assembly, model, objective, precision)
-    optimizer = _optimizer(assembly, model)
+    optimizer = _optimizer(assembly, model, owned)
     schedule, setter = build_schedule(
         config["schedule"],
         assembly.allowed,
@@ -109,6 +113,7 @@ def training_parts(
         plan=_plan(config),
         model=model,
         objective=objective,
+        owned=owned,
         optimizer=optimizer,
         schedule=schedule,
         setter=setter,
@@ -208,6 +213,14 @@ def _model(
     return model, thaws, trial
 
 
+def _owned(assembly: Assembly, objective: Objective) -> ObjectiveState:
+    """Return what the objective owns. ConfigError C392 where that cannot be trained or kept."""
+    owned = ObjectiveState(objective, assembly.parallel, assembly.say)
+    captured = "a captured step does not run its Python"
+    owned.check(assembly.parallel.objective_refusal or (captured if assembly.captures else None))
+    return owned
+
+
 def _check_mean(assembly: Assembly, objective: Objective) -> None:
     """Check that several passes or ranks learn what one does. ConfigError C391."""
     order = assembly.train_source.order
@@ -286,7 +299,7 @@ def _warm_up(
     length = max(1, order.batch_size // (num_ranks * assembly.config["accumulate"]))
     numbers = torch.arange(length) % len(assembly.sample["index"])
     batch = _augmented(assembly, taken(assembly.sample, numbers))
-    warm_up_ddp(model, objective, precision, batch, assembly.device)
+    warm_up_ddp(model, copy_to_try(objective), precision, batch, assembly.device)
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:
@@ -332,7 +345,9 @@ def _fuses(assembly: Assembly, block: Config, model: nn.Module) -> bool:
     return False
 
 
-def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
+def _optimizer(
+    assembly: Assembly, model: nn.Module, owned: ObjectiveState
+) -> torch.optim.Optimizer:
     chosen = assembly.config["optim"]
     block = optimizer_keys(chosen)
     parameters = list(model.parameters())
@@ -341,6 +356,10 @@ def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
     params: list[Any] = parameters
     if is_grouped(chosen):
         params = parameter_groups(assembly.parallel.unwrap(model), chosen)
+    if owned.weights:
+        assembly.notes.append(owned.note)
+        params = params if is_grouped(chosen) else [{"params": params, NAME: "model"}]
+        params.append({"params": list(owned.weights), NAME: GROUP})
     optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=params)
     check_options(optimizer, chosen)
     for group in optimizer.param_groups:

@@ -35,6 +35,11 @@ class Parallel(Protocol):
         """Why a step cannot be captured as a CUDA graph; None if it can."""
         ...
 
+    @property
+    def objective_refusal(self) -> str | None:
+        """Why an objective can own no weights and no state; None if it can."""
+        ...
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model, replicated or sharded. The given model is on ``home``."""
         ...

@@ -41,8 +41,8 @@ class OwnLoss:
             [B, classes, ...]) or ``numbers``. An output of one number per record is numbers.
 
     Raises:
-        ConfigError: C390 if there is no loss, if one cannot be called or has parameters, which no
-            optimizer would train, if a weight has no loss, or for another value of ``predicts``.
+        ConfigError: C390 if there is no loss, if one cannot be called, if a weight has no loss, or
+            for another value of ``predicts``.
     """
 
     def __init__(
@@ -157,9 +157,6 @@ def _checked(losses: Any) -> dict[str, Callable[..., Tensor]]:
         where = f"objective.losses.{name}"
         if not callable(loss):
             raise ConfigError(390, f"{where} = {loss}"[:100], "cannot be called", fix)
-        if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
-            what = f"{type(loss).__name__} has parameters, which no optimizer would train"
-            raise ConfigError(390, where, what, "make them part of the model")
     return dict(losses)
 
 

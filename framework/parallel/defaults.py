@@ -32,6 +32,7 @@ class SingleProcess(UnshardedState):
 
     rank = 0
     world_size = 1
+    objective_refusal: str | None = None
 
     def rewrap(self, model: nn.Module) -> nn.Module:
         return model

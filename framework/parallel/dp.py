@@ -41,6 +41,7 @@ class DataParallel(SingleProcess):
     """All GPUs of this machine; with fewer than two, one replica and a note."""
 
     graph_refusal = "a step of several replicas is not captured"
+    objective_refusal = "parallel=dp copies only the model to the GPUs"
 
     def __init__(self, *, device: torch.device) -> None:
         self.device = device

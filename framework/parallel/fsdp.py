@@ -27,6 +27,8 @@ class ShardedParallel(RankGroup):
     Smaller modules belong to the unit around them. The other arguments are those of ddp.
     """
 
+    objective_refusal = "parallel=fsdp shards only the model"
+
     def __init__(
         self,
         num_processes: int,

@@ -50,6 +50,7 @@ class RankGroup:
     """
 
     graph_refusal = "a step of several replicas is not captured"
+    objective_refusal: str | None = None
 
     def __init__(
         self, choice: str, timeout_s: float, sync_batch_norm: bool, device: torch.device

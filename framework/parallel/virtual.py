@@ -65,6 +65,8 @@ class VirtualParallel(UnshardedState, RankGroup):
     Another number of ``num_threads`` on the CPU adds in another order.
     """
 
+    objective_refusal = "parallel=virtual adds up only the gradients of the model in a fixed order"
+
     def __init__(
         self,
         num_processes: int,

@@ -1,7 +1,7 @@
 """Save and read the states of a run.
 
 ``checkpoints/step-NNNNNNNN.pt`` are states to resume from. ``last.pt`` and ``best.pt`` are plain
-``state_dict`` files to use.
+``state_dict`` files to use, with what the objective owns in ``.objective.pt`` beside them.
 
 A state is what ``torch.save`` writes, followed by a stamp with its length and CRC32. A zip file may
 have something behind it, so ``torch.load`` and ``zipfile`` read the state as it is. torch itself
@@ -27,6 +27,7 @@ from framework.system.durable import open_durable, reach, remove_leftovers
 from framework.train.plain_state import foreign_value
 
 FOLDER = "checkpoints"
+OF_OBJECTIVE = ".objective.pt"  # what follows "last" and "best" in the name
 VERSION = 2
 _MAGIC = b"PACELINE"
 _END = struct.Struct("<8sI4Q")  # magic, version, step, sequence, length, CRC32 of the payload
@@ -97,9 +98,10 @@ class CheckpointFolder:
         saved = Saved(None, False)
         try:
             if weights is not None:  # first, so that a run that resumes from the state has them
-                self._save_weights("last.pt", weights)
-                if best:
-                    self._save_weights("best.pt", weights)
+                for name in ("last", "best") if best else ("last",):
+                    self._save_weights(f"{name}.pt", weights)
+                    if state["objective"]:
+                        self._save_weights(f"{name}{OF_OBJECTIVE}", state["objective"])
                 saved = Saved(None, best)
             self._sequence += 1
             path = self.folder / f"step-{step:08}.pt"

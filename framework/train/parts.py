@@ -21,6 +21,7 @@ from framework.train.ema import Average
 from framework.train.freeze import Freeze
 from framework.train.goal import Goal
 from framework.train.metrics import TrainPlan
+from framework.train.objective_state import ObjectiveState
 from framework.train.watching import Watching
 
 
@@ -37,7 +38,7 @@ class Parts:
     plan: TrainPlan
     model: nn.Module  # on its device, and wrapped by ``parallel``
     objective: Objective
-    optimizer: torch.optim.Optimizer  # over the parameters of ``model``
+    optimizer: torch.optim.Optimizer  # over the parameters of ``model``, and those of ``owned``
     schedule: Schedule
     train: Loader
     val: Loader | Mapping[str, Loader] | None  # or several by name; None: no validation
@@ -48,6 +49,7 @@ class Parts:
     checkpoints: Checkpoints | None = None  # None: nothing is saved
     setter: SetsRates | None = None  # sets the learning rates instead of ``schedule``
     freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
+    owned: ObjectiveState | None = None  # weights and state of ``objective``
     average: Average | None = None  # None: the weights themselves are evaluated and kept
     stop: Callable[[], bool] = never  # called after every step; the ranks agree on the answer
     metrics: PredictionMetrics | None = None  # further metrics of the validation

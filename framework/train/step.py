@@ -1,6 +1,6 @@
 """One optimizer step: its passes, learning rate, average of the weights, and bad gradients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
@@ -21,6 +21,7 @@ from framework.train.count_weights import CountWeights
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.nonfinite import infinite_buffers, too_many
+from framework.train.objective_state import ObjectiveState
 from framework.train.parameter_groups import UNTIL
 
 
@@ -75,6 +76,7 @@ class Stepper:
     average: Average | None
     counts: CountWeights
     setter: SetsRates | None = None  # sets the rates instead of ``schedule``
+    owned: ObjectiveState | None = None  # weights and state of the objective
 
     def __post_init__(self) -> None:
         self.rate_changes = 0  # how often validations have changed the schedule
@@ -176,6 +178,8 @@ class Stepper:
 
         This is what a graph captures, so it updates only an average that all steps update alike.
         """
+        if self.owned is not None:
+            self.owned.average_gradients()
         self.counts.rescale()
         changed = self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad)
         if changed and self.average is not None and self.average.is_constant:
@@ -201,6 +205,8 @@ class Stepper:
             self._restore_buffers()
             if progress.missed > self.plan.max_missed:
                 raise too_many(progress)
+        if self.owned is not None:
+            self.owned.share_buffers()
         if not self.updated:  # a captured step leaves no gradients
             drop_gradients(self.optimizer)
         self.updated = False
@@ -209,7 +215,7 @@ class Stepper:
         """Remember the buffers, for steps that are skipped after batch norm saw their records."""
         if not self.plan.skip_bad:
             return
-        for name, buffer in self.model.named_buffers():  # a model may replace its buffers
+        for name, buffer in self._named_buffers():
             kept = self._buffers.get(name)
             if kept is not None and kept.shape == buffer.shape:
                 kept.copy_(buffer.detach())
@@ -219,10 +225,15 @@ class Stepper:
     @torch.no_grad()
     def _restore_buffers(self) -> None:
         """Restore the remembered buffers, except those whose shape has changed since."""
-        for name, buffer in self.model.named_buffers():
+        for name, buffer in self._named_buffers():
             kept = self._buffers.get(name)
             if kept is not None and kept.shape == buffer.shape:
                 buffer.copy_(kept)
+
+    def _named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.model.named_buffers()  # anew, since a model may replace its buffers
+        if self.owned is not None:
+            yield from self.owned.named_buffers()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all that steps: tensors and plain values."""

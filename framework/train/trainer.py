@@ -44,6 +44,7 @@ class Trainer:
             parts.average,
             self._counts,
             parts.setter,
+            parts.owned,
         )
         self._position = lambda: (self.progress.scheduled, self._last_step)
         self._passes = self._make_passes()
@@ -284,6 +285,7 @@ class Trainer:
         parallel = self.parts.parallel
         return {
             **parallel.gather_state(self.stepper.state_dict()),
+            "objective": {} if self.parts.owned is None else self.parts.owned.state_dict(),
             "progress": asdict(self.progress),
             "order": self.parts.train.identity,
             "best": self.best,
@@ -302,6 +304,8 @@ class Trainer:
         """
         parallel, stepper = self.parts.parallel, self.stepper
         stepper.load_state_dict(parallel.shard_state(state, stepper.model, stepper.optimizer))
+        if self.parts.owned is not None:
+            self.parts.owned.load_state_dict(state["objective"])
         self.progress = Progress(**state["progress"])
         self.best = dict(state["best"])
         self.val_means = dict(state["val"])

@@ -36,6 +36,7 @@ from framework.train.watching import Idle, Watching
 from tests.contract.parallel_facts import facts_of
 from tests.fakes import FakeClock, FakeLoader, make_data, make_model, make_trainer
 from tests.train.counted import BATCH_SIZE, EPOCHS, half_labelled
+from tests.train.owned import ByCenters, trainer_of
 
 CPU = torch.device("cpu")
 KINDS = ("2d", "1d", "cumulative", "plain", "untracked")
@@ -677,6 +678,22 @@ def counted(_):
     return {name: trained_on_what_counts(make()) for name, make in kinds.items()}
 
 
+def owned(_):
+    """Train an objective's weights, and continue what each rank remembers beside them."""
+    ranks = parallel()
+    objective = ByCenters(seed=5 + RANK)  # ranks begin with the weights of rank 0
+    objective.own = []
+    trainer = trainer_of(objective, ranks, order={"rank": RANK, "world_size": 2})
+    trainer.fit()
+    objective.own.append(RANK)
+    state = trainer.state_dict()
+    objective.own = []
+    trainer.load_state_dict(state)
+    ranks.close()
+    centers = objective.centers
+    return {"weights": flat([centers.weights]), "mean": flat([centers.mean]), "own": objective.own}
+
+
 def counted_by_three(_):
     return {"ddp": trained_on_what_counts(parallel())}
 
@@ -693,6 +710,7 @@ ONE_AFTER_ANOTHER = {
     "sharded": sharded,
     "virtual": virtual,
     "counted": counted,
+    "owned": owned,
 }
 
 
