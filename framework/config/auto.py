@@ -125,6 +125,7 @@ class _Data:
         self.asked = config["objective"].get("input")
         self.input = self._input(self.asked)
         self.target = config["objective"].get("target")
+        self.ignore_index = config["objective"].get("ignore_index")
         self._measured: dict[str, ChannelStatistics] | None = None
 
     def _input(self, given: Any) -> str | None:
@@ -269,6 +270,7 @@ class _Data:
             what = f"the labels of {self.path} cannot be counted before training"
             raise ConfigError(316, where, what, "give a weight for each class")
         labels = StoreFacts(source.store).values(target)[source.order.used().numpy()]
+        labels = labels[labels != self.ignore_index]
         if not np.issubdtype(labels.dtype, np.integer) or labels.min(initial=0) < 0:
             what = f"{target!r} of {self.path} does not hold the numbers of classes"
             raise ConfigError(316, where, what, "give a weight for each class")

@@ -6,6 +6,7 @@ from typing import final
 import numpy as np
 import torch
 
+from framework.errors import ConfigError
 from framework.order.batches import Order, RecordFacts
 from framework.order.sampling import sampling
 
@@ -18,21 +19,27 @@ class BalancedOrder:
 
     Args:
         field: The field with each record's class. Classes without records are ignored.
+        ignore_index: The number of labels that are no class. Their records are not drawn.
     """
 
-    def __init__(self, field: str) -> None:
+    def __init__(self, field: str, ignore_index: int) -> None:
         self.field = field
+        self.ignore_index = ignore_index
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
         """Return ``order`` with balanced classes.
 
         Raises:
-            ConfigError: C200 if ``field`` does not name a field with one number per record.
+            ConfigError: C200 if ``field`` does not name a field with one number per record. C202
+                if no record has a class.
         """
         if not training:
             return order
         labels = facts.values(self.field)[order.used().numpy()]
-        _, groups, counts = np.unique(labels, return_inverse=True, return_counts=True)
-        weights = torch.from_numpy(1.0 / counts)
+        classes, groups, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        weights = torch.from_numpy((classes != self.ignore_index) / counts)
+        if not weights.any():
+            fix = "give a field with classes"
+            raise ConfigError(202, f"order.field = {self.field}", "no record has a class", fix)
         drawn = sampling(torch.from_numpy(groups.reshape(-1)), weights, order.num_used)
         return replace(order, sampling=drawn)

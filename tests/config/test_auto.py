@@ -273,6 +273,7 @@ def test_balanced_weights_count_the_records_in_use():
     path = write_store("x.h5", records)
     assert weights_of(path)[:2] == [pytest.approx(40 / 60, abs=1e-6), 2.0]
     assert weights_of(path, {"select": "label == 1"})[:2] == [1.0, 1.0]
+    assert weights_of(path, ignore_index=1)[:2] == [1.0, 1.0]
 
 
 def test_labels_that_cannot_be_counted_are_refused():

@@ -79,7 +79,7 @@ def test_other_weights_are_another_order_and_weights_of_zero_are_refused():
 
 @pytest.mark.parametrize(
     "choice",
-    [WeightedOrder("weight", None), BalancedOrder("label"), RepeatFactorOrder("label", 0.5)],
+    [WeightedOrder("weight", None), BalancedOrder("label", -100), RepeatFactorOrder("label", 0.5)],
     ids=lambda choice: type(choice).__name__,
 )
 def test_validation_has_every_record_once(choice):
@@ -127,13 +127,15 @@ def test_a_file_that_holds_no_weights_is_refused():
 
 @pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (1, 5)])
 def test_classes_come_equally_often(seed, epoch):
-    labels = np.array([5] * 70 + [-1] * 20 + [2] * 9 + [7])
-    order = BalancedOrder("label").order(Order(100, 8, seed, True), Facts(labels), True)
+    labels = np.array([5] * 70 + [-1] * 19 + [2] * 9 + [7])
+    order = BalancedOrder("label", -1).order(Order(99, 8, seed, True), Facts(labels), True)
     counts = counts_of(order, epoch)
-    for label in (5, -1, 2, 7):
+    for label, times in {5: 33, -1: 0, 2: 33, 7: 33}.items():
         own = counts[label == labels]
-        assert own.sum() == 25
+        assert own.sum() == times
         assert own.max() - own.min() <= 1
+    with pytest.raises(ConfigError, match=r"C202\]: order.field = label: no record has a class"):
+        BalancedOrder("label", 1).order(Order(3, 2), Facts([1, 1, 1]), True)
 
 
 # ---- order=repeat_factors
