@@ -76,6 +76,7 @@ class ModelTrial(NamedTuple):
 
     means: dict[str, float]  # loss and metrics by name
     predictions: tuple[Tensor, Tensor] | None
+    losses: tuple[str, ...] = ()  # the names in ``means`` of the parts of the loss
 
 
 @torch.no_grad()
@@ -103,7 +104,7 @@ def check_fit(
         tally.add(outcome, num_records(batch), 1.0, PassPlace(0, None))
         results = tally.results(lambda sums: sums)
     model.train()
-    return ModelTrial(results.means, predictions)
+    return ModelTrial(results.means, predictions, tuple(outcome.losses))
 
 
 def _misfit(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:

@@ -78,7 +78,7 @@ def make_goal(
         own = own.removeprefix(f"{name}.")
     higher = metrics.higher_is_better(own) if metrics is not None else None
     if higher is None:
-        higher = _direction(own, objective, trial.means)
+        higher = _direction(own, objective, trial)
     if higher is None:
         what = f"nothing tells whether a higher {own} is better"
         raise ConfigError(338, f"{key}.mode = auto", what, f"set {key}.mode=max, or min")
@@ -101,11 +101,11 @@ def check_metric(where: str, metric: str, assembly: Assembly, trial: ModelTrial)
         raise unknown_metric(where, metric, means)
 
 
-def _direction(metric: str, objective: Objective, means: Mapping[str, float]) -> bool | None:
+def _direction(metric: str, objective: Objective, trial: ModelTrial) -> bool | None:
     """Return whether the objective prefers a higher metric; None if it does not compare it."""
-    if metric == "loss":
+    if metric in ("loss", *trial.losses):
         return False
-    low = dict.fromkeys(means, 0.0)
+    low = dict.fromkeys(trial.means, 0.0)
     high = {**low, metric: 1.0}
     prefers = objective.better(high, low), objective.better(low, high)
     return prefers[0] if prefers[0] != prefers[1] else None

@@ -63,4 +63,9 @@ class Multilabel:
         return {"f1": (2 * totals["both"] / torch.clamp(either, min=1)).item()}
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return (new["f1"], -new["loss"]) > (old["f1"], -old["loss"])
+        return _rank(new) > _rank(old)
+
+
+def _rank(means: Mapping[str, float]) -> tuple[float, ...]:
+    """Return what makes one validation better than another: the first that differs."""
+    return means["f1"], -means["loss"], means.get("accuracy", 0.0)

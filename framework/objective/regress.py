@@ -70,7 +70,7 @@ class Regress:
         return {"r2": explained(totals)}
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return (-new["loss"], new.get("r2", 0.0)) > (-old["loss"], old.get("r2", 0.0))
+        return _rank(new) > _rank(old)
 
 
 def moments(guess: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -93,3 +93,8 @@ def explained(totals: Mapping[str, Tensor]) -> float:
     varies = variation > 0
     share = 1 - errors / torch.where(varies, variation, 1.0)
     return torch.where(varies, share, (errors == 0).double()).mean().item()
+
+
+def _rank(means: Mapping[str, float]) -> tuple[float, ...]:
+    """Return what makes one validation better than another: the first that differs."""
+    return -means["loss"], means.get("r2", 0.0), -means.get("mae", 0.0)

@@ -54,7 +54,7 @@ class Restore:
         return -10 * torch.log10(error.clamp(min=LEAST))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return new["psnr"] > old["psnr"]
+        return _rank(new) > _rank(old)
 
 
 def _floats(image: Tensor) -> Tensor:
@@ -62,3 +62,8 @@ def _floats(image: Tensor) -> Tensor:
     if image.dtype == torch.uint8:
         return image.float() / 255
     return image.float()
+
+
+def _rank(means: Mapping[str, float]) -> tuple[float, ...]:
+    """Return what makes one validation better than another: the first that differs."""
+    return means["psnr"], -means["loss"]

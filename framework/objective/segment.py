@@ -90,7 +90,7 @@ class Segment:
         return {"iou": iou.item(), "pixels": (both.sum() / confusion.sum().clamp(min=1)).item()}
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return (new["iou"], -new["loss"]) > (old["iou"], -old["loss"])
+        return _rank(new) > _rank(old)
 
 
 def dice_losses(logits: Tensor, target: Tensor) -> Tensor:
@@ -123,3 +123,8 @@ def confusion_of(guess: Tensor, target: Tensor, num_classes: int) -> Tensor:
     counts = torch.zeros(num_classes**2, dtype=torch.int64, device=target.device)
     counts.scatter_add_(0, place.flatten(), counted.long().flatten())
     return counts.view(num_classes, num_classes)
+
+
+def _rank(means: Mapping[str, float]) -> tuple[float, ...]:
+    """Return what makes one validation better than another: the first that differs."""
+    return means["iou"], -means["loss"], means.get("pixels", 0.0)

@@ -100,6 +100,16 @@ def test_the_loss_is_one_number_and_sums_are_one_or_one_per_record(objective, ba
 
 
 @every
+def test_every_metric_has_a_direction(objective, batch):
+    result = objective(model(batch), batch)
+    known = {"input_psnr", *result.losses}  # one never changes, and of losses lower is better
+    low = dict.fromkeys(means(objective, result, batch), 0.0)
+    for name in low.keys() - known:
+        high = {**low, name: 1.0}
+        assert objective.better(high, low) != objective.better(low, high), name
+
+
+@every
 def test_a_batch_is_worth_its_parts(objective, batch):
     net = model(batch)
     whole = objective(net, batch)
