@@ -11,6 +11,7 @@ from framework.cli.explain import explained
 from framework.cli.hydra_app import resolved
 from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import check_data_named
+from framework.cli.unused_keys import check_uses
 from framework.config import schema
 from framework.config.targets import check_targets, with_folds, with_functions
 
@@ -49,4 +50,5 @@ def checked(composition: DictConfig, grant: Grant) -> tuple[Config, tuple[str, .
     config = with_folds(with_functions(config))
     check_targets(config, allowed)
     check_data_named(composition)
+    check_uses(composition)
     return config, allowed

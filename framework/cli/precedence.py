@@ -103,6 +103,11 @@ def _place(group: str, package: str | None) -> str:
     return package.removeprefix("_global_.")
 
 
+def typed_keys() -> set[str]:
+    """Return the keys and groups that are typed on the command line."""
+    return _composition.keys
+
+
 def begin(command: str | None, overrides: Sequence[str], is_group: Callable[[str], bool]) -> None:
     """Note the words of the composition that starts. ``is_group``: whether a key is a group."""
     global _composition  # noqa: PLW0603  # Hydra hands nothing of ours to those who read its files

@@ -9,7 +9,7 @@ from framework.config.assemble import Assembly, fuses
 from framework.config.declared_inputs import contradictions
 from framework.config.targets import Config
 from framework.contracts.records import notes_of
-from framework.data.source import WorkerSource
+from framework.data.source import StoreSource, WorkerSource
 from framework.order.draws import draw_kernel
 from framework.system import native
 
@@ -31,7 +31,8 @@ def first_line(assembly: Assembly, model: nn.Module) -> str:
     if assembly.parallel.world_size > 1:
         ranks = f" over {assembly.parallel.world_size} ranks"
     if isinstance(source, WorkerSource):
-        workers = f" with {source.workers.num} workers"
+        num = source.workers.num
+        workers = f" with {num} worker{'s' if num != 1 else ''}"
     rate = assembly.effective.get("lr", config["optim"].get("lr"))
     with_rate = "" if rate is None else f" with lr {rate:g}"
     words = {
@@ -68,6 +69,9 @@ def choice_notes(assembly: Assembly) -> list[str]:
     notes += contradictions(config, assembly.declared, assembly.from_data)
     for source in assembly.sources.values():
         notes += notes_of(source)
+    store = assembly.train_source
+    if config["collate"] != "pad" and isinstance(store, StoreSource) and not store.read.ragged:
+        notes.append(f"collate={config['collate']}: no field has a length of its own")
     if config["folds"] is not None:
         together = f", with equal {config['fold_by']} in one fold" if config["fold_by"] else ""
         fold = f"fold {config['fold']} of {config['folds']} of data.train"

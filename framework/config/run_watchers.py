@@ -1,6 +1,6 @@
 """What looks at a run's validation: further metrics, what is best, and the watchers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 

@@ -95,6 +95,17 @@ class Transform(Protocol):
 
 
 @runtime_checkable
+class TakesArrays(Protocol):
+    """A capability of a RecordFunction: without images it gets the arrays of a record.
+
+    Those are the fields of one shape other than (), as they are stored. Results keep the dtype.
+    """
+
+    @property
+    def takes_arrays(self) -> bool: ...
+
+
+@runtime_checkable
 class Scales(Protocol):
     """A capability of a Transform: it scales each image to a size of its own.
 

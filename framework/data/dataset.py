@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import IterableDataset, Subset
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import SourceContext
+from framework.contracts.data import Scales, SourceContext
 from framework.contracts.records import Manifest
 from framework.data.collate import Padding
 from framework.data.item_reader import HOST, GeneratorMoved, ItemReader, Items
@@ -231,7 +231,8 @@ def title_of(data: Any) -> str:
 def refuse_transform(context: SourceContext) -> None:
     """Raise ConfigError C174 for a transform, which only images in stores have."""
     transform = context.transform
-    if transform.size is not None or transform.num_draws or transform.function is not None:
+    changes = transform.size is not None or transform.num_draws or isinstance(transform, Scales)
+    if changes or transform.function is not None:
         what = "a Dataset of your own makes its own changes"
         fix = "set transform=none, and change the items there, or pack them with input=dataset"
         raise ConfigError(174, "transform", what, fix)

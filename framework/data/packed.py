@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from framework.contracts.data import SourceContext
 from framework.contracts.records import KnowsPlaces, RecordStore
-from framework.data.reader import is_cut
+from framework.data.reader import cut_fields
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, words_of
 from framework.store.locked import LockedRecords, lockable
@@ -65,8 +65,7 @@ def _read_by_gpu(store: RecordStore, context: SourceContext) -> KnowsPlaces | No
     """Return the store if a GPU can copy its records as they are stored."""
     if context.device.type != "cuda" or context.num_workers or context.verify == "always":
         return None
-    fields = store.manifest.fields.values()
-    if any(is_cut(field, context.transform) for field in fields):
+    if cut_fields(store.manifest, context.transform):
         return None
     return lockable(store)
 

@@ -24,6 +24,7 @@ from framework.contracts.data import (
     RecordFunction,
     Scales,
     SourceContext,
+    TakesArrays,
     Transform,
     cuts_videos,
 )
@@ -81,6 +82,16 @@ def is_cut(field: Field, transform: Transform) -> bool:
         return True
     resizes = transform.size is not None or transform.num_draws > 0
     return field.channels is not None and (resizes or transform.function is not None)
+
+
+def cut_fields(manifest: Manifest, transform: Transform) -> dict[str, Field]:
+    """Return the fields that need more than gathering: images, or the arrays of a function."""
+    fields = manifest.fields.items()
+    cut = {name: field for name, field in fields if is_cut(field, transform)}
+    function = transform.function
+    if not cut and isinstance(function, TakesArrays) and function.takes_arrays:
+        return {name: field for name, field in fields if field.encoding == "raw" and field.shape}
+    return cut
 
 
 class ReadWork(NamedTuple):
@@ -198,8 +209,12 @@ class BatchReader:
 
     @cached_property
     def cut(self) -> dict[str, Field]:
-        fields = self.store.manifest.fields
-        return {name: field for name, field in fields.items() if is_cut(field, self.transform)}
+        return cut_fields(self.store.manifest, self.transform)
+
+    @cached_property
+    def arrays(self) -> set[str]:
+        """The names in ``cut`` that are no images."""
+        return {name for name, field in self.cut.items() if not is_cut(field, self.transform)}
 
     @cached_property
     def sampled_gray(self) -> Sequence[Field]:
@@ -423,7 +438,12 @@ class BatchReader:
         cut = self.cut.items()
         if self.function is None:
             return {name: self._cut(own, records[name], part, outs.get(name)) for name, own in cut}
-        pixels = {name: self._pixels(field, records[name], part) for name, field in cut}
+        pixels = {
+            name: map(np.array, records[name])
+            if name in self.arrays
+            else self._pixels(field, records[name], part)
+            for name, field in cut
+        }
         return self._changed(self.function, pixels, request, part)
 
     @property
@@ -618,7 +638,12 @@ class BatchReader:
             if changed.keys() != images.keys():
                 raise ValueError(f"gave {sorted(changed)}, was given {sorted(images)}")
             arrays = {name: np.asarray(image) for name, image in changed.items()}
-            return {n: a.transpose(2, 0, 1) if a.ndim == 3 else a for n, a in arrays.items()}
+            return {
+                name: array.transpose(2, 0, 1)
+                if array.ndim == 3 and name not in self.arrays
+                else array
+                for name, array in arrays.items()
+            }
         except PacelineError:
             raise
         except (Exception, SystemExit) as error:
@@ -642,6 +667,7 @@ class BatchReader:
         what = f"the image is {tuple(shape)}, another of its batch {tuple(other)}"
         fix = "set transform=resize or val_batch_size=1 (batch_size=1), or pack with one size"
         if of_function:
+            what = f"the function made {tuple(shape)}, of another of its batch {tuple(other)}"
             fix = "let the function return one size, in validation too: transform.evaluation=true"
         return DataError(107, self.store.name(index), what, fix)
 
@@ -679,7 +705,7 @@ def _check_fields(manifest: Manifest, context: SourceContext) -> None:
         raise ConfigError(199, "transform", what, fix)
     _check_lengths(manifest, context.collate)
     _check_videos(manifest, context.transform)
-    _check_deep(manifest, context.transform)
+    _check_transform(manifest, context.transform)
     moving = ", ".join(followers(manifest))
     if moving and context.transform.function is not None:
         what = f"a function cannot move {moving}"
@@ -709,20 +735,30 @@ def _check_videos(manifest: Manifest, transform: Transform) -> None:
         raise ConfigError(262, "transform", what, fix)
 
 
-def _check_deep(manifest: Manifest, transform: Transform) -> None:
-    """Check that a transform changes something if the pixels are not 8 bits. ConfigError C199."""
-    if transform.size is None and transform.num_draws == 0 and transform.function is None:
-        return
+def _check_transform(manifest: Manifest, transform: Transform) -> None:
+    """Check that a transform has something to change. ConfigError C199."""
     fields = manifest.fields.items()
-    cut = [name for name, field in fields if is_cut(field, transform) or field.kind == "video"]
-    if cut or isinstance(transform, CutsSounds):
+    kinds = {field.kind for _, field in fields}
+    resizes = transform.size is not None or transform.num_draws > 0
+    if isinstance(transform, CutsSounds):
+        wanted, found = "sounds", "audio" in kinds
+    elif cuts_videos(transform):
+        wanted, found = "videos", "video" in kinds
+    elif resizes or transform.function is not None:
+        cut = cut_fields(manifest, transform)
+        images = any(is_cut(field, transform) for field in cut.values()) or "video" in kinds
+        wanted, found = "images", images or (bool(cut) and not resizes)
+    else:
         return
-    deep = [name for name, field in fields if _is_deep(field)]
-    if deep:
+    if found:
+        return
+    what = f"changes {wanted}, and the data has none"
+    fix = "choose transform=none"
+    if deep := [name for name, field in fields if _is_deep(field)]:
         dtype = manifest.fields[deep[0]].dtype
         what = f"cuts images of 8 bits, and cannot change {', '.join(deep)} of {dtype}"
         fix = "choose transform=none and an augment=, or pack images of 8 bits"
-        raise ConfigError(199, "transform", what, fix)
+    raise ConfigError(199, "transform", what, fix)
 
 
 def _is_deep(field: Field) -> bool:

@@ -1,4 +1,4 @@
-"""Your own function of a record's images, after any geometry."""
+"""Your own function of a record's images, after any geometry, or of its arrays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,12 @@ from framework.contracts.data import (
     KnowsLabels,
     RecordFunction,
     Scales,
+    TakesArrays,
     Transform,
     may_turn,
 )
 
-Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field
+Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field, or arrays of any kind
 
 
 def checked(images: Images, result: Any, name: str) -> Images:
@@ -32,18 +33,22 @@ def checked(images: Images, result: Any, name: str) -> Images:
         what = f"{name} returned {given}, not {', '.join(images)}"
         raise ValueError(f"{what}: return a dict of the same fields")
     for field, image in images.items():
-        _check_image(result[field], image.shape[2], f"{name} made {field}")
+        _check_like(result[field], image, f"{name} made {field}")
     return {field: np.ascontiguousarray(result[field]) for field in images}
 
 
-def _check_image(image: Any, channels: int, where: str) -> None:
-    kind = type(image).__name__
-    if isinstance(image, np.ndarray):
-        if image.dtype == np.uint8 and image.shape[2:] == (channels,) and image.size:
+def _check_like(result: Any, given: np.ndarray, where: str) -> None:
+    is_image = given.dtype == np.uint8 and given.ndim == 3
+    kind = type(result).__name__
+    if isinstance(result, np.ndarray):
+        fits = not is_image or (result.shape[2:] == given.shape[2:] and result.size)
+        if result.dtype == given.dtype and fits:
             return
-        kind = f"{image.dtype} {list(image.shape)}"
-    what = f"{where} {kind}, not uint8 [height, width, {channels}]"
-    raise ValueError(f"{what}: leave normalizing and tensors to augment=")
+        kind = f"{result.dtype} {list(result.shape)}"
+    if is_image:
+        what = f"{where} {kind}, not uint8 [height, width, {given.shape[2]}]"
+        raise ValueError(f"{what}: leave normalizing and tensors to augment=")
+    raise ValueError(f"{where} {kind}, not {given.dtype}: return an array of this dtype")
 
 
 def unchanged(images: Images, rng: np.random.Generator) -> Images:
@@ -54,6 +59,8 @@ def unchanged(images: Images, rng: np.random.Generator) -> Images:
 @final
 class Change:
     """A user's function as a ``RecordFunction``. It is picklable if the function is."""
+
+    takes_arrays = True
 
     def __init__(
         self, function: Callable[[Images, np.random.Generator], Images], evaluation: bool
@@ -81,6 +88,11 @@ class InTurn:
 
     first: RecordFunction
     then: RecordFunction
+
+    @property
+    def takes_arrays(self) -> bool:
+        parts = (self.first, self.then)
+        return all(isinstance(part, TakesArrays) and part.takes_arrays for part in parts)
 
     def with_labels(self, labels: Sequence[str]) -> "InTurn":
         """Return a copy in which both treat ``labels`` as label maps, if they know any."""
@@ -135,7 +147,8 @@ class FunctionTransform(AfterGeometry):
     Attributes:
         function: ``function(images, rng)`` gets all images of a record, uint8 [H, W, C] numpy
             arrays by field, and a ``numpy.random.Generator`` of this record alone. It returns the
-            same fields with other pixels or sizes.
+            same fields with other pixels or sizes. In data without images it gets the arrays of a
+            record as they are stored, and returns arrays of the same dtypes.
         geometry: A Transform that runs first, with its function.
         evaluation: Whether it runs outside training too, with the same generator for each record.
     """

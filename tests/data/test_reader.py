@@ -26,8 +26,11 @@ from framework.store.lmdb_store import LMDBStore
 from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
+from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
+from framework.transform.sound_window import SoundWindow
+from framework.transform.video_window import VideoWindow
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import (
     jpeg,
@@ -74,9 +77,8 @@ def test_raw_images_pass_as_they_are_or_scaled():
         (SMALL, "uint16"),
         (CROP, "float32"),
         (FlipTransform(0.5, 0.0), "uint16"),
-        (FunctionTransform(unchanged, NoTransform(), True), "float32"),
     ],
-    ids=["resize", "crop", "flip", "function"],
+    ids=["resize", "crop", "flip"],
 )
 def test_a_transform_that_would_change_nothing_of_deep_pixels_is_refused(transform, dtype):
     values = {"x": np.ones((3, 1, 4, 4), dtype)}
@@ -84,6 +86,39 @@ def test_a_transform_that_would_change_nothing_of_deep_pixels_is_refused(transfo
     with pytest.raises(ConfigError, match=rf"C199.*transform.*x of {dtype}.*transform=none"):
         reader(store, transform)
     assert reader(store, NoTransform())(ask(1))["x"].shape == (1, 1, 4, 4)
+
+
+def mirrored(arrays, rng):
+    return {name: array[::-1] + rng.integers(1, 9) for name, array in arrays.items()}
+
+
+def test_a_function_changes_arrays_of_data_without_images():
+    values = {"x": np.arange(24).reshape(4, 2, 3), "label": np.arange(4)}
+    fields = {"x": Field("int64", (2, 3)), "label": Field("int64", ())}
+    store = HDF5Store(write_store("x.h5", values, fields))
+    changed = reader(store, FunctionTransform(mirrored, NoTransform(), False))
+    batch = changed(ask(2, 1, training=True))
+    added = batch["x"].numpy() - values["x"][[2, 1], ::-1]
+    assert [len(np.unique(of_record)) for of_record in added] == [1, 1]
+    assert batch["label"].tolist() == [2, 1]
+    assert np.array_equal(changed(ask(3))["x"][0], values["x"][3])  # not in evaluation
+
+
+@pytest.mark.parametrize(
+    ("transform", "wanted"),
+    [
+        (SMALL, "images"),
+        (FunctionTransform(mirrored, SMALL, False), "images"),
+        (OpenCVTransform(1, 0.5), "images"),
+        (SoundWindow(8), "sounds"),
+        (VideoWindow(2, 1), "videos"),
+    ],
+    ids=["resize", "function behind resize", "opencv", "sounds", "videos"],
+)
+def test_a_transform_without_anything_to_change_is_refused(transform, wanted):
+    store = HDF5Store(write_store("x.h5", {"x": np.ones((3, 2))}, {"x": Field("float64", (2,))}))
+    with pytest.raises(ConfigError, match=rf"C199.*transform: changes {wanted}, and the data has"):
+        reader(store, transform)
 
 
 def test_a_raw_image_is_cut_and_flipped_as_its_window_says():

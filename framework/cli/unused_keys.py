@@ -1,0 +1,75 @@
+"""Refuse a typed key that nothing in the run would read."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from framework.cli.precedence import typed_keys
+from framework.errors import ConfigError
+
+Config = dict[str, Any]
+MADE = ("framework.data.dataset.", "framework.data.dataloader.")  # sources of a user's own data
+
+
+class _Use(NamedTuple):
+    """When a key counts."""
+
+    key: str
+    counts: Callable[[Config], bool]
+    why: str  # it does not
+    fix: str
+
+
+USES = (
+    _Use(
+        "optim.reference_batch_size",
+        lambda config: config["optim"].get("scaling") not in (None, "none"),
+        "is not used without optim.scaling",
+        "add optim.scaling=linear, or leave it out",
+    ),
+    _Use(
+        "max_skips",
+        lambda config: config["on_nan"] == "skip" or config["precision"].get("dtype") == "fp16",
+        "no step is skipped",
+        "add on_nan=skip, or leave it out",
+    ),
+    _Use(
+        "resume.allow",
+        lambda config: config["resume"]["run"] is not None or config["resume"]["auto"],
+        "nothing is resumed",
+        "add resume=RUN_DIR, or leave it out",
+    ),
+    _Use(
+        "verify",
+        lambda config: not str(config["data"]["source"]["_target_"]).startswith(MADE),
+        "data of your own has no CRC32 to compare",
+        "leave it out",
+    ),
+    _Use(
+        "dataset",
+        lambda config: "${dataset}" in str(config),
+        "is not used, because data.train and data.val are named one by one",
+        "leave it or them out",
+    ),
+    _Use(
+        "source",
+        lambda config: "${source}" in str(config),
+        "is used only by recipes that pack it",
+        "add recipes=NAME, or pack it by 'paceline pack'",
+    ),
+)
+
+
+def check_uses(composition: DictConfig) -> None:
+    """Check that every typed key counts. ConfigError C210. A sweep may type one for other jobs."""
+    if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
+        return
+    config: Any = OmegaConf.to_container(composition)
+    keys = typed_keys()
+    for use in USES:
+        value = OmegaConf.select(composition, use.key)
+        if use.key in keys and value is not None and not use.counts(config):
+            raise ConfigError(210, f"{use.key} = {value}", use.why, use.fix)
