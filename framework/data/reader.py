@@ -741,16 +741,16 @@ def _check_transform(manifest: Manifest, transform: Transform) -> None:
     kinds = {field.kind for _, field in fields}
     resizes = transform.size is not None or transform.num_draws > 0
     if isinstance(transform, CutsSounds):
-        wanted, found = "sounds", "audio" in kinds
+        wanted, fits = "sounds", "audio" in kinds
     elif cuts_videos(transform):
-        wanted, found = "videos", "video" in kinds
+        wanted, fits = "videos", "video" in kinds
     elif resizes or transform.function is not None:
         cut = cut_fields(manifest, transform)
         images = any(is_cut(field, transform) for field in cut.values()) or "video" in kinds
-        wanted, found = "images", images or (bool(cut) and not resizes)
+        wanted, fits = "images", images or (bool(cut) and not resizes)
     else:
         return
-    if found:
+    if fits:
         return
     what = f"changes {wanted}, and the data has none"
     fix = "choose transform=none"
