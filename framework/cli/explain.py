@@ -19,7 +19,8 @@ from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
 from framework.config.signature import static_signature
 from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, PacelineError, listed
+from framework.errors import ConfigError, PacelineError, ResourceError, listed
+from framework.system.extras import pip_install
 
 T = TypeVar("T")
 # Hydra says "load" for one of a list, as in sink=[consle]
@@ -29,6 +30,9 @@ UNKNOWN_KEY = re.compile(
 )
 # Where the path belongs that is given as a choice by mistake.
 PATH_KEYS = {"data": "data.train", "input": "input.path", "output": "output.path"}
+
+# Plugins of Hydra, and the extra that has each.
+PLUGINS = {"optuna": "optuna", "ray": "ray", "submitit_local": "slurm", "submitit_slurm": "slurm"}
 
 
 @contextmanager
@@ -75,12 +79,15 @@ def explain(
     return ConfigError(100, f"paceline {command}", words, fix)
 
 
-def _unknown_choice(command: str, name: str, config_dir: str | None) -> ConfigError:
+def _unknown_choice(command: str, name: str, config_dir: str | None) -> PacelineError:
     group, _, choice = name.partition("/")
     if group not in groups_of(CONF / f"{command}.yaml"):  # hydra/launcher
         group, _, choice = name.rpartition("/")
     if not group:
         return ConfigError(104, name, "no such configuration", f"see 'paceline {command} --help'")
+    if group in ("hydra/launcher", "hydra/sweeper") and choice in PLUGINS:
+        what = "is of a package that is not installed"
+        return ResourceError(112, f"{group} = {choice}", what, pip_install(PLUGINS[choice]))
     choices = known_choices(command, group, config_dir)
     fix = "see --help for the groups"
     if choices:

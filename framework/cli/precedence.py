@@ -63,6 +63,9 @@ class Composition:
         # A recipe's options of a sweeper or a launcher are for a choice that only words may make.
         # A block, as in optim={lr: 1}, chooses nothing.
         is_block = isinstance(word.value(), dict)
+        # Sets by name replace the one object that a recipe has, whose arguments they would become.
+        if is_block and key in ("data.train", "data.val") and _are_objects(word.value()):
+            self.choices[key] = str(word.input_line)
         if key in groups and not key.startswith("hydra/") and not is_block:
             self.choices[_place(key, word.package)] = str(word.input_line)
         # null names no data: data.val=null only turns validation off
@@ -94,6 +97,11 @@ _told: set[tuple[int, str]] = set()
 
 def _names_data(key: str) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in DATA_KEYS)
+
+
+def _are_objects(block: Any) -> bool:
+    """Return whether a block has nothing but objects by name."""
+    return all(isinstance(part, dict) and "_target_" in part for part in block.values())
 
 
 def _place(group: str, package: str | None) -> str:

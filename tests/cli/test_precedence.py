@@ -209,6 +209,12 @@ def test_the_same_target_keeps_the_arguments_of_the_recipe(blocks):
     assert "dropped" not in notes
 
 
+def test_sets_by_name_replace_the_one_of_a_recipe(blocks):
+    config, notes = blocks("data.train={a: {_target_: mine.A}, b: {_target_: mine.B}}")
+    assert config["data"]["train"] == {"a": {"_target_": "mine.A"}, "b": {"_target_": "mine.B"}}
+    assert "dropped data.train._target_=mine.Images" in notes
+
+
 def test_another_optimizer_keeps_the_options_that_every_optimizer_has(blocks):
     config, notes = blocks("optim={_target_: torch.optim.RMSprop}")
     every = composition("optim=null")[0]["optim"]

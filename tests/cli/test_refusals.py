@@ -1,5 +1,6 @@
 """A configuration that cannot be is refused in one line, which names the nearest key or choice."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,21 @@ def test_a_typo_is_answered_with_the_nearest_match(word, number, nearest):
     line = refusal_of(word)
     assert line.startswith(f"error[{number}]: ")
     assert f"did you mean '{nearest}'" in line
+
+
+@pytest.mark.parametrize(
+    ("word", "package"),
+    [
+        ("hydra/sweeper=optuna", "hydra-optuna-sweeper"),
+        ("hydra/launcher=submitit_slurm", "hydra-submitit-launcher"),
+    ],
+)
+def test_a_plugin_that_is_missing_is_named_with_its_command(word, package):
+    if importlib.util.find_spec(f"hydra_plugins.{package.replace('-', '_')}") is not None:
+        pytest.skip(f"{package} is installed")
+    done = paceline("train", "-m", word, "seed=1,2")
+    assert is_one_error_line(done, "R112")
+    assert done.last_line.endswith(f"; pip install {package}")
 
 
 def test_a_typo_is_answered_before_torch_is_loaded_and_leaves_nothing():
