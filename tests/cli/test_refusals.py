@@ -1,6 +1,6 @@
 """A configuration that cannot be is refused in one line, which names the nearest key or choice."""
 
-import importlib.util
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ def test_a_typo_is_answered_with_the_nearest_match(word, number, nearest):
     ],
 )
 def test_a_plugin_that_is_missing_is_named_with_its_command(word, package):
-    if importlib.util.find_spec(f"hydra_plugins.{package.replace('-', '_')}") is not None:
+    if package in {dist.name for dist in distributions()}:
         pytest.skip(f"{package} is installed")
     done = paceline("train", "-m", word, "seed=1,2")
     assert is_one_error_line(done, "R112")
