@@ -1,6 +1,7 @@
 """One training run: build its parts, train, and write the files that describe the run."""
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -266,6 +267,7 @@ def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
     return {
         "command": command,
         "overrides": overrides,
+        "folder": os.getcwd(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": {"python": platform.python_version(), **_versions()},
         "git": _git_revision(),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import AnyNode, Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -32,8 +32,25 @@ _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
 _DECODED = "${oc.decode:"
 
 
-def read_config(run_dir: Path, name: str | None = None) -> tuple[Config, Manifest]:
-    """Return the resolved configuration of a run, and what it knows of its training data.
+class SavedConfig(NamedTuple):
+    """What the directory of a run says of its configuration and data.
+
+    Attributes:
+        config: Resolved, with paths of data as they are reached from here.
+        train: What it knows of its training data.
+        digests: Of the data that the run read, by split; None for data without one.
+        folder: The folder in which the run was started, if paths of data had to be found from
+            there; else "".
+    """
+
+    config: Config
+    train: Manifest
+    digests: Mapping[str, str | None]
+    folder: str
+
+
+def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
+    """Return the resolved configuration of a run, and what it knows of its data.
 
     ``name`` is the file of the configuration; None: the newest one. Nothing that the configuration
     names is imported. CheckpointError K120.
@@ -59,13 +76,34 @@ def read_config(run_dir: Path, name: str | None = None) -> tuple[Config, Manifes
             for place, value in facts.get("auto", {}).items():
                 put(config, place, value)
         _check(config)
-        return config, _manifest(facts["data"]["train"])
+        digests = {split: block.get("digest") for split, block in facts["data"].items()}
+        data = _reached_data(config["data"], facts.get("folder"))
+        folder = facts["folder"] if data != config["data"] else ""
+        train = _manifest(facts["data"]["train"])
+        return SavedConfig({**config, "data": data}, train, digests, folder)
     except ConfigError as error:
         what = f"its configuration cannot be used: {error}"
         raise CheckpointError(120, where, what, fix) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         what = f"its configuration or its {FACTS} is damaged ({last_line(error)})"
         raise CheckpointError(120, where, what, fix) from error
+
+
+def _reached_data(data: Config, folder: Any) -> Config:
+    """Return the block with the paths that were meant in the folder in which the run was started.
+
+    A path that is not there any more, as on another machine, stays as it is.
+    """
+    if not isinstance(folder, str) or Path(folder) == Path.cwd():
+        return data
+
+    def reached(given: Any) -> Any:
+        if isinstance(given, dict) and "_target_" not in given:
+            return {name: reached(part) for name, part in given.items()}
+        meant = Path(folder, given) if isinstance(given, str) else None
+        return str(meant) if meant is not None and meant.exists() else given
+
+    return {**data, **{split: reached(data[split]) for split in ("train", "val") if split in data}}
 
 
 def _resolved(node: Any) -> Any:

@@ -30,7 +30,7 @@ from framework.config.build import build, last_line
 from framework.config.image_places import image_places, in_images
 from framework.config.predict_images import as_dicts, image_chunk
 from framework.config.preflight import MISFITS
-from framework.config.saved_config import USED_PARTS, read_config
+from framework.config.saved_config import USED_PARTS, SavedConfig, read_config
 from framework.config.targets import (
     UNFOLDED,
     Config,
@@ -92,11 +92,13 @@ class ValidationSet(NamedTuple):
         split: ``val``, or ``val.NAME`` of several.
         given: What names the data, as ``data.val`` does.
         config: The configuration with which it is read.
+        own: Whether the run has validated on it.
     """
 
     split: str
     given: Any
     config: Config
+    own: bool
 
 
 @final
@@ -111,6 +113,7 @@ class SavedRun:
         allowed: Prefixes of the user's packages, whose classes the configuration may name.
         weights: Which weights the model has: ``best``, ``last``, ``average``, or a file's path.
         train: What is known of the training data, such as its fields and classes.
+        digests: Of the data that the run read, by split; None for data without one.
         say: Prints a note.
     """
 
@@ -120,14 +123,16 @@ class SavedRun:
         config: Config,
         allowed: Sequence[str],
         weights: str,
-        train: Manifest,
+        saved: SavedConfig,
         say: Callable[[str], None],
     ) -> None:
         self.run_dir = run_dir
         self.config = config
         self.allowed = tuple(allowed)
         self.weights = weights
-        self.train = train
+        self.train = saved.train
+        self.digests = saved.digests
+        self._folder = saved.folder
         self.say = say
 
     @property
@@ -235,7 +240,7 @@ class SavedRun:
         if not own:
             config = {**config, "select": select, "limit": limit, **UNFOLDED}
         return {
-            split_of(name): ValidationSet(split_of(name), part, _reading(config, part, own))
+            split_of(name): ValidationSet(split_of(name), part, _reading(config, part, own), own)
             for name, part in named.items()
         }
 
@@ -243,11 +248,14 @@ class SavedRun:
         """Open a validation set. The caller closes it.
 
         Raises:
+            CheckpointError: K125 for the run's own validation data, if that has changed.
             ConfigError: C352 for other data whose pixels are no numbers as those of training.
             DataError: D190 if the data has records of a class that the training data lacks.
         """
         source = open_source(part.split, part.given, part.config, self.allowed, self.parallel)
         try:
+            if part.own:
+                self._check_same(part, source.manifest.digest)
             if part.given not in val_sets(self.config["data"]).values():
                 where = f"data.{part.split} = {data_name(part.given)}"
                 self._check_pixels(where, self._inputs_of(source.manifest.fields))
@@ -261,6 +269,19 @@ class SavedRun:
         except BaseException:
             source.close()
             raise
+
+    def _check_same(self, part: ValidationSet, digest: str | None) -> None:
+        """Check that the run's own validation data is what it was. CheckpointError K125."""
+        if self._folder:
+            where = f"data.{part.split} = {data_name(part.given)}"
+            what = "is that of the folder in which the run was started, which differs from this one"
+            self.say(f"note: {where}: {what}")
+        known = self.digests.get(part.split)
+        if digest and known and digest != known and self.config["folds"] is None:
+            where = f"data.{part.split} = {data_name(part.given)}"
+            what = "is other data than the run has validated on (its digest differs)"
+            fix = "bring that data back, or name this in the command: data.val=PATH"
+            raise CheckpointError(125, where, what, fix)
 
     def source(self, path: Any = None) -> Source:
         """Open data as the run's validation data is opened. The caller closes it.
@@ -588,11 +609,11 @@ def open_run(
         CheckpointError: K120 if there is no run, or its files are damaged.
         ConfigError: C105 or C106 for a configuration that may not be called.
     """
-    config, train = read_config(run_dir)
-    config = with_folds(with_functions({**config, **(changes or {})}))
+    saved = read_config(run_dir)
+    config = with_folds(with_functions({**saved.config, **(changes or {})}))
     used = (*USED_PARTS, "data", "order", "metrics")
     check_targets({name: config.get(name) for name in used}, allowed)
-    return SavedRun(run_dir, config, allowed, weights, train, say)
+    return SavedRun(run_dir, config, allowed, weights, saved, say)
 
 
 def _reading(config: Config, given: Any, own: bool) -> Config:

@@ -47,10 +47,24 @@ def write(facts=None, **changes):
 def test_values_that_the_data_gave_replace_auto():
     auto = {"augment.mean": [0.5], "model.no_such.key": 3}
     write({"data": {"train": TRAIN}, "auto": auto}, augment={"mean": "auto"})
-    config, train = read_config(Path())
+    config, train, *_ = read_config(Path())
     assert config["augment"]["mean"] == [0.5]
     assert train.fields["image"].shape == (1, 8, 8)
     assert train.classes == ["a", "b"]
+
+
+def test_paths_of_data_are_those_of_the_folder_of_the_run(tmp_path, monkeypatch):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/t.h5").touch()
+    facts = {"data": {"train": TRAIN}, "folder": str(tmp_path / "x")}
+    write(facts, data={"train": "t.h5", "val": {"a": "t.h5", "b": "gone.h5"}})
+    here = read_config(tmp_path)
+    assert here.config["data"]["train"] == str(tmp_path / "x/t.h5")
+    assert here.config["data"]["val"] == {"a": str(tmp_path / "x/t.h5"), "b": "gone.h5"}
+    assert here.folder == str(tmp_path / "x")
+    monkeypatch.chdir("x")
+    there = read_config(tmp_path)
+    assert (there.config["data"]["train"], there.folder) == ("t.h5", "")
 
 
 def test_the_environment_is_read_where_the_run_named_it(monkeypatch):
@@ -158,6 +172,16 @@ def test_its_validation_is_that_of_training_to_the_bit(run_dir):
     best.pop("step")
     assert means(framework.load(run_dir))[0] == best
     assert list(run.classes) == [str(digit) for digit in range(10)]
+
+
+def test_validation_data_that_has_changed_must_be_named(copy):
+    facts = json.loads((copy / "run.json").read_text())
+    facts["data"]["val"]["digest"] = "0" * 64
+    (copy / "run.json").write_text(json.dumps(facts))
+    run = framework.load(copy)
+    with pytest.raises(CheckpointError, match=r"K125.*data.val = digits/val.h5: is other data"):
+        run.source()
+    run.source("digits/val.h5").close()
 
 
 def test_weights_may_be_a_file_or_a_state(run_dir):

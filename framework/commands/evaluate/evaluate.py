@@ -64,7 +64,7 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
         from framework.commands.train.run_ranks import RankedJob  # noqa: PLC0415
         from framework.config.saved_config import read_config  # noqa: PLC0415
 
-        saved, _ = read_config(Path(config["run"]))
+        saved = read_config(Path(config["run"])).config
         changes = _changes(config, saved)
         evaluation = {
             "run": config["run"],

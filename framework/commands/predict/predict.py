@@ -115,7 +115,7 @@ def _open(config: dict[str, Any], allowed: tuple[str, ...]) -> "SavedRun":
     if config["device"] is not None:
         changes["device"] = config["device"]
     if config["workers"] is not None:
-        saved, _ = read_config(run_dir)
+        saved = read_config(run_dir).config
         changes["workers"] = {**saved["workers"], "num": config["workers"]}
     return open_run(run_dir, allowed, config["weights"], {**changes, "parallel": ALONE})
 

@@ -272,7 +272,7 @@ class RunAgain:
         ConfigError C344 if other ranks took these steps, DataError D340 if the data has changed.
         """
         attempt = self.history.attempt_at(position)
-        config, _ = read_config(self.history.run_dir, attempt.config)
+        config = read_config(self.history.run_dir, attempt.config).config
         self._check_ranks(attempt, position)
         config = with_folds(with_functions(config))
         check_targets(config, self.allowed)
@@ -304,7 +304,7 @@ class RunAgain:
         raise DataError(340, where, what, fix)
 
     def _ranks_of(self, attempt: Attempt) -> int:
-        config, _ = read_config(self.history.run_dir, attempt.config)
+        config = read_config(self.history.run_dir, attempt.config).config
         return max(1, num_ranks(config, attempt))
 
     def _check_ranks(self, attempt: Attempt, position: int) -> None:
@@ -373,7 +373,7 @@ def ranks_at(history: RunHistory, step: int) -> tuple[int, Config]:
     0 ranks stand for this process.
     """
     attempt = history.attempt_at(step - 1)
-    config, _ = read_config(history.run_dir, attempt.config)
+    config = read_config(history.run_dir, attempt.config).config
     count = num_ranks(config, attempt)
     return count, on_this_host(config["parallel"], max(1, count))
 
