@@ -28,6 +28,7 @@ from framework.config.assemble import (
 )
 from framework.config.build import build, last_line
 from framework.config.image_places import image_places, in_images
+from framework.config.input_source import ChunkInput, as_packed
 from framework.config.predict_images import as_dicts, image_chunk
 from framework.config.preflight import MISFITS
 from framework.config.saved_config import USED_PARTS, SavedConfig, read_config
@@ -468,9 +469,14 @@ class SavedRun:
         field = Field("uint8", (3, None, None), "image")
         if isinstance(images, torch.Tensor):
             field = Field("uint8", tuple(images.shape[1:]))
-        given = Manifest(len(images), {name: field}, source="images")
-        manifest = replace(given, fields=self.input_fields(given))
-        store = ChunkStore(chunk, manifest, lambda index: _image_name(images, index))
+
+        def names(index: int) -> str:
+            return _image_name(images, index)
+
+        given = ChunkInput(chunk, Manifest(len(images), {name: field}, source="images"), names)
+        prepared = as_packed(given, self.train, self.predicts.target)
+        manifest = replace(prepared.manifest, fields=self.input_fields(prepared.manifest))
+        store = ChunkStore(prepared.read(0, len(images)), manifest, names)
         source = StoreSource(store, self.context_of(manifest.fields))
         records: list[dict[str, Any]] = []
         finish = self.finish_of(manifest.fields)

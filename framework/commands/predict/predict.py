@@ -62,7 +62,7 @@ def _predict(cfg: DictConfig, grant: Grant) -> RunOutcome:
         from framework.commands.predict.prediction_job import Prediction  # noqa: PLC0415
 
         run = _open(config, allowed)
-        source = _input(config["input"], config["on_error"], allowed)
+        source = _input(config["input"], config["on_error"], allowed, run)
         prediction = Prediction(
             run,
             source,
@@ -120,18 +120,18 @@ def _open(config: dict[str, Any], allowed: tuple[str, ...]) -> "SavedRun":
     return open_run(run_dir, allowed, config["weights"], {**changes, "parallel": ALONE})
 
 
-def _input(block: dict[str, Any], on_error: str, allowed: tuple[str, ...]) -> "RecordInput":
-    """Return the input. Folders have no labels unless they are asked for; videos are decoded."""
-    from framework.config.input_source import PreparedInput  # noqa: PLC0415
+def _input(
+    block: dict[str, Any], on_error: str, allowed: tuple[str, ...], run: "SavedRun"
+) -> "RecordInput":
+    """Return the input, prepared as packing did. Folders have labels only if they are asked for."""
+    from framework.config.input_source import as_packed  # noqa: PLC0415
     from framework.config.prepare_data import input_of  # noqa: PLC0415
 
     signature = static_signature(str(block.get("_target_")))
     if signature is not None and "labeled" in signature.names and block.get("labeled") is None:
         block = {**block, "labeled": False}
     source = input_of("input", block, {"on_error": on_error}, allowed)
-    if any(field.kind == "video" for field in source.manifest.fields.values()):
-        return PreparedInput(source)
-    return source
+    return as_packed(source, run.train, run.predicts.target)
 
 
 def _show(prediction: Any) -> RunOutcome:
