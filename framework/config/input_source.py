@@ -245,12 +245,15 @@ class ChunkInput:
 
     def __init__(self, chunk: Chunk, manifest: Manifest, name: Callable[[int], str]) -> None:
         self.manifest = manifest
-        self.name = name
+        self._name = name
         self._chunk = chunk
 
     def read(self, start: int, stop: int) -> Chunk:
         records = {name: values[start:stop] for name, values in self._chunk.records.items()}
         return Chunk(records, self._chunk.keys[start:stop])
+
+    def name(self, index: int) -> str:
+        return self._name(index)
 
 
 def as_packed(source: RecordInput, train: Manifest, target: str) -> RecordInput:
