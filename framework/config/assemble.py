@@ -393,6 +393,7 @@ def source_context(
         worker_timeout_s=workers["timeout_s"],
         start_method=workers["start_method"],
         num_cores=cores_per_rank(),
+        gather=parallel.gather,
     )
 
 
