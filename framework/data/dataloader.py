@@ -27,7 +27,7 @@ from framework.data.reader import plain
 from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
 from framework.order.batches import Order
 from framework.order.draws import record_seeds
-from framework.system.rng import kept_generators, seed_host_generators
+from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import user_error, user_line
 
 # A frame in the traceback that torch's workers send as text.
@@ -59,7 +59,8 @@ def loader_source(
         data: A DataLoader, or any iterable of batches: dicts, dataclasses or tuples.
         fields: The names of a tuple's values, or the wanted fields of a dict; None: all.
         num_batches: Of an epoch; None: its length.
-        context: The ranks, the accumulation and the seed. The rest belongs to ``data``.
+        context: The ranks, the accumulation and the seed. The rest belongs to ``data``. The batch
+            size of its order is that of a step, or 0 for whatever ``data`` has.
 
     Raises:
         ConfigError: C174 for a setting that has no effect here, C232, C234 for anything that does
@@ -131,7 +132,8 @@ class LoaderSource:
         if isinstance(self.loader, DataLoader):
             classes = classes_of(self.loader.dataset)
             batches = self.loader.batch_sampler
-            if type(batches) is BatchSampler and self._asks_end:
+            is_stream = isinstance(self.loader.dataset, IterableDataset)
+            if type(batches) is BatchSampler and self._asks_end and not is_stream:
                 most = len(batches.sampler)  # pyright: ignore[reportArgumentType]  # it has one
             self.loader = self._own(self.loader)
         self._head: list[_Pass] = []  # the first passes of epoch 0
@@ -142,6 +144,11 @@ class LoaderSource:
             self._check_shards(order)
             size *= order.world_size
             most *= order.world_size
+        if context.training and order.batch_size not in (0, size * order.accumulate):
+            where = f"batch_size = {order.batch_size}, data = dataloader"
+            what = f"a step takes {size * order.accumulate} records of {self.title}"
+            fix = "leave it out, set accumulate, or give the DataLoader another batch_size"
+            raise ConfigError(174, where, what, fix)
         num_records = int(min(self.num_batches * size, most))
         self.order = replace(
             context.order(num_records),
@@ -157,7 +164,7 @@ class LoaderSource:
         own = copy(loader)
         attributes = vars(own)  # torch lets nobody set a sampler later
         attributes["_iterator"] = None
-        if self._num_parts == 1 or isinstance(loader.dataset, IterableDataset):
+        if isinstance(loader.dataset, IterableDataset):
             return own
         name, batches = "batch_sampler", loader.batch_sampler
         if batches is None:
@@ -189,16 +196,15 @@ class LoaderSource:
         """
         where = f"{self._where} = {self.title}"
         if order.virtual_ranks is not None:
-            what = "are parts of a batch, and nothing can cut the batches of this data"
+            what = "they cut every batch, and batches without a sampler come whole"
             fix = "give a DataLoader over a Dataset with __getitem__, or choose parallel=ddp"
             raise ConfigError(174, f"parallel.virtual_ranks, {where}", what, fix)
         digests = self.context.gather(_digest(self._head[0].batch))
         if len({bytes(digest.tolist()) for digest in digests}) < order.world_size:
             what = "gives several ranks the same batches"
             fix = (
-                "give a DataLoader over a Dataset with __getitem__, choose parallel=none, or let "
-                "it yield each int(os.environ['WORLD_SIZE'])-th record from the "
-                "int(os.environ['RANK'])-th on"
+                "let each rank yield records of its own, by RANK and WORLD_SIZE in os.environ, or "
+                "give a DataLoader over a Dataset with __getitem__"
             )
             raise ConfigError(237, where, what, fix)
         numbers = torch.cat(self.context.gather(torch.tensor([self.num_batches]))).tolist()
@@ -402,8 +408,10 @@ def _iterable(data: Any, where: str) -> Iterable[Any]:
 class _RankSampler:
     """The sampler of one rank's DataLoader: yields this rank's parts of every batch of indices.
 
-    All batches of an epoch are drawn at its beginning, while all ranks have the same random
-    numbers. If the ranks draw different ones, the user's sampler has cut them already.
+    Over several ranks, all batches of an epoch are drawn at its beginning, while the ranks have the
+    same random numbers. If they draw different batches, the user's sampler has cut them already. A
+    single process does so only for a sampler that draws every batch from the generators of the
+    process, which the step draws from, too.
 
     Attributes:
         sampler: The user's.
@@ -413,7 +421,7 @@ class _RankSampler:
         num_batches: Batches of an epoch.
         asks_end: Whether to ask for a batch after the last one.
         gather: Returns the tensors of all ranks.
-        is_cut: Whether the batches are cut; None before the first one is drawn.
+        is_cut: Whether the batches are cut; None before the ranks have compared theirs.
         sizes: The records of each batch of the newest epoch.
     """
 
@@ -433,11 +441,23 @@ class _RankSampler:
     def __iter__(self) -> Iterator[Any]:
         return self._shares(iter(self.sampler))  # some samplers draw in ``__iter__``
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sampler, name)  # a DataLoader of the user's own class may ask for it
+
     def _shares(self, batches: Iterator[Any]) -> Iterator[Any]:
-        drawn = list(islice(batches, self.num_batches + self.asks_end))[: self.num_batches]
+        batches = islice(batches, self.num_batches + self.asks_end)
+        drawn = [*islice(batches, 1)]
+        if self.num_parts == 1:
+            mark = generator_mark()
+            drawn += islice(batches, 1)
+            if mark == generator_mark():
+                yield from drawn
+                yield from batches
+                return
+        drawn = [*drawn, *batches][: self.num_batches]
         if self.are_batches:
             drawn = [own if isinstance(own, SLICED) else list(own) for own in drawn]
-        if self.is_cut is None:
+        if self.is_cut is None and self.num_parts > 1:
             can_cut = self.are_batches or all(isinstance(own, CUT) for own in drawn)
             plain_batches = [own.tolist() if isinstance(own, ARRAYS) else own for own in drawn]
             digests = self.gather(_sha256(repr(plain_batches).encode()))
@@ -492,9 +512,11 @@ def _size(batch: Batch, where: str) -> int:
 
 
 def _digest(batch: Batch) -> Tensor:
-    """Return the SHA-256 of a batch's numbers and texts: uint8 [32]."""
+    """Return the SHA-256 of a batch's numbers and texts, without ``index``: uint8 [32]."""
     content = b""
     for name, value in batch.items():
+        if name == "index":  # it differs over the ranks, whatever they get
+            continue
         content += name.encode()
         for tensor in leaves(value):
             if tensor.layout == torch.strided:

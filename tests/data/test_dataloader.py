@@ -22,7 +22,8 @@ def make():
     made = []
 
     def source(data, names=NAMES, num_batches=None, **options):
-        context = make_context(**{"num_workers": None, "worker_kind": None, **options})
+        unset = {"batch_size": 0, "num_workers": None, "worker_kind": None}
+        context = make_context(**{**unset, **options})
         made.append(loader_source(data, names, num_batches, context=context))
         return made[-1]
 
