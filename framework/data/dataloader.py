@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from math import inf
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -128,13 +127,13 @@ class LoaderSource:
         self._knows_epoch = _knows_epoch(self.loader)
         self._sampler: _RankSampler | None = None
         classes: list[str] = []
-        most = inf  # records that the sampler has
+        sampled = 0  # records of an epoch, if torch's own sampler says it
         if isinstance(self.loader, DataLoader):
             classes = classes_of(self.loader.dataset)
             batches = self.loader.batch_sampler
             is_stream = isinstance(self.loader.dataset, IterableDataset)
             if type(batches) is BatchSampler and self._asks_end and not is_stream:
-                most = len(batches.sampler)  # pyright: ignore[reportArgumentType]  # it has one
+                sampled = len(batches.sampler)  # pyright: ignore[reportArgumentType]  # it has one
             self.loader = self._own(self.loader)
         self._head: list[_Pass] = []  # the first passes of epoch 0
         self._ahead: Generator[_Pass] | None = None  # those that follow, once it has begun
@@ -143,13 +142,15 @@ class LoaderSource:
         if not self._is_cut and self._num_parts > 1:
             self._check_shards(order)
             size *= order.world_size
-            most *= order.world_size
+            sampled *= order.world_size
         if context.training and order.batch_size not in (0, size * order.accumulate):
             where = f"batch_size = {order.batch_size}, data = dataloader"
             what = f"a step takes {size * order.accumulate} records of {self.title}"
             fix = "leave it out, set accumulate, or give the DataLoader another batch_size"
             raise ConfigError(174, where, what, fix)
-        num_records = int(min(self.num_batches * size, most))
+        num_records = self.num_batches * size
+        if num_records - size < sampled:  # the last batch may be short
+            num_records = min(num_records, sampled)
         self.order = replace(
             context.order(num_records),
             batch_size=size * order.accumulate,
@@ -171,7 +172,7 @@ class LoaderSource:
             name, batches = "sampler", loader.sampler
         self._sampler = _RankSampler(
             batches,
-            name == "batch_sampler",
+            name,
             self._parts,
             self._num_parts,
             self.num_batches,
@@ -179,7 +180,8 @@ class LoaderSource:
             self.context.gather,
         )
         attributes[name] = self._sampler
-        attributes["in_order"] = True
+        if self._num_parts > 1:
+            attributes["in_order"] = True
         begin = partial(_begin_worker, self._parts.start, loader.worker_init_fn)
         attributes["worker_init_fn"] = begin
         return own
@@ -262,7 +264,7 @@ class LoaderSource:
         num_own = len(self._parts)
         most = self.num_batches * num_own
         position = 0  # the records of the batches before
-        with closing(self._iterated(epoch)) as batches:
+        with closing(self._iterated(self.loader, epoch)) as batches:
             for number in range(most):
                 values = next(batches, END)
                 if values is END:
@@ -278,13 +280,10 @@ class LoaderSource:
                     first = position + part % max(1, size)
                 if (number + 1) % num_own == 0:
                     position += size
-                index = batch.get("index")
-                wanted = torch.int64, (length,)
-                if not isinstance(index, Tensor) or (index.dtype, index.shape) != wanted:
-                    index = first + stride * torch.arange(length)
                 if number == most - 1 and self._asks_end:
                     next(batches, END)
-                yield _Pass({**batch, "index": index}, own, size)
+                numbers = first + stride * torch.arange(length)
+                yield _Pass(_numbered(batch, numbers), own, size)
 
     def _too_few(self, number: int) -> DataError:
         where = f"{self._where} = {self.title}"
@@ -297,23 +296,46 @@ class LoaderSource:
         """Return a copy of the first records. Batches whose shapes differ are not joined."""
         if self._ahead is None:
             self._ahead = self._passes(0)
-        batch: Batch = {}
-        number = 0
-        with kept_generators(HOST):
-            while number == 0 or len(batch["index"]) < count:
-                if number == len(self._head):
-                    self._head += islice(self._ahead, 1)
-                if number == len(self._head):
-                    break
-                more = self._head[number].batch
-                joined = _joined(batch, more) if number else more
+        if not self._head:
+            self._head += islice(self._ahead, 1)
+        batch: Batch | None = None
+        with kept_generators(HOST), closing(self._first_batches(self._ahead)) as batches:
+            for more in batches:
+                joined = more if batch is None else _joined(batch, more)
                 if joined is None:
                     break
                 batch = joined
-                number += 1
+                if len(batch["index"]) >= count:
+                    break
+        assert batch is not None
         if len(batch["index"]) > count:
             batch = taken(batch, torch.arange(count))
         return mapped(batch, torch.clone)
+
+    def _first_batches(self, ahead: Generator[_Pass]) -> Generator[Batch]:
+        """Yield the first batches of epoch 0, and keep what ``ahead`` gives of them.
+
+        Those that ranks cut are read again, as a whole, so that all ranks get the same ones.
+        """
+        if self._is_cut and self._sampler is not None:
+            whole: Any = copy(self.loader)
+            attributes = vars(whole)
+            attributes |= {self._sampler.name: self._sampler.drawn, "_iterator": None}
+            attributes |= {"num_workers": min(1, whole.num_workers), "generator": None}
+            attributes |= {"persistent_workers": False}
+            position = 0
+            with closing(self._iterated(whole, 0)) as batches:
+                for values in batches:
+                    name = f"a batch of {self.title}"
+                    batch = record_of(values, self.names, name)
+                    size = _size(batch, name)
+                    yield _numbered(batch, position + torch.arange(size))
+                    position += size
+            return
+        yield from (own.batch for own in self._head)
+        for own in ahead:
+            self._head.append(own)
+            yield own.batch
 
     def stages(self) -> dict[str, float]:
         """Return {}: nobody measures the loader's own workers."""
@@ -340,7 +362,7 @@ class LoaderSource:
         fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
         raise ConfigError(235, "data.num_batches = null", what, fix)
 
-    def _iterated(self, epoch: int) -> Generator[Any]:
+    def _iterated(self, loader: Iterable[Any], epoch: int) -> Generator[Any]:
         """Yield the batches of an epoch as they are. U100 or DataError D233 for an exception."""
         try:
             for part in self._knows_epoch:
@@ -349,7 +371,7 @@ class LoaderSource:
                 # The same on all ranks, whose samplers must draw the same batches.
                 seed_host_generators(int(record_seeds(torch.tensor([0]), self.context.seed, epoch)))
                 with _without_interrupts():
-                    batches = iter(self.loader)
+                    batches = iter(loader)
                 first = next(batches, END)
             if first is END:
                 return
@@ -414,8 +436,8 @@ class _RankSampler:
     process, which the step draws from, too.
 
     Attributes:
-        sampler: The user's.
-        are_batches: Whether all that it yields are batches; otherwise it may yield indices.
+        user_sampler: The user's own.
+        name: The attribute of a DataLoader that it is. A ``sampler`` may yield single indices.
         parts: The parts of this rank.
         num_parts: The parts of each batch.
         num_batches: Batches of an epoch.
@@ -423,10 +445,11 @@ class _RankSampler:
         gather: Returns the tensors of all ranks.
         is_cut: Whether the batches are cut; None before the ranks have compared theirs.
         sizes: The records of each batch of the newest epoch.
+        drawn: The batches of indices of the newest epoch, if they are cut.
     """
 
-    sampler: Iterable[Any]
-    are_batches: bool
+    user_sampler: Iterable[Any]
+    name: str
     parts: range
     num_parts: int
     num_batches: int
@@ -434,15 +457,18 @@ class _RankSampler:
     gather: Callable[[Tensor], list[Tensor]]
     is_cut: bool | None = None
     sizes: list[int] = field(default_factory=list[int])
+    drawn: list[Any] = field(default_factory=list[Any])
 
     def __len__(self) -> int:
         return self.num_batches * len(self.parts)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._shares(iter(self.sampler))  # some samplers draw in ``__iter__``
+        return self._shares(iter(self.user_sampler))  # some samplers draw in ``__iter__``
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.sampler, name)  # a DataLoader of the user's own class may ask for it
+        return getattr(
+            self.user_sampler, name
+        )  # a DataLoader of the user's own class may ask for it
 
     def _shares(self, batches: Iterator[Any]) -> Iterator[Any]:
         batches = islice(batches, self.num_batches + self.asks_end)
@@ -455,10 +481,11 @@ class _RankSampler:
                 yield from batches
                 return
         drawn = [*drawn, *batches][: self.num_batches]
-        if self.are_batches:
+        are_batches = self.name == "batch_sampler"
+        if are_batches:
             drawn = [own if isinstance(own, SLICED) else list(own) for own in drawn]
         if self.is_cut is None and self.num_parts > 1:
-            can_cut = self.are_batches or all(isinstance(own, CUT) for own in drawn)
+            can_cut = are_batches or all(isinstance(own, CUT) for own in drawn)
             plain_batches = [own.tolist() if isinstance(own, ARRAYS) else own for own in drawn]
             digests = self.gather(_sha256(repr(plain_batches).encode()))
             self.is_cut = can_cut and len({bytes(own.tolist()) for own in digests}) == 1
@@ -466,6 +493,7 @@ class _RankSampler:
         if not self.is_cut:
             yield from drawn
             return
+        self.drawn = drawn
         self.sizes = [len(own) for own in drawn]
         for own, size in zip(drawn, self.sizes, strict=True):
             for part in self.parts:
@@ -499,6 +527,15 @@ def _knows_epoch(data: Any) -> list[KnowsEpoch]:
             parts.append(data.batch_sampler.sampler)
     different = {id(part): part for part in parts if isinstance(part, KnowsEpoch)}
     return list(different.values())
+
+
+def _numbered(batch: Batch, numbers: Tensor) -> Batch:
+    """Return a batch with ``index``: its own, or these ``numbers``, int64 [B]."""
+    index = batch.get("index")
+    wanted = torch.int64, numbers.shape
+    if isinstance(index, Tensor) and (index.dtype, index.shape) == wanted:
+        return batch
+    return {**batch, "index": numbers}
 
 
 def _size(batch: Batch, where: str) -> int:

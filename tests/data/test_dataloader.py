@@ -106,6 +106,8 @@ def test_ranks_share_every_batch_of_one_process(make, kind, num_parts, options):
         for rank in range(world_size)
     ]
     assert len({str(source.order.identity) for source in (alone, *ranks)}) == 1
+    samples = [source.sample(8) for source in (alone, *ranks)]
+    assert len({str((batch["wave"], batch["index"])) for batch in samples}) == 1
     for epoch in (0, 2):
         whole, parts = epoch_of(alone, epoch), [epoch_of(rank, epoch) for rank in ranks]
         if "virtual_ranks" in options:
