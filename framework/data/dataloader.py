@@ -57,7 +57,7 @@ def loader_source(
     Args:
         data: A DataLoader, or any iterable of batches: dicts, dataclasses or tuples.
         fields: The names of a tuple's values, or the wanted fields of a dict; None: all.
-        num_batches: Of an epoch; None: its length.
+        num_batches: Of an epoch of training, or of any data without a length; None: its length.
         context: The ranks, the accumulation and the seed. The rest belongs to ``data``. The batch
             size of its order is that of a step, or 0 for whatever ``data`` has.
 
@@ -114,9 +114,14 @@ class LoaderSource:
         self.title = title_of(data)
         self.names = names
         self.loader = _iterable(data, self._where)
+        length = self._length()
         # A plain loop asks for a batch after the last one, and so ends a sampler's epoch.
-        self._asks_end = num_batches is None
-        self.num_batches = num_batches or self._length()
+        self._asks_end = length is not None and (num_batches is None or not context.training)
+        self.num_batches = (length if self._asks_end else num_batches) or 0
+        if not self.num_batches and length is None:
+            what = f"{self.title} does not know its number of batches"
+            fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
+            raise ConfigError(235, "data.num_batches = null", what, fix)
         self._rank = order.rank
         self._num_ranks = order.world_size
         # This process computes these parts of every batch.
@@ -212,7 +217,7 @@ class LoaderSource:
         numbers = torch.cat(self.context.gather(torch.tensor([self.num_batches]))).tolist()
         if len({*numbers}) > 1:
             what = f"gives the ranks {', '.join(map(str, numbers))} batches"
-            fix = f"set data.num_batches={min(numbers)}"
+            fix = f"let each yield as many, or in training set data.num_batches={min(numbers)}"
             raise ConfigError(237, where, what, fix)
 
     @property
@@ -307,7 +312,8 @@ class LoaderSource:
                 batch = joined
                 if len(batch["index"]) >= count:
                     break
-        assert batch is not None
+        if batch is None:
+            raise self._too_few(0)
         if len(batch["index"]) > count:
             batch = taken(batch, torch.arange(count))
         return mapped(batch, torch.clone)
@@ -351,16 +357,12 @@ class LoaderSource:
             loader._iterator._shutdown_workers()  # noqa: SLF001
             loader._iterator = None  # noqa: SLF001
 
-    def _length(self) -> int:
-        """Return the number of batches of an epoch. ConfigError C235 if nothing tells it."""
+    def _length(self) -> int | None:
+        """Return the number of batches of an epoch, or None if nothing tells it."""
         try:
-            if isinstance(self.loader, Sized):
-                return len(self.loader)
+            return len(self.loader) if isinstance(self.loader, Sized) else None
         except TypeError:  # a DataLoader over a Dataset without a length
-            pass
-        what = f"{self.title} does not know its number of batches"
-        fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
-        raise ConfigError(235, "data.num_batches = null", what, fix)
+            return None
 
     def _iterated(self, loader: Iterable[Any], epoch: int) -> Generator[Any]:
         """Yield the batches of an epoch as they are. U100 or DataError D233 for an exception."""

@@ -251,6 +251,12 @@ def test_a_sampler_gets_to_know_the_epoch(make):
     assert sampler.epoch == 7
 
 
+def test_validation_has_the_batches_of_its_own_length(make):
+    for num_batches in (3, 9):
+        source = make(make_loader(), num_batches=num_batches, training=False)
+        assert source.num_batches == 5
+
+
 def test_a_stream_has_the_given_number_of_batches(make):
     source = make(DataLoader(Endless(), batch_size=4), num_batches=3)
     assert [waves for waves, *_ in epoch_of(source)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
@@ -269,8 +275,19 @@ def test_a_stream_has_the_given_number_of_batches(make):
         ([{"x": "text"}] * 2, {}, r"D235.*batch 0 of list: has no number of records"),
         ([{"x": torch.tensor(1)}] * 2, {}, "D235"),
         ([], {"num_batches": 2}, r"D109\]: data.train = list: has no batches"),
+        ([], {}, r"D109\]: data.train = list: has no batches"),
     ],
-    ids=["stream", "number", "iterator", "generator", "none", "texts", "scalars", "empty"],
+    ids=[
+        "stream",
+        "number",
+        "iterator",
+        "generator",
+        "none",
+        "texts",
+        "scalars",
+        "empty",
+        "none yet",
+    ],
 )
 def test_data_that_are_no_batches_are_refused(make, data, options, words):
     with pytest.raises(PacelineError, match=words):
