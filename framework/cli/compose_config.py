@@ -10,10 +10,11 @@ from framework.cli.allowed import Grant, allowed_targets
 from framework.cli.explain import explained
 from framework.cli.hydra_app import resolved
 from framework.cli.hydra_session import hydra_session
-from framework.cli.precedence import check_data_named
+from framework.cli.precedence import check_data_named, set_keys
 from framework.cli.unused_keys import check_uses
 from framework.config import schema
 from framework.config.targets import check_targets, with_folds, with_functions
+from framework.errors import ConfigError
 
 Config = dict[str, Any]
 
@@ -51,4 +52,20 @@ def checked(composition: DictConfig, grant: Grant) -> tuple[Config, tuple[str, .
     check_targets(config, allowed)
     check_data_named(composition)
     check_uses(composition)
+    if config["data"]["source"]["_target_"] == schema.LOADER:
+        config = _of_loader(config)
     return config, allowed
+
+
+def _of_loader(config: Config) -> Config:
+    """Return the configuration of ready batches, whose size is theirs unless ``batch_size`` is set.
+
+    ConfigError C174 for a key that is set and would be ignored.
+    """
+    keys = set_keys()
+    for key in ("shuffle", "verify", "workers.timeout_s"):
+        if key in keys:
+            what = "a DataLoader's batches come as they are"
+            fix = "set it in the DataLoader, or choose data=dataset"
+            raise ConfigError(174, f"{key}, data = dataloader", what, fix)
+    return config if "batch_size" in keys else {**config, "batch_size": None}

@@ -353,6 +353,14 @@ def _choices_of(defaults: Any) -> dict[str, str]:
     return choices
 
 
+def set_keys() -> set[str]:
+    """Return the dotted keys that a word or a recipe of the last composition sets."""
+    keys = set(_composition.keys)
+    for name in _composition.recipes:
+        keys |= dict(leaves(_composition.files[name].content, "")).keys()
+    return keys
+
+
 def check_data_named(config: DictConfig) -> None:
     """Check that the data to train on is named, and that named validation data is used.
 

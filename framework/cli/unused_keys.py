@@ -11,7 +11,7 @@ from framework.cli.precedence import typed_keys
 from framework.errors import ConfigError
 
 Config = dict[str, Any]
-MADE = ("framework.data.dataset.", "framework.data.dataloader.")  # sources of a user's own data
+MADE = "framework.data.dataset."  # the source of a user's Dataset
 
 
 class _Use(NamedTuple):
@@ -45,7 +45,7 @@ USES = (
     _Use(
         "verify",
         lambda config: not str(config["data"]["source"]["_target_"]).startswith(MADE),
-        "data of your own has no CRC32 to compare",
+        "a Dataset has no CRC32 to compare",
         "leave it out",
     ),
     _Use(

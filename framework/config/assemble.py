@@ -332,6 +332,9 @@ def _sources(
     stack.callback(train.close)
     config, numbers = resolve(config, train, PARTS, declared)
     from_data |= numbers
+    if config["batch_size"] is None:  # ready batches have theirs
+        from_data["batch_size"] = train.order.batch_size
+        config = {**config, "batch_size": train.order.batch_size}
     val: dict[str, Source] = {}
     for name, given in val_sets(config["data"]).items():
         split = split_of(name)
@@ -393,6 +396,7 @@ def source_context(
         worker_timeout_s=workers["timeout_s"],
         start_method=workers["start_method"],
         num_cores=cores_per_rank(),
+        gather=parallel.gather,
     )
 
 
@@ -408,7 +412,7 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
     """Return the function that makes this rank's order of a data set's records."""
     accumulate = config["accumulate"] if training else 1
     virtual_ranks = config["parallel"].get("virtual_ranks")
-    batch_size = config["batch_size"]
+    batch_size = config["batch_size"] or 0
     if config["rank_batch_size"] is not None:
         num_ranks = virtual_ranks or parallel.world_size
         batch_size = config["rank_batch_size"] * num_ranks * accumulate

@@ -71,7 +71,7 @@ def make_trainer(
     val_clock = make_clock(device, True)
 
     def loader(data: Iterable[Any], loader_clock: Clock, training: bool) -> PlainLoader:
-        order = partial(Order, batch_size=1)
+        order = partial(Order, batch_size=0)
         context = SourceContext(order, NoTransform(), training=training, seed=seed)
         source = loader_source(data, fields, num_batches if training else None, context=context)
         for note in notes_of(source):

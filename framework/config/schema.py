@@ -27,6 +27,7 @@ AFTER_STEP = "after step "  # a note on the error that ended a run; the number f
 # ``framework.data.collate.WAYS``, without importing torch: a typo is answered at once.
 COLLATE = ("pad", "nested", "list")
 DALI = "framework.data.dali.dali_source"
+LOADER = "framework.data.dataloader.loader_source"
 CLASS = re.compile(r"(\w+\.)+[A-Z]\w*")  # a dotted name such as mine.Clips
 UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}  # of stop.after
 PROFILE = "profile"  # the folder of debug=profile's traces

@@ -329,6 +329,8 @@ class SourceContext:
     worker_timeout_s: float = 300.0  # how long to wait for a batch
     start_method: str | None = None  # ``fork``, ``forkserver``, ``spawn``; None: the system's
     num_cores: int = 1  # that this rank may use
+    # Returns the tensors [n] of all ranks. They call it together, while sources are opened.
+    gather: Callable[[Tensor], list[Tensor]] = lambda values: [values]
 
     def verifies(self, is_verified: bool) -> bool:
         """Return whether a pass checks its records. ``is_verified``: a pass before it has."""

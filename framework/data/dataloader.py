@@ -2,16 +2,21 @@
 
 import re
 import signal
-from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
 from itertools import islice
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from framework.contracts.batch import Batch, taken
+from framework.contracts.batch import Batch, leaves, mapped, taken
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest
 from framework.data.dataset import classes_of, refuse_transform, split_name, title_of
@@ -21,13 +26,16 @@ from framework.data.reader import plain
 from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
 from framework.order.batches import Order
 from framework.order.draws import record_seeds
-from framework.system.rng import kept_generators, seed_host_generators
+from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import user_error, user_line
 
 # A frame in the traceback that torch's workers send as text.
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 END: Any = object()  # there is no further batch; None may be one, if a wrong one
+ARRAYS = (Tensor, np.ndarray)
+CUT = (list, *ARRAYS)  # batches of indices that a sampler of single indices may yield
+SLICED = (tuple, range, *CUT)
 
 
 @runtime_checkable
@@ -49,24 +57,45 @@ def loader_source(
     Args:
         data: A DataLoader, or any iterable of batches: dicts, dataclasses or tuples.
         fields: The names of a tuple's values, or the wanted fields of a dict; None: all.
-        num_batches: Of an epoch; None: its length.
-        context: The ranks, the accumulation and the seed. The rest belongs to ``data``.
+        num_batches: Of an epoch of training, or of any data without a length; None: its length.
+        context: The ranks, the accumulation and the seed. The rest belongs to ``data``. The batch
+            size of its order is that of a step, or 0 for whatever ``data`` has.
 
     Raises:
         ConfigError: C174 for a setting that has no effect here, C232, C234 for anything that does
-            not yield batches epoch after epoch, C235 for an unknown number of batches.
+            not yield batches epoch after epoch, C235 for an unknown number of batches, C237 for
+            ranks that would get the same batches.
         DataError: D109 if there is no batch, D230, D233, D235 for what is no batch.
         UserCodeError: U100 for an exception in the user's code.
     """
     return LoaderSource(data, check_names(fields), num_batches, context)
 
 
+class _Pass(NamedTuple):
+    """The records of one forward pass.
+
+    Attributes:
+        batch: The records. If a rank has no share of the user's batch, one record of another rank.
+        own: How many of the records count.
+        size: The records of the user's batch.
+    """
+
+    batch: Batch
+    own: int
+    size: int
+
+
 @final
 class LoaderSource:
     """A Source of ready batches. ``index`` counts an epoch's records, unless they bring their own.
 
-    The generators of the host are seeded by (seed, epoch, rank) until the first batch is there, so
-    that a DataLoader with ``shuffle=True`` repeats its order. Nothing steps before that batch.
+    Each rank takes its share of every batch of a DataLoader's sampler, as of the batches of a
+    store. Batches that nothing can cut must differ over the ranks.
+
+    The generators of the host are seeded by (seed, epoch) until the first batch is there, so that a
+    DataLoader with ``shuffle=True`` repeats its order. Nothing steps before that batch. The batches
+    of ``sample`` are the first ones of epoch 0, so that a generator of the user's own gives what it
+    gives in a plain loop.
     """
 
     graph_refusal = None
@@ -81,79 +110,238 @@ class LoaderSource:
         self._where = split_name(context)
         order = context.order(1)  # what it says of ranks and accumulation counts
         _refuse(context, order)
-        self._rank = order.rank
-        self._num_ranks = order.world_size
-        self._first_size = 0  # records of the first batch
         self.context = context
-        self.loader = _iterable(data, self._where)
         self.title = title_of(data)
         self.names = names
-        self.num_batches = num_batches or self._length()
-        batch = self.sample(1)
-        size = self._first_size * order.accumulate * order.world_size
-        num_steps = -(-self.num_batches // order.accumulate)
-        self.order = Order(
-            num_steps * size,
-            size,
-            context.seed,
-            accumulate=order.accumulate,
-            rank=order.rank,
-            world_size=order.world_size,
-        )
+        self.loader = _iterable(data, self._where)
+        length = self._length()
+        # A plain loop asks for a batch after the last one, and so ends a sampler's epoch.
+        self._asks_end = length is not None and (num_batches is None or not context.training)
+        self.num_batches = (length if self._asks_end else num_batches) or 0
+        if not self.num_batches and length is None:
+            what = f"{self.title} does not know its number of batches"
+            fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
+            raise ConfigError(235, "data.num_batches = null", what, fix)
+        self._rank = order.rank
+        self._num_ranks = order.world_size
+        # This process computes these parts of every batch.
+        num_virtual = order.virtual_ranks or order.world_size
+        share = num_virtual // order.world_size
+        self._parts = range(order.rank * share, (order.rank + 1) * share)
+        self._num_parts = num_virtual
+        self._knows_epoch = _knows_epoch(self.loader)
+        self._sampler: _RankSampler | None = None
         classes: list[str] = []
+        sampled = 0  # records of an epoch, if torch's own sampler says it
         if isinstance(self.loader, DataLoader):
             classes = classes_of(self.loader.dataset)
+            batches = self.loader.batch_sampler
+            is_stream = isinstance(self.loader.dataset, IterableDataset)
+            if type(batches) is BatchSampler and self._asks_end and not is_stream:
+                sampled = len(batches.sampler)  # pyright: ignore[reportArgumentType]  # it has one
+            self.loader = self._own(self.loader)
+        self._head: list[_Pass] = []  # the first passes of epoch 0
+        self._ahead: Generator[_Pass] | None = None  # those that follow, once it has begun
+        batch = self.sample(1)
+        size = self._head[0].size
+        if not self._is_cut and self._num_parts > 1:
+            self._check_shards(order)
+            size *= order.world_size
+            sampled *= order.world_size
+        if context.training and order.batch_size not in (0, size * order.accumulate):
+            where = f"batch_size = {order.batch_size}, data = dataloader"
+            what = f"a step takes {size * order.accumulate} records of {self.title}"
+            fix = "leave it out, set accumulate, or give the DataLoader another batch_size"
+            raise ConfigError(174, where, what, fix)
+        num_records = self.num_batches * size
+        if num_records - size < sampled:  # the last batch may be short
+            num_records = min(num_records, sampled)
+        self.order = replace(
+            context.order(num_records),
+            batch_size=size * order.accumulate,
+            seed=context.seed,
+            shuffle=False,
+        )
         source = f"batches of {self.title}"
-        self.manifest = Manifest(self.order.num_records, fields_of(batch), classes, source=source)
+        self.manifest = Manifest(num_records, fields_of(batch), classes, source=source)
+
+    def _own(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Return a copy that keeps its own workers, and whose sampler yields this rank's share."""
+        own = copy(loader)
+        attributes = vars(own)  # torch lets nobody set a sampler later
+        attributes["_iterator"] = None
+        if isinstance(loader.dataset, IterableDataset):
+            return own
+        name, batches = "batch_sampler", loader.batch_sampler
+        if batches is None:
+            name, batches = "sampler", loader.sampler
+        self._sampler = _RankSampler(
+            batches,
+            name,
+            self._parts,
+            self._num_parts,
+            self.num_batches,
+            self._asks_end,
+            self.context.gather,
+        )
+        attributes[name] = self._sampler
+        if self._num_parts > 1:
+            attributes["in_order"] = True
+        begin = partial(_begin_worker, self._parts.start, loader.worker_init_fn)
+        attributes["worker_init_fn"] = begin
+        return own
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether each rank takes its share of every batch."""
+        return self._sampler is not None and bool(self._sampler.is_cut)
+
+    def _check_shards(self, order: Order) -> None:
+        """Check that ranks whose batches are not cut have others, and as many.
+
+        ConfigError C237 if not, C174 for virtual ranks.
+        """
+        where = f"{self._where} = {self.title}"
+        if order.virtual_ranks is not None:
+            what = "they cut every batch, and batches without a sampler come whole"
+            fix = "give a DataLoader over a Dataset with __getitem__, or choose parallel=ddp"
+            raise ConfigError(174, f"parallel.virtual_ranks, {where}", what, fix)
+        digests = self.context.gather(_digest(self._head[0].batch))
+        if len({bytes(digest.tolist()) for digest in digests}) < order.world_size:
+            what = "gives several ranks the same batches"
+            fix = (
+                "let each rank yield records of its own, by RANK and WORLD_SIZE in os.environ, or "
+                "give a DataLoader over a Dataset with __getitem__"
+            )
+            raise ConfigError(237, where, what, fix)
+        numbers = torch.cat(self.context.gather(torch.tensor([self.num_batches]))).tolist()
+        if len({*numbers}) > 1:
+            what = f"gives the ranks {', '.join(map(str, numbers))} batches"
+            fix = f"let each yield as many, or in training set data.num_batches={min(numbers)}"
+            raise ConfigError(237, where, what, fix)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is not promised."""
         if not self.context.training:
             return ()
+        ranks = ""
+        if self._is_cut:
+            ranks = ", and each rank takes its share of every batch"
+        elif self._num_parts > 1:
+            ranks = ", and the ranks' batches differ, so they are taken for shards"
         note = (
-            f"{self._where}: {self.title} decides order, workers and random changes, and each rank "
-            "has its own; resume reads the epoch's earlier batches again and drops them, which is "
-            "exact only if they repeat. data=dataset promises all of it"
+            f"{self._where}: {self.title} decides order, workers and random changes{ranks}; resume "
+            "reads the epoch's earlier batches again and drops them, which is exact only if they "
+            "repeat. data=dataset promises all of it"
         )
         return (note,)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
-        group = self.order.accumulate
-        with closing(self._all_batches(epoch)) as batches:
+        num_own = len(self._parts)
+        num_parts = self._num_parts if self._is_cut else 1
+        with closing(self._begun(epoch)) as epoch_passes:
             for step in range(self.order.num_steps):
-                passes = list(islice(batches, group))
+                passes = list(islice(epoch_passes, self.order.accumulate * num_own))
                 # A pass weighs what it holds, so the step's last batch must be there.
-                num_records = sum(len(batch["index"]) for batch in passes)
+                num_records = sum(size for _, _, size in passes) // num_own
                 if step < start:
                     continue
-                for number, batch in enumerate(passes, 1):
-                    weight = len(batch["index"]) / max(1, num_records)
+                for number, (batch, own, _) in enumerate(passes, 1):
+                    weight = own * num_parts / max(1, num_records)
                     yield MicroBatch(batch, weight, number == len(passes))
 
-    def _all_batches(self, epoch: int) -> Generator[Batch]:
-        """Yield the batches of an epoch. DataError D234 if there are too few."""
-        position = 0
-        with closing(self._iterated(epoch)) as batches:
-            for number in range(self.num_batches):
+    def _begun(self, epoch: int) -> Generator[_Pass]:
+        """Yield the passes of an epoch; those of epoch 0 from what ``sample`` has begun."""
+        head, ahead = self._head, self._ahead
+        self._head, self._ahead = [], None
+        if ahead is not None and epoch:
+            ahead.close()
+        if ahead is None or epoch:
+            head, ahead = [], self._passes(epoch)
+        with closing(ahead):
+            while head:
+                yield head.pop(0)
+            yield from ahead
+
+    def _passes(self, epoch: int) -> Generator[_Pass]:
+        """Yield the passes of an epoch. DataError D109 or D234 if there are too few batches."""
+        num_own = len(self._parts)
+        most = self.num_batches * num_own
+        position = 0  # the records of the batches before
+        with closing(self._iterated(self.loader, epoch)) as batches:
+            for number in range(most):
                 values = next(batches, END)
                 if values is END:
-                    what = f"ended after {number} of {self.num_batches} batches"
-                    fix = f"correct it, or set data.num_batches={number}"
-                    raise DataError(234, f"{self._where} = {self.title}", what, fix)
-                batch = self._numbered(values, number, position)
-                position += len(batch["index"])
-                yield batch
+                    raise self._too_few(number // num_own)
+                name = f"batch {number // num_own} of {self.title}"
+                batch = record_of(values, self.names, name)
+                own = size = length = _size(batch, name)
+                first, stride = position * self._num_ranks + self._rank, self._num_ranks
+                if self._is_cut and self._sampler is not None:
+                    part, stride = self._parts[number % num_own], self._num_parts
+                    size = self._sampler.sizes[number // num_own]
+                    own = len(range(part, size, stride))
+                    first = position + part % max(1, size)
+                if (number + 1) % num_own == 0:
+                    position += size
+                if number == most - 1 and self._asks_end:
+                    next(batches, END)
+                numbers = first + stride * torch.arange(length)
+                yield _Pass(_numbered(batch, numbers), own, size)
+
+    def _too_few(self, number: int) -> DataError:
+        where = f"{self._where} = {self.title}"
+        if not number:
+            return DataError(109, where, "has no batches", "give it at least one")
+        what = f"ended after {number} of {self.num_batches} batches"
+        return DataError(234, where, what, f"correct it, or set data.num_batches={number}")
 
     def sample(self, count: int) -> Batch:
-        """Return the first records. Batches whose shapes differ are not joined."""
-        batch = self._first_batches(count)
+        """Return a copy of the first records. Batches whose shapes differ are not joined."""
+        if self._ahead is None:
+            self._ahead = self._passes(0)
+        if not self._head:
+            self._head += islice(self._ahead, 1)
+        batch: Batch | None = None
+        with kept_generators(HOST), closing(self._first_batches(self._ahead)) as batches:
+            for more in batches:
+                joined = more if batch is None else _joined(batch, more)
+                if joined is None:
+                    break
+                batch = joined
+                if len(batch["index"]) >= count:
+                    break
         if batch is None:
-            place = f"{self._where} = {self.title}"
-            raise DataError(109, place, "has no batches", "give it at least one")
-        if len(batch["index"]) <= count:
-            return batch
-        return taken(batch, torch.arange(count))
+            raise self._too_few(0)
+        if len(batch["index"]) > count:
+            batch = taken(batch, torch.arange(count))
+        return mapped(batch, torch.clone)
+
+    def _first_batches(self, ahead: Generator[_Pass]) -> Generator[Batch]:
+        """Yield the first batches of epoch 0, and keep what ``ahead`` gives of them.
+
+        Those that ranks cut are read again, as a whole, so that all ranks get the same ones.
+        """
+        if self._is_cut and self._sampler is not None:
+            whole: Any = copy(self.loader)
+            attributes = vars(whole)
+            attributes |= {self._sampler.name: self._sampler.drawn, "_iterator": None}
+            attributes |= {"num_workers": min(1, whole.num_workers), "generator": None}
+            attributes |= {"persistent_workers": False}
+            position = 0
+            with closing(self._iterated(whole, 0)) as batches:
+                for values in batches:
+                    name = f"a batch of {self.title}"
+                    batch = record_of(values, self.names, name)
+                    size = _size(batch, name)
+                    yield _numbered(batch, position + torch.arange(size))
+                    position += size
+            return
+        yield from (own.batch for own in self._head)
+        for own in ahead:
+            self._head.append(own)
+            yield own.batch
 
     def stages(self) -> dict[str, float]:
         """Return {}: nobody measures the loader's own workers."""
@@ -161,50 +349,31 @@ class LoaderSource:
 
     def close(self) -> None:
         """End worker processes that the loader keeps."""
+        if self._ahead is not None:
+            self._ahead.close()
         loader: Any = self.loader
         if isinstance(self.loader, DataLoader) and loader._iterator is not None:  # noqa: SLF001
             # torch offers no public way to end its workers before garbage collection.
             loader._iterator._shutdown_workers()  # noqa: SLF001
             loader._iterator = None  # noqa: SLF001
 
-    def _length(self) -> int:
-        """Return the number of batches of an epoch. ConfigError C235 if nothing tells it."""
+    def _length(self) -> int | None:
+        """Return the number of batches of an epoch, or None if nothing tells it."""
         try:
-            if isinstance(self.loader, Sized):
-                return len(self.loader)
+            return len(self.loader) if isinstance(self.loader, Sized) else None
         except TypeError:  # a DataLoader over a Dataset without a length
-            pass
-        what = f"{self.title} does not know its number of batches"
-        fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
-        raise ConfigError(235, "data.num_batches = null", what, fix)
+            return None
 
-    def _first_batches(self, count: int) -> Batch | None:
-        """Join batches until they have ``count`` records, or the next one has other shapes."""
-        batch: Batch | None = None
-        with kept_generators(HOST), closing(self._iterated(0)) as batches:
-            for number, values in enumerate(batches):
-                if batch is None:
-                    batch = self._numbered(values, number, 0)
-                    self._first_size = len(batch["index"])
-                else:
-                    more = self._numbered(values, number, len(batch["index"]))
-                    joined = _joined(batch, more)
-                    if joined is None:
-                        break
-                    batch = joined
-                if len(batch["index"]) >= count:
-                    break
-        return batch
-
-    def _iterated(self, epoch: int) -> Generator[Any]:
+    def _iterated(self, loader: Iterable[Any], epoch: int) -> Generator[Any]:
         """Yield the batches of an epoch as they are. U100 or DataError D233 for an exception."""
         try:
-            self._set_epoch(epoch)
-            rank = torch.tensor([self._rank])
+            for part in self._knows_epoch:
+                part.set_epoch(epoch)
             with kept_generators(HOST):
-                seed_host_generators(int(record_seeds(rank, self.context.seed, epoch)))
+                # The same on all ranks, whose samplers must draw the same batches.
+                seed_host_generators(int(record_seeds(torch.tensor([0]), self.context.seed, epoch)))
                 with _without_interrupts():
-                    batches = iter(self.loader)
+                    batches = iter(loader)
                 first = next(batches, END)
             if first is END:
                 return
@@ -214,29 +383,6 @@ class LoaderSource:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(error) from error
-
-    def _set_epoch(self, epoch: int) -> None:
-        """Tell the epoch to every part of the loader that shuffles by it."""
-        parts: list[Any] = [self.loader]
-        if isinstance(self.loader, DataLoader):
-            parts += [self.loader.sampler, self.loader.batch_sampler, self.loader.dataset]
-        for part in parts:
-            if isinstance(part, KnowsEpoch):
-                part.set_epoch(epoch)
-
-    def _numbered(self, values: Any, number: int, position: int) -> Batch:
-        """Return a batch with ``index``. ``position`` is the place of its first record."""
-        where = f"batch {number} of {self.title}"
-        batch = record_of(values, self.names, where)
-        size = _size(batch)
-        if size is None:
-            fix = "return a tensor or a list of one value per record"
-            raise DataError(235, where, "has no number of records", fix)
-        index = batch.get("index")
-        wanted = torch.int64, (size,)
-        if not isinstance(index, Tensor) or (index.dtype, index.shape) != wanted:
-            index = torch.arange(position, position + size) * self._num_ranks + self._rank
-        return {**batch, "index": index}
 
     def _fault(self, error: BaseException) -> PacelineError:
         """Return the error for an exception in the loader, or in a worker process of its own."""
@@ -260,7 +406,6 @@ def _refuse(context: SourceContext, order: Order) -> None:
         "val_batch_size": context.val_batch_size,
         "order": context.order_choice and type(context.order_choice).__name__,
         "order.block_records": order.block,
-        "parallel.virtual_ranks": order.virtual_ranks,
         "last": None if order.last == "short" else order.last,
     }
     for key, value in ignored.items():
@@ -282,12 +427,148 @@ def _iterable(data: Any, where: str) -> Iterable[Any]:
     return data
 
 
-def _size(batch: Batch) -> int | None:
-    """Return the number of records of a batch, or None."""
-    for value in batch.values():
-        if isinstance(value, Tensor) and value.dim():
-            return len(value)
-    return next((len(value) for value in batch.values() if isinstance(value, list)), None)
+@final
+@dataclass
+class _RankSampler:
+    """The sampler of one rank's DataLoader: yields this rank's parts of every batch of indices.
+
+    Over several ranks, all batches of an epoch are drawn at its beginning, while the ranks have the
+    same random numbers. If they draw different batches, the user's sampler has cut them already. A
+    single process does so only for a sampler that draws every batch from the generators of the
+    process, which the step draws from, too.
+
+    Attributes:
+        user_sampler: The user's own.
+        name: The attribute of a DataLoader that it is. A ``sampler`` may yield single indices.
+        parts: The parts of this rank.
+        num_parts: The parts of each batch.
+        num_batches: Batches of an epoch.
+        asks_end: Whether to ask for a batch after the last one.
+        gather: Returns the tensors of all ranks.
+        is_cut: Whether the batches are cut; None before the ranks have compared theirs.
+        sizes: The records of each batch of the newest epoch.
+        drawn: The batches of indices of the newest epoch, if they are cut.
+    """
+
+    user_sampler: Iterable[Any]
+    name: str
+    parts: range
+    num_parts: int
+    num_batches: int
+    asks_end: bool
+    gather: Callable[[Tensor], list[Tensor]]
+    is_cut: bool | None = None
+    sizes: list[int] = field(default_factory=list[int])
+    drawn: list[Any] = field(default_factory=list[Any])
+
+    def __len__(self) -> int:
+        return self.num_batches * len(self.parts)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._shares(iter(self.user_sampler))  # some samplers draw in ``__iter__``
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(
+            self.user_sampler, name
+        )  # a DataLoader of the user's own class may ask for it
+
+    def _shares(self, batches: Iterator[Any]) -> Iterator[Any]:
+        batches = islice(batches, self.num_batches + self.asks_end)
+        drawn = [*islice(batches, 1)]
+        if self.num_parts == 1:
+            mark = generator_mark()
+            drawn += islice(batches, 1)
+            if mark == generator_mark():
+                yield from drawn
+                yield from batches
+                return
+        drawn = [*drawn, *batches][: self.num_batches]
+        are_batches = self.name == "batch_sampler"
+        if are_batches:
+            drawn = [own if isinstance(own, SLICED) else list(own) for own in drawn]
+        if self.is_cut is None and self.num_parts > 1:
+            can_cut = are_batches or all(isinstance(own, CUT) for own in drawn)
+            plain_batches = [own.tolist() if isinstance(own, ARRAYS) else own for own in drawn]
+            digests = self.gather(_sha256(repr(plain_batches).encode()))
+            self.is_cut = can_cut and len({bytes(own.tolist()) for own in digests}) == 1
+        _seed_rank(self.parts.start)
+        if not self.is_cut:
+            yield from drawn
+            return
+        self.drawn = drawn
+        self.sizes = [len(own) for own in drawn]
+        for own, size in zip(drawn, self.sizes, strict=True):
+            for part in self.parts:
+                if part < size:
+                    yield own[part :: self.num_parts]
+                else:  # a filler, whose gradients have the weight 0
+                    place = part % max(1, size)
+                    yield own[place : place + 1]
+
+
+def _seed_rank(rank: int) -> None:
+    """Give a rank random numbers of its own. Rank 0 keeps those of a single process."""
+    if rank:
+        seeds = record_seeds(torch.tensor([rank]), torch.initial_seed(), 0)
+        seed_host_generators(int(seeds))
+
+
+def _begin_worker(rank: int, begin: Callable[[int], Any] | None, number: int) -> None:
+    """Begin the worker process ``number`` of a rank. ``begin`` is the user's ``worker_init_fn``."""
+    _seed_rank(rank)
+    if begin is not None:
+        begin(number)
+
+
+def _knows_epoch(data: Any) -> list[KnowsEpoch]:
+    """Return all parts of a loader that shuffle by the epoch."""
+    parts: list[Any] = [data]
+    if isinstance(data, DataLoader):
+        parts += [data.sampler, data.batch_sampler, data.dataset]
+        if isinstance(data.batch_sampler, BatchSampler):
+            parts.append(data.batch_sampler.sampler)
+    different = {id(part): part for part in parts if isinstance(part, KnowsEpoch)}
+    return list(different.values())
+
+
+def _numbered(batch: Batch, numbers: Tensor) -> Batch:
+    """Return a batch with ``index``: its own, or these ``numbers``, int64 [B]."""
+    index = batch.get("index")
+    wanted = torch.int64, numbers.shape
+    if isinstance(index, Tensor) and (index.dtype, index.shape) == wanted:
+        return batch
+    return {**batch, "index": numbers}
+
+
+def _size(batch: Batch, where: str) -> int:
+    """Return the number of records of a batch. DataError D235 if nothing tells it."""
+    values = [value for value in batch.values() if isinstance(value, Tensor) and value.dim()]
+    values += [value for value in batch.values() if isinstance(value, list)]
+    if not values:
+        fix = "return a tensor or a list of one value per record"
+        raise DataError(235, where, "has no number of records", fix)
+    return len(values[0])
+
+
+def _digest(batch: Batch) -> Tensor:
+    """Return the SHA-256 of a batch's numbers and texts, without ``index``: uint8 [32]."""
+    content = b""
+    for name, value in batch.items():
+        if name == "index":  # it differs over the ranks, whatever they get
+            continue
+        content += name.encode()
+        for tensor in leaves(value):
+            if tensor.layout == torch.strided:
+                flat = tensor.detach().cpu().contiguous().flatten()
+                content += flat.view(torch.uint8).numpy().tobytes()
+        if isinstance(value, list) and value and isinstance(value[0], str | int | float):
+            content += repr(value).encode()
+    return _sha256(content)
+
+
+def _sha256(content: bytes) -> Tensor:
+    """Return a digest as uint8 [32]."""
+    return torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
 
 
 def _joined(batch: Batch, more: Batch) -> Batch | None:

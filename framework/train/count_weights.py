@@ -12,7 +12,6 @@ from torch import Tensor
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.precision.clip import gradients
 from framework.train.ema import local
 
 
@@ -79,7 +78,12 @@ class CountWeights:
         self._sums = None
         assert self._k is not None
         factor = torch.where(count > 0, self._k * num_records / count, 0.0)
-        own = [local(gradient) for gradient in gradients(self._optimizer)]
+        own = [
+            local(parameter.grad)
+            for group in self._optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
         dense = [gradient for gradient in own if not gradient.is_sparse]
         if dense:
             torch._foreach_mul_(dense, factor)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]

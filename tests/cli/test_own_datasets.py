@@ -54,6 +54,7 @@ NET = (
     "allow_targets=[mine]",
 )
 CLIPS = "data.train={_target_: mine.Clips, count: 40}"
+LOADER = ("data=dataloader", "data.train={_target_: mine.make_loader}", "data.fields=[wave,label]")
 PAIRS = ("data.train={_target_: mine.Pairs}", "data.fields=[wave,label]")
 
 
@@ -135,6 +136,7 @@ def test_a_collate_of_the_users_is_called():
         ("C105", ["data=dataset", "data.train={_target_: os.system, command: ls}"]),
         ("C105", ["data=dataset", CLIPS, "data.collate=os.system"]),
         ("C106", ["data=dataset", "data.train={_target_: mine.Clips, length: 3}"]),
+        ("C174", [*LOADER, "shuffle=true"]),
     ],
 )
 def test_data_that_cannot_be_called_is_refused(number, words):
@@ -148,6 +150,7 @@ def test_data_that_cannot_be_called_is_refused(number, words):
         ("C174", ["data=dataset", CLIPS, "transform=resize", "transform.size=[4,4]"]),
         ("C231", ["data=dataset", "data.train={_target_: mine.make_loader}"]),
         ("C232", ["data=dataset", CLIPS, "data.fields=wave"]),
+        ("C174", [*LOADER, "batch_size=128"]),
         ("C234", ["data=dataloader", "data.train={_target_: torch.nn.Identity}"]),
         ("D230", ["data=dataset", "data.train={_target_: mine.Pairs}"]),
     ],
@@ -185,7 +188,7 @@ def test_a_block_is_swept_by_its_keys():
 
 def test_a_ready_loader_trains_with_a_note_and_resumes():
     words = ("data=dataloader", "data.train={_target_: mine.make_loader, num_workers: 1}")
-    words += ("data.fields=[wave,label]", "batch_size=128")
+    words += ("data.fields=[wave,label]",)
     done = train("whole", *words)
     assert done.code == 0, done.err
     assert done.err.count("resume reads the epoch's earlier batches") == 1
@@ -194,6 +197,13 @@ def test_a_ready_loader_trains_with_a_note_and_resumes():
     again = resume("part", "max_steps=10")
     assert again.code == 0, again.err
     assert losses(Path("part")) == losses(Path("whole"))
+
+
+def test_a_ready_loader_decides_the_batch_size():
+    words = [word for word in NET if word != "batch_size=8"]
+    done = paceline("train", *words, *LOADER, "max_steps=1", "hydra.run.dir=run")
+    assert done.code == 0, done.err
+    assert json.loads(Path("run/resolved.json").read_text())["batch_size"] == 8
 
 
 def test_a_dataset_is_packed_and_trains_from_the_store():

@@ -1,6 +1,7 @@
 """A user's own DataLoader, or any iterable of batches."""
 
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ def make():
     made = []
 
     def source(data, names=NAMES, num_batches=None, **options):
-        context = make_context(**{"num_workers": None, "worker_kind": None, **options})
+        unset = {"batch_size": 0, "num_workers": None, "worker_kind": None}
+        context = make_context(**{**unset, **options})
         made.append(loader_source(data, names, num_batches, context=context))
         return made[-1]
 
@@ -79,11 +81,167 @@ def test_a_pass_weighs_the_records_that_it_holds(make, count, passes):
     assert source.order.batch_size == 8
 
 
-def test_ranks_shuffle_and_number_their_records_apart(make):
-    ranks = [epoch_of(make(make_loader(), rank=rank, world_size=2)) for rank in range(2)]
-    assert ranks[0][0][0] != ranks[1][0][0]
-    numbers = [index for rank in ranks for _, indices, *_ in rank for index in indices]
-    assert sorted(numbers) == list(range(40))
+LOADERS = {
+    "shuffled": make_loader,
+    "generator": lambda: make_loader(generator=torch.Generator().manual_seed(3)),
+    "workers": lambda: make_loader(num_workers=1),
+    "lazy": lambda: DataLoader(pairs(), batch_sampler=Drawn(torch.randperm)),
+    "ready": lambda: DataLoader(Lists(), batch_size=None, sampler=Drawn(torch.randperm)),
+}
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "options"),
+    [(2, {}), (5, {}), (3, {"accumulate": 2}), (4, {"virtual_ranks": 4})],
+    ids=["two", "more than records", "accumulated", "virtual"],
+)
+@pytest.mark.parametrize("kind", LOADERS)
+def test_ranks_share_every_batch_of_one_process(make, kind, num_parts, options):
+    alone = make(LOADERS[kind](), accumulate=options.get("accumulate", 1))
+    world_size = num_parts
+    if "virtual_ranks" in options:
+        world_size = 2
+    ranks = [
+        make(LOADERS[kind](), rank=rank, world_size=world_size, **options)
+        for rank in range(world_size)
+    ]
+    assert len({str(source.order.identity) for source in (alone, *ranks)}) == 1
+    samples = [source.sample(8) for source in (alone, *ranks)]
+    assert len({str((batch["wave"], batch["index"])) for batch in samples}) == 1
+    for epoch in (0, 2):
+        whole, parts = epoch_of(alone, epoch), [epoch_of(rank, epoch) for rank in ranks]
+        if "virtual_ranks" in options:
+            parts = [rank[place::2] for place in range(2) for rank in parts]
+        assert all(len(part) == len(whole) for part in parts)
+        for (waves, indices, weight, _), *shares in zip(whole, *parts, strict=True):
+            own = [share for share in shares if share[2]]
+            records = {*zip(indices, waves, strict=True)}
+            assert {
+                pair for share in own for pair in zip(share[1], share[0], strict=True)
+            } == records
+            assert sum(len(share[0]) for share in own) == len(records)
+            for share in own:
+                expected = len(share[0]) * num_parts / len(records) * weight
+                assert share[2] == pytest.approx(expected)
+
+
+def alike(own):
+    """Gather the same from two ranks."""
+    return [own, own]
+
+
+def different(own):
+    """Gather two digests that differ, and the same number of batches."""
+    return [own, own if len(own) == 1 else own + 1]
+
+
+READY = [(torch.ones(4, 3), torch.zeros(4))] * 3
+
+
+def test_ranks_whose_batches_differ_keep_them(make):
+    source = make(make_loader(shuffle=False), rank=1, world_size=2, gather=different)
+    assert epoch_of(source)[1][:2] == ([4, 5, 6, 7], [9, 11, 13, 15])
+    assert source.order.batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("data", "gather", "words"),
+    [
+        (DataLoader(Endless(), batch_size=4), alike, "several ranks the same batches"),
+        (READY, alike, "several ranks the same batches"),
+        (READY, lambda own: [own, own + 1], "the ranks 3, 4 batches"),
+    ],
+    ids=["stream", "list", "number"],
+)
+def test_equal_batches_of_ranks_are_refused(make, data, gather, words):
+    with pytest.raises(ConfigError, match=rf"C237\]: data.train = .* gives {words}"):
+        make(data, num_batches=3, gather=gather, world_size=2)
+
+
+def test_virtual_ranks_need_batches_that_can_be_cut(make):
+    with pytest.raises(ConfigError, match=r"C174\]: parallel.virtual_ranks"):
+        make(READY, virtual_ranks=2)
+
+
+class Drawn:
+    """A batch sampler that draws when it is asked, and ends its epoch after the last batch."""
+
+    def __init__(self, permutation):
+        self.permutation, self.epoch = permutation, 0
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        for size in (6, 6, 3):
+            yield (self.permutation(20)[:size] + 20 * self.epoch).remainder(20).tolist()
+        self.epoch += 1
+
+
+class Lists:
+    """A Dataset that takes lists of indices."""
+
+    def __getitem__(self, indices):
+        numbers = torch.tensor(indices)
+        return numbers.float()[:, None].expand(-1, 3), numbers % 2
+
+
+class Simulator:
+    """Batches that differ whenever they are asked for."""
+
+    def __init__(self):
+        self.number = 0
+
+    def __iter__(self):
+        while True:
+            self.number += 1
+            yield torch.full((2, 3), float(self.number)), torch.zeros(2)
+
+
+def own_generator():
+    return torch.Generator().manual_seed(7)
+
+
+OWN = {
+    "loader": lambda: make_loader(generator=own_generator()),
+    "workers": lambda: make_loader(
+        generator=own_generator(), num_workers=2, persistent_workers=True
+    ),
+    "sampler": lambda: DataLoader(
+        pairs(), batch_sampler=Drawn(partial(torch.randperm, generator=own_generator()))
+    ),
+    "epochs": lambda: DataLoader(pairs(), batch_sampler=Drawn(torch.arange)),
+    "simulator": Simulator,
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "val"])
+def test_a_generator_of_the_users_gives_what_a_plain_loop_gets(make, kind, training):
+    num_batches = None
+    if kind == "simulator":
+        num_batches = 3
+    source = make(OWN[kind](), num_batches=num_batches, training=training)
+    for count in (1, 8, 3):
+        source.sample(count)["wave"].zero_()  # the trial of a model may do so
+    loader = OWN[kind]()
+    for epoch in range(3):
+        expected = [wave[:, 0].tolist() for wave, _ in islice(loader, num_batches)]
+        assert [waves for waves, *_ in epoch_of(source, epoch * training)] == expected
+
+
+def test_a_loader_of_training_and_validation_serves_both(make):
+    loader = make_loader(shuffle=False, num_workers=1, persistent_workers=True)
+    train, val = make(loader), make(loader, training=False)
+    assert epoch_of(train) == epoch_of(val)
+
+
+@pytest.mark.parametrize(("batch_size", "accumulate"), [(4, 1), (8, 2), (0, 3)])
+def test_a_batch_size_is_that_of_a_step(make, batch_size, accumulate):
+    source = make(make_loader(), batch_size=batch_size, accumulate=accumulate)
+    assert source.order.batch_size == 4 * accumulate
+    with pytest.raises(ConfigError, match=r"C174\]: batch_size = 5, .* a step takes 4 records"):
+        make(make_loader(), batch_size=5)
 
 
 def test_a_sampler_gets_to_know_the_epoch(make):
@@ -91,6 +249,12 @@ def test_a_sampler_gets_to_know_the_epoch(make):
     source = make(DataLoader(pairs(), batch_size=4, sampler=sampler))
     assert epoch_of(source, 0) != epoch_of(source, 7)
     assert sampler.epoch == 7
+
+
+def test_validation_has_the_batches_of_its_own_length(make):
+    for num_batches in (3, 9):
+        source = make(make_loader(), num_batches=num_batches, training=False)
+        assert source.num_batches == 5
 
 
 def test_a_stream_has_the_given_number_of_batches(make):
@@ -111,8 +275,19 @@ def test_a_stream_has_the_given_number_of_batches(make):
         ([{"x": "text"}] * 2, {}, r"D235.*batch 0 of list: has no number of records"),
         ([{"x": torch.tensor(1)}] * 2, {}, "D235"),
         ([], {"num_batches": 2}, r"D109\]: data.train = list: has no batches"),
+        ([], {}, r"D109\]: data.train = list: has no batches"),
     ],
-    ids=["stream", "number", "iterator", "generator", "none", "texts", "scalars", "empty"],
+    ids=[
+        "stream",
+        "number",
+        "iterator",
+        "generator",
+        "none",
+        "texts",
+        "scalars",
+        "empty",
+        "none yet",
+    ],
 )
 def test_data_that_are_no_batches_are_refused(make, data, options, words):
     with pytest.raises(PacelineError, match=words):

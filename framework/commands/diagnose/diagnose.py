@@ -18,6 +18,7 @@ from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
 from framework.commands.own_keys import check_output, read_keys, split_words
 from framework.config.rule import Rule
+from framework.config.schema import LOADER
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
 from framework.parallel.launch.srun import rank_environment
@@ -200,6 +201,8 @@ def _diagnose_ranks(
 
 def _share_of_rank(config: dict[str, Any], num_ranks: int) -> list[str]:
     """Return the overrides that make one process do what one of the ranks does."""
+    if config["data"]["source"]["_target_"] == LOADER:  # its batches come as they are
+        return ["parallel=none"]
     size = config["batch_size"] // num_ranks
     if config["rank_batch_size"] is not None:
         size = config["rank_batch_size"] * config["accumulate"]

@@ -81,7 +81,7 @@ def run_rate(config: Config, allowed: Sequence[str], seconds: float) -> float:
     with _short_run(_without_services(config), allowed) as (assembly, folder, stack):
         trainer = Trainer(training_parts(assembly, folder, deadline))
         trainer.fit(open_sinks(stack, assembly, trainer, folder))
-        return deadline.steps_per_s * assembly.config["batch_size"]
+        return deadline.steps_per_s * assembly.train_source.order.batch_size
 
 
 @contextmanager
