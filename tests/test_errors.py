@@ -1,10 +1,13 @@
 import pickle
+import re
 import runpy
 
 import pytest
+from omegaconf import OmegaConf
 
 from framework import errors
-from framework.cli.paths import ROOT
+from framework.cli.arguments import SHORT
+from framework.cli.paths import CONF, ROOT
 from framework.errors import DataError, PacelineError
 
 KINDS = PacelineError.__subclasses__()
@@ -53,7 +56,48 @@ def test_documented_exit_codes_do_not_change():
     assert (errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED) == (75, 130)
 
 
-def test_the_page_of_errors_lists_what_the_code_raises():
-    page = runpy.run_path(str(ROOT / "docs" / "errors.py"))["page"]()
+@pytest.fixture(scope="module")
+def tables():
+    """Return the program that writes the tables of errors."""
+    return runpy.run_path(str(ROOT / "docs" / "errors.py"))
+
+
+def test_the_page_of_errors_lists_what_the_code_raises(tables):
     written = (ROOT / "docs" / "errors.md").read_text()
-    assert page == written, "docs/errors.md is out of date: run '.venv/bin/python docs/errors.py'"
+    fix = "run '.venv/bin/python docs/errors.py'"
+    assert tables["page"]() == written, f"docs/errors.md is out of date: {fix}"
+
+
+# A word such as data=hdf5 in an advice. What stands between <> is known only at runtime.
+WORD = re.compile(
+    r"(?<![\w./<-])[+~]{0,2}([a-z][\w/]*(?:\.\w+)*)=(\{[^}]*\}|\[[^\]]*\]|[^\s,;)'\"]+)"
+)
+# Names that an advice explains something with, and arguments of functions.
+EXAMPLES = {"a", "key", "label", "num_batches", "predictions", "row_group_size", "x"}
+
+
+def flat(node, where=""):
+    for key, value in node.items() if isinstance(node, dict) else ():
+        yield f"{where}{key}"
+        yield from flat(value, f"{where}{key}.")
+
+
+def test_every_word_of_an_advice_is_a_key_or_a_choice(tables):
+    keys = {row.where.partition(" = ")[0] for row in tables["rows_of_options"]()}
+    choices = {"recipes": {path.stem for path in (ROOT / "recipes").glob("*.yaml")}}
+    for path in CONF.rglob("*.yaml"):
+        group = path.parent.relative_to(CONF).as_posix().removeprefix(".")
+        choices.setdefault(group, set()).add(path.stem)
+        prefix = f"{group}." if group else ""
+        keys |= {f"{prefix}{key}" for key in flat(OmegaConf.to_container(OmegaConf.load(path)))}
+    wrong = []
+    for rows in tables["all_rows"]().values():
+        for row in rows:
+            for key, value in WORD.findall(row.fix):
+                is_choice = key in choices and re.fullmatch("[a-z_0-9]+", value)
+                if key in EXAMPLES or (key in choices and value.isupper()):
+                    continue
+                is_key = key in SHORT or any(f"{name}.".startswith(f"{key}.") for name in keys)
+                if value not in choices[key] if is_choice else not is_key:
+                    wrong.append((row.number, f"{key}={value}"))
+    assert not wrong, "\n".join(map(str, wrong))
