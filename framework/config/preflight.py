@@ -16,6 +16,7 @@ from framework.config.resume import Learned
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, described, move, num_records, tensors
 from framework.contracts.data import Augment
+from framework.contracts.labels import raise_if_label
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective
 from framework.errors import ConfigError, words_of
@@ -64,6 +65,7 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
     try:
         yield
     except Exception as error:
+        raise_if_label(error, batch, "data.train")
         fix = f"correct it, or set the {name}'s keys to what the data is"
         raise_if_user_error(error, packages, described(batch), fix)
         if not isinstance(error, MISFITS):

@@ -30,7 +30,9 @@ from framework.config.run_watchers import (
 from framework.config.targets import Config
 from framework.config.teacher_weights import load_teacher
 from framework.contracts.batch import Batch, move, taken, tensors
+from framework.contracts.labels import KnowsLabelRange
 from framework.contracts.parallel import Precision
+from framework.contracts.records import LABEL, KnowsColumns
 from framework.contracts.training import (
     FollowsValidation,
     KnowsMean,
@@ -39,11 +41,13 @@ from framework.contracts.training import (
     Schedule,
     Sink,
 )
+from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, ResourceError
 from framework.image.label_map import colored
 from framework.parallel.ddp import warm_up_ddp
 from framework.sink.tolerant import TolerantSink
+from framework.store.columns import is_number
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
@@ -81,7 +85,9 @@ def training_parts(
     precision: Precision = assembly.build("precision", device=assembly.device)
     model, thaws, trial = _model(assembly, objective, precision)
     _check_mean(assembly, objective)
-    metrics = make_metrics(config, assembly.allowed, parallel, assembly.say)
+    _check_labels(assembly, objective)
+    classes = assembly.train_source.manifest.classes
+    metrics = make_metrics(config, assembly.allowed, parallel, assembly.say, classes)
     if metrics is not None:
         trial = try_metrics(metrics, trial)
     _warm_up(assembly, model, objective, precision)
@@ -217,6 +223,28 @@ def _check_mean(assembly: Assembly, objective: Objective) -> None:
         what = "is a mean over something unknown, by which passes and ranks cannot be weighed"
         fix = "set objective.count=records, or to the field with a number for each record"
         raise ConfigError(391, where, what, fix)
+
+
+def _check_labels(assembly: Assembly, objective: Objective) -> None:
+    """Check the labels that a store has in one piece, and let the loaders check those of batches.
+
+    DataError D195 for a label that numbers no class of the model.
+    """
+    allowed = objective.label_range if isinstance(objective, KnowsLabelRange) else None
+    if allowed is None:
+        return
+    for split, source in assembly.sources.items():
+        manifest, check = source.manifest, assembly.label_checks[split]
+        is_counted = sum(manifest.class_counts) == manifest.num_records
+        if is_counted and allowed.field == LABEL and len(manifest.classes) <= allowed.num_classes:
+            continue  # packing has checked them
+        field = manifest.fields.get(allowed.field)
+        is_stored = isinstance(source, StoreSource | DALISource)
+        if is_stored and isinstance(source.store, KnowsColumns) and field and is_number(field):
+            used = source.order.used()
+            check.check(source.store.column(allowed.field)[used], used, allowed)
+        else:
+            check.allowed = allowed
 
 
 def _freeze(

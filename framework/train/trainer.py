@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, final
 
 from framework.contracts.batch import Batch, num_records
+from framework.contracts.labels import raise_if_label
 from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
@@ -106,6 +107,7 @@ class Trainer:
         self.pace.start()
         tally, progress = self._tally, self.progress
         micro_batches = self.parts.train.epoch(progress.epoch, progress.epoch_step)
+        batch: Batch = {}
         try:
             for batch, weight, last in micro_batches:
                 outcome = self._passes(batch, weight, last)
@@ -113,6 +115,9 @@ class Trainer:
                 tally.add(outcome, num_records(batch), weight, place)
                 if last and self._finish_step():
                     break
+        except (IndexError, RuntimeError) as error:
+            raise_if_label(error, batch, f"step {progress.step + 1}")
+            raise
         finally:
             micro_batches.close()  # free the loader's threads before garbage collection
 

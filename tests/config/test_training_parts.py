@@ -16,7 +16,7 @@ from framework.config.preflight import ModelTrial, check_fit, check_num_steps, t
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.data import DRAW_KEYS
 from framework.contracts.training import Outcome
-from framework.errors import ConfigError, UserCodeError
+from framework.errors import ConfigError, DataError, UserCodeError
 from framework.model.airbench import Whitening
 from framework.objective.classify import Classify
 from framework.objective.own_loss import OwnLoss
@@ -189,11 +189,10 @@ def test_a_trial_gives_the_figures_of_a_validation_and_changes_no_model():
     ("model", "objective"),
     [
         (DigitsCNN(3, 10, 2), Classify("image", "label", 0.0)),
-        (DigitsCNN(1, 3, 2), Classify("image", "label", 0.0)),
         (DigitsCNN(1, 10, 2), Classify("picture", "label", 0.0)),
         (DigitsCNN(1, 10, 2), Classify("label", "image", 0.0)),
     ],
-    ids=["channels", "classes", "no such field", "the wrong way round"],
+    ids=["channels", "no such field", "the wrong way round"],
 )
 def test_a_model_that_does_not_fit_the_data_is_refused_with_the_shapes(model, objective):
     words = r"^error\[C118\]: model = paceline_examples.*: does not fit the data's"
@@ -201,6 +200,11 @@ def test_a_model_that_does_not_fit_the_data_is_refused_with_the_shapes(model, ob
         check_fit(model, objective, records(), CONFIG)
     assert "image (1, 8, 8), label ()" in str(caught.value)
     assert "set the model's keys" in str(caught.value)
+
+
+def test_a_label_of_no_class_of_the_model_names_its_record():
+    with pytest.raises(DataError, match=r"D195.*data.train, record 1: has 9 as label"):
+        check_fit(DigitsCNN(1, 3, 2), Classify("image", "label", 0.0), records(), CONFIG)
 
 
 def test_numbers_as_the_target_of_classes_are_answered_with_regression():
