@@ -25,7 +25,7 @@ from framework.config.declared_inputs import (
 )
 from framework.config.graph_choice import graph_refusal
 from framework.config.init_weights import with_digest
-from framework.config.preflight import check_num_steps, check_ranks
+from framework.config.preflight import NUM_SAMPLES, check_num_steps, check_ranks
 from framework.config.resume import Learned, ending, followed, learned, validation_data
 from framework.config.targets import Config, data_name, makes_data, split_of, targets, val_sets
 from framework.contracts.batch import Batch
@@ -65,8 +65,6 @@ from framework.system.page_locked import use
 from framework.system.rng import seed_generators
 from framework.train.lr_scaling import Scaling, scaling_of
 from framework.transform.none import NoTransform
-
-NUM_SAMPLES = 8  # records for a trial of the model before the first step, and for pictures
 
 Finish = Callable[[Batch, int], Batch]  # (batch, epoch) -> the augmented batch
 
