@@ -12,8 +12,8 @@ from torch import Tensor
 from framework.augment.curve import beta
 from framework.augment.normalize import Fields, fields_of, unit
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import class_labels
 from framework.contracts.data import chance
-from framework.contracts.labels import class_labels
 from framework.errors import ConfigError
 
 

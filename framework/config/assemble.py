@@ -29,6 +29,7 @@ from framework.config.preflight import NUM_SAMPLES, check_num_steps, check_ranks
 from framework.config.resume import Learned, ending, followed, learned, validation_data
 from framework.config.targets import Config, data_name, makes_data, split_of, targets, val_sets
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import (
     DRAW_KEYS,
     Augment,
@@ -42,7 +43,6 @@ from framework.contracts.data import (
     alternating_draws,
     is_exact,
 )
-from framework.contracts.labels import LabelCheck
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel, TimesExchanges
 from framework.contracts.records import Manifest

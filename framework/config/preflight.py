@@ -15,8 +15,8 @@ from framework.config.build import last_line
 from framework.config.resume import Learned
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, described, move, num_records, tensors
+from framework.contracts.class_labels import raise_if_label
 from framework.contracts.data import Augment
-from framework.contracts.labels import raise_if_label
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective
 from framework.errors import ConfigError, words_of

@@ -39,8 +39,8 @@ from framework.config.run_watchers import (
 from framework.config.targets import Config
 from framework.config.teacher_weights import load_teacher
 from framework.contracts.batch import Batch, move, taken, tensors
+from framework.contracts.class_labels import KnowsLabelRange
 from framework.contracts.data import Source
-from framework.contracts.labels import KnowsLabelRange
 from framework.contracts.parallel import Precision
 from framework.contracts.records import LABEL, KnowsColumns
 from framework.contracts.training import (

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import Content, MicroBatches, Source
-from framework.contracts.labels import LabelCheck
 from framework.contracts.span import Span
 from framework.contracts.waits import Waits
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.labels import is_class_number
+from framework.contracts.class_labels import is_class_number
 from framework.contracts.records import LABEL, Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError, listed
 from framework.image.decode import shared_channels

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from framework.contracts.labels import IGNORE_INDEX, is_class_number
+from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
 from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError
 from framework.image.decode import BadImage, num_channels, shared_channels

@@ -10,8 +10,8 @@ from typing import Generic, NamedTuple, TypeVar, final
 import torch
 
 from framework.contracts.batch import move, pin
+from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import MicroBatch, MicroBatches, content_of
-from framework.contracts.labels import LabelCheck
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.at_end import forgotten, stop_at_end
 from framework.system.native import beside, limit_threads

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
-from framework.contracts.labels import IGNORE_INDEX, LabelRange, class_labels
+from framework.contracts.class_labels import IGNORE_INDEX, LabelRange, class_labels
 from framework.contracts.prediction import (
     ClassProbabilities,
     PredictedMaps,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
-from framework.contracts.labels import LabelRange
+from framework.contracts.class_labels import LabelRange
 from framework.contracts.prediction import ClassProbabilities, Predictions
 from framework.contracts.training import Outcome
 from framework.objective.class_scores import ClassWeights

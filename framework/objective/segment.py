@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
-from framework.contracts.labels import LabelRange, class_labels
+from framework.contracts.class_labels import LabelRange, class_labels
 from framework.contracts.prediction import PredictedMaps, Predictions, class_numbers
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome

@@ -17,7 +17,7 @@ from typing import final
 
 import numpy as np
 
-from framework.contracts.labels import ONE_PER_RECORD
+from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import LABEL, Field
 from framework.errors import ConfigError, DataError, listed
 from framework.store.label import pattern_of_group

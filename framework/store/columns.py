@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.labels import ONE_PER_RECORD
+from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import (
     Field,
     KnowsColumns,

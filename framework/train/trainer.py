@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, final
 
 from framework.contracts.batch import Batch, num_records
-from framework.contracts.labels import raise_if_label
+from framework.contracts.class_labels import raise_if_label
 from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from framework.contracts.batch import num_records
-from framework.contracts.labels import raise_if_label
+from framework.contracts.class_labels import raise_if_label
 from framework.contracts.loader import Clock, Epochs, Loader
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, PredictionMetrics

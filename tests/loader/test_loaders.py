@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 
+from framework.contracts.class_labels import LabelCheck, LabelRange
 from framework.contracts.data import MicroBatch
-from framework.contracts.labels import LabelCheck, LabelRange
 from framework.contracts.loader import LoaderContext
 from framework.errors import DataError
 from framework.loader.plain import PlainLoader

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from framework.contracts.labels import class_labels
+from framework.contracts.class_labels import class_labels
 from framework.contracts.prediction import ClassProbabilities, PredictedMaps, Predictions
 from framework.contracts.records import IGNORE
 

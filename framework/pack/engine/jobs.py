@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from framework.contracts.labels import IGNORE_INDEX
+from framework.contracts.class_labels import IGNORE_INDEX
 from framework.contracts.records import (
     Chunk,
     Field,

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from framework import __version__
-from framework.contracts.labels import ONE_PER_RECORD
+from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import Field, Manifest, code_of
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.measure.host import num_cores

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts.labels import (
+from framework.contracts.class_labels import (
     LabelCheck,
     LabelRange,
     class_labels,
