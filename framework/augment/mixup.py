@@ -12,6 +12,7 @@ from torch import Tensor
 from framework.augment.curve import beta
 from framework.augment.normalize import Fields, fields_of, unit
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import class_labels
 from framework.contracts.data import chance
 from framework.errors import ConfigError
 
@@ -66,7 +67,7 @@ class BlendedTarget:
                 what = "is needed to blend a target of classes"
                 raise ConfigError(133, "augment.num_classes = null", what, "set it as the model's")
             shares = torch.zeros(len(target), self.num_classes, device=target.device)
-            target = shares.scatter_(1, target.view(-1, 1), 1.0)
+            target = shares.scatter_(1, class_labels(target, 1).view(-1, 1), 1.0)
         return blended(target, share)
 
 

@@ -25,13 +25,15 @@ from framework.config.declared_inputs import (
 )
 from framework.config.graph_choice import graph_refusal
 from framework.config.init_weights import with_digest
-from framework.config.preflight import check_num_steps, check_ranks
+from framework.config.preflight import NUM_SAMPLES, check_num_steps, check_ranks
 from framework.config.resume import Learned, ending, followed, learned, validation_data
-from framework.config.targets import Config, makes_data, split_of, targets, val_sets
+from framework.config.targets import Config, data_name, makes_data, split_of, targets, val_sets
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import (
     DRAW_KEYS,
     Augment,
+    FindsRecords,
     KnowsLabels,
     KnowsLayout,
     MovesPixels,
@@ -64,8 +66,6 @@ from framework.system.rng import seed_generators
 from framework.train.lr_scaling import Scaling, scaling_of
 from framework.transform.none import NoTransform
 
-NUM_SAMPLES = 8  # records for a trial of the model before the first step, and for pictures
-
 Finish = Callable[[Batch, int], Batch]  # (batch, epoch) -> the augmented batch
 
 
@@ -90,6 +90,7 @@ class Assembly:
         waits: How long the training steps wait for their batches.
         tuning: Changes how training records are read, with ``workers.num=auto``; else None.
         val_loaders: Delivers the batches of each validation set, by its name.
+        label_checks: Refuses labels of training and validation batches, by split.
         from_data: The value of each ``auto``, by dotted name.
         declared: What the model says about its inputs.
         starts_from: The file whose weights the model starts from, or None.
@@ -110,6 +111,7 @@ class Assembly:
     waits: Waits
     tuning: LiveTuning | None
     val_loaders: Mapping[str, Loader]
+    label_checks: Mapping[str, LabelCheck]
     from_data: Config
     declared: DeclaredInputs = NOTHING
     starts_from: Path | None = None
@@ -242,15 +244,21 @@ def assemble(
         )
         augment = make_augment(config, allowed, train_source.manifest)
 
-        def loader(source: Source, loader_clock: Clock, training: bool, waits: Waits) -> Loader:
-            finish = make_augmenter(config, augment, device, training, say)
-            context = LoaderContext(source, device, finish, loader_clock, waits)
+        checks: dict[str, LabelCheck] = {}
+        sets = val_sets(config["data"]).items()
+        given = {"train": config["data"]["train"], **{split_of(name): own for name, own in sets}}
+
+        def loader(split: str, source: Source, loader_clock: Clock, waits: Waits) -> Loader:
+            finish = make_augmenter(config, augment, device, split == "train", say)
+            where = f"data.{split} = {data_name(given[split])}"
+            checks[split] = label_check(where, source)
+            context = LoaderContext(source, device, finish, loader_clock, waits, checks[split])
             return build("loader", config["loader"], allowed, context=context)
 
         waits = waits_for(train_source)
-        train = loader(train_source, clock, training=True, waits=waits)
+        train = loader("train", train_source, clock, waits)
         val_loaders = {
-            name: loader(source, val_clock, training=False, waits=Waits())
+            name: loader(split_of(name), source, val_clock, Waits())
             for name, source in val_sources.items()
         }
         tuning: LiveTuning | None = None
@@ -275,10 +283,18 @@ def assemble(
         waits=waits,
         tuning=tuning,
         val_loaders=val_loaders,
+        label_checks=checks,
         from_data={**sizes, **from_data},
         declared=declared,
         starts_from=starts_from,
     )
+
+
+def label_check(where: str, source: Source) -> LabelCheck:
+    """Return a check of a source's labels, which does nothing yet."""
+    if isinstance(source, FindsRecords):
+        return LabelCheck(where, source.key)
+    return LabelCheck(where)
 
 
 def _ignore(text: str) -> None:

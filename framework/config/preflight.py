@@ -3,7 +3,7 @@ agree.
 """
 
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from framework.config.build import last_line
 from framework.config.resume import Learned
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, described, move, num_records, tensors
+from framework.contracts.class_labels import raise_if_label
 from framework.contracts.data import Augment
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective
@@ -26,6 +27,7 @@ from framework.train.metrics import PassPlace, Tally, check_outcome
 
 # what torch and Python raise when shapes, types or names do not fit
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, UserWarning)
+NUM_SAMPLES = 8  # records for a trial of the model before the first step, and for pictures
 # torch's warning if a loss compares each record with others, which learns nonsense
 BROADCAST = "Using a target size"
 
@@ -64,6 +66,7 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
     try:
         yield
     except Exception as error:
+        raise_if_label(error, batch, "data.train")
         fix = f"correct it, or set the {name}'s keys to what the data is"
         raise_if_user_error(error, packages, described(batch), fix)
         if not isinstance(error, MISFITS):
@@ -105,6 +108,58 @@ def check_fit(
         results = tally.results(lambda sums: sums)
     model.train()
     return ModelTrial(results.means, predictions, tuple(outcome.losses))
+
+
+@torch.no_grad()
+def try_smallest(
+    model: nn.Module,
+    objective: Objective,
+    read: Callable[[int], Batch],
+    sizes: Mapping[int, tuple[str, str]],
+    config: Config,
+    packages: Sequence[str] = (),
+) -> None:
+    """Try the model, in the mode in which it is, on batches of a few records.
+
+    The buffers are restored.
+
+    Args:
+        model: Wrapped for its ranks, all of which call this together.
+        objective: What is learned.
+        read: Returns a batch of so many records, as the model gets them.
+        sizes: The numbers of records. For each, the option that leads to it, and what to do if the
+            model does not take so few.
+        config: Plain values.
+        packages: Prefixes of the user's module names.
+
+    Raises:
+        ConfigError: C396 for a model that takes more records, but not so few. C118 if it takes no
+            batch in this mode.
+        UserCodeError: U100 for an exception in the user's own code with any batch.
+    """
+    modules = [*model.modules()]
+    if isinstance(objective, nn.Module):
+        modules += objective.modules()
+    kept = [
+        (module, name, own, own.clone())
+        for module in modules
+        for name, own in module.named_buffers(recurse=False)
+    ]
+    try:
+        for size, (where, fix) in sizes.items():
+            try:
+                objective(model, read(size))
+            except MISFITS as error:
+                batch = read(NUM_SAMPLES)
+                with fits("model", config, batch, packages):
+                    objective(model, batch)
+                records = "1 record" if size == 1 else f"{size} records"
+                what = f"leads to passes over {records}, which the model does not take"
+                why = f"{what} ({type(error).__name__}: {last_line(error)})"
+                raise ConfigError(396, where, why, fix) from error
+    finally:
+        for module, name, own, value in kept:
+            setattr(module, name, own.copy_(value))  # a model may have replaced it
 
 
 def _misfit(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:

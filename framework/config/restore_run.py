@@ -66,9 +66,15 @@ def _loads(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool:
 
 def _load(trainer: Trainer, state: dict[str, Any], run: str) -> None:
     identity = trainer.parts.train.identity
-    if state["progress"]["epoch_step"] and state["order"] != identity:
+    if state["progress"]["epoch_step"] and _places(state["order"]) != _places(identity):
         what = f"was saved inside an epoch of {state['order']}, this one has {identity}"
         fix = "change them when the epoch has ended"
         raise CheckpointError(104, f"resume = {run}", what, fix)
     check_form(state)
     trainer.load_state_dict(state)
+
+
+def _places(identity: dict[str, int]) -> dict[str, int]:
+    """Return what decides the records of each batch but the last, which ``last`` decides, too."""
+    places = identity.get("places", identity["records"])
+    return {**identity, "records": places, "places": places}

@@ -25,9 +25,13 @@ BUDGET = "stop.after"
 
 
 def make_metrics(
-    config: Config, allowed: Sequence[str], parallel: Parallel, say: Callable[[str], None]
+    config: Config,
+    allowed: Sequence[str],
+    parallel: Parallel,
+    say: Callable[[str], None],
+    classes: Sequence[str],
 ) -> "TorchMetrics | None":
-    """Build the metrics that the configuration names; None without any.
+    """Build the metrics that the configuration names; None without any. Notes name ``classes``.
 
     ResourceError R112 without TorchMetrics, ConfigError C332 for what is no metric.
     """
@@ -38,7 +42,7 @@ def make_metrics(
     from framework.train.torch_metrics import TorchMetrics  # noqa: PLC0415  # an extra
 
     built = {name: build(f"metrics.{name}", blocks[name], allowed) for name in blocks}
-    return TorchMetrics(built, parallel, say)
+    return TorchMetrics(built, parallel, say, classes)
 
 
 def try_metrics(metrics: "TorchMetrics", trial: ModelTrial) -> ModelTrial:

@@ -2,24 +2,33 @@
 with.
 """
 
+import math
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from framework.config.assemble import NUM_SAMPLES, Assembly
+from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
 from framework.config.build_schedule import build_schedule
 from framework.config.foreign_models import LOADS, is_from_folder
 from framework.config.graph_choice import fused, fuses_by_default
 from framework.config.init_weights import DIGEST, folder_note, start_from_weights
-from framework.config.preflight import ModelTrial, check_fit, fits, try_augment
+from framework.config.preflight import (
+    NUM_SAMPLES,
+    ModelTrial,
+    check_fit,
+    fits,
+    try_augment,
+    try_smallest,
+)
 from framework.config.run_watchers import (
     check_metric,
     make_goal,
@@ -30,7 +39,10 @@ from framework.config.run_watchers import (
 from framework.config.targets import Config
 from framework.config.teacher_weights import load_teacher
 from framework.contracts.batch import Batch, move, taken, tensors
+from framework.contracts.class_labels import KnowsLabelRange
+from framework.contracts.data import Source
 from framework.contracts.parallel import Precision
+from framework.contracts.records import LABEL, KnowsColumns
 from framework.contracts.training import (
     FollowsValidation,
     KnowsMean,
@@ -39,11 +51,15 @@ from framework.contracts.training import (
     Schedule,
     Sink,
 )
+from framework.data.classes import MappedSource
+from framework.data.dali import DALISource
+from framework.data.dataloader import LoaderSource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, ResourceError
 from framework.image.label_map import colored
 from framework.parallel.ddp import warm_up_ddp
 from framework.sink.tolerant import TolerantSink
+from framework.store.columns import is_number
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
@@ -85,7 +101,9 @@ def training_parts(
     tried = copy_to_try(objective)  # records that it sees before training must leave no trace
     model, thaws, trial = _model(assembly, tried, precision)
     _check_mean(assembly, tried)
-    metrics = make_metrics(config, assembly.allowed, parallel, assembly.say)
+    _check_labels(assembly, tried)
+    classes = assembly.train_source.manifest.classes
+    metrics = make_metrics(config, assembly.allowed, parallel, assembly.say, classes)
     if metrics is not None:
         trial = try_metrics(metrics, trial)
     _warm_up(assembly, model, objective, precision)
@@ -99,7 +117,6 @@ def training_parts(
     _check_follows(assembly, schedule)
     checkpoints = recorder = best = watching = None
     if run_dir is not None:
-        _try_validation(assembly)
         checkpoints = _checkpoints(assembly, run_dir)
         best, stop_goal = (
             make_goal(key, assembly, objective, trial, metrics) for key in ("best", "stop")
@@ -109,7 +126,7 @@ def training_parts(
             check_metric("search_metric", config["search_metric"], assembly, trial)
     if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
-    return Parts(
+    parts = Parts(
         plan=_plan(config),
         model=model,
         objective=objective,
@@ -133,6 +150,10 @@ def training_parts(
         recorder=recorder,
         say=assembly.say,
     )
+    if run_dir is not None:
+        _try_validation(assembly)
+        _try_smallest(assembly, parts)
+    return parts
 
 
 def _try_validation(assembly: Assembly) -> None:
@@ -145,6 +166,56 @@ def _try_validation(assembly: Assembly) -> None:
             continue
         if source.context.transform.size is None:
             source.sample(NUM_SAMPLES)
+
+
+def _try_smallest(assembly: Assembly, parts: Parts) -> None:
+    """Try the model on as few records as a pass of training and of each validation set will have.
+
+    Ready batches of a user's loader are not tried.
+
+    ConfigError C396 for a model that takes more records, but not so few.
+    """
+    config, allowed = assembly.config, assembly.allowed
+    num_steps = min(config["max_steps"] or math.inf, config["epochs"] * assembly.train.num_steps)
+    with ExitStack() as stack:
+        stack.enter_context(kept_generators(assembly.device))
+        if config["compile"]:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(parts.precision.autocast())
+        for split, source in assembly.sources.items():
+            inner = source.source if isinstance(source, MappedSource) else source
+            if isinstance(inner, LoaderSource):
+                continue
+            model, order = parts.model, source.order
+            whole, short = order.smallest_batches
+            if split == "train":
+                parts.switch_to_training()
+                if num_steps < order.num_steps and order.cuts is None:
+                    short = 0  # the run ends before
+            else:
+                model = parts.parallel.unwrap(model).eval()
+            tried: dict[int, tuple[str, str]] = {}
+            where = f"data.{split}, batch_size = {order.batch_size}"
+            if whole:
+                fix = "raise it, or lower accumulate or the number of ranks"
+                tried[order.smallest_pass(whole)] = (where, fix)
+            if short:
+                fix = f"choose another val_batch_size, for {order.num_places} records"
+                if split == "train":
+                    where, fix = f"last = {order.last}", "set last=drop, or last=wrap"
+                tried.setdefault(order.smallest_pass(short), (where, fix))
+            read = partial(_few, assembly, source)
+            few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
+            tried = copy_to_try(parts.objective)
+            try_smallest(model, tried, read, few, config, allowed)
+    parts.switch_to_training()
+
+
+def _few(assembly: Assembly, source: Source, count: int) -> Batch:
+    """Return ``count`` records as the model gets them in validation."""
+    sample = assembly.sample if source is assembly.train_source else source.sample(count)
+    numbers = torch.arange(count) % len(sample["index"])
+    return _augmented(assembly, taken(sample, numbers))
 
 
 def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
@@ -230,6 +301,28 @@ def _check_mean(assembly: Assembly, objective: Objective) -> None:
         what = "is a mean over something unknown, by which passes and ranks cannot be weighed"
         fix = "set objective.count=records, or to the field with a number for each record"
         raise ConfigError(391, where, what, fix)
+
+
+def _check_labels(assembly: Assembly, objective: Objective) -> None:
+    """Check the labels that a store has in one piece, and let the loaders check those of batches.
+
+    DataError D195 for a label that numbers no class of the model.
+    """
+    allowed = objective.label_range if isinstance(objective, KnowsLabelRange) else None
+    if allowed is None:
+        return
+    for split, source in assembly.sources.items():
+        manifest, check = source.manifest, assembly.label_checks[split]
+        is_counted = sum(manifest.class_counts) == manifest.num_records
+        if is_counted and allowed.field == LABEL and len(manifest.classes) <= allowed.num_classes:
+            continue  # packing has checked them
+        field = manifest.fields.get(allowed.field)
+        is_stored = isinstance(source, StoreSource | DALISource)
+        if is_stored and isinstance(source.store, KnowsColumns) and field and is_number(field):
+            used = source.order.used()
+            check.check(source.store.column(allowed.field)[used], used, allowed)
+        else:
+            check.allowed = allowed
 
 
 def _freeze(

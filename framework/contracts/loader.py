@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import Content, MicroBatches, Source
 from framework.contracts.span import Span
 from framework.contracts.waits import Waits
@@ -69,6 +70,7 @@ class LoaderContext:
     augment: Callable[[Batch, int], Batch]  # of (batch, epoch): finishes a batch on the device
     clock: Clock
     waits: Waits = field(default_factory=Waits)  # how long steps wait for batches
+    labels: LabelCheck | None = None  # refuses labels of host batches
 
 
 class LoaderStats(NamedTuple):

@@ -31,7 +31,7 @@ def agree_on_classes(train: Manifest, val: Manifest, where: str = "data.val") ->
     label = val.fields.get(LABEL)
     if names == list(known) or not names or not known or label is None:
         return None
-    if np.dtype(label.dtype).kind not in "iu":
+    if np.dtype(label.dtype).kind not in "biu":
         return None
     if is_numbered(names) and is_numbered(train.classes):
         return None
@@ -171,6 +171,6 @@ class MappedSource:
         old = labels.long()
         is_class = (old >= 0) & (old < len(table))
         new = torch.where(is_class, table[old.clamp(0, len(table) - 1)], old)
-        if max(self.numbers) <= torch.iinfo(labels.dtype).max:
+        if labels.dtype != torch.bool and max(self.numbers) <= torch.iinfo(labels.dtype).max:
             new = new.to(labels.dtype)
         return new

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from framework.contracts.class_labels import is_class_number
 from framework.contracts.records import LABEL, Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError, listed
 from framework.image.decode import shared_channels
@@ -221,7 +222,7 @@ class HDF5Input:
         if LABEL not in self.fields or LABEL in self.kinds:
             return None
         first = _first(self._own_values(LABEL, 0, 1))
-        is_number = isinstance(first, np.ndarray) and first.dtype.kind in "iu" and not first.ndim
+        is_number = isinstance(first, np.ndarray) and is_class_number(first.dtype.kind, first.shape)
         if not is_number and not isinstance(first, str):
             return None
         blocks = (

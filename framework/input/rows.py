@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
 from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError
 from framework.image.decode import BadImage, num_channels, shared_channels
@@ -119,7 +120,7 @@ class ColumnInput(ABC):
 
     def _class_names(self) -> list[str]:
         label = self.arrays.get("label")
-        if label is not None and label.ndim == 1 and label.dtype.kind in "iu":
+        if label is not None and is_class_number(label.dtype.kind, label.shape[1:]):
             least, largest = extremes(label[part] for part in ranges(len(label), BLOCK_VALUES))
             if least >= 0:
                 return numbered_classes(largest, self.classes, self.path)
@@ -141,8 +142,11 @@ class ColumnInput(ABC):
 
 
 def extremes(parts: Iterable[np.ndarray]) -> tuple[int, int]:
-    """Return the least and the largest integer of all parts, each of which has some."""
-    pairs = [(int(part.min()), int(part.max())) for part in parts]
+    """Return the least and the largest of the labels that count; -1 for both without any."""
+    counted = [part[part != IGNORE_INDEX] for part in parts]
+    pairs = [(int(part.min()), int(part.max())) for part in counted if part.size]
+    if not pairs:
+        return -1, -1
     least, largest = zip(*pairs, strict=True)
     return min(least), max(largest)
 

@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar, final
 import torch
 
 from framework.contracts.batch import move, pin
+from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import MicroBatch, MicroBatches, content_of
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.at_end import forgotten, stop_at_end
@@ -32,7 +33,7 @@ def host_batches(
     order of that stream keeps them right.
     """
     use(context.device, pinned=False, stream=consumer)
-    with closing(context.source.batches(epoch, start)) as batches:
+    with closing(_checked(context, epoch, start)) as batches:
         if not pinned:
             yield from batches
             return
@@ -45,6 +46,20 @@ def host_batches(
                 micro = micro._replace(batch=pin(micro.batch))
             finally:
                 use(context.device, pinned=False)
+            yield micro
+
+
+def _checked(context: LoaderContext, epoch: int, start: int) -> MicroBatches:
+    """Yield the source's batches. DataError D195 for a label that numbers no class."""
+    if context.labels is None or context.labels.allowed is None:
+        return context.source.batches(epoch, start)
+    return _checked_labels(context.source.batches(epoch, start), context.labels)
+
+
+def _checked_labels(batches: MicroBatches, check: LabelCheck) -> MicroBatches:
+    with closing(batches):
+        for micro in batches:
+            check(micro.batch)
             yield micro
 
 

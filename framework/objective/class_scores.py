@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import IGNORE_INDEX, LabelRange, class_labels
 from framework.contracts.prediction import (
     ClassProbabilities,
     PredictedMaps,
@@ -17,8 +18,6 @@ from framework.contracts.prediction import (
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.model_inputs import input_names, model_inputs, prediction
-
-IGNORE_INDEX = -100  # of a label that does not count, as in torch
 
 
 class ClassObjective:
@@ -30,13 +29,21 @@ class ClassObjective:
 
     Attributes:
         input: The field that the model takes, or several.
-        target: The field of classes: int64 [B, ...], or float [B, classes] of shares.
+        target: The field of classes: integers [B, ...], or float [B, classes] of shares.
         ignore_index: The number of labels that do not count.
     """
 
     input: str | Sequence[str]
     target: str
     ignore_index: int = IGNORE_INDEX
+    num_classes = 0  # that the model tells apart, once it was called
+
+    @property
+    def label_range(self) -> LabelRange | None:
+        if not self.num_classes:
+            return None
+        option = "objective.ignore_index"
+        return LabelRange(self.target, self.num_classes, (self.ignore_index,), option)
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -45,6 +52,11 @@ class ClassObjective:
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the model's logits: [B, classes, ...]."""
         return prediction(model(*model_inputs(batch, self.input)))
+
+    def labels(self, batch: Batch, logits: Tensor) -> Tensor:
+        """Return the target for logits: int64 [B, ...], or shares of classes."""
+        self.num_classes = logits.shape[1]
+        return class_labels(batch[self.target], logits.dim() - 1)
 
     def outcome(self, model: nn.Module, loss: Tensor, logits: Tensor, target: Tensor) -> Outcome:
         """Return the outcome of a batch, with predictions unless the model is training."""

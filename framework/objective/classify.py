@@ -22,7 +22,8 @@ class Classify(ClassObjective):
 
     ``input`` is the field that the model takes, or several, such as sounds and their lengths.
 
-    ``target`` is int64 [B], or float [B, classes] of shares (mixup), of which the largest is right.
+    ``target`` is integers [B] or [B, 1], or float [B, classes] of shares (mixup), of which the
+    largest is right.
 
     ``tta`` names the test-time augmentation, the mean of the logits over several views of each
     image, which is used while the model is in evaluation mode. ``mirror`` takes the image and its
@@ -53,7 +54,7 @@ class Classify(ClassObjective):
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = self.logits(model, batch)
-        target = batch[self.target]
+        target = self.labels(batch, logits)
         loss = self._weights.cross_entropy(logits, target, self.label_smoothing, self.ignore_index)
         return self.outcome(model, loss, logits, target)
 

@@ -25,7 +25,7 @@ class Distill(ClassObjective):
 
     Args:
         input: The field that both models take, or several.
-        target: The field of classes, int64 [B].
+        target: The field of classes, integers [B] or [B, 1].
         teacher: A model with logits of the same shape. It is not trained.
         weights: The file of the teacher's weights, which whoever builds the objective loads; None:
             the teacher has them already.
@@ -63,8 +63,8 @@ class Distill(ClassObjective):
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         inputs = model_inputs(batch, self.input)
-        target = batch[self.target]
         logits = self.logits(model, batch).float()
+        target = self.labels(batch, logits)
         if self._device != logits.device:
             self._device = logits.device
             self.teacher.to(logits.device)

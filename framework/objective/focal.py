@@ -30,7 +30,7 @@ class Focal(ClassObjective):
 
     Args:
         input: The field that the model takes, or several.
-        target: The field of classes, int64 [B].
+        target: The field of classes, integers [B] or [B, 1].
         gamma: How much less a record counts whose class is probable; 0: cross-entropy.
         class_weights: A weight for each class, or None.
         ignore_index: The number of labels that do not count.
@@ -54,7 +54,7 @@ class Focal(ClassObjective):
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = self.logits(model, batch)
-        target = batch[self.target]
+        target = self.labels(batch, logits)
         is_shares = target.is_floating_point()
         losses = nn.functional.cross_entropy(
             logits.float(),

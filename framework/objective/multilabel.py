@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import LabelRange
 from framework.contracts.prediction import ClassProbabilities, Predictions
 from framework.contracts.training import Outcome
 from framework.objective.class_scores import ClassWeights
@@ -37,6 +38,7 @@ class Multilabel:
         self.inputs = input_names(input)
         self.target = target
         self._weights = ClassWeights(class_weights)
+        self.label_range = LabelRange(target, 2)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = prediction(model(*model_inputs(batch, self.input))).float()

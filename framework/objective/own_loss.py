@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import LabelRange, class_labels
 from framework.contracts.prediction import PredictedNumbers, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
@@ -15,6 +16,7 @@ from framework.objective.class_scores import predicted_classes
 from framework.objective.model_inputs import for_target, input_names, model_inputs, prediction
 
 CLASSES, NUMBERS = "classes", "numbers"
+TAKES_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 RECORDS = "records"
 
 
@@ -23,7 +25,8 @@ class OwnLoss:
     """A loss such as ``torch.nn.HuberLoss`` or a class of the user's, as it is. Better: lower.
 
     Each loss is called with the model's output and the fields of ``target``. An output [B, 1] is
-    given as [B] if the first target is one number per record. A loss returns a mean (0-d), or a
+    given as [B] if the first target is one number per record. torch's losses of classes get class
+    numbers of any integer type, [B] or [B, 1], as int64 [B]. A loss returns a mean (0-d), or a
     value for each record ([B]). A loss over a whole batch, such as Dice, depends on which records
     share a batch.
 
@@ -66,6 +69,7 @@ class OwnLoss:
         self.unknown_mean = ""
         self.losses = _checked(losses)
         self.weights = {**dict.fromkeys(self.losses, 1.0), **_checked_weights(weights, losses)}
+        self.label_range: LabelRange | None = None  # known after the first call
         self._device: torch.device | None = None
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
@@ -78,7 +82,7 @@ class OwnLoss:
             for loss in self.losses.values():
                 if isinstance(loss, nn.Module):
                     loss.to(device)  # its buffers, such as the weights of classes
-        values = {name: loss(output, *targets) for name, loss in self.losses.items()}
+        values = {name: self._value(loss, output, targets) for name, loss in self.losses.items()}
         means = {name: _mean(name, value) for name, value in values.items()}
         total = torch.stack([self.weights[name] * mean for name, mean in means.items()]).sum()
         parts = means if len(means) > 1 else {}
@@ -86,6 +90,13 @@ class OwnLoss:
         if not model.training and len(targets) == 1:
             outcome.predictions = self._compared(output, targets[0])
         return outcome
+
+    def _value(self, loss: Callable[..., Tensor], output: Any, targets: Sequence[Any]) -> Tensor:
+        if not isinstance(loss, TAKES_CLASSES) or not isinstance(output, Tensor):
+            return loss(output, *targets)
+        ignored = () if isinstance(loss, nn.MultiMarginLoss) else (loss.ignore_index,)
+        self.label_range = LabelRange(self.target, output.shape[1], ignored)
+        return loss(output, class_labels(targets[0], output.dim() - 1), *targets[1:])
 
     def _count(self, batch: Batch, values: Mapping[str, Tensor], target: Tensor) -> Tensor | None:
         """Return what the losses are a mean over, if it is not the records."""
@@ -102,7 +113,7 @@ class OwnLoss:
                 labels.add(ignored)
         if self.unknown_mean or not labels or target.is_floating_point():
             return None
-        return (target != labels.pop()).sum()
+        return (target.long() != labels.pop()).sum()
 
     @property
     def target(self) -> str:
@@ -123,11 +134,10 @@ class OwnLoss:
             return None
         if target.is_floating_point() or not self._gives_classes(output):
             return output.float(), target
-        if target.dim() == output.dim() and target.shape[1] == 1:  # label maps [B, 1, H, W]
-            target = target.squeeze(1)
-        if target.dim() != output.dim() - 1:
+        labels = class_labels(target, output.dim() - 1)
+        if labels.dim() != output.dim() - 1:
             return None
-        return output.float().softmax(1), target.long()
+        return output.float().softmax(1), labels
 
     def _gives_classes(self, output: Tensor) -> bool:
         # ``predicts=auto`` takes counts for classes: a softmax over one number is always 1

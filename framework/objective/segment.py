@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import LabelRange, class_labels
 from framework.contracts.prediction import PredictedMaps, Predictions, class_numbers
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
@@ -23,7 +24,7 @@ from framework.objective.model_inputs import prediction
 class Segment:
     """Cross-entropy over the model's logits [B, classes, H, W]. Better: higher ``iou``.
 
-    ``target`` is a label map: uint8 [B, 1, H, W], or integers [B, H, W]. Its pixels of ``IGNORE``
+    ``target`` is a label map: integers [B, 1, H, W] or [B, H, W]. Its pixels of ``IGNORE``
     (255) have no class, and count in nothing. The loss is the mean over the others, and ``pixels``
     is the share of them whose class is right.
 
@@ -44,15 +45,15 @@ class Segment:
     ignore: int = IGNORE
 
     def __post_init__(self) -> None:
+        self._num_classes = 0  # that the model tells apart, once it was called
         if self.dice < 0:
             where = f"objective.dice = {self.dice}"
             raise ConfigError(318, where, "must be 0 or more", "correct it")
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = prediction(model(batch[self.input]))
-        target = batch[self.target].long()
-        if target.dim() == 4:
-            target = target.squeeze(1)
+        target = class_labels(batch[self.target], 3).long()
+        self._num_classes = logits.shape[1]
         if logits.dim() != 4 or logits.shape[2:] != target.shape[1:]:
             what = f"the model gives {tuple(logits.shape)}"
             raise ValueError(f"{what}, {self.target} is {tuple(target.shape)}")
@@ -73,6 +74,12 @@ class Segment:
         if not model.training:
             outcome.predictions = (guess[counted], target[counted])
         return outcome
+
+    @property
+    def label_range(self) -> LabelRange | None:
+        if not self._num_classes:
+            return None
+        return LabelRange(self.target, self._num_classes, (IGNORE, self.ignore), "objective.ignore")
 
     @property
     def inputs(self) -> Sequence[str]:

@@ -121,6 +121,18 @@ class RecordFacts(Protocol):
         ...
 
 
+class SmallestBatches(NamedTuple):
+    """The fewest records of an epoch's batches over all ranks.
+
+    Attributes:
+        whole: Of those that no ``last`` leaves out; 0 if there is none.
+        short: Of the incomplete one, which ``last=drop`` leaves out; 0 if there is none.
+    """
+
+    whole: int
+    short: int
+
+
 class Cuts(Protocol):
     """Batches of several sizes, cut from the records in use in the same way in every epoch."""
 
@@ -137,6 +149,11 @@ class Cuts(Protocol):
     @property
     def identity(self) -> dict[str, int]:
         """What decides the batches, besides the seed."""
+        ...
+
+    @property
+    def smallest_batches(self) -> "SmallestBatches":
+        """The fewest records of a batch."""
         ...
 
     def batch(self, step: int, seed: int, epoch: int, shuffle: bool) -> Tensor:
@@ -222,12 +239,30 @@ class Order:
         return -(-self.num_places // self.batch_size)
 
     @property
+    def smallest_batches(self) -> SmallestBatches:
+        """The fewest records of an epoch's batches."""
+        if self.cuts is not None:
+            return self.cuts.smallest_batches
+        size = self.batch_size
+        whole = size if self.num_places >= size or self.last == "wrap" else 0
+        return SmallestBatches(whole, self.num_places % size if self.last == "short" else 0)
+
+    def smallest_pass(self, num_records: int) -> int:
+        """Return the fewest records of a rank's forward pass over a batch of ``num_records``.
+
+        A rank that would have none gets one, which counts nothing.
+        """
+        if self.virtual_ranks is not None:
+            return max(1, num_records // self.virtual_ranks)
+        return max(1, num_records // min(self.accumulate, num_records) // self.world_size)
+
+    @property
     def identity(self) -> dict[str, int]:
         """The settings that decide which records are in each global batch.
 
         How ranks and passes cut a batch is not included.
         """
-        identity = {
+        identity: dict[str, int] = {
             "records": self.num_in_batches,
             "batch_size": self.batch_size,
             "seed": self.seed,
@@ -237,6 +272,8 @@ class Order:
             identity["selected"] = crc32(self.selected.numpy().tobytes())
         if self.cuts is not None:
             return identity | self.cuts.identity
+        if self.last != "short":
+            identity["places"] = self.num_places
         return identity | self._place_identity
 
     @property

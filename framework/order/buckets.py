@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from framework.errors import ConfigError
-from framework.order.batches import Order, RecordFacts
+from framework.order.batches import Order, RecordFacts, SmallestBatches
 from framework.order.draws import IN_BUCKET, key_of
 from framework.order.permutation import bijection, shuffled
 
@@ -95,6 +95,14 @@ class Buckets:
         if short and self.last == "wrap":
             return len(self.records) - short + int(self.sizes[-1])
         return len(self.records)
+
+    @property
+    def smallest_batches(self) -> SmallestBatches:
+        is_whole = self.starts.diff() >= self.sizes
+        if self.last == "wrap":
+            is_whole[:] = True
+        whole = int(self.sizes[is_whole].min()) if is_whole.any() else 0
+        return SmallestBatches(whole, self.num_short if self.last == "short" else 0)
 
     @property
     def identity(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from typing import final
 
 import numpy as np
 
+from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import LABEL, Field
 from framework.errors import ConfigError, DataError, listed
 from framework.store.label import pattern_of_group
@@ -197,7 +198,7 @@ class SplitRule:
 
 def _is_whole(field: Field | None) -> bool:
     """Return whether a field is one whole number per record."""
-    if field is None or field.encoding != "raw" or field.shape != ():
+    if field is None or field.encoding != "raw" or field.shape not in ONE_PER_RECORD:
         return False
     return np.dtype(field.dtype).kind in "biu"
 

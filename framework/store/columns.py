@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import (
     Field,
     KnowsColumns,
@@ -98,7 +99,7 @@ class StoreFacts:
             return self._sizes[:, SIZES.index(name)]
         column = column_of(self.store, name)
         if is_number(fields[name]):
-            return column.numpy()
+            return column.numpy().reshape(-1)
         texts = [array.tobytes().decode(errors="replace") for array in column.arrays()]
         return np.array(texts, object)  # not as wide as the longest text
 
@@ -150,7 +151,7 @@ class StoreFacts:
         fields = self.store.manifest.fields
         known = [own for own, field in fields.items() if is_number(field)]
         if name in known:
-            return column_of(self.store, name).numpy()
+            return column_of(self.store, name).numpy().reshape(-1)
         raise _unknown(name, "is not a field with one number per record", known)
 
     def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -181,8 +182,8 @@ def _size_in_start(store: ReadsStarts, index: int) -> tuple[int, int] | None:
 
 
 def is_number(field: Field) -> bool:
-    """Return whether a field is one number per record."""
-    return field.encoding == "raw" and field.shape == ()
+    """Return whether a field is one number per record: its shape is [] or [1]."""
+    return field.encoding == "raw" and field.shape in ONE_PER_RECORD
 
 
 def _is_list(field: Field) -> bool:

@@ -1,22 +1,37 @@
 """Metrics of TorchMetrics over the records of all ranks."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassAUROC,
+    MulticlassAveragePrecision,
+    MulticlassRecall,
+)
 from torchmetrics.utilities import dim_zero_cat
 
 from framework.contracts.parallel import Parallel
-from framework.errors import ConfigError, words_of
+from framework.errors import ConfigError, listed, words_of
 from framework.system.user_code import raise_if_user_error
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32),
     *(torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128),
 )
+# What is undefined for a class without records. TorchMetrics takes it as 0, or warns.
+NEEDS_RECORDS = (
+    MulticlassAccuracy,
+    MulticlassAUROC,
+    MulticlassAveragePrecision,
+    MulticlassRecall,
+)
+# What TorchMetrics says of classes without records
+OF_ABSENT = ("No positive samples", "Average precision score for one or more classes")
 FEW = 8  # dimensions of a state at most
 
 
@@ -25,26 +40,37 @@ class TorchMetrics:
     """Metrics by name, which see the predictions of this rank.
 
     Their states are exchanged as they are when a validation ends, so that results are those of one
-    rank that has seen all records.
+    rank that has seen all records. The macro average of a metric that is undefined for a class
+    without records is the mean over the classes that have some, and a note names the others.
 
     Args:
         metrics: What TorchMetrics calls a Metric, by name.
         parallel: The ranks.
         say: Prints what a metric warns of, once.
+        classes: Their names by number, for notes.
     """
 
     def __init__(
-        self, metrics: Mapping[str, Any], parallel: Parallel, say: Callable[[str], None] = print
+        self,
+        metrics: Mapping[str, Any],
+        parallel: Parallel,
+        say: Callable[[str], None] = print,
+        classes: Sequence[str] = (),
     ) -> None:
         self._metrics: dict[str, Metric] = {}
         self._parallel = parallel
         self._say = say
         self._said: set[str] = set()
+        self._classes = classes
+        self._counts: dict[str, Tensor] = {}  # records per class of a macro average, on the device
         for name, metric in metrics.items():
             _check(name, metric, parallel.world_size)
             metric.dist_sync_fn = self._gathered
             metric.distributed_available_fn = lambda: parallel.world_size > 1
             self._metrics[name] = metric.to(parallel.device)
+            if isinstance(metric, NEEDS_RECORDS) and metric.average == "macro":
+                metric.average = "none"
+                self._counts[name] = torch.zeros(metric.num_classes or 0, device=parallel.device)
 
     @property
     def names(self) -> list[str]:
@@ -53,12 +79,17 @@ class TorchMetrics:
     def add(self, predictions: tuple[Tensor, Tensor]) -> None:
         for name, metric in self._metrics.items():
             self._called(name, lambda metric=metric: metric.update(*predictions))
+        self._count(predictions[1])
 
     def results(self) -> dict[str, Tensor]:
         results: dict[str, Tensor] = {}
         for name, metric in self._metrics.items():
             results |= _named(name, self._called(name, metric.compute))
             metric.reset()
+        for name, own in self._counts.items():
+            counts = self._parallel.total(own.double().cpu())
+            results[name] = self._mean(name, results[name], counts)
+            own.zero_()
         return {name: value.detach().cpu() for name, value in results.items()}
 
     def tried(self, predictions: tuple[Tensor, Tensor] | None) -> dict[str, float]:
@@ -79,7 +110,37 @@ class TorchMetrics:
             results |= _named(name, self._called(name, metric.compute, quiet=True))
             metric.sync_on_compute = syncs
             metric.reset()
+        self._count(own[1])
+        for name, counts in self._counts.items():
+            results[name] = results[name][counts > 0].mean()
+            counts.zero_()
         return {name: float(value) for name, value in results.items() if not value.dim()}
+
+    def _count(self, target: Tensor) -> None:
+        """Count the records of each class. Does not wait for the device."""
+        for name, counts in self._counts.items():
+            labels = target.long().flatten()
+            metric: Any = self._metrics[name]
+            counted = (labels >= 0) & (labels < len(counts))
+            if metric.ignore_index is not None:
+                counted &= labels != metric.ignore_index
+            counts.scatter_add_(0, torch.where(counted, labels, 0), counted.to(counts.dtype))
+
+    def _mean(self, name: str, values: Tensor, counts: Tensor) -> Tensor:
+        """Return the mean over the classes with records. Name the others once."""
+        has = (counts > 0).to(values.device)
+        absent = (~has).nonzero().flatten().tolist()
+        if absent and len(absent) < len(counts):
+            known = dict(enumerate(self._classes))
+            names = [known.get(number, str(number)) for number in absent]
+            what = f"the mean over the {int(has.sum())} classes that have records, without"
+            self._note(f"note: metrics.{name}: {what} {listed(names)}")
+        return values[has].mean()
+
+    def _note(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text)
 
     def higher_is_better(self, name: str) -> bool | None:
         """Return the direction of a metric; None if it does not say any, or is none of these."""
@@ -104,9 +165,9 @@ class TorchMetrics:
             raise ConfigError(332, f"metrics.{name}", what, "correct its arguments") from error
         for warning in [] if quiet else caught:
             words = " ".join(str(warning.message).split())
-            if "before the ``update``" not in words and words not in self._said:
-                self._said.add(words)
-                self._say(f"note: metrics.{name}: {words}")
+            of_absent = name in self._counts and words.startswith(OF_ABSENT)
+            if "before the ``update``" not in words and not of_absent:
+                self._note(f"note: metrics.{name}: {words}")
         return result
 
 

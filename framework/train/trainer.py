@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Any, final
 
 from framework.contracts.batch import Batch, num_records
+from framework.contracts.class_labels import raise_if_label
 from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
-from framework.errors import PacelineError
+from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, set_generator_state
 from framework.train.count_weights import CountWeights
 from framework.train.cuda_graph import GraphedPasses
@@ -23,6 +24,8 @@ from framework.train.reporter import Reporter, SplitResults
 from framework.train.step import Passes, Stepper
 from framework.train.validate import is_better, means_of_sets, splits_of, validated, warn_of_nan
 from framework.train.watching import Watching
+
+TOO_FEW = "Expected more than 1 value per channel"  # torch's batch norm, for a single record
 
 
 @final
@@ -82,6 +85,8 @@ class Trainer:
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
         """Train one epoch per iteration, and yield the latest validation means after each."""
         self._reporter.begin(sinks, self.progress.step)
+        if self.progress.epoch_step >= self.parts.train.num_steps:
+            self._end_shorter_epoch()
         while self.progress.step < self.total_steps and not self.stopped and not self.ended:
             self._epoch()
             yield self.val_means
@@ -99,6 +104,17 @@ class Trainer:
             self._last_step = self.total_steps
             self._save(self._validate(), weights=True)
 
+    def _end_shorter_epoch(self) -> None:
+        """End an epoch whose last batch is left out since the state was saved, by ``last=drop``."""
+        progress, plan = self.progress, self.parts.plan
+        self._last_step = self.total_steps
+        self.pace.start()
+        self._report()
+        progress.epoch += 1
+        progress.epoch_step = 0
+        validate = progress.step == self._last_step or plan.validates(progress.step, True)
+        self._pause(validate, weights=validate or plan.saves_epoch(progress.epoch))
+
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
         self._next_due = 0
@@ -107,6 +123,7 @@ class Trainer:
         self.pace.start()
         tally, progress = self._tally, self.progress
         micro_batches = self.parts.train.epoch(progress.epoch, progress.epoch_step)
+        batch: Batch = {}
         try:
             for batch, weight, last in micro_batches:
                 outcome = self._passes(batch, weight, last)
@@ -114,6 +131,14 @@ class Trainer:
                 tally.add(outcome, num_records(batch), weight, place)
                 if last and self._finish_step():
                     break
+        except (IndexError, RuntimeError, ValueError) as error:
+            where = f"step {progress.step + 1}"
+            raise_if_label(error, batch, where)
+            if words_of(error).startswith(TOO_FEW):
+                what = f"batch norm cannot train on a pass over {num_records(batch)} record"
+                fix = "set drop_last=True in the DataLoader, or last=drop for any other data"
+                raise ConfigError(396, where, what, fix) from error
+            raise
         finally:
             micro_batches.close()  # free the loader's threads before garbage collection
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from framework.contracts.batch import num_records
+from framework.contracts.class_labels import raise_if_label
 from framework.contracts.loader import Clock, Epochs, Loader
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, PredictionMetrics
@@ -127,8 +128,12 @@ def evaluate(
     clock.skip()  # The time since the last validation does not count.
     with kept_generators(parallel.device), closing(loader.epoch(0)) as batches:
         for batch, weight, _ in batches:
-            with precision.autocast():
-                outcome = objective(model, batch)
+            try:
+                with precision.autocast():
+                    outcome = objective(model, batch)
+            except (IndexError, RuntimeError) as error:
+                raise_if_label(error, batch, "validation data")
+                raise
             clock.mark("forward")
             # A weight of 0 marks a filler: its records do not count.
             if metrics is not None and weight > 0 and outcome.predictions is not None:

@@ -281,6 +281,13 @@ def test_a_state_that_does_not_fit_is_refused(state, change, words, allow, line)
         restored({**state, **change}, *words, allow=allow)
 
 
+@pytest.mark.parametrize("last", ["drop", "wrap"])
+def test_what_becomes_of_the_last_batch_may_change_in_an_epoch(state, last):
+    with pytest.raises(CheckpointError, match=r"K105.* of last; .*'resume.allow=\[last\]'$"):
+        restored(state, f"last={last}")
+    assert restored(state, f"last={last}", allow=["last"])[1].progress.step == 2
+
+
 def test_a_run_that_has_ended_continues_only_if_what_ends_it_has_changed(state):
     watchers = {"stop.patience": {"n": 1}, "watchers.a": {}}
     ended = {**state, "ended": "enough", "watching": {"reason": "late", "watchers": watchers}}

@@ -33,7 +33,7 @@ def validated(*words):
 
 
 def metrics_of(assembly):
-    return make_metrics(assembly.config, assembly.allowed, assembly.parallel, assembly.say)
+    return make_metrics(assembly.config, assembly.allowed, assembly.parallel, assembly.say, ())
 
 
 # ------------------------------------------------------------------------------------ what is best

@@ -12,11 +12,17 @@ from torch import nn
 
 from framework.config.assemble import Assembly
 from framework.config.group_table import group_table
-from framework.config.preflight import ModelTrial, check_fit, check_num_steps, try_augment
+from framework.config.preflight import (
+    ModelTrial,
+    check_fit,
+    check_num_steps,
+    try_augment,
+    try_smallest,
+)
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.data import DRAW_KEYS
 from framework.contracts.training import Outcome
-from framework.errors import ConfigError, UserCodeError
+from framework.errors import ConfigError, DataError, UserCodeError
 from framework.model.airbench import Whitening
 from framework.objective.classify import Classify
 from framework.objective.own_loss import OwnLoss
@@ -159,6 +165,87 @@ def test_parts_that_do_not_fit_are_refused_before_the_first_step(words, line):
         parts_of(*words)
 
 
+class Counts(nn.Module):
+    """Batch norm behind dropout, with a buffer that is replaced in each pass."""
+
+    def __init__(self, most=99):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.passes: torch.Tensor
+        self.register_buffer("passes", torch.zeros(()))
+        self.sizes = []
+
+    def forward(self, x):
+        self.passes = self.passes + 1
+        self.sizes.append((len(x), self.training))
+        return self.norm(nn.functional.dropout(x, training=self.training))
+
+
+def tried(size, model=None, where="last = short"):
+    model = model or Counts()
+    x = torch.rand(8, 3)
+
+    def read(count):
+        return {"index": torch.arange(count), "x": x[:count], "y": torch.zeros(count).long()}
+
+    config = {"model": {"_target_": "mine.Counts"}}
+    try_smallest(model, Classify("x", "y", 0.0), read, {size: (where, "set last=drop")}, config)
+    return model
+
+
+def test_a_trial_of_few_records_restores_the_buffers():
+    model = tried(2)
+    assert model.sizes == [(2, True)]
+    assert model.state_dict().keys() == Counts().state_dict().keys()
+    assert all(
+        torch.equal(own, Counts().state_dict()[name]) for name, own in model.state_dict().items()
+    )
+
+
+def test_a_model_that_takes_no_single_record_is_refused():
+    model = Counts()
+    with pytest.raises(
+        ConfigError, match=r"C396.*last = short: leads to passes over 1 record, .*drop"
+    ):
+        tried(1, model)
+    assert model.sizes == [(1, True), (8, True)]
+    assert model.passes == 0
+
+
+def test_a_model_that_fails_in_training_with_any_batch_does_not_fit():
+    with pytest.raises(ConfigError, match="C118"):
+        tried(2, nn.Linear(4, 3))
+
+
+BATCH_NORM = ("model=resnet9", "model.width=4", "data.source.num_records=9")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["batch_size=4"], r"last = short: .* 1 record,.*; set last=drop, or last=wrap$"),
+        (
+            ["batch_size=4", "accumulate=4", "last=drop"],
+            r"data.train, batch_size = 4: .* 1 record,",
+        ),
+    ],
+    ids=["the last batch", "every pass"],
+)
+def test_a_single_record_is_refused_before_the_first_step(words, line, tmp_path):
+    with assembled(*BATCH_NORM, *words) as assembly, pytest.raises(ConfigError, match=line):
+        training_parts(assembly, tmp_path)
+
+
+@pytest.mark.parametrize("word", ["last=drop", "max_steps=2", "batch_size=5"])
+def test_a_trial_of_what_comes_changes_no_generator(word, tmp_path):
+    states = []
+    for run_dir in (None, tmp_path):
+        with assembled(*BATCH_NORM, "batch_size=4", "epochs=1", word) as assembly:
+            assert training_parts(assembly, run_dir).model.training
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
 def test_an_epoch_without_a_step_is_refused():
     with pytest.raises(ConfigError, match=r"C134.*leaves nothing of 3 records"):
         check_num_steps(Order(3, 4, last="drop"), 0)
@@ -189,11 +276,10 @@ def test_a_trial_gives_the_figures_of_a_validation_and_changes_no_model():
     ("model", "objective"),
     [
         (DigitsCNN(3, 10, 2), Classify("image", "label", 0.0)),
-        (DigitsCNN(1, 3, 2), Classify("image", "label", 0.0)),
         (DigitsCNN(1, 10, 2), Classify("picture", "label", 0.0)),
         (DigitsCNN(1, 10, 2), Classify("label", "image", 0.0)),
     ],
-    ids=["channels", "classes", "no such field", "the wrong way round"],
+    ids=["channels", "no such field", "the wrong way round"],
 )
 def test_a_model_that_does_not_fit_the_data_is_refused_with_the_shapes(model, objective):
     words = r"^error\[C118\]: model = paceline_examples.*: does not fit the data's"
@@ -201,6 +287,11 @@ def test_a_model_that_does_not_fit_the_data_is_refused_with_the_shapes(model, ob
         check_fit(model, objective, records(), CONFIG)
     assert "image (1, 8, 8), label ()" in str(caught.value)
     assert "set the model's keys" in str(caught.value)
+
+
+def test_a_label_of_no_class_of_the_model_names_its_record():
+    with pytest.raises(DataError, match=r"D195.*data.train, record 1: has 9 as label"):
+        check_fit(DigitsCNN(1, 3, 2), Classify("image", "label", 0.0), records(), CONFIG)
 
 
 def test_numbers_as_the_target_of_classes_are_answered_with_regression():

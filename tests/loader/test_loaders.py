@@ -2,12 +2,16 @@
 
 import threading
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
+from framework.contracts.class_labels import LabelCheck, LabelRange
 from framework.contracts.data import MicroBatch
 from framework.contracts.loader import LoaderContext
+from framework.errors import DataError
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.queue import Ahead, Occupancy
@@ -65,6 +69,22 @@ def test_plain_does_everything_in_the_caller_s_thread_and_has_no_queue():
     assert loader.stats()[1:3] == (None, 0)
     loader.close()
     assert loader.context.source.store._mapped is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [partial(PlainLoader, False), partial(PrefetchLoader, 1, False), partial(StreamLoader, 1, 1)],
+    ids=["plain", "prefetch", "stream"],
+)
+def test_a_loader_refuses_a_label_of_no_class(make):
+    check = LabelCheck("data.train")
+    context = replace(context_of(make_source("hdf5", 10)), labels=check)
+    loader = make(context=context)
+    assert len(list(loader.epoch(0))) == 3  # nothing is known of the classes
+    check.allowed = LabelRange("label", 1)
+    with pytest.raises(DataError, match="D195"):
+        list(loader.epoch(0))
+    loader.close()
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -10,6 +10,7 @@ from framework.objective.classify import Classify, mean_logits
 from framework.objective.distill import Distill
 from framework.objective.focal import Focal
 from framework.objective.multilabel import Multilabel
+from framework.objective.own_loss import OwnLoss
 from framework.train.metrics import PassPlace, Tally
 
 RANDOM = torch.Generator().manual_seed(0)
@@ -38,6 +39,24 @@ def test_a_record_weighs_as_much_as_its_class(label):
     losses = -LOGITS.log_softmax(1)[torch.arange(6), LABELS]
     loss = classify({**BATCH, "label": label}, weights=[1, 2, 0.5]).loss
     torch.testing.assert_close(loss, (losses * weights[LABELS]).mean())
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.uint16])
+def test_the_type_and_the_last_axis_of_labels_change_no_loss(dtype):
+    label = LABELS.to(dtype).unsqueeze(1)
+    losses = {"loss": nn.CrossEntropyLoss()}
+    weighed = [1, 2, 0.5]
+    for make in (
+        lambda: Classify("image", "label", 0.1, class_weights=weighed),
+        lambda: Focal("image", "label", 2.0, weighed),
+        lambda: OwnLoss("image", "label", losses, predicts="classes"),
+    ):
+        objective = make()
+        outcome = objective(MODEL.eval(), {**BATCH, "label": label})
+        wanted = make()(MODEL, BATCH)
+        assert outcome.loss == wanted.loss
+        assert torch.equal(outcome.predictions[1], wanted.predictions[1])
+        assert objective.label_range[:3] == ("label", 3, (-100,))
 
 
 def test_a_guess_is_right_if_its_class_is_the_largest():

@@ -112,6 +112,18 @@ def test_spread_takes_first_and_last_and_even_steps_between(num_records, data):
     assert count == 1 or (int(steps.min()) >= 1 and int(steps.max() - steps.min()) <= 1)
 
 
+@given(ORDERS, st.sampled_from(["short", "drop", "wrap"]), EPOCHS, st.sampled_from([None, 3, 10]))
+def test_the_smallest_pass_is_known_without_an_epoch(order, last, epoch, virtual_ranks):
+    order = replace(order, last=last)
+    if virtual_ranks is not None:
+        order = replace(order, accumulate=1, world_size=1, virtual_ranks=virtual_ranks)
+    sizes = order.smallest_batches
+    known = [order.smallest_pass(size) for size in sizes if size]
+    seen = [len(records) for shares in shares_of_ranks(order, epoch) for records, *_ in shares]
+    assert min(known, default=0) == min(seen, default=0)
+    assert (sizes.short > 0) == (last == "short" and order.num_places % order.batch_size > 0)
+
+
 # ---- an epoch's last batch
 
 

@@ -57,6 +57,7 @@ def test_batches_keep_their_limits_and_their_number_in_every_epoch(case, last, e
     steps = batches(order, epoch)
     assert len(steps) == order.num_steps == order.identity["steps"]
     assert sum(map(len, steps)) == order.num_in_batches == order.identity["records"]
+    assert min(filter(None, order.smallest_batches), default=0) == min(map(len, steps), default=0)
     if last == "short":
         assert sorted(index for step in steps for index in step) == order.used().tolist()
     for step in steps:

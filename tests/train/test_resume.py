@@ -73,6 +73,19 @@ def test_a_stop_at_the_end_of_an_epoch_costs_no_validation():
     assert [report.step for report in sink.of("val")] == [2, 4]
 
 
+def test_an_epoch_whose_last_batch_is_left_out_on_resume_ends():
+    data, sink = make_data(10), FakeSink()
+    first = make_trainer(data, 4, epochs=2, max_steps=2)
+    first.fit()
+    val = FakeLoader(make_data(6), 4)
+    dropped = {"order": {"last": "drop"}, "val": val, "epochs": 2, "report_every": 1}
+    second = make_trainer(data, 4, sinks=[sink], **dropped)
+    second.load_state_dict(first.state_dict())
+    second.fit()
+    assert [report.step for report in sink.of("val")] == [2, 4]
+    assert [(report.step, report.epoch) for report in sink.of("train")] == [(3, 2), (4, 2)]
+
+
 @pytest.mark.parametrize(
     ("batch_size", "reports"),
     [

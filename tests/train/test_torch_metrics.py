@@ -5,12 +5,14 @@ import torch
 
 pytest.importorskip("torchmetrics")
 
-from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
+from sklearn.metrics import average_precision_score, confusion_matrix, f1_score, roc_auc_score
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import (
     MulticlassAUROC,
+    MulticlassAveragePrecision,
     MulticlassConfusionMatrix,
     MulticlassF1Score,
+    MulticlassRecall,
     MulticlassROC,
 )
 
@@ -92,6 +94,35 @@ def test_lists_that_no_ranks_can_join_are_refused():
     two.world_size = 2
     with pytest.raises(ConfigError, match=r"C332\]: metrics\.x: keeps seen in a way"):
         TorchMetrics({"x": Lists()}, two)
+
+
+def test_a_class_without_records_is_left_out_and_named():
+    said = []
+    kinds = {
+        "recall": MulticlassRecall(3),
+        "auroc": MulticlassAUROC(3),
+        "precision": MulticlassAveragePrecision(3),
+    }
+    metrics = TorchMetrics(kinds, ONE, said.append, ["cat", "dog", "cow"])
+    guess, target = predictions()
+    target = target % 2
+    for _ in range(2):
+        metrics.add((guess[:9], target[:9]))
+        metrics.add((guess[9:], target[9:]))
+        results = metrics.results()
+    binary = [(target == number).numpy() for number in range(2)]
+    recalls = [(guess.argmax(1)[own] == number).float().mean() for number, own in enumerate(binary)]
+    aurocs = [roc_auc_score(own, guess[:, number]) for number, own in enumerate(binary)]
+    precisions = [
+        average_precision_score(own, guess[:, number]) for number, own in enumerate(binary)
+    ]
+    assert results["recall"].item() == pytest.approx(sum(recalls).item() / 2)
+    assert results["auroc"].item() == pytest.approx(sum(aurocs) / 2)
+    assert results["precision"].item() == pytest.approx(sum(precisions) / 2)
+    assert said == [
+        f"note: metrics.{name}: the mean over the 2 classes that have records, without cow"
+        for name in kinds
+    ]
 
 
 def test_a_warning_is_said_once():

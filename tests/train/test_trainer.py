@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from framework.contracts.data import MicroBatch
+from framework.errors import ConfigError, DataError
 from framework.measure.clock import HostClock, NoClock, make_clock
 from framework.parallel.none import NoParallel
 from framework.train import reporter
@@ -54,6 +56,19 @@ def test_accumulated_passes_learn_and_report_what_one_batch_does(
     assert cut.progress.step == whole.progress.step
     torch.testing.assert_close(weights(cut), weights(whole), rtol=1e-12, atol=1e-14)
     assert means(sink) == [pytest.approx(report, rel=1e-12) for report in means(expected)]
+
+
+def test_batch_norm_of_a_single_record_names_drop_last():
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    with pytest.raises(ConfigError, match=r"C396.*step 3: batch norm.* 1 record; set drop_last="):
+        make_trainer(make_data(9), 4, model=net).fit()
+
+
+def test_a_label_of_no_class_names_its_record_and_the_step():
+    data = {**make_data(9), "index": torch.arange(9)}
+    data["y"][6] = 7
+    with pytest.raises(DataError, match=r"D195.*step 2, record 6: has 7 as y"):
+        make_trainer(data, 4).fit()
 
 
 def test_a_clipped_step_is_as_long_as_the_norm_allows():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from framework.contracts.class_labels import class_labels
 from framework.contracts.prediction import ClassProbabilities, PredictedMaps, Predictions
 from framework.contracts.records import IGNORE
 
@@ -43,7 +44,7 @@ def counted(predictions: Predictions, target: Tensor) -> Tensor | None:
 
     Args:
         predictions: Of a batch.
-        target: Class numbers, [B] or [B, H, W] or [B, 1, H, W]; or shares of classes, [B, C].
+        target: Class numbers, as ``class_labels`` takes them; or shares of classes, [B, C].
     """
     if isinstance(predictions, ClassProbabilities):
         guess = predictions.values.argmax(1)
@@ -53,12 +54,11 @@ def counted(predictions: Predictions, target: Tensor) -> Tensor | None:
     elif isinstance(predictions, PredictedMaps):
         guess = predictions.values.long()
         num_classes = MOST_CLASSES
-        target = target.reshape(guess.shape)
     else:
         return None
-    if target.is_floating_point() or target.shape != guess.shape:
+    truth = class_labels(target, guess.dim())
+    if truth.is_floating_point() or truth.shape != guess.shape:
         return None
-    truth = target.long()
     is_class = (truth >= 0) & (truth < num_classes) & (guess < num_classes)
     if isinstance(predictions, PredictedMaps):
         is_class &= truth != IGNORE

@@ -92,7 +92,7 @@ def evaluate_run(
     run = open_run(Path(job.run), allowed, job.weights, job.changes, say)
     try:
         load_teacher(run.objective)
-        metrics = make_metrics(run.config, run.allowed, run.parallel, say)
+        metrics = make_metrics(run.config, run.allowed, run.parallel, say, run.classes)
         sets = run.sets(job.data, job.select, job.limit)
         results: dict[str, Summary] = {}
         for name, part in sets.items():

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from framework.contracts.class_labels import IGNORE_INDEX
 from framework.contracts.records import (
     Chunk,
     Field,
@@ -434,13 +435,15 @@ def disk_error(error: Exception, path: str) -> Exception:
 
 
 def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
-    """Count the records of each class, or the rows of ragged labels.
+    """Count the records of each class, or the rows of ragged labels, except ignored labels.
 
     DataError D152 for a label that is not a class.
     """
     if not num_classes:
         return np.zeros(0, np.int64)
     labels, owners = _flat_labels(chunk.records["label"])
+    counted = labels != IGNORE_INDEX
+    labels, owners = labels[counted], owners[counted]
     is_wrong = (labels < 0) | (labels >= num_classes)
     if is_wrong.any():
         first = int(is_wrong.argmax())
@@ -455,7 +458,7 @@ def _flat_labels(labels: Any) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(labels, list):  # a label per box, for example
         owners = np.repeat(owners, [len(own) for own in labels])
         labels = np.concatenate([np.zeros(0, np.int64), *labels])
-    return np.asarray(labels).astype(np.int64), owners
+    return np.asarray(labels).astype(np.int64).reshape(-1), owners
 
 
 def _read(work: PackWork, job: Job, bad: list[BadItem]) -> Iterator[tuple[int, Chunk]]:

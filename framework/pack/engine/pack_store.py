@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from framework import __version__
+from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import Field, Manifest, code_of
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.measure.host import num_cores
@@ -360,7 +361,7 @@ def _check_label(classes: Sequence[str], label: Field | None) -> None:
         return
     what = "there is no field label that could number them"
     if label is not None:
-        if np.dtype(label.dtype).kind in "biu" and label.shape in ((), (None,)):
+        if np.dtype(label.dtype).kind in "biu" and label.shape in (*ONE_PER_RECORD, (None,)):
             return
         what = f"the field label is {label.dtype} {list(label.shape)}, not the number of a class"
     fix = "leave it out, or give a whole number per record as label"

@@ -319,7 +319,7 @@ def _assigned(rule: SplitRule, results: Sequence[JobResult], journal: Journal) -
             with closing(open_store(str(journal.file(job.number)))) as store:
                 hashes.append(hashed(_texts(rule, store)))
                 if rule.by == STRATIFIED:
-                    labels.append(column_of(store, LABEL).numpy())
+                    labels.append(column_of(store, LABEL).numpy().reshape(-1))
     return rule.assign(np.concatenate(hashes), np.concatenate(labels) if labels else None)
 
 
@@ -332,7 +332,7 @@ def _texts(rule: SplitRule, store: RecordStore) -> list[bytes]:
     values = column_of(store, rule.field)
     if isinstance(values, Ragged):
         return [text.tobytes() for text in values.arrays()]
-    return [str(number).encode() for number in values.tolist()]
+    return [str(number).encode() for number in values.flatten().tolist()]
 
 
 def put_splits(tasks: dict[str, Joining], paths: dict[str, str]) -> list[PackedSplit]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framework.contracts.records import Chunk
 from framework.errors import DataError
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
@@ -61,6 +62,14 @@ def test_a_job_gives_a_file_that_is_noted_when_it_is_there():
     assert result.class_counts == [34, 33, 33]
     assert work.journal.done(0) == result
     assert sum(step.items for step in moved) == 100
+
+
+def test_labels_count_by_class_except_ignored_ones():
+    labels = np.array([[0], [2], [-100], [2]])
+    keys = ["a", "b", "c", "d"]
+    assert jobs.class_counts(Chunk({"label": labels}, keys), 3).tolist() == [1, 0, 2]
+    with pytest.raises(DataError, match=r"D152.*b: has label 2, but classes are numbered"):
+        jobs.class_counts(Chunk({"label": labels}, keys), 2)
 
 
 def test_records_that_do_not_fit_into_memory_are_read_twice(monkeypatch):

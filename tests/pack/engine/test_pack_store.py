@@ -82,7 +82,7 @@ def test_the_number_of_processes_does_not_change_a_byte(path, one_file):
     ("label", "words"),
     [
         (None, "there is no field label"),
-        (np.zeros((4, 1), np.int64), r"int64 \[1\]"),
+        (np.zeros((4, 2), np.int64), r"int64 \[2\]"),
         (np.zeros(4, np.float32), r"float32 \[\]"),
     ],
 )
