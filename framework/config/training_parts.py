@@ -206,8 +206,8 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
                 tried.setdefault(order.smallest_pass(short), (where, fix))
             read = partial(_few, assembly, source)
             few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
-            tried = copy_to_try(parts.objective)
-            try_smallest(model, tried, read, few, config, allowed)
+            objective = copy_to_try(parts.objective)
+            try_smallest(model, objective, read, few, config, allowed)
     parts.switch_to_training()
 
 
