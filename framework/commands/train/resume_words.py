@@ -17,6 +17,7 @@ from framework.config.schema import FACTS, GROUPS
 from framework.errors import CheckpointError, ConfigError
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+NAMES_DATA = ("data.train.", "data.val.", "dataset.", "source.")  # keys whose values may be paths
 
 
 def resumed(arguments: list[str]) -> list[str]:
@@ -114,7 +115,19 @@ def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
     if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
         what = f"its {FACTS} names no folder as config_dir"
         raise CheckpointError(101, where, what, "correct or remove it")
+    folder = facts.get("folder")
+    if isinstance(folder, str) and Path(folder) != Path.cwd():
+        words = [_reached(word, folder) for word in words]
     return words, config_dir
+
+
+def _reached(word: str, folder: str) -> str:
+    """Return a word that names data, with the path that was meant in ``folder``, if it is there."""
+    key, _, value = word.partition("=")
+    if not f"{key.lstrip('+')}.".startswith(NAMES_DATA):
+        return word
+    path = Path(folder, value.strip("'\""))
+    return f"{key}={quoted(str(path))}" if value and path.exists() else word
 
 
 def _checked(words: Any) -> list[str]:

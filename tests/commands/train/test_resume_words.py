@@ -38,6 +38,16 @@ def test_another_reader_keeps_the_data_that_the_run_names():
     assert resumed(["resume=RUN", "data=lmdb"])[3:] == [*words[:2], "data=lmdb"]
 
 
+def test_paths_of_data_are_those_of_the_folder_of_the_run(tmp_path):
+    words = ["data.train=t.h5", "+data.val.a=t.h5", "dataset=gone", "data.val_transform=flip"]
+    (tmp_path / "there").mkdir()
+    for name in ("t.h5", "flip"):
+        (tmp_path / "there" / name).touch()
+    run_with(*words, folder=str(tmp_path / "there"))
+    path = tmp_path / "there/t.h5"
+    assert resumed(["resume=RUN"])[3:] == [f"data.train={path}", f"+data.val.a={path}", *words[2:]]
+
+
 def test_the_folder_of_configurations_counts_again():
     run_with(config_dir="/somewhere")
     assert resumed(["resume=RUN"])[:2] == ["--config-dir", "/somewhere"]
