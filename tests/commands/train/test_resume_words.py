@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from framework.cli.arguments import quoted
 from framework.commands.train.resume_words import resumed
 from framework.errors import CheckpointError, ConfigError
 
@@ -44,7 +45,7 @@ def test_paths_of_data_are_those_of_the_folder_of_the_run(tmp_path):
     for name in ("t.h5", "flip"):
         (tmp_path / "there" / name).touch()
     run_with(*words, folder=str(tmp_path / "there"))
-    path = tmp_path / "there/t.h5"
+    path = quoted(str(tmp_path / "there/t.h5"))
     assert resumed(["resume=RUN"])[3:] == [f"data.train={path}", f"+data.val.a={path}", *words[2:]]
 
 
