@@ -25,7 +25,12 @@ from framework.data.reader import Request, plain
 from framework.data.source import WorkerSource, make_order
 from framework.data.workers import Workers
 from framework.errors import ConfigError, DataError, PacelineError, words_of
-from framework.system.rng import generator_mark, kept_generators, seed_host_generators
+from framework.system.rng import (
+    generator_mark,
+    kept_generators,
+    kept_own_generators,
+    seed_host_generators,
+)
 from framework.system.user_code import raise_if_user_error
 
 # Records that are tried if threads may read. Items that draw are refused before the first step
@@ -169,6 +174,10 @@ class DatasetSource(WorkerSource[ItemReader]):
             self._instead = self._refusing()
         yield from self._instead.map(chain(waiting, requests))
 
+    def sample(self, count: int) -> Batch:
+        with kept_own_generators(self.read.dataset):
+            return super().sample(count)
+
     def read_batch(self, request: Request) -> Batch:
         try:
             return self.read(request)
@@ -264,7 +273,7 @@ def try_items(read: ItemReader, num_records: int, most: int = 2) -> ItemTrial:
     An item draws if a generator has moved afterwards, or if another seed changes it: it may take
     its seed from ``torch.initial_seed()``. At ``most`` so many records are read.
     """
-    with kept_generators(HOST):
+    with kept_generators(HOST), kept_own_generators(read.dataset):
         first, moved = _tried(read, 0, 1)
         other, moved_again = _tried(read, 0, 2)
         last, last_moved = _tried(read, num_records - 1, 1)

@@ -1,7 +1,7 @@
 """The random generators that dropout and users' code may use; ``framework.order`` uses none."""
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -13,6 +13,9 @@ from torch import Tensor
 _PYTHON = 625
 _NUMPY = 624
 _restored = 0
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_DEPTH = 4  # of objects inside objects, such as a transform of a Dataset
+_MOST_PARTS = 100  # of a list that is searched, such as the steps of a transform
 
 
 def seed_generators(seed: int) -> None:
@@ -66,6 +69,42 @@ def kept_generators(device: torch.device) -> Generator[None, None, None]:
         torch.set_rng_state(host)
         if cuda is not None:
             torch.cuda.set_rng_state(cuda, device)
+
+
+@contextmanager
+def kept_own_generators(owner: object) -> Generator[None, None, None]:
+    """Restore the generators that an object has, or the objects inside it, after the block."""
+    states = [(generator, _state_of(generator)) for generator in _generators_in(owner, _DEPTH)]
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            if isinstance(generator, torch.Generator):
+                generator.set_state(state)
+            elif isinstance(generator, np.random.Generator):
+                generator.bit_generator.state = state
+            elif isinstance(generator, np.random.RandomState):
+                generator.set_state(state)
+            else:
+                generator.setstate(state)
+
+
+def _generators_in(owner: object, depth: int) -> Iterator[Any]:
+    if isinstance(owner, _GENERATORS):
+        yield owner
+    elif depth:
+        parts = [*getattr(owner, "__dict__", {}).values()]
+        if isinstance(owner, list | tuple | dict) and len(owner) <= _MOST_PARTS:
+            parts += owner.values() if isinstance(owner, dict) else owner
+        for part in parts:
+            yield from _generators_in(part, depth - 1)
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    is_python = isinstance(generator, random.Random)
+    return generator.getstate() if is_python else generator.get_state()
 
 
 def num_restored() -> int:

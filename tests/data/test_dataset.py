@@ -7,6 +7,7 @@ import resource
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,6 +40,22 @@ def in_thread(call):
     """Run a call in another thread. Return its finished Future: a result or an exception."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call)
+
+
+class Own:
+    """Draws from generators of its own, one of each library, inside other objects."""
+
+    def __init__(self):
+        self.transforms = [SimpleNamespace(rng=np.random.default_rng(1)), random.Random(2)]
+        self.torch, self.old = torch.Generator().manual_seed(3), np.random.RandomState(4)
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        numbers = [self.transforms[0].rng.random(), self.transforms[1].random()]
+        numbers += [torch.rand(1, generator=self.torch).item(), self.old.rand()]
+        return {"x": torch.tensor(numbers), "number": index}
 
 
 # ---- the reader of one batch
@@ -179,6 +196,14 @@ def make():
     yield source
     for item in made:
         item.close()
+
+
+def test_records_that_are_tried_take_nothing_from_generators_of_the_dataset(make):
+    source = make(Own())
+    source.sample(3)
+    batch = source.read_batch(Request(0, torch.arange(6), training=True))
+    plain_loop = Own()
+    assert batch["x"].tolist() == [plain_loop[index]["x"].tolist() for index in range(6)]
 
 
 def waves(source, epoch=0, start=0):
