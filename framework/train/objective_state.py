@@ -158,8 +158,10 @@ class ObjectiveState:
     def state_dict(self) -> dict[str, Any]:
         """Return the state: of modules once, and ``of_ranks`` a dict for each rank.
 
-        All ranks call this together.
+        {} if there is none. All ranks call this together.
         """
+        if not self._owners:
+            return {}
         keepers = dict(self._keepers())
         modules = {n: own.state_dict() for n, own in keepers.items() if isinstance(own, nn.Module)}
         own = {n: keepers[n].state_dict() for n in keepers if n not in modules}
@@ -168,9 +170,10 @@ class ObjectiveState:
             self._warn(f"{name}.state_dict()")
             del own[name]
         of_rank = {"keepers": own, "values": {name: own for name, own in changed.items() if own}}
-        if not modules and not any(of_rank.values()) and self._parallel.world_size == 1:
+        of_ranks = _of_all_ranks(of_rank, self._parallel)
+        if not modules and not any(part for rank in of_ranks for part in rank.values()):
             return {}
-        return {"modules": modules, "of_ranks": _of_all_ranks(of_rank, self._parallel)}
+        return {"modules": modules, "of_ranks": of_ranks}
 
     def _changed(self, where: str, owner: object) -> dict[str, Any]:
         """Return the plain values that the owner has changed since it was built."""
