@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.command import losses, started
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test makes the sweep
 
 SHORT = ["epochs=1", "report_every=1", "sink=jsonl"]  # 12 steps
 DDP_BOUND = 1e-5  # relative: sums over ranks are rounded in another order
@@ -43,8 +43,6 @@ def sweep(tmp_path_factory):
     return jobs(folder / "sweep")
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.slow
 def test_all_54_combinations_run_in_directories_of_their_own(sweep):
     assert len(sweep) == len(set(sweep.values())) == 54
     assert all(len(losses(job)) == 12 for job in sweep.values())

@@ -91,7 +91,8 @@ def scaled_image(
 ) -> np.ndarray:
     """Return what ``scale_into`` writes as [*size, C], contiguous and in memory of its own."""
     if not interleaved or labels:
-        height_width = size or before_turn(flip, _height_width(pixels, interleaved))
+        height, width = pixels.shape[:2] if interleaved else pixels.shape[1:]
+        height_width = size or before_turn(flip, (height, width))
         planes = np.empty((pixels.shape[2 if interleaved else 0], *height_width), np.uint8)
         scale_into(pixels, interleaved, size, antialias, flip, planes, labels)
         # Merging takes a thirtieth of the time of a transposed copy.
@@ -109,11 +110,6 @@ def before_turn(flip: int, size: tuple[int, int]) -> tuple[int, int]:
     if flip & TURNED:
         return size[1], size[0]
     return size
-
-
-def _height_width(pixels: np.ndarray, interleaved: bool) -> tuple[int, int]:
-    shape = pixels.shape[:2] if interleaved else pixels.shape[1:]
-    return shape[0], shape[1]
 
 
 def _grows(old: tuple[int, ...], new: tuple[int, int]) -> bool:

@@ -307,9 +307,10 @@ class HDF5Input:
     def _value(self, value: Any, name: str, index: int) -> Any:
         """Return a text as ``str``, an image file as ``bytes``, numbers as an array."""
         kind = self.kinds.get(name)
-        is_bytes = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1
-        if is_bytes and (kind == "bytes" or (kind is None and _is_file(value.tobytes()))):
-            return value.tobytes()
+        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1:
+            data = value.tobytes()
+            if kind == "bytes" or (kind is None and (is_image(data) or is_sound(data))):
+                return data
         if isinstance(value, np.ndarray):
             return native(value)
         node = self.table.columns[name][0]
@@ -370,10 +371,6 @@ def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
             raise DataError(163, file.path, what, "correct input.fields")
         nodes[key] = _Node(file, name, attribute)
     return nodes
-
-
-def _is_file(data: bytes) -> bool:
-    return is_image(data) or is_sound(data)
 
 
 def _first(values: Any) -> Any:

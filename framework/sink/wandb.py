@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -73,6 +74,7 @@ class WandbTracker:
         self._say = say
         self._run: Any = None
         self._exit_code = 1
+        self._hooks = self._own_hooks = sys.exit, sys.excepthook
 
     def prepare(self, outbox: Outbox, checkpoints: bool) -> None:
         """Remember in the outbox what writes the run again, and write it from the first event."""
@@ -107,6 +109,9 @@ class WandbTracker:
         folder = Path(self._run.dir).parent
         self._run.finish(exit_code=self._exit_code)
         wandb.teardown()  # ends its process
+        # its hooks stay, and would print each later error once more
+        if (sys.exit, sys.excepthook) == self._own_hooks:
+            sys.exit, sys.excepthook = self._hooks
         self._say(f"wandb: an offline run, send it with: wandb sync {shlex.quote(str(folder))}")
 
     def _open(self, outbox: Outbox) -> Any:
@@ -123,7 +128,8 @@ class WandbTracker:
             x_disable_meta=True,
             x_disable_stats=True,
         )
-        return wandb.init(
+        self._hooks = sys.exit, sys.excepthook
+        run = wandb.init(
             mode="offline",
             dir=str(outbox.run_dir),
             id=run_id,
@@ -131,6 +137,8 @@ class WandbTracker:
             name=self._name,
             settings=settings,
         )
+        self._own_hooks = sys.exit, sys.excepthook
+        return run
 
     def _add(self, run_dir: Path, event: Event) -> None:
         """Add files of the run directory: pictures to the charts, others as links."""

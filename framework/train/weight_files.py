@@ -171,15 +171,12 @@ def _unwrapped(value: Mapping[str, Any], average: bool) -> dict[str, Any]:
     """Return the innermost dict that holds the weights."""
     keys = (*AVERAGES, *PLAIN) if average else (*PLAIN, *AVERAGES)
     for _ in range(MOST_WRAPPED):
-        inner = next((value[key] for key in keys if _is_wrapped(value.get(key))), None)
+        inside = [value[key] for key in keys if isinstance(value.get(key), Mapping)]
+        inner = next(filter(None, inside), None)
         if inner is None:
             break
         value = inner
     return dict(value)
-
-
-def _is_wrapped(value: Any) -> bool:
-    return isinstance(value, Mapping) and len(value) > 0
 
 
 def _check(weights: Mapping[Any, Any], path: Path) -> None:

@@ -78,6 +78,7 @@ def test_statistics_are_means_over_the_virtual_ranks_and_counted_once_a_step(ran
         assert facts["counted"] == 2
         assert facts["calls"] == 2.0
         assert facts["whole_number"] == facts["expected_whole_number"]
+        assert facts["constants"] == ["-inf", str(torch.finfo(torch.float32).max), 2**40 + 1]
 
 
 def test_a_model_whose_forward_leaves_traces_for_the_next_part_is_refused(ranks):

@@ -179,6 +179,15 @@ def test_a_child_without_handlers_of_its_own_ends_and_cleans_up_nothing():
     assert done == (0, "-15\nstill there\n", "")
 
 
+def test_a_second_signal_does_not_interrupt_the_cleaning():
+    done = run("""
+        from framework.system.stopping import undone
+        with undone(lambda _: print("undone", flush=True)), undone(strike):
+            strike()
+    """)
+    assert (done.code, done.out) == (143, "undone\n")
+
+
 def test_a_second_signal_ends_a_cleaning_that_hangs():
     done = run("""
         import framework.system.stopping as stopping

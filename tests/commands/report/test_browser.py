@@ -4,14 +4,18 @@ The browser is Debian's chromium. chromedriver drives it over its debugging prot
 """
 
 import base64
+import json
 import shutil
+import socket
+import subprocess
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from framework.commands.report.write_report import write_report
 from tests.commands.report.runs import cell, make_bench, make_run
-from tests.webdriver import FLAGS, call, free_port, started, wait_for  # noqa: F401
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,6 +26,56 @@ pytestmark = [
 ]
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 HOSTILE = "<script>document.title='hacked'</script>"
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--window-size=1400,5000", "--disable-background-networking", "--disable-sync"),
+    *("--disable-component-update", "--disable-dev-shm-usage"),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def call(url: str, body: dict | None = None, method: str | None = None):
+    """Send a request of the WebDriver protocol, or get a plain page, and return the parsed JSON."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def wait_for(ask, limit_s: float = 60):
+    """Ask until an answer is true or ``limit_s`` has passed, and return the last answer."""
+    end = time.monotonic() + limit_s
+    while True:
+        try:
+            answer = ask()
+        except OSError:
+            answer = None
+        if answer or time.monotonic() > end:
+            return answer
+        time.sleep(0.3)
+
+
+@pytest.fixture
+def started():
+    """Yield a function that starts programs, and stop them after the test."""
+    processes: list[subprocess.Popen] = []
+
+    def start(*words: object) -> None:
+        processes.append(
+            subprocess.Popen(
+                [str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        )
+
+    yield start
+    for process in reversed(processes):
+        process.terminate()
+        process.wait(20)
 
 
 class Browser:
@@ -64,7 +118,7 @@ class Browser:
 
 
 @pytest.fixture
-def browser(started, tmp_path):  # noqa: F811
+def browser(started, tmp_path):
     driver = f"http://127.0.0.1:{(port := free_port())}"
     started(shutil.which("chromedriver"), f"--port={port}")
     assert wait_for(lambda: call(f"{driver}/status")["value"]["ready"])

@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -7,9 +9,7 @@ import pytest
 
 from framework.errors import DistributedError
 from framework.parallel.launch.start_ranks import launch
-from framework.system.stopping import install
-from tests.forks import forked
-from tests.parallel.launching import ENVIRONMENT, launched
+from tests.parallel.launching import ENVIRONMENT
 
 
 def _is_alive(pid):
@@ -54,25 +54,24 @@ def test_ranks_that_fail_once_too_often_are_given_up(tmp_path):
         )
 
 
-def launch_waiting_ranks(folder):
-    """Start ranks that wait, in this forked process, as a command does."""
-    os.dup2(os.open(folder / "err", os.O_WRONLY | os.O_CREAT), 2)
-    install()
-    launched("wait", folder)
-
-
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
 def test_a_signal_before_the_first_step_ends_the_ranks_and_who_started_them(tmp_path, number, code):
-    launcher = forked(launch_waiting_ranks, tmp_path)
-    while len(list(tmp_path.glob("pid.*"))) < 2:
-        assert launcher.is_alive()
-        time.sleep(0.01)
-    os.kill(launcher.pid, number)
-    launcher.join(180)
-    assert launcher.exitcode == code
-    said = (tmp_path / "err").read_text()
+    program = (
+        "import sys; from framework.system.stopping import install; "
+        "from tests.parallel.launching import launched; "
+        "from pathlib import Path; install(); launched('wait', Path(sys.argv[1]))"
+    )
+    environment = {**os.environ, **ENVIRONMENT}
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as launcher:
+        while len(list(tmp_path.glob("pid.*"))) < 2:
+            assert launcher.poll() is None
+            time.sleep(0.01)
+        launcher.send_signal(number)
+        said = launcher.communicate(timeout=180)[1]
+    assert launcher.returncode == code
     assert said == ("interrupted\n" if number == signal.SIGINT else "stopped by SIGTERM\n")
     assert not any(_is_alive(int(path.read_text())) for path in tmp_path.glob("pid.*"))
