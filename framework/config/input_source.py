@@ -9,6 +9,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from framework.config.as_packed import PreparedInput
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import (
     Chunk,
@@ -16,16 +17,14 @@ from framework.contracts.records import (
     FilePerRecord,
     Manifest,
     RecordInput,
-    item_files_of,
 )
 from framework.data.reader import Request
 from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.measure.stopwatch import Stages
 from framework.order.batches import Order
-from framework.pack.engine.jobs import joined, prepared
+from framework.pack.engine.jobs import joined
 from framework.pack.engine.journal import BadItem
-from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput
 from framework.store.chunk_store import ChunkStore, ItemStore
 from framework.system.native import limit_threads
@@ -193,7 +192,7 @@ class InputSource:
         return self._stages.take()
 
     def close(self) -> None:
-        self.parts.clear()
+        pass  # its consumer still looks at the parts
 
 
 @dataclass(frozen=True)
@@ -218,77 +217,6 @@ def _key_function(source: RecordInput) -> Callable[[int], str] | None:
     if isinstance(inner, FilePerRecord) and inner.file_per_record:
         return inner.key
     return None
-
-
-@final
-class PreparedInput:
-    """An input whose images, sounds and videos are prepared as packing does."""
-
-    def __init__(self, source: RecordInput, prepare: Preparation) -> None:
-        self.source = source
-        self._prepare = prepare
-        self.manifest = replace(source.manifest, fields=prepare.fields(source))
-
-    def read(self, start: int, stop: int) -> Chunk:
-        return prepared(self.source, self._prepare, start, stop)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
-
-    def item_files(self, index: int) -> Sequence[str]:
-        return item_files_of(self.source, index)
-
-
-@final
-class ChunkInput:
-    """Records that are in memory, as an input."""
-
-    def __init__(self, chunk: Chunk, manifest: Manifest, name: Callable[[int], str]) -> None:
-        self.manifest = manifest
-        self._name = name
-        self._chunk = chunk
-
-    def read(self, start: int, stop: int) -> Chunk:
-        records = {name: values[start:stop] for name, values in self._chunk.records.items()}
-        return Chunk(records, self._chunk.keys[start:stop])
-
-    def name(self, index: int) -> str:
-        return self._name(index)
-
-
-def as_packed(source: RecordInput, train: Manifest, target: str) -> RecordInput:
-    """Return an input whose images, sounds and videos are prepared as those of the training data.
-
-    Images of a model that predicts maps or boxes keep their size, because these lie in the pixels
-    of the given images. Arrays without loss become PNGs, which the reader cuts and scales.
-
-    Args:
-        source: The input. A store has been prepared already.
-        train: Describes the training data.
-        target: The field that the model was trained to predict.
-    """
-    fields = source.manifest.fields.values()
-    options = {} if source.manifest.options else train.options
-    kind = train.fields[target].kind if target in train.fields else ""
-    scales = kind not in ("labels", "boxes")
-    chosen = {name: options.get(name) for name in ("rate", "frame_rate")}
-    if any(field.encoding == "image" for field in fields):
-        sizes = ("resize", "max_side", "size") if scales else ()
-        chosen |= {name: options.get(name) for name in ("bit_depth", "max_pixels", *sizes)}
-        changes = any(chosen.get(name) is not None for name in ("bit_depth", *sizes))
-        if scales and options.get("encode") == "jpeg":
-            chosen |= {"encode": "jpeg", "quality": options.get("quality")}
-        elif changes:
-            chosen["encode"] = "raw" if options.get("bit_depth") == 16 else "png"
-    if not any(field.kind == "audio" for field in fields):
-        chosen.pop("rate")
-    has_videos = any(field.kind == "video" for field in fields)
-    if not has_videos:
-        chosen.pop("frame_rate")
-    given = {name: value for name, value in chosen.items() if value is not None}
-    if not given and not has_videos:
-        return source
-    return PreparedInput(source, Preparation(**given))
 
 
 def _bad(item: int, name: str, error: DataError) -> BadItem:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from framework.config.image_places import ImagePlace, in_images
 from framework.contracts.prediction import (
     ClassProbabilities,
     PredictedBoxes,
@@ -76,13 +77,14 @@ def _form(image: Any) -> str:
 
 
 def as_dicts(
-    predictions: Predictions, placed: Sequence[Any], classes: Sequence[str]
+    predictions: Predictions, places: Sequence[ImagePlace] | None, classes: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield what is predicted for each record, with names of classes.
 
     Args:
         predictions: Of a batch.
-        placed: Its label maps or boxes in the pixels of the images; empty for other kinds.
+        places: Where the model has looked in each image; None: label maps and boxes are in the
+            pixels that the model saw.
         classes: The names of the classes by number.
     """
     if isinstance(predictions, ClassProbabilities):
@@ -95,9 +97,9 @@ def as_dicts(
                 "probabilities": dict(zip(names, row, strict=True)),
             }
     elif isinstance(predictions, PredictedMaps):
-        yield from ({"map": numbers} for numbers in placed)
+        yield from ({"map": numbers} for numbers in in_images(predictions, places))
     elif isinstance(predictions, PredictedBoxes):
-        for scored in placed:
+        for scored in in_images(predictions, places):
             yield {
                 "boxes": scored.boxes.numpy(),
                 "scores": scored.scores.numpy(),

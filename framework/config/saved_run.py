@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Container, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple, final
@@ -18,6 +18,13 @@ import torch
 from torch import nn
 
 from framework.augment.compose import flat_parts
+from framework.config.as_packed import (
+    ChunkInput,
+    PreparedInput,
+    PreparedStore,
+    as_trained,
+    preparation,
+)
 from framework.config.assemble import (
     Finish,
     find_device,
@@ -27,8 +34,8 @@ from framework.config.assemble import (
     source_context,
 )
 from framework.config.build import build, last_line
-from framework.config.image_places import image_places, in_images
-from framework.config.input_source import ChunkInput, as_packed
+from framework.config.image_places import ImagePlace, image_places
+from framework.config.input_source import PART, InputSource, ItemRange, ReadPart
 from framework.config.predict_images import as_dicts, image_chunk
 from framework.config.preflight import MISFITS
 from framework.config.saved_config import USED_PARTS, SavedConfig, read_config
@@ -54,15 +61,15 @@ from framework.contracts.prediction import (
     Predictions,
     Predicts,
 )
-from framework.contracts.records import CARRIED, Field, Manifest
+from framework.contracts.records import CARRIED, Field, Manifest, RecordInput
 from framework.contracts.training import Objective
 from framework.data.classes import MappedSource, agree_on_classes
 from framework.data.collate import length_name
+from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
 from framework.errors import CheckpointError, ConfigError, listed
 from framework.measure.clock import NoClock
 from framework.measure.numa import stay_beside
-from framework.store.chunk_store import ChunkStore
 from framework.store.file_format import format_of
 from framework.system.algorithms import choose_algorithms, is_deterministic
 from framework.system.malloc import keep_freed_memory
@@ -100,6 +107,22 @@ class ValidationSet(NamedTuple):
     given: Any
     config: Config
     own: bool
+
+
+class Inferred(NamedTuple):
+    """What the model predicts for a batch of an input.
+
+    Attributes:
+        batch: As the model got it.
+        part: The part of the input that it is of.
+        predictions: What the objective makes of the model's output.
+        places: Where the model has looked in each image, for maps and boxes; else None.
+    """
+
+    batch: Batch
+    part: ReadPart
+    predictions: Predictions
+    places: list[ImagePlace] | None
 
 
 @final
@@ -248,6 +271,8 @@ class SavedRun:
     def open_set(self, part: ValidationSet) -> Source:
         """Open a validation set. The caller closes it.
 
+        Other data than the run's own is prepared as packing prepared that of training.
+
         Raises:
             CheckpointError: K125 for the run's own validation data, if that has changed.
             ConfigError: C352 for other data whose pixels are no numbers as those of training.
@@ -258,18 +283,27 @@ class SavedRun:
             if part.own:
                 self._check_same(part, source.manifest.digest)
             if part.given not in val_sets(self.config["data"]).values():
+                source = self._as_trained(source)
                 where = f"data.{part.split} = {data_name(part.given)}"
                 self._check_pixels(where, self._inputs_of(source.manifest.fields))
-            size = self.scaled_to(source.manifest.fields)
-            if size is not None:
-                height, width = size
-                what = f"images are not {height} x {width}, as those of training"
-                fix = f"pack them with pack.size=[{height},{width}]"
-                self.say(f"note: {source.manifest.source or 'the data'}: {what}; {fix}")
             return self.with_own_classes(source)
         except BaseException:
             source.close()
             raise
+
+    def _as_trained(self, source: Source) -> Source:
+        """Return a source whose images, sounds and videos are prepared as those of training."""
+        if isinstance(source, StoreSource):
+            store = PreparedStore(source.store, self.train)
+            context = self._scaling(store.manifest.fields, source.context)
+            if store.changes or context is not source.context:
+                return StoreSource(store, context, source.close)
+        elif size := self._scaled_to(source.manifest.fields):
+            height, width = size
+            what = f"images are not {height} x {width}, as those of training"
+            fix = f"pack them with pack.size=[{height},{width}]"
+            self.say(f"note: {source.manifest.source or 'the data'}: {what}; {fix}")
+        return source
 
     def _check_same(self, part: ValidationSet, digest: str | None) -> None:
         """Check that the run's own validation data is what it was. CheckpointError K125."""
@@ -341,20 +375,13 @@ class SavedRun:
             raise ConfigError(351, f"objective = {name}", what, fix)
         return self.objective
 
-    @property
-    def context(self) -> SourceContext:
-        """What a source of data for this run is given."""
-        uncut = {"limit": None, "select": None, **UNFOLDED}
-        config = {**self.config, **uncut}
-        return source_context(config, self.allowed, self.parallel, training=False)
-
-    def scaled_to(self, fields: Mapping[str, Field]) -> tuple[int, int] | None:
+    def _scaled_to(self, fields: Mapping[str, Field]) -> tuple[int, int] | None:
         """Return the height and width to which images must be scaled as in packing, or None.
 
         They must if packing scaled the training images, the run takes those whole, and the images
         of ``fields`` have, or may have, another size.
         """
-        transform = self.context.transform
+        transform = self._context.transform
         packed = self.train.options
         if transform.size is not None or transform.function is not None:
             return None
@@ -367,18 +394,74 @@ class SavedRun:
                 return size
         return None
 
-    def context_of(self, fields: Mapping[str, Field]) -> SourceContext:
-        """Return what a source of images for the model is given. See ``scaled_to``."""
-        context = self.context
-        size = self.scaled_to(fields)
+    def _scaling(self, fields: Mapping[str, Field], context: SourceContext) -> SourceContext:
+        """Return ``context`` with a transform that scales images, if they must be."""
+        size = self._scaled_to(fields)
         if size is None:
             return context
+        shape = f"{size[0]} x {size[1]}"
+        self.say(f"note: images are cut and scaled to {shape}, as packing did for training")
         return replace(context, transform=Resize(size, crop=True, antialias=True))
 
     @property
     def batch_size(self) -> int:
         """The number of records of a validation batch."""
-        return self.context.order(1).batch_size
+        return self._context.order(1).batch_size
+
+    @cached_property
+    def _context(self) -> SourceContext:
+        """What a source of data for this run is given."""
+        config = {**self.config, "limit": None, "select": None, **UNFOLDED}
+        return source_context(config, self.allowed, self.parallel, training=False)
+
+    def prepared(self, given: RecordInput) -> RecordInput:
+        """Return an input whose records are prepared as packing prepared those of training.
+
+        Images of a model that predicts maps or boxes keep their size, because these lie in the
+        pixels of the given images.
+        """
+        target = self.train.fields.get(self.predicts.target)
+        scales = target is None or target.kind not in ("labels", "boxes")
+        prepare = preparation(given.manifest, self.train, scales)
+        return given if prepare is None else PreparedInput(given, prepare)
+
+    def input_source(
+        self,
+        given: RecordInput,
+        ranges: Sequence[ItemRange] | None = None,
+        more: Mapping[str, Field] | None = None,
+        skip_bad: bool = False,
+    ) -> InputSource:
+        """Return a source of what the model takes from an input, for ``inferred``.
+
+        Args:
+            given: The input, as ``prepared`` returns it.
+            ranges: The parts to read; None: everything is one part.
+            more: Other fields that batches shall have.
+            skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
+
+        Raises:
+            ConfigError: As ``input_fields``.
+        """
+        fields = self.input_fields(given.manifest)
+        context = self._scaling(fields, self._context)
+        ranges = ranges or [ItemRange(0, 0, given.manifest.num_records)]
+        return InputSource(given, {**fields, **(more or {})}, ranges, context, skip_bad)
+
+    def inferred(self, source: InputSource) -> Generator[Inferred]:
+        """Yield what the model predicts for each batch of an input, in order."""
+        name = self.predicts.inputs[0]
+        loader = self.loader(source, finish=self._finish_of(source.manifest.fields))
+        with closing(loader), closing(loader.epoch(0)) as batches:
+            for batch, _, _ in batches:
+                part = source.parts[batch[PART]]
+                predictions = self.predicted(batch)
+                places = None
+                if isinstance(predictions, PredictedMaps | PredictedBoxes):
+                    indices = batch["index"].cpu()
+                    reader = BatchReader(part.store, source.context)
+                    places = image_places(reader, name, part.store.read(indices)[name], indices)
+                yield Inferred(batch, part, predictions, places)
 
     def input_fields(self, given: Manifest) -> dict[str, Field]:
         """Return the fields of the data that the model takes, as its batches need them.
@@ -392,7 +475,7 @@ class SavedRun:
         derived: set[str | None] = set()
         for name, field in given.fields.items():
             if name in self.predicts.inputs:
-                fields[name] = _as_trained(field, self.train.fields.get(name))
+                fields[name] = as_trained(field, self.train.fields.get(name))
                 derived.add(length_name(name, field, self.config["collate"]))
         for name in self.predicts.inputs:
             if name not in fields and name not in derived:
@@ -429,8 +512,9 @@ class SavedRun:
             fix = f"give {trained.dtype}: by your own Dataset ({places}), or as a tensor in Python"
             raise ConfigError(352, where, what, fix)
 
-    def finish_of(self, fields: Mapping[str, Field]) -> Finish:
-        """Return ``finish`` for batches that have only these fields."""
+    def _finish_of(self, fields: Mapping[str, Field]) -> Finish:
+        """Return ``finish`` for batches of what the model takes of these fields alone."""
+        fields = self._inputs_of(fields)
         block = only_fields(self.config["augment"], fields) or NOTHING
         config = {**self.config, "augment": block}
         augment = make_augment(config, self.allowed, replace(self.train, fields=dict(fields)))
@@ -464,45 +548,21 @@ class SavedRun:
         name = self.predicts.inputs[0]
         if isinstance(images, torch.Tensor) and images.is_floating_point():
             parts = [{name: part.to(self.device)} for part in images.split(self.batch_size)]
-            return [record for part in parts for record in self._records(self.predicted(part))]
-        chunk = image_chunk(images, name)
-        field = Field("uint8", (3, None, None), "image")
-        if isinstance(images, torch.Tensor):
-            field = Field("uint8", tuple(images.shape[1:]))
-
-        def names(index: int) -> str:
-            return _image_name(images, index)
-
-        given = ChunkInput(chunk, Manifest(len(images), {name: field}, source="images"), names)
-        prepared = as_packed(given, self.train, self.predicts.target)
-        manifest = replace(prepared.manifest, fields=self.input_fields(prepared.manifest))
-        store = ChunkStore(prepared.read(0, len(images)), manifest, names)
-        source = StoreSource(store, self.context_of(manifest.fields))
-        records: list[dict[str, Any]] = []
-        finish = self.finish_of(manifest.fields)
-        with (
-            closing(self.loader(source, finish=finish)) as loader,
-            closing(loader.epoch(0)) as batches,
-        ):
-            for batch, _, _ in batches:
-                records += self._records(self.predicted(batch), source, name, batch["index"].cpu())
-        return records
-
-    def _records(
-        self,
-        predictions: Predictions,
-        source: StoreSource | None = None,
-        name: str = "",
-        indices: torch.Tensor | None = None,
-    ) -> list[dict[str, Any]]:
-        placed: list[Any] = []
-        if isinstance(predictions, PredictedMaps | PredictedBoxes):
-            places = None
-            if source is not None and indices is not None:
-                values = source.store.read(indices)[name]
-                places = image_places(source.read, name, values, indices)
-            placed = in_images(predictions, places)
-        return list(as_dicts(predictions, placed, self.classes))
+            inferred = ((self.predicted(part), None) for part in parts)
+        else:
+            field = Field("uint8", (3, None, None), "image")
+            if isinstance(images, torch.Tensor):
+                field = Field("uint8", tuple(images.shape[1:]))
+            manifest = Manifest(len(images), {name: field}, source="images")
+            names = partial(_image_name, images)
+            given = self.prepared(ChunkInput(image_chunk(images, name), manifest, names))
+            batches = self.inferred(self.input_source(given))
+            inferred = ((each.predictions, each.places) for each in batches)
+        return [
+            record
+            for predictions, places in inferred
+            for record in as_dicts(predictions, places, self.classes)
+        ]
 
     def close(self) -> None:
         """Leave the process group, if there is one."""
@@ -527,13 +587,6 @@ def only_fields(block: Any, names: Container[str]) -> Any:
         if not kept["field"] or (not is_list and given not in names):
             return None
     return kept
-
-
-def _as_trained(field: Field, trained: Field | None) -> Field:
-    """Return an image's field with the channels that it had in training."""
-    if trained is None or field.encoding != "image" or trained.channels is None:
-        return field
-    return replace(field, shape=(trained.channels, None, None))
 
 
 def _are_pixels(field: Field) -> bool:

@@ -98,6 +98,11 @@ class ItemStore:
         pass
 
 
+def as_read(values: Any) -> Any:
+    """Return all values of a chunk's field as a store gives them."""
+    return _taken(values, torch.arange(len(values)))
+
+
 def _taken(values: Any, indices: Tensor) -> Any:
     """Return the values of some records as a store gives them."""
     if isinstance(values, np.ndarray):

@@ -4,26 +4,21 @@ import threading
 from functools import partial
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
 
 from framework.config.input_source import (
     PART,
-    ChunkInput,
     InputSource,
     ItemRange,
-    PreparedInput,
-    as_packed,
 )
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import DataError
-from framework.image.decode import decode, encode_png
+from framework.image.decode import encode_png
 from framework.input.folder import FolderInput
 from framework.order.batches import Order
-from framework.pack.images import Preparation
 from framework.transform.none import NoTransform
 
 FIELDS = {"image": Field("uint8", (1, None, None), "image")}
@@ -122,41 +117,3 @@ def test_the_thread_that_reads_ahead_leaves_the_cores_to_the_step():
     finally:
         torch.set_num_threads(before)
     assert set(counts) == {1}
-
-
-def deep_images():
-    rng = np.random.default_rng(0)
-    Path("d").mkdir()
-    for number in range(3):
-        pixels = rng.integers(0, 65536, (9, 12 + number), dtype=np.uint16)
-        cv2.imwrite(f"d/{number}.png", pixels)
-    return FolderInput("d", None, None, labeled=False)
-
-
-@pytest.mark.parametrize(
-    ("options", "target", "shape"),
-    [
-        ({"encode": "png", "bit_depth": 8, "resize": 6}, "label", (6, 8)),
-        ({"encode": "jpeg", "bit_depth": 8, "size": [5, 7], "quality": 80}, "label", (5, 7)),
-        ({"encode": "png", "bit_depth": 8, "resize": 6}, "mask", (9, 12)),  # maps keep their size
-    ],
-    ids=["resized", "JPEG", "of maps"],
-)
-def test_images_are_prepared_as_packing_did(options, target, shape):
-    source = deep_images()
-    fields = {"label": Field("int64", ()), "mask": Field("uint8", (1, 9, 12), kind="labels")}
-    train = Manifest(3, fields, options=options)
-    prepared = as_packed(source, train, target)
-    assert (prepared.name(1), list(prepared.item_files(1))) == ("d/1.png", ["d/1.png"])
-    sizes = {} if target == "mask" else options
-    expected = PreparedInput(source, Preparation(**{"encode": "png", "bit_depth": 8, **sizes}))
-    image, same = (given.read(0, 1).records["image"][0] for given in (prepared, expected))
-    assert image == same
-    assert decode(image, 1).shape == (*shape, 1)
-
-
-def test_what_packing_did_not_change_is_left_as_it_is():
-    source = images()
-    assert as_packed(source, Manifest(3, {}, options={"encode": "raw"}), "label") is source
-    packed = ChunkInput(source.read(0, 2), Manifest(2, FIELDS, options={"encode": "raw"}), str)
-    assert as_packed(packed, Manifest(3, {}, options={"size": [2, 2]}), "label") is packed

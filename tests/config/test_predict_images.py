@@ -1,6 +1,7 @@
 """Predictions from Python, and their places in the images."""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -92,10 +93,13 @@ def test_a_model_of_other_fields_is_refused_with_those_it_takes(run):
 
 def test_other_kinds_of_predictions_come_as_dicts():
     scored = ScoredBoxes(torch.ones(1, 4), torch.tensor([0.5]), torch.tensor([1]))
-    (boxes,) = as_dicts(PredictedBoxes([scored]), [scored], ["a", "b"])
+    (boxes,) = as_dicts(PredictedBoxes([scored]), None, ["a", "b"])
     assert boxes["classes"] == ["b"]
-    assert next(as_dicts(PredictedTexts(["x"]), [], [])) == {"text": "x"}
-    assert next(as_dicts(PredictedNumbers(torch.ones(1, 2)), [], []))["numbers"].tolist() == [1, 1]
+    assert next(as_dicts(PredictedTexts(["x"]), None, [])) == {"text": "x"}
+    assert next(as_dicts(PredictedNumbers(torch.ones(1, 2)), None, []))["numbers"].tolist() == [
+        1,
+        1,
+    ]
     pixels = as_pixels(PredictedImages(torch.tensor([[[[0.0, 1.0]]]])))[0]
     assert pixels.tolist() == [[[0], [255]]]
 
@@ -151,15 +155,24 @@ def test_images_are_scaled_as_packing_scaled_those_of_training(shrunk, monkeypat
     assert [record["probabilities"]["a"] for record in records] == pytest.approx(of_files, abs=1e-4)
 
 
-@pytest.mark.parametrize(("name", "is_noted"), [("other.h5", True), ("a.h5", False)])
-def test_evaluation_notes_images_of_another_size_than_those_of_training(
-    shrunk, monkeypatch, name, is_noted
-):
+@pytest.mark.parametrize("name", ["photos", "other.h5"])
+def test_evaluation_prepares_other_data_as_prediction_does(shrunk, monkeypatch, name):
     monkeypatch.chdir(shrunk)
-    note = "images are not 12 x 8, as those of training; pack them with pack.size=[12,8]"
-    done = paceline("evaluate", "run=run", f"data.val={name}", "workers=0")
+    of_run = evaluated("a.h5")
+    other, out = evaluated(name)
+    assert "note: images are cut and scaled to 12 x 8, as packing did for training" in out
+    assert (of_run[0]["loss"] == pytest.approx(other["loss"], abs=1e-4)) == (name == "photos")
+    batch = next(framework.load("run").batches(name))
+    assert batch["image"].shape[1:] == (1, 12, 8)
+
+
+def evaluated(data):
+    """Return the means of an evaluation on the CPU, and what was printed."""
+    done = paceline("evaluate", "run=run", f"data.val={data}", "workers=0", "output=e")
     assert done.code == 0, done.err
-    assert (note in done.out + done.err) == is_noted
+    return json.loads(Path("e/evaluation.json").read_text())["sets"]["val"][
+        "means"
+    ], done.out + done.err
 
 
 # ----------------------------------------------------------------------------- places in the images

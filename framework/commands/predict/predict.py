@@ -124,14 +124,13 @@ def _input(
     block: dict[str, Any], on_error: str, allowed: tuple[str, ...], run: "SavedRun"
 ) -> "RecordInput":
     """Return the input, prepared as packing did. Folders have labels only if they are asked for."""
-    from framework.config.input_source import as_packed  # noqa: PLC0415
     from framework.config.prepare_data import input_of  # noqa: PLC0415
 
     signature = static_signature(str(block.get("_target_")))
     if signature is not None and "labeled" in signature.names and block.get("labeled") is None:
         block = {**block, "labeled": False}
     source = input_of("input", block, {"on_error": on_error}, allowed)
-    return as_packed(source, run.train, run.predicts.target)
+    return run.prepared(source)
 
 
 def _show(prediction: Any) -> RunOutcome:

@@ -37,15 +37,14 @@ from framework.commands.predict.prediction_files import (
     write_folder,
     write_parquet,
 )
-from framework.config.image_places import ImagePlace, image_places, in_images
-from framework.config.input_source import PART, InputSource, ItemRange, ReadPart
+from framework.config.image_places import ImagePlace, in_images
+from framework.config.input_source import InputSource, ItemRange, ReadPart
 from framework.config.predict_images import as_pixels, class_name
 from framework.config.saved_config import USED_PARTS
-from framework.config.saved_run import SavedRun, chosen_file
+from framework.config.saved_run import Inferred, SavedRun, chosen_file
 from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.records import LABEL, Field, RecordInput
-from framework.data.reader import BatchReader
 from framework.data.source import UNEVEN
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.image.decode import encode_png
@@ -252,38 +251,26 @@ class _PredictionRun:
     def _predict(self, missing: Sequence[ItemRange]) -> None:
         """Predict the missing parts, in order, and write a note for each."""
         stamps_before = {items.number: self._stamp(items) for items in missing}
-        source = self._source_of(missing)
-        if size := self.run.scaled_to(self.fields):
-            shape = f"{size[0]} x {size[1]}"
-            self.run.say(f"note: images are cut and scaled to {shape}, as packing did for training")
-        finish = self.run.finish_of(self.fields)
+        source = self.run.input_source(
+            self.prediction.source, missing, self._labels(), self.prediction.skip_bad
+        )
         waiting = list(missing)
         part = self._part(waiting[0])
-        with closing(self.run.loader(source, finish=finish)) as loader:
-            with closing(loader.epoch(0)) as batches:
-                for batch, _, _ in batches:
-                    while waiting[0].number != batch[PART]:
-                        self._note(source, waiting.pop(0), part, stamps_before)
-                        part = self._part(waiting[0])
-                    self._add(part, batch, source.parts[batch[PART]], source)
-            for items in waiting:
-                self._note(source, items, part, stamps_before)
-                part = self._part(items)
+        with closing(self.run.inferred(source)) as batches:
+            for inferred in batches:
+                while waiting[0].number != inferred.part.items.number:
+                    self._note(source, waiting.pop(0), part, stamps_before)
+                    part = self._part(waiting[0])
+                self._add(part, inferred)
+        for items in waiting:
+            self._note(source, items, part, stamps_before)
+            part = self._part(items)
 
-    def _source_of(self, missing: Sequence[ItemRange]) -> InputSource:
-        return InputSource(
-            self.prediction.source,
-            self._batch_fields(),
-            missing,
-            self.run.context_of(self.fields),
-            self.prediction.skip_bad,
-        )
-
-    def _batch_fields(self) -> dict[str, Field]:
-        """Return the fields that are read: what the model takes, and the labels if there are."""
+    def _labels(self) -> dict[str, Field]:
+        """Return the field of the labels if there are any, which are shown beside predictions."""
         if not self.has_labels:
-            return self.fields
-        return {**self.fields, LABEL: self.prediction.source.manifest.fields[LABEL]}
+            return {}
+        return {LABEL: self.prediction.source.manifest.fields[LABEL]}
 
     def _note(
         self, source: InputSource, items: ItemRange, part: "_Part", stamps_before: dict[int, str]
@@ -315,10 +302,10 @@ class _PredictionRun:
             self._taken.update(names)
         return _Part(self.pictures, self._taken)
 
-    def _add(self, part: "_Part", batch: Batch, read: ReadPart, source: InputSource) -> None:
-        """Predict a batch, and add its rows to the part."""
+    def _add(self, part: "_Part", inferred: Inferred) -> None:
+        """Add the rows of a batch to the part."""
         form = self.prediction.form
-        predictions = self.run.predicted(batch)
+        batch, read, predictions, places = inferred
         check_form(predictions, form, str(self.path))
         check_top_k(predictions, self.prediction.top_k)
         indices: Tensor = batch["index"].cpu()
@@ -331,13 +318,12 @@ class _PredictionRun:
         if form == TABLE:
             columns |= table_columns(predictions, self.run.classes, self.prediction.top_k)
         elif form == BOXES:
-            places = self._places(read, source, indices)
             columns |= self._box_columns(predictions, places, batch)
         elif isinstance(predictions, PredictedImages):
             numbers = self._numbers(read, indices)
             columns["file"] = part.write(as_pixels(predictions), columns["key"], numbers)
         else:
-            maps = in_images(predictions, self._places(read, source, indices))
+            maps = in_images(predictions, places)
             pixels = [_as_mask(numbers) for numbers in maps]
             columns["file"] = part.write(pixels, columns["key"], self._numbers(read, indices))
         part.add(columns)
@@ -346,14 +332,6 @@ class _PredictionRun:
 
     def _numbers(self, read: ReadPart, indices: Tensor) -> list[int]:
         return [read.item_numbers[index] for index in indices.tolist()]
-
-    def _places(
-        self, read: ReadPart, source: InputSource, indices: Tensor
-    ) -> list[ImagePlace] | None:
-        """Return where the model has looked in the images of some records."""
-        name = self.run.predicts.inputs[0]
-        reader = BatchReader(read.store, source.context)
-        return image_places(reader, name, read.store.read(indices)[name], indices)
 
     def _box_columns(
         self, predictions: Predictions, places: list[ImagePlace] | None, batch: Batch
