@@ -1,6 +1,5 @@
 """One training run: build its parts, train, and write the files that describe the run."""
 
-import json
 import os
 import platform
 import subprocess
@@ -22,7 +21,7 @@ from framework.config.group_table import group_table
 from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
 from framework.config.saved_config import put
-from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
+from framework.config.schema import AFTER_STEP, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.parallel import Parallel
 from framework.contracts.slow_records import joined_blocks, slow_block
@@ -31,9 +30,17 @@ from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
-from framework.sink.config_files import newest_config
 from framework.sink.measured import MeasuredSink
 from framework.system.durable import write_json
+from framework.system.run_dir import (
+    ENDED,
+    FACTS,
+    NEXT_FACTS,
+    SUMMARY,
+    newest_config,
+    read_json,
+    read_object,
+)
 from framework.train.checkpoint import RecoveredState, newest_path, newest_state
 from framework.train.trainer import Trainer
 
@@ -146,7 +153,7 @@ def _fit(
             "records_per_epoch": assembly.train_source.order.num_places,
         }
         if assembly.leads:
-            write_json(run_dir / "summary.json", summary)
+            write_json(run_dir / SUMMARY, summary)
         return summary
 
 
@@ -168,9 +175,8 @@ def _finished_summary(run_dir: Path, parallel: Parallel) -> dict[str, Any] | Non
     """
     summary: dict[str, Any] | None = None
     if parallel.rank == 0:
-        with suppress(FileNotFoundError, ValueError):
-            summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-    if summary is not None and summary["status"] != "finished":
+        summary = read_object(run_dir / SUMMARY)
+    if summary is not None and summary.get("status") != "finished":
         summary = None
     return gathered(parallel, {"summary": summary})[0]["summary"]
 
@@ -189,7 +195,7 @@ def _revalidate(
         "notes": [*summary["notes"], *notes],
     }
     if assembly.leads:
-        write_json(run_dir / "summary.json", summary)
+        write_json(run_dir / SUMMARY, summary)
     return summary
 
 
@@ -305,7 +311,7 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
     removed. Otherwise, a resumed run would look finished after a kill.
     """
     paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
-    known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
+    known = read_json(paths[0]) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     known["auto"] = assembly.from_data
     known["starts"] = _starts(run_dir, start_step, assembly.parallel.world_size)
@@ -313,7 +319,7 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
         known["init"] = assembly.config["init"]
     write_json(run_dir / FACTS, known)
     _complete_resolved(run_dir, assembly.from_data)
-    for name in ("summary.json", "exit.json"):
+    for name in (SUMMARY, ENDED):
         (run_dir / name).unlink(missing_ok=True)
 
 
@@ -322,9 +328,7 @@ def _starts(run_dir: Path, start_step: int, ranks: int) -> list[dict[str, Any]]:
 
     Parts that began later than the newest are void: their steps are taken again.
     """
-    before: list[dict[str, Any]] = []
-    with suppress(OSError, ValueError):
-        before = json.loads((run_dir / FACTS).read_text(encoding="utf-8")).get("starts", before)
+    before: list[dict[str, Any]] = read_object(run_dir / FACTS).get("starts", [])
     newest = {"config": newest_config(run_dir).name, "ranks": ranks}
     kept = [part for part in before if part["step"] < start_step]
     if kept and kept[-1] == {**newest, "step": kept[-1]["step"]}:  # ranks that started again
@@ -337,7 +341,7 @@ def _complete_resolved(run_dir: Path, from_data: Config) -> None:
     newest = newest_config(run_dir)
     if not newest.exists() or not from_data:
         return
-    config = json.loads(newest.read_text(encoding="utf-8"))
+    config = read_json(newest)
     for name, value in from_data.items():
         put(config, name, value)
     write_json(newest, config)

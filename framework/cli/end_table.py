@@ -1,6 +1,5 @@
 """What a run prints at its end: where the step time went, and where its files are."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from framework.contracts.slow_records import slow_words
 from framework.contracts.span import IDLE
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from framework.measure.statistics import BUSY_CORES, NO_CLAIM, claim
+from framework.system.run_dir import ENDED, FACTS, SUMMARY, read_object
 
 STAGES = ("read", "decode", "transform", "collate")
 # Key of the summary's usage, its label, its unit.
@@ -47,7 +47,7 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     summary: dict[str, Any] = {}
     if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED):
-        summary = _read(run_dir / "summary.json")
+        summary = read_object(run_dir / SUMMARY)
     if summary and short:
         rate = f"{summary['records_per_s']:,.0f} records/s{_beside(summary)}"
         console.print(f"{_metrics(summary)}  {rate}", soft_wrap=True)
@@ -171,7 +171,7 @@ class SweepJob(NamedTuple):
     def read(cls, run_dir: Path) -> "SweepJob":
         """Return a job that another process has run."""
         number = re.match(r"\d*", run_dir.name)
-        words = _read(run_dir / "run.json").get("overrides", [])
+        words = read_object(run_dir / FACTS).get("overrides", [])
         return cls(int(number[0]) if number and number[0] else 0, run_dir, words)
 
     @property
@@ -206,7 +206,7 @@ def _fastest(jobs: Sequence[SweepJob], chosen: list[dict[str, str]]) -> str:
     """
     samples: dict[str, list[tuple[float, float, float]]] = {}
     for job, words in zip(jobs, chosen, strict=True):
-        summary = {} if job.refusal else _read(job.run_dir / "summary.json")
+        summary = {} if job.refusal else read_object(job.run_dir / SUMMARY)
         if summary.get("status") == "finished":
             name = " ".join(f"{key}={value}" for key, value in words.items() if key != "seed")
             load = summary.get("usage", {}).get("others_cpu_cores", 0.0)
@@ -227,9 +227,9 @@ def _figures(job: SweepJob) -> tuple[str, str, str, str]:
     """Return the cells of one job: rate, other programs, waiting, validation."""
     if job.refusal:
         return "", "", "", job.refusal
-    summary = _read(job.run_dir / "summary.json")
+    summary = read_object(job.run_dir / SUMMARY)
     if not summary:
-        return "", "", "", str(_read(job.run_dir / "exit.json").get("reason", "failed"))
+        return "", "", "", str(read_object(job.run_dir / ENDED).get("reason", "failed"))
     share = beside = ""
     spans = summary.get("spans") or {}
     if waiting := spans.get(IDLE) or spans.get("wait"):
@@ -238,10 +238,3 @@ def _figures(job: SweepJob) -> tuple[str, str, str, str]:
     if "others_cpu_cores" in usage:
         beside = f"{usage['others_cpu_cores']:.1f} cores"
     return f"{summary['records_per_s']:,.0f}", beside, share, _metrics(summary)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return a JSON file's content, or nothing if there is no such file."""
-    if not path.exists():
-        return {}
-    return json.loads(path.read_text(encoding="utf-8"))

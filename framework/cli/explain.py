@@ -57,8 +57,8 @@ def explain(
     error: Exception,
     config_dir: str | None,
     own_keys: Sequence[str] = (),
-) -> ConfigError:
-    """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe.
+) -> PacelineError:
+    """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe; R112 for a plugin.
 
     ``config_dir`` is the user's folder of groups and recipes.
     """

@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from framework.cli.end_table import print_run
 from framework.cli.environment import without_values
 from framework.cli.rundir import discard_if_empty
-from framework.config.schema import AFTER_STEP, NEXT_FACTS
+from framework.config.schema import AFTER_STEP
 from framework.errors import (
     EXIT_INTERRUPTED,
     ConfigError,
@@ -28,6 +28,7 @@ from framework.errors import (
     words_of,
 )
 from framework.system.durable import write_json
+from framework.system.run_dir import ENDED, NEXT_FACTS
 from framework.system.stopping import Stop, message_if_stopped, undone
 from framework.system.user_code import user_error
 
@@ -159,7 +160,7 @@ def told_if_stopped(run_dir: Path) -> Generator[None]:
         path = newest()
         (run_dir / NEXT_FACTS).unlink(missing_ok=True)
         outcome = RunOutcome(*stop, checkpoint=path and str(path.relative_to(run_dir)))
-        write_json(run_dir / "exit.json", outcome._asdict())
+        write_json(run_dir / ENDED, outcome._asdict())
 
     with message_if_stopped(lambda by: f"stopped at once{by}; {_stands(newest())}"), undone(write):
         yield
@@ -186,7 +187,7 @@ def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
     with suppress(PacelineError, OSError):
         newest = _newest(run_dir)
         whole = outcome._replace(checkpoint=newest and str(newest.relative_to(run_dir)))
-        write_json(run_dir / "exit.json", whole._asdict())
+        write_json(run_dir / ENDED, whole._asdict())
     (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
     return told_code(outcome)

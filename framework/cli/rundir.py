@@ -1,6 +1,5 @@
 """The run directory: claimed once, then filled."""
 
-import json
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,17 +9,17 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.environment import as_written
-from framework.config.schema import FACTS, NEXT_FACTS
 from framework.errors import ConfigError, ResourceError
 from framework.system.durable import remove_leftovers, write_json, write_text
 from framework.system.lock import locked
+from framework.system.run_dir import ENDED, FACTS, NEXT_FACTS, RESOLVED, read_json
 from framework.system.stopping import undone
 
 # How long a requeued job waits for the job before it.
 PATIENCE_S = 60.0
-CLAIMED = (FACTS, "config.yaml", "resolved.json")
+CLAIMED = (FACTS, "config.yaml", RESOLVED)
 # Files of a run that failed before its first step. ``exit.json`` goes last: it says so.
-LEFT_BY_FAILED = (*CLAIMED, "debug.log", "exit.json")
+LEFT_BY_FAILED = (*CLAIMED, "debug.log", ENDED)
 LOCK = "run.lock"
 
 
@@ -104,7 +103,7 @@ def _taken(run_dir: Path, in_sweep: bool) -> ConfigError:
 def _failed_before_its_first_step(run_dir: Path) -> bool:
     """Return whether a run in ``run_dir`` ended with an error and has left no result."""
     try:
-        ending = json.loads((run_dir / "exit.json").read_text(encoding="utf-8"))
+        ending = read_json(run_dir / ENDED)
         failed = bool(ending["code"]) and ending["step"] is None and ending["checkpoint"] is None
         return failed and {path.name for path in run_dir.iterdir()} <= {*LEFT_BY_FAILED, LOCK}
     except (OSError, ValueError, KeyError, TypeError):

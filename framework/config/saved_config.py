@@ -1,6 +1,5 @@
 """The configuration of a run as it was resolved, read from its directory."""
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,11 +14,11 @@ from omegaconf.resolvers import oc
 
 from framework.config.build import last_line
 from framework.config.rule import check_values
-from framework.config.schema import FACTS, RULES, RULES_BY_BLOCK
+from framework.config.schema import RULES, RULES_BY_BLOCK
 from framework.config.targets import Config
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
-from framework.sink.config_files import newest_config
+from framework.system.run_dir import FACTS, newest_config, read_json
 
 # The keys and parts of a configuration that use needs; training alone reads the others.
 KEYS = (
@@ -60,8 +59,8 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
     try:
         newest = newest_config(run_dir)
         chosen = run_dir / (name or newest.name)
-        config = _resolved(json.loads(chosen.read_text(encoding="utf-8")))
-        facts = json.loads((run_dir / FACTS).read_text(encoding="utf-8"))
+        config = _resolved(read_json(chosen))
+        facts = read_json(run_dir / FACTS)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"not the directory of a run (no resolved.json and {FACTS})"
         raise CheckpointError(120, where, what, fix) from error

@@ -19,10 +19,6 @@ from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 from framework.train.parameter_groups import LAYER_DECAY, NO_DECAY, named_groups
 from framework.train.weight_place import check_place
 
-# Of the run directory: what run.json says of a run, and what it will say once a resumed run has
-# loaded its state.
-FACTS = "run.json"
-NEXT_FACTS = "run.next.json"
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
 # ``framework.data.collate.WAYS``, without importing torch: a typo is answered at once.
 COLLATE = ("pad", "nested", "list")

@@ -1,33 +1,19 @@
 """The files of a run directory that a tracking server gets."""
 
 import json
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-
-def configurations(run_dir: Path) -> list[str]:
-    """Return the names of the files that say how a run was configured, also when it was resumed."""
-    paths = [*run_dir.glob("config*.yaml"), *run_dir.glob("resolved*.json"), run_dir / "run.json"]
-    return sorted(path.name for path in paths if path.is_file())
-
-
-def newest_config(run_dir: Path) -> Path:
-    """Return ``resolved.N.json`` with the greatest N, which the last resume wrote."""
-    numbers = {run_dir / "resolved.json": 0}
-    for path in run_dir.glob("resolved.*.json"):
-        if digits := re.fullmatch(r"resolved\.(\d+)\.json", path.name):
-            numbers[path] = int(digits[1])
-    return max(numbers, key=lambda path: numbers[path])
+from framework.system.run_dir import read_json
 
 
 def read_config(path: Path | None) -> dict[str, str]:
     """Return the leaves of a configuration as texts by dotted names; {} if it cannot be read."""
     if path is None:
         return {}
-    with suppress(OSError, ValueError, RecursionError):
-        return _leaves(json.loads(path.read_text(encoding="utf-8")), "")
+    with suppress(OSError, ValueError):
+        return _leaves(read_json(path), "")
     return {}
 
 

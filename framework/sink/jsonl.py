@@ -8,6 +8,7 @@ from typing import Any, final
 from torch import Tensor
 
 from framework.contracts.training import Report, RunContext
+from framework.system.run_dir import REPORTS
 
 
 @final
@@ -18,7 +19,7 @@ class JsonlSink:
     """
 
     def __init__(self, *, run: RunContext) -> None:
-        path = run.run_dir / "metrics.jsonl"
+        path = run.run_dir / REPORTS
         _truncate(path, run.start_step)
         # Buffered by the line, so that readers see whole lines at once.
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from framework.system.durable import write_json
+from framework.system.run_dir import read_object
 
 FOLDER = "outbox"
 MOST_EVENTS = 200  # of one batch; a report of a training step has about 25 values
@@ -54,7 +55,7 @@ class Outbox:
         self._state_path = run_dir / FOLDER / f"{name}.json"
         self._file: FileIO | None = None
         self._is_torn = False  # whether the file ends inside a line
-        known = _read_object(self._state_path)
+        known = read_object(self._state_path)
         self.state: dict[str, Any] = known.get("state") or {}
         self.ahead: list[Event] = known.get("ahead") or []
         self.sent = min(int(known.get("sent") or 0), _size(self.path))
@@ -174,11 +175,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError, RecursionError):
-        known = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(known, dict):
-            return known
-    return {}

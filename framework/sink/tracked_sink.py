@@ -4,11 +4,11 @@ import sys
 import time
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.config_files import configurations, newest_config
 from framework.sink.delivery import Delivery, Tracker
 from framework.sink.outbox import Event, Outbox
 from framework.sink.report_values import learned_values, measured_values
 from framework.sink.sample_pictures import write_arrays, write_pictures
+from framework.system.run_dir import configurations, newest_config
 
 CHECKPOINTS = ("checkpoints/best.pt", "checkpoints/last.pt")
 

@@ -2,14 +2,7 @@ import os
 
 import pytest
 
-from framework.sink.config_files import configurations, inside, newest_config, read_config
-
-
-def test_the_newest_configuration_is_that_of_the_last_resume(tmp_path):
-    for name in ("resolved.json", "resolved.2.json", "resolved.10.json", "config.yaml"):
-        (tmp_path / name).write_text("{}")
-    assert newest_config(tmp_path).name == "resolved.10.json"
-    assert "config.yaml" in configurations(tmp_path)
+from framework.sink.config_files import inside, read_config
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ import yaml
 
 from framework import __version__
 from framework.commands.export.exportable import Exportable, form_of_tensor
-from framework.commands.report.json_values import flat, load, mapping, numbers, shown, words
+from framework.commands.report.json_values import flat, mapping, numbers, shown, words
 from framework.config.saved_run import SavedRun, chosen_file
-from framework.config.schema import FACTS
-from framework.sink.config_files import newest_config
+from framework.system.run_dir import FACTS, SUMMARY, newest_config, read_object
 
 USER = re.compile(r"://[^/@\s]+@")  # a name and a password in an address, which nobody publishes
 USE = {
@@ -75,8 +74,8 @@ class CardFacts:
 
     @classmethod
     def of_run(cls, run: SavedRun) -> "CardFacts":
-        facts = load(run.run_dir / FACTS)
-        summary = load(run.run_dir / "summary.json")
+        facts = read_object(run.run_dir / FACTS)
+        summary = read_object(run.run_dir / SUMMARY)
         best = numbers(flat(summary.get("best") or summary.get("val")))
         data = {split: mapping(known) for split, known in mapping(facts.get("data")).items()}
         path = chosen_file(run.run_dir, run.weights)
@@ -87,7 +86,7 @@ class CardFacts:
             best=best,
             summary=summary,
             facts=facts,
-            config=load(newest_config(run.run_dir)),
+            config=read_object(newest_config(run.run_dir)),
         )
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from framework.commands.report.json_values import lines_of, load, mapping, number
-from framework.config.schema import FACTS
+from framework.commands.report.json_values import lines_of, mapping, number
 from framework.errors import NumericError
-from framework.sink.config_files import newest_config
+from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY, newest_config, read_object
 from framework.train.checkpoint import FOLDER, has_stamp, saved_steps
 
 # Keys of a line of metrics.jsonl that stand between the split and the learning rate are means.
@@ -77,11 +76,11 @@ class RunHistory:
 
 def read_history(run_dir: Path) -> RunHistory:
     """Read what is known of a run's steps. Files that are missing or damaged say nothing."""
-    facts = load(run_dir / FACTS)
+    facts = read_object(run_dir / FACTS)
     states = dict(sorted(saved_steps(run_dir).items()))
-    reports = tuple(_reports(run_dir / "metrics.jsonl"))
-    ended = load(run_dir / "exit.json")
-    counts = ended.get("step"), load(run_dir / "summary.json").get("steps")
+    reports = tuple(_reports(run_dir / REPORTS))
+    ended = read_object(run_dir / ENDED)
+    counts = ended.get("step"), read_object(run_dir / SUMMARY).get("steps")
     known = [*states, *(report.last for report in reports), *map(_count, counts)]
     return RunHistory(
         run_dir,

@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from framework.errors import printable
+from framework.system.run_dir import open_file
 
 GREATEST = 1e15  # a rate or a time above it cannot have been measured
 LONGEST = 500  # characters of a shown text: a configuration may hold a whole file
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Return the object in ``path``; {} if the file is missing, damaged or holds something else."""
-    with suppress(OSError):
-        return parsed(path.read_bytes())
-    return {}
 
 
 def parsed(text: bytes) -> dict[str, Any]:
@@ -30,7 +24,7 @@ def parsed(text: bytes) -> dict[str, Any]:
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the object in each line of ``path``; {} for a line that holds anything else."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         yield from map(parsed, file)
 
 

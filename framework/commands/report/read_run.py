@@ -1,5 +1,6 @@
 """Read a run from its directory: finished, failed, killed in the middle of a line, or years old."""
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,6 @@ from framework.commands.report.json_values import (
     duration,
     facts_of,
     flat,
-    load,
     mapping,
     number,
     numbers,
@@ -28,30 +28,32 @@ from framework.commands.report.recorded_run import (
     stacked,
 )
 from framework.commands.report.run_metrics import Metrics, read_metrics
-from framework.config.schema import FACTS
 from framework.contracts.rank_spans import LateRank, RankReport, RankSpan
 from framework.contracts.slow_records import slow_words
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
-from framework.sink.config_files import newest_config
+from framework.system.run_dir import (
+    ENDED,
+    FACTS,
+    OBJECTS,
+    REPORTS,
+    SUMMARY,
+    is_file,
+    newest_config,
+    read_object,
+)
 
-OF_A_RUN = (FACTS, "metrics.jsonl", "summary.json", "exit.json")
 RESOURCES = ("stages_s", "queue", "usage")
 FIGURES = ("steps", "epochs", "wall_s", "validate_s", "peak_rss_bytes", "peak_device_bytes")
 NOT_CHOICES = ("hydra.", "hydra/", "resume", "allow_targets")
 
 
-def is_run(path: Path) -> bool:
-    """Return whether ``path`` is the directory of a run."""
-    return any((path / name).is_file() for name in OF_A_RUN)
-
-
 def read_run(path: Path) -> RecordedRun:
     """Read the directory of a run. Missing and damaged files leave defaults and a note."""
-    facts = load(path / FACTS)
-    summary = load(path / "summary.json")
-    config = flat(load(newest_config(path)))
-    metrics = read_metrics(path / "metrics.jsonl", positive(config.get("batch_size")))
-    status, reason = _status(load(path / "exit.json"), summary, metrics.last_step)
+    facts = read_object(path / FACTS)
+    summary = read_object(path / SUMMARY)
+    config = flat(read_object(newest_config(path)))
+    metrics = read_metrics(path / REPORTS, positive(config.get("batch_size")))
+    status, reason = _status(read_object(path / ENDED), summary, metrics.last_step)
     spans, beside = stacked(_spans(summary, metrics))
     known = numbers(summary)
     rate_of_log = None
@@ -180,11 +182,11 @@ def _notes(path: Path, summary: Mapping[str, Any], metrics: Metrics) -> tuple[st
     notes += [f"after {shown(own.get('at_s'))} s: {shown(own.get('text'))}" for own in decisions]
     if metrics.num_bad:
         notes.append(f"{metrics.num_bad:,} lines of metrics.jsonl are damaged and left out")
-    if not (path / "metrics.jsonl").is_file():
+    if not is_file(path / REPORTS):
         notes.append("no metrics.jsonl: no curves")
     return (*notes, *(f"{name} cannot be read" for name in _broken_files(path)))
 
 
 def _broken_files(path: Path) -> list[str]:
-    files = [path / name for name in (FACTS, "summary.json", "exit.json")]
-    return [file.name for file in files if file.is_file() and not load(file)]
+    paths = [path / name for name in OBJECTS]
+    return [path.name for path in paths if os.path.lexists(path) and not read_object(path)]

@@ -14,10 +14,11 @@ from framework.commands.report.compare_runs import Relative, labels, relative
 from framework.commands.report.curves import curve_charts
 from framework.commands.report.json_values import shown
 from framework.commands.report.page import page
-from framework.commands.report.read_run import is_run, read_run
+from framework.commands.report.read_run import read_run
 from framework.commands.report.recorded_run import RecordedRun
 from framework.errors import ConfigError, DataError
 from framework.system.durable import open_durable, write_text
+from framework.system.run_dir import is_run
 
 RELATIVE = ("first", "slowest")
 

@@ -1,12 +1,7 @@
-"""Read what a folder's runs are: status, choices, best metrics, time and disk use.
-
-A run directory may be damaged, half written, or made to mislead. So no file is read that is a link,
-a pipe or larger than a run writes.
-"""
+"""Read what a folder's runs are: status, choices, best metrics, time and disk use."""
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,14 +13,20 @@ from framework.commands.report.json_values import flat, number, numbers, parsed,
 from framework.commands.report.read_run import typed_choices
 from framework.commands.report.recorded_run import RecordedRun
 from framework.commands.runs.run_state import RunState, state_of
-from framework.config.schema import FACTS
 from framework.errors import ConfigError
-from framework.sink.config_files import newest_config
+from framework.system.run_dir import (
+    ENDED,
+    FACTS,
+    REPORTS,
+    SUMMARY,
+    is_run,
+    newest_config,
+    open_file,
+    read_object,
+)
 
-MARKS = (FACTS, "metrics.jsonl", "summary.json", "exit.json")
 # Where MLflow keeps copies of a run's files, as in mlruns/1/<id>/artifacts.
 COPIES = re.compile(r"[0-9a-f]{32}/artifacts")
-MOST_BYTES = 16 << 20  # of a file
 TAIL_BYTES = 64 << 10  # of metrics.jsonl
 
 
@@ -69,9 +70,9 @@ def run_dirs(folder: Path) -> Iterator[Path]:
 
     Links are not followed, and copies that MLflow made are no runs.
     """
-    for place, folders, files in os.walk(folder):
+    for place, folders, _ in os.walk(folder):
         path = Path(place)
-        if any(name in files and is_file(path / name) for name in MARKS):
+        if is_run(path):
             folders.clear()
             yield path
         folders[:] = sorted(
@@ -81,19 +82,12 @@ def run_dirs(folder: Path) -> Iterator[Path]:
         )
 
 
-def is_file(path: Path) -> bool:
-    """Return whether ``path`` is a regular file, and not a link to one."""
-    with suppress(OSError):
-        return stat.S_ISREG(path.lstat().st_mode)
-    return False
-
-
 def read_listed(path: Path) -> ListedRun:
     """Read one run directory. What cannot be read is left out."""
     facts = read_object(path / FACTS)
-    summary = read_object(path / "summary.json")
-    ended = read_object(path / "exit.json")
-    log = {} if summary else _last_reports(path / "metrics.jsonl")
+    summary = read_object(path / SUMMARY)
+    ended = read_object(path / ENDED)
+    log = {} if summary else _last_reports(path / REPORTS)
     steps = (
         positive(of.get(key)) for of, key in ((summary, "steps"), (log, "step"), (ended, "step"))
     )
@@ -118,28 +112,18 @@ def read_listed(path: Path) -> ListedRun:
     )
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; {} if the file is missing, damaged, or no plain file."""
-    return parsed(_bytes(path, 0, MOST_BYTES))
-
-
-def _bytes(path: Path, tail: int, most: int) -> bytes:
-    """Return the last ``tail`` bytes of a file (0: all), or nothing if it is not a plain file."""
-    with suppress(OSError):
-        # A pipe must not make this wait, nor a link lead elsewhere.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        with open(descriptor, "rb") as file:
-            known = os.fstat(descriptor)
-            if stat.S_ISREG(known.st_mode) and (tail or known.st_size <= most):
-                file.seek(max(0, known.st_size - tail) if tail else 0)
-                return file.read(most)
+def _tail(path: Path) -> bytes:
+    """Return the last bytes of a file; none if it cannot be read."""
+    with suppress(OSError), open_file(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+        return file.read(TAIL_BYTES)
     return b""
 
 
 def _last_reports(path: Path) -> dict[str, Any]:
     """Return the last step of a log, and the last validation, if they stand near its end."""
     log: dict[str, Any] = {}
-    for line in map(parsed, _bytes(path, TAIL_BYTES, TAIL_BYTES).splitlines()):
+    for line in map(parsed, _tail(path).splitlines()):
         step = number(line.get("step"))
         if step is None or not 0 <= step < 1 << 53:
             continue
@@ -158,7 +142,7 @@ def _seconds(path: Path, started: str) -> float | None:
     """Return the seconds from the start to the last report."""
     with suppress(ValueError, OSError, OverflowError):
         begin = datetime.strptime(started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-        return positive((path / "metrics.jsonl").lstat().st_mtime - begin)
+        return positive((path / REPORTS).lstat().st_mtime - begin)
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from framework.commands.report.json_values import number, shown
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
+from framework.system.run_dir import ENDED
 
 RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"
 FAILED, KILLED, DAMAGED = "failed", "killed", "damaged"
@@ -42,7 +43,7 @@ def state_of(
     damaged = ""
     if not facts:
         damaged = "run.json cannot be read"
-    elif code is None and os.path.lexists(path / "exit.json"):
+    elif code is None and os.path.lexists(path / ENDED):
         damaged = "exit.json cannot be read"
     elif code == 0 and not summary:
         damaged = "summary.json cannot be read"
@@ -68,7 +69,7 @@ def running_by(path: Path) -> str:
     try:
         descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
-        if not os.path.lexists(path / "exit.json") and wrote_recently(path):
+        if not os.path.lexists(path / ENDED) and wrote_recently(path):
             return "a process that cannot be seen from here"
         return ""
     except OSError:  # a link or a folder is no lock of ours

@@ -8,9 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from framework.commands.report.units import plural
-from framework.commands.runs.run_listing import ListedRun, is_file, read_listed
+from framework.commands.runs.run_listing import ListedRun, read_listed
 from framework.commands.runs.run_state import FAILED, FINISHED, LOCK, running_by
-from framework.config.schema import FACTS
 from framework.errors import ConfigError, ResourceError, printable
 from framework.sink.delivery import StartOver, Tracker, reason_of
 from framework.sink.mlflow import NAME as MLFLOW
@@ -20,6 +19,7 @@ from framework.sink.tracked_sink import end_events
 from framework.sink.wandb import NAME as WANDB
 from framework.sink.wandb import WandbTracker
 from framework.system.lock import locked
+from framework.system.run_dir import FACTS, is_file
 
 
 def send(paths: Sequence[Path]) -> None:

@@ -1,6 +1,5 @@
 """What ``resume=`` stands for: the words of an earlier run, then those of this command line."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from framework.cli.arguments import check_words, option, quoted, without_options
 from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import DATA_PATHS, with_recipe_said
-from framework.config.schema import FACTS, GROUPS
+from framework.config.schema import GROUPS
 from framework.errors import CheckpointError, ConfigError
+from framework.system.run_dir import FACTS, read_json
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NAMES_DATA = ("data.train.", "data.val.", "dataset.", "source.")  # keys whose values may be paths
@@ -103,7 +103,7 @@ def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
     """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``."""
     where, fix = f"resume = {resume}", "give the path a run printed"
     try:
-        facts = json.loads((run_dir / FACTS).read_text(encoding="utf-8"))
+        facts = read_json(run_dir / FACTS)
         words, config_dir = _checked(facts["overrides"]), facts.get("config_dir")
     except FileNotFoundError as error:
         raise CheckpointError(

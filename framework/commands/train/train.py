@@ -2,7 +2,6 @@
 ranks.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -35,6 +34,7 @@ from framework.errors import (
 )
 from framework.parallel.launch.srun import rank_environment
 from framework.system.durable import uninterrupted
+from framework.system.run_dir import ENDED, SUMMARY, read_json
 
 if TYPE_CHECKING:
     from framework.parallel.launch.hosts import Meeting
@@ -124,7 +124,7 @@ def _search_value(cfg: DictConfig) -> float | None:
     """
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     try:
-        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(run_dir / SUMMARY)
         return _of_first_set(summary["best"], cfg.search_metric)
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -139,7 +139,7 @@ def _of_first_set(best: dict[str, float], metric: str) -> float | None:
 def _endings(arguments: list[str]) -> dict[Path, int]:
     """Return when each job in the directory of the sweep has ended, in ns."""
     typed = option(arguments, "hydra.sweep.dir") or f"outputs/{stamp()}-sweep"
-    paths = Path(typed.strip("'\"")).glob("*/exit.json")
+    paths = Path(typed.strip("'\"")).glob(f"*/{ENDED}")
     return {path: path.stat().st_mtime_ns for path in paths}
 
 

@@ -1,20 +1,8 @@
-import pytest
-
 from framework.commands.report.json_values import (
     LONGEST,
     command_of,
-    load,
     shown,
 )
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[1, 2]", '"a"', "[" * 100_000, '{"a": ' + "9" * 5000 + "}", "\x00\xff"]
-)
-def test_a_file_that_holds_no_object_is_empty(tmp_path, text):
-    (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
-    assert load(tmp_path / "a.json") == {}
-    assert load(tmp_path / "absent.json") == {}
 
 
 def test_what_is_shown_is_one_line_of_letters_and_not_endless():

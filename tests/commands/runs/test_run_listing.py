@@ -6,7 +6,6 @@ import pytest
 
 from framework.commands.runs.run_listing import (
     read_listed,
-    read_object,
     run_dirs,
 )
 from tests.commands.runs.run_folders import make_run, write
@@ -58,14 +57,6 @@ def test_no_pipe_is_waited_for(tmp_path, name):
     (path / name).unlink()
     os.mkfifo(path / name)
     read_listed(path)
-
-
-def test_no_link_and_no_huge_file_is_read(tmp_path, monkeypatch):
-    write(tmp_path / "a.json", {"a": 1})
-    os.symlink(tmp_path / "a.json", tmp_path / "link.json")
-    assert (read_object(tmp_path / "a.json"), read_object(tmp_path / "link.json")) == ({"a": 1}, {})
-    monkeypatch.setattr("framework.commands.runs.run_listing.MOST_BYTES", 3)
-    assert read_object(tmp_path / "a.json") == {}
 
 
 @pytest.mark.parametrize(
