@@ -73,7 +73,7 @@ WORD = re.compile(
     r"(?<![\w./<-])[+~]{0,2}([a-z][\w/]*(?:\.\w+)*)=(\{[^}]*\}|\[[^\]]*\]|[^\s,;)'\"]+)"
 )
 # Names that an advice explains something with, and arguments of functions.
-EXAMPLES = {"a", "key", "label", "num_batches", "predictions", "row_group_size", "x"}
+EXAMPLES = {"a", "drop_last", "key", "label", "num_batches", "predictions", "row_group_size", "x"}
 
 
 def flat(node, where=""):

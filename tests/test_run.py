@@ -190,7 +190,7 @@ def test_run_json_says_what_ran_where_on_which_data(run_dir):
     known = read(run_dir / "run.json")
     assert known.keys() == {
         *("command", "overrides", "started", "versions", "git", "machine", "data", "auto"),
-        "starts",
+        *("starts", "folder"),
     }
     assert known["starts"][0]["step"] == 0
     assert {split: known["data"][split]["num_records"] for split in known["data"]} == {
@@ -268,7 +268,8 @@ def test_notes_of_parts_are_said_and_kept(dataset, tmp_path):
     said = []
     summary = trained(dataset, tmp_path, "parallel=dp", "max_steps=1", say=said.append)
     assert summary["notes"]
-    assert said == [f"note: {note}" for note in summary["notes"]]
+    assert said == [*(f"note: {note}" for note in summary["notes"]), said[-1]]
+    assert said[-1].startswith("training: model ")
     assert read(tmp_path / "summary.json")["notes"] == summary["notes"]
 
 

@@ -100,8 +100,8 @@ class CheckpointFolder:
             if weights is not None:  # first, so that a run that resumes from the state has them
                 for name in ("last", "best") if best else ("last",):
                     self._save_weights(f"{name}.pt", weights)
-                    if state["objective"]:
-                        self._save_weights(f"{name}{OF_OBJECTIVE}", state["objective"])
+                    if owned := state.get("objective"):
+                        self._save_weights(f"{name}{OF_OBJECTIVE}", owned)
                 saved = Saved(None, best)
             self._sequence += 1
             path = self.folder / f"step-{step:08}.pt"

@@ -55,7 +55,9 @@ class CountWeights:
             raise ConfigError(220, "Outcome.count", what, "return it always, or never")
         if outcome.count is None:
             return outcome.loss if weight == 1.0 else outcome.loss * weight
-        count = torch.as_tensor(outcome.count, device=outcome.loss.device)
+        count = outcome.count
+        if not isinstance(count, Tensor):  # filled on the device: a captured step copies nothing
+            count = torch.full_like(outcome.loss, count, dtype=torch.int64)
         outcome.loss = torch.where(count > 0, outcome.loss, 0.0)
         if weight == 1.0 and last and self._sums is None and self._parallel.world_size == 1:
             return outcome.loss

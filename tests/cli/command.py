@@ -25,6 +25,7 @@ from framework.errors import PacelineError
 from framework.main import run
 from framework.system import at_end
 from framework.system.stopping import NUMBERS
+from tests.advice import ASKED, Copy, try_advice
 
 ROOT = Path(__file__).parents[2]
 # Modules below these folders stay loaded. Others are the test's own.
@@ -59,7 +60,31 @@ def paceline(*arguments: str, cwd: Path | None = None, **environment: str) -> Do
         out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         with _redirected(out.fileno(), err.fileno()):
             code = exit_code(arguments)
-        return Done(code, *(_text(file) for file in (out, err)))
+        done = Done(code, *(_text(file) for file in (out, err)))
+    if code and ASKED in os.environ:
+        _try_advice(done, arguments, cwd or Path.cwd(), environment)
+    return done
+
+
+def _try_advice(
+    done: Done, arguments: tuple[str, ...], folder: Path, environment: dict[str, str]
+) -> None:
+    """Run the command again as the line of its error advises."""
+
+    def again(words: list[str]) -> str:
+        copy = Copy(folder)
+        try:
+            return _line(paceline(*copy.words(words), cwd=copy.path, **environment))
+        finally:
+            copy.remove()
+
+    try_advice(arguments, _line(done), again)
+
+
+def _line(done: Done) -> str:
+    """Return the line of a command's error, or what else it said last; "" if it succeeded."""
+    lines = done.err.strip().splitlines() if done.code else []
+    return next((line for line in lines if line.startswith("error[")), "".join(lines[-1:]))
 
 
 def config_of(*words: str, config_dir: str | None = None) -> dict[str, Any]:
@@ -72,6 +97,15 @@ def refusal_of(*words: str, config_dir: str | None = None) -> str:
     """Return the line that refuses the configuration of ``paceline train WORDS``."""
     with pytest.raises(PacelineError) as caught:
         config_of(*words, config_dir=config_dir)
+
+    def again(words: list[str]) -> str:
+        try:
+            config_of(*words[1:], config_dir=config_dir)
+        except PacelineError as error:
+            return str(error)
+        return ""
+
+    try_advice(("train", *words), str(caught.value), again)
     return str(caught.value)
 
 

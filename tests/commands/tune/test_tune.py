@@ -139,7 +139,6 @@ CASES = [
             "recipes=[]",
             "dataset=d",
             "data.val=null",
-            "source=${dataset}",
             "+input@prepare.train.input=digits",
         ],
         DEEP,
