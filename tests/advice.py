@@ -7,6 +7,7 @@ in which the results are collected.
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,11 +16,13 @@ from typing import NamedTuple
 
 ASKED = "PACELINE_TRY_ADVICE"
 LINE = re.compile(r"error\[(\w+)\]: (.*?): (.*?); (.*)")
-# A word such as data=hdf5. What stands between <> or in capitals is the user's to fill in.
+# A word such as data=hdf5. Capitals, dots and <> stand for what the user fills in.
 WORD = re.compile(r"(?<![\w./<{-])([+~]{0,2}[a-z][\w/]*(?:\.\w+)*)=(\{.*?\}|\[.*?\]|[^\s,;)'\"]+)")
-FILLED_IN = re.compile(r"[A-Z]{3,}|\.\.\.|<|^[A-Z]$")
+FILLED_IN = re.compile(r"[A-Z]{3,}|\.\.\.|<|^[A-Z]$|\bheight\b")
+COMMAND = re.compile(r"['`]paceline ([a-z].*?)['`]")
 OF_PACK = re.compile(r"(pack|input|output|dataset)\b")
 REFUSALS = ("C100", "C102", "C104", "C106")  # of a word that is no key or no choice
+ALONE = ("resume", "hydra.run.dir")  # of a run, which a new one must not continue or meet
 
 
 class Tried(NamedTuple):
@@ -33,16 +36,15 @@ class Tried(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the same error came again, or the advised word itself was refused."""
+        """Whether the same error came again, or a word was refused."""
         line = LINE.match(self.after)
         if line is None:
-            return False
-        same = (line[1], line[2]) == (self.number, self.place)
-        return same or line[1] in REFUSALS
+            return bool(self.after)
+        return (line[1], line[2]) == (self.number, self.place) or line[1] in REFUSALS
 
 
 def try_advice(words: tuple[str, ...], line: str, again: Callable[[list[str]], str]) -> None:
-    """Run a refused command with each alternative that the line of its error names.
+    """Run a refused command in each way that the line of its error names.
 
     ``again`` runs a command, and returns the line of its error, or "".
     """
@@ -51,29 +53,44 @@ def try_advice(words: tuple[str, ...], line: str, again: Callable[[list[str]], s
         return
     path = Path(os.environ.pop(ASKED))  # not for what is tried
     try:
-        for advised in _alternatives(error[4], words[0]):
-            keys = {_key(word) for word in advised}
-            if "new run" in error[4]:
-                keys |= {"resume", "hydra.run.dir"}
-            kept = [word for word in words if _key(word) not in keys]
-            after = again([*kept, *advised])
-            tried = Tried(error[1], error[2], error[4], [*kept, *advised], after)
+        for command in _ways(list(words), error[4]):
+            tried = Tried(error[1], error[2], error[4], command, again(command))
             with open(path, "a") as file:
                 file.write(json.dumps(tried) + "\n")
     finally:
         os.environ[ASKED] = str(path)
 
 
-def _alternatives(advice: str, command: str) -> Iterator[list[str]]:
-    """Yield the words of each way out that an advice for ``command`` names."""
+def _ways(words: list[str], advice: str) -> Iterator[list[str]]:
+    """Yield each command that an advice names for a refused one."""
+    for command in COMMAND.findall(advice):
+        if not FILLED_IN.search(command) and command != "pack":
+            yield shlex.split(command)
     for part in re.split(r"\bor\b|'paceline .*?'", advice):
         pairs = WORD.findall(part)
         if not pairs or any(key == "key" or FILLED_IN.search(value) for key, value in pairs):
             continue
-        words = [f"{key}={value.rstrip('.:')}" for key, value in pairs]
-        if command != "pack" and any(OF_PACK.match(word.lstrip("+~")) for word in words):
+        if words[0] != "pack" and any(OF_PACK.match(key.lstrip("+~")) for key, _ in pairs):
             continue  # how the data should have been packed
-        yield words
+        advised = {key: f"{key}={value.rstrip('.:')}" for key, value in pairs}
+        dropped = ALONE if "new run" in advice else ALONE[1:] if not _resumes(words) else ()
+        yield _replaced([word for word in words if _key(word) not in dropped], advised)
+
+
+def _replaced(words: list[str], advised: dict[str, str]) -> list[str]:
+    """Return words with the advised ones in their place. Another choice drops the keys of one."""
+    kept: list[str] = []
+    for word in words:
+        key = _key(word)
+        if key in advised:  # as it was typed: with a +, say
+            kept.append(word[: word.index(key)] + advised.pop(key))
+        elif key.partition(".")[0] not in advised or key.partition(".")[0] == "data":
+            kept.append(word)
+    return [*kept, *advised.values()]
+
+
+def _resumes(words: list[str]) -> bool:
+    return any(_key(word) == "resume" for word in words)
 
 
 def _key(word: str) -> str:

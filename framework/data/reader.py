@@ -665,7 +665,10 @@ class BatchReader:
         of_function: bool = False,
     ) -> DataError:
         what = f"the image is {tuple(shape)}, another of its batch {tuple(other)}"
-        fix = "set transform=resize or val_batch_size=1 (batch_size=1), or pack with one size"
+        fix = (
+            "set transform=resize, and data.val_transform too if it is set, "
+            "or val_batch_size=1 (batch_size=1), or pack with one size"
+        )
         if of_function:
             what = f"the function made {tuple(shape)}, of another of its batch {tuple(other)}"
             fix = "let the function return one size, in validation too: transform.evaluation=true"

@@ -37,6 +37,7 @@ from framework.store.tar_shard import (
 
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
 PLAIN_SUFFIX = re.compile(r"[a-z_][\w.]*", re.ASCII)  # needs no quotes on a command line
+MOST_FIELDS = 20  # suffixes beyond them, and beyond the records, are parts of keys with dots
 NONE, SEVERAL = -1, -2  # instead of a member's number
 
 
@@ -119,7 +120,11 @@ class TarRecords:
         """Return the sources of images and labels. ConfigError C162 if there are other members."""
         if others := sorted(suffixes - {*IMAGES, "cls"}):
             what = f"there are members .{', .'.join(others[:5])} too"
-            fix = f"say what is wanted, as in '{self.group}.fields={_example(suffixes)}'"
+            example = _example(suffixes)
+            fix = f"say what is wanted, as in '{self.group}.fields={example}'"
+            if example == "{}" or len(others) > max(MOST_FIELDS, len(self)):
+                what = f"a key ends at a name's first dot, which leaves .{', .'.join(others[:3])}"
+                fix = "rename the members without other dots, as in v1_000.png"
             raise ConfigError(162, f"{self.group}.fields = null", what, fix)
         sources: dict[str, tuple[str, ...]] = {}
         if suffixes & {*IMAGES}:

@@ -81,6 +81,13 @@ def test_a_member_that_nobody_asked_for_is_not_ignored_without_a_word():
     assert hint in str(caught.value)
 
 
+@pytest.mark.parametrize("letters", ["", "n"])
+def test_names_with_dots_are_named_instead_of_a_field_for_each_file(letters):
+    members = [(f"v1.{letters}{n}.jpg", jpeg(0)) for n in range(30)]
+    with pytest.raises(ConfigError, match=r"C162.*first dot.*rename the members"):
+        _ = _input(members).manifest
+
+
 @pytest.mark.parametrize(
     "fields", [{"image": "jpg", "x": "json"}, {"x": "pyd"}, {}, ["jpg"], "jpg"]
 )
