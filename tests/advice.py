@@ -40,7 +40,9 @@ class Tried(NamedTuple):
         line = LINE.match(self.after)
         if line is None:
             return bool(self.after)
-        return (line[1], line[2]) == (self.number, self.place) or line[1] in REFUSALS
+        # an error of the user's code shall come again, to be seen better
+        same = (line[1], line[2]) == (self.number, self.place) and not line[1].startswith("U")
+        return same or line[1] in REFUSALS
 
 
 def try_advice(words: tuple[str, ...], line: str, again: Callable[[list[str]], str]) -> None:
@@ -73,24 +75,23 @@ def _ways(words: list[str], advice: str) -> Iterator[list[str]]:
         if words[0] != "pack" and any(OF_PACK.match(key.lstrip("+~")) for key, _ in pairs):
             continue  # how the data should have been packed
         advised = {key: f"{key}={value.rstrip('.:')}" for key, value in pairs}
-        dropped = ALONE if "new run" in advice else ALONE[1:] if not _resumes(words) else ()
+        resumes = any(_key(word) == "resume" for word in words)
+        dropped = () if resumes and "new run" not in advice else ALONE
         yield _replaced([word for word in words if _key(word) not in dropped], advised)
 
 
 def _replaced(words: list[str], advised: dict[str, str]) -> list[str]:
     """Return words with the advised ones in their place. Another choice drops the keys of one."""
     kept: list[str] = []
+    left = dict(advised)
     for word in words:
         key = _key(word)
-        if key in advised:  # as it was typed: with a +, say
-            kept.append(word[: word.index(key)] + advised.pop(key))
-        elif key.partition(".")[0] not in advised or key.partition(".")[0] == "data":
+        group = key.partition(".")[0]
+        if key in left:  # as it was typed: with a +, say
+            kept.append(word[: word.index(key)] + left.pop(key))
+        elif key not in advised and (group not in advised or group == "data"):
             kept.append(word)
-    return [*kept, *advised.values()]
-
-
-def _resumes(words: list[str]) -> bool:
-    return any(_key(word) == "resume" for word in words)
+    return [*kept, *left.values()]
 
 
 def _key(word: str) -> str:

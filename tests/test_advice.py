@@ -29,7 +29,7 @@ def test_the_advice_of_the_errors_of_other_tests_works(tmp_path):
         timeout=MOST_S,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:]
+    assert done.returncode in (0, 1), done.stdout[-3000:]  # their failures are their own
     tried = [Tried(*json.loads(line)) for line in path.read_text().splitlines()]
     assert len(tried) > 20
     wrong = [own for own in tried if own.failed]

@@ -1,8 +1,9 @@
 """Turn an exception of Hydra's into one line that names the nearest key or choice."""
 
 import re
+import shlex
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,10 +11,12 @@ from typing import Any, TypeVar
 import yaml
 from hydra import compose
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.arguments import quoted
 from framework.cli.help import groups_of
 from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
@@ -75,8 +78,21 @@ def explain(
     if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
         text = f"{type(error).__name__} {text}"
     words = " ".join(f"{text} {error.__cause__ or ''}".split())[:300]
-    fix = "quote what the shell or Hydra would take apart: 'key=\"a=b,c\"'"
-    return ConfigError(100, f"paceline {command}", words, fix)
+    return ConfigError(100, f"paceline {command}", words, _quoting(arguments))
+
+
+def _quoting(words: list[str]) -> str:
+    """Return how to type the first word that Hydra cannot read, or takes for a sweep."""
+    parser = OverridesParser.create()
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign or word.startswith("-"):
+            continue
+        with suppress(HydraException):
+            if not parser.parse_override(word).is_sweep_override():
+                continue
+        return f"to give it as text, quote the value: {shlex.quote(f'{key}={quoted(value)}')}"
+    return "correct the words, or the files that they name"
 
 
 def _unknown_choice(command: str, name: str, config_dir: str | None) -> PacelineError:

@@ -399,6 +399,7 @@ def source_context(
         order=_order(config, parallel, training),
         order_choice=order_choice,
         transform=transform or _transform(config, allowed, training),
+        transform_key=_transform_key(config, training),
         training=training,
         select=config["select"],
         fold=fold,
@@ -416,12 +417,16 @@ def source_context(
     )
 
 
+def _transform_key(config: Config, training: bool) -> str:
+    """Return where the transform of training stands, or that of validation if it has its own."""
+    has_own = not training and config["data"].get("val_transform") is not None
+    return "data.val_transform" if has_own else "transform"
+
+
 def _transform(config: Config, allowed: Sequence[str], training: bool) -> Transform:
-    """Return the transform of training, or that of validation if it has its own."""
-    block = config["data"].get("val_transform")
-    if training or block is None:
-        return build("transform", config["transform"], allowed)
-    return build("data.val_transform", block, allowed)
+    key = _transform_key(config, training)
+    block = config["transform"] if key == "transform" else config["data"]["val_transform"]
+    return build(key, block, allowed)
 
 
 def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int], Order]:

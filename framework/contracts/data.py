@@ -313,6 +313,7 @@ class SourceContext:
 
     order: Callable[[int], Order]  # makes the order from the number of records
     transform: Transform
+    transform_key: str = "transform"  # where it stands in the configuration, for errors
     training: bool = True  # whether random changes are applied
     order_choice: OrderChoice | None = None  # orders by facts about the records
     select: str | None = None  # an expression that records must fulfil

@@ -189,6 +189,7 @@ class BatchReader:
         self.store = store
         self._locked = locked
         self.transform = context.transform
+        self._transform_key = context.transform_key
         self.seed = context.seed
         self.collate = context.collate
         self._memory = _Memory()
@@ -665,10 +666,8 @@ class BatchReader:
         of_function: bool = False,
     ) -> DataError:
         what = f"the image is {tuple(shape)}, another of its batch {tuple(other)}"
-        fix = (
-            "set transform=resize, and data.val_transform too if it is set, "
-            "or val_batch_size=1 (batch_size=1), or pack with one size"
-        )
+        key = self._transform_key
+        fix = f"set {key}=resize or val_batch_size=1 (batch_size=1), or pack with one size"
         if of_function:
             what = f"the function made {tuple(shape)}, of another of its batch {tuple(other)}"
             fix = "let the function return one size, in validation too: transform.evaluation=true"

@@ -12,7 +12,8 @@ from framework.errors import DistributedError, NumericError, PacelineError
 from framework.train.ema import is_sharded
 from framework.train.metrics import PassPlace, Progress
 
-FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or look at the data"
+FIX = "lower optim.lr, set clip_norm, or look at the data"
+SKIP = "leave such steps out (on_nan=skip), lower optim.lr, set clip_norm, or look at the data"
 
 
 def all_finite(model: nn.Module, but: Mapping[str, bool]) -> bool:
@@ -79,11 +80,11 @@ def gone_wrong(what: str, step: int, bad: PassPlace | None, parallel: Parallel) 
         return DistributedError(104, where, what, "the rank that met it first names the records")
     if bad is not None:
         where = bad.where
-    return NumericError(101, where, what, FIX)
+    # A weight that has become infinite stays so, whatever steps are left out.
+    return NumericError(101, where, what, FIX if bad is None or "weight" in what else SKIP)
 
 
 def too_many(progress: Progress) -> NumericError:
     """Return the error for too many steps in a row that changed nothing."""
     what = f"the gradients of {progress.missed} steps in a row were not finite"
-    fix = "lower optim.lr, set clip_norm, or look at the data"
-    return NumericError(102, f"step {progress.step + 1}", what, fix)
+    return NumericError(102, f"step {progress.step + 1}", what, FIX)

@@ -99,6 +99,8 @@ def refusal_of(*words: str, config_dir: str | None = None) -> str:
         config_of(*words, config_dir=config_dir)
 
     def again(words: list[str]) -> str:
+        if "--help" in words:
+            return ""
         try:
             config_of(*words[1:], config_dir=config_dir)
         except PacelineError as error:

@@ -148,7 +148,7 @@ TEXTS = "a0: xxxxxxxxxx\n" + "".join(
         pytest.param("source: ${dataset}\ndataset: ${source}", "C104", "Recursive", id="circle"),
         pytest.param(TEXTS, "C104", "1,000 references", id="texts"),
         pytest.param("defaults: [x]", "C117", "recipes/x: lists of defaults", id="itself"),
-        pytest.param("hydra: null", "C100", ".", id="no hydra"),
+        pytest.param("hydra: null", "C100", "correct the words, or the files", id="no hydra"),
     ],
 )
 def test_a_recipe_that_cannot_be_composed_is_refused(text, number, words):

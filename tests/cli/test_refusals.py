@@ -80,8 +80,8 @@ def test_a_typo_in_a_command_is_one_line(words, number, text):
 @pytest.mark.parametrize(
     ("words", "number", "text"),
     [
-        (["data.train=a=b"], "C100", "quote what the shell or Hydra would take apart"),
-        (["data.train=a,b"], "C100", "quote"),
+        (["data.train=a=b"], "C100", "quote the value: 'data.train=\"a=b\"'"),
+        (["data.train=a,b"], "C100", "quote the value: 'data.train=\"a,b\"'"),
         (["data.train=???"], "C103", "data.train: must be given"),
         (["dataset='${nothing}'"], "C104", "'nothing' not found"),
         (["resume="], "C101", "resume = ''"),
