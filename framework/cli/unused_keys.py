@@ -11,6 +11,14 @@ from framework.cli.precedence import typed_keys
 from framework.errors import ConfigError
 
 Config = dict[str, Any]
+READ = (
+    "train",
+    "val",
+    "val_transform",
+    "source",
+    "writer",
+    "classes",
+)  # keys of data that are read by their names
 MADE = "framework.data.dataset."  # the source of a user's Dataset
 
 
@@ -49,6 +57,36 @@ USES = (
         "leave it out",
     ),
     _Use(
+        "batch_size",
+        lambda config: config["rank_batch_size"] is None,
+        "is replaced by rank_batch_size",
+        "give one of the two",
+    ),
+    _Use(
+        "val_batch_size",
+        lambda config: config["data"].get("val") is not None,
+        "there is no validation",
+        "add data.val=PATH, or leave it out",
+    ),
+    *(
+        _Use(
+            key,
+            lambda config: config["shuffle"] and config["order"].get("block_records") is not None,
+            "no blocks are shuffled",
+            "add order=block without shuffle=false, or leave it out",
+        )
+        for key in ("order.block_records", "order.window_blocks")
+    ),
+    *(
+        _Use(
+            key,
+            lambda config: config["workers"]["num"] != 0,
+            "there are no workers",
+            "leave out workers.num=0, or this",
+        )
+        for key in ("workers.kind", "workers.start_method")
+    ),
+    _Use(
         "dataset",
         lambda config: "${dataset}" in str(config),
         "is not used, because data.train and data.val are named one by one",
@@ -72,4 +110,9 @@ def check_uses(composition: DictConfig) -> None:
     for use in USES:
         value = OmegaConf.select(composition, use.key)
         if use.key in keys and value is not None and not use.counts(config):
-            raise ConfigError(210, f"{use.key} = {value}", use.why, use.fix)
+            raise ConfigError(210, f"{use.key} = {value}"[:100], use.why, use.fix)
+    for key in sorted(keys):
+        group, _, name = key.partition(".")
+        name = name.partition(".")[0]
+        if group == "data" and name and name not in READ and f"${{data.{name}" not in str(config):
+            raise ConfigError(210, key, "nothing reads it", "correct the name, or leave it out")

@@ -71,7 +71,9 @@ def _secured(where: str, node: Any, allowed: Sequence[str]) -> Any:
 
 def _refused(where: str, block: Any, error: BaseException) -> ConfigError:
     place = f"{where} = {data_name(block)}"
-    return ConfigError(113, place, last_line(error), "correct its arguments")
+    what = last_line(error)
+    fix = f"add {where}.nesterov=false" if "Nesterov" in what else "correct its arguments"
+    return ConfigError(113, place, what, fix)
 
 
 def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from framework.config.foreign_models import LOADS, is_from_folder
 from framework.config.graph_choice import fused, fuses_by_default
 from framework.config.init_weights import DIGEST, folder_note, start_from_weights
 from framework.config.preflight import (
+    MISFITS,
     NUM_SAMPLES,
     ModelTrial,
     check_fit,
@@ -106,7 +107,6 @@ def training_parts(
     metrics = make_metrics(config, assembly.allowed, parallel, assembly.say, classes)
     if metrics is not None:
         trial = try_metrics(metrics, trial)
-    _warm_up(assembly, model, objective, precision)
     optimizer = _optimizer(assembly, model, owned)
     schedule, setter = build_schedule(
         config["schedule"],
@@ -153,6 +153,7 @@ def training_parts(
     if run_dir is not None:
         _try_validation(assembly)
         _try_smallest(assembly, parts)
+    _warm_up(assembly, model, objective, precision)
     return parts
 
 
@@ -202,7 +203,8 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
             if short:
                 fix = f"choose another val_batch_size, for {order.num_places} records"
                 if split == "train":
-                    where, fix = f"last = {order.last}", "set last=drop, or last=wrap"
+                    fix = "set last=drop, or last=wrap" if whole else "set last=wrap"
+                    where = f"last = {order.last}"
                 tried.setdefault(order.smallest_pass(short), (where, fix))
             read = partial(_few, assembly, source)
             few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
@@ -392,7 +394,16 @@ def _warm_up(
     length = max(1, order.batch_size // (num_ranks * assembly.config["accumulate"]))
     numbers = torch.arange(length) % len(assembly.sample["index"])
     batch = _augmented(assembly, taken(assembly.sample, numbers))
-    warm_up_ddp(model, copy_to_try(objective), precision, batch, assembly.device)
+    try:
+        warm_up_ddp(model, copy_to_try(objective), precision, batch, assembly.device)
+    except MISFITS as error:  # of ready batches, which nobody has tried; others fail alike
+        if length > NUM_SAMPLES:
+            raise
+        records = "1 record" if length == 1 else f"{length} records"
+        what = f"gives a rank passes over {records}, which the model does not take"
+        why = f"{what} ({type(error).__name__}: {last_line(error)})"
+        fix = "raise the batch size, or lower the number of ranks"
+        raise ConfigError(396, f"batch_size = {order.batch_size}", why, fix) from error
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:

@@ -126,9 +126,8 @@ class Preparation:
         exclude("max_side", "size", "leave one out")
         if self.encode == "keep":
             for name in ("resize", "max_side", "size", "bit_depth"):
-                exclude(
-                    name, "encode", "kept bytes do not change: set pack.encode=jpeg, png or raw"
-                )
+                ways = "raw" if self.bit_depth == 16 else "jpeg, png or raw"
+                exclude(name, "encode", f"kept bytes do not change: set pack.encode={ways}")
         if self.bit_depth == 16 and self.encode != "raw":
             exclude("bit_depth", "encode", "16 bits are stored as arrays only: set pack.encode=raw")
         if self.layout == "hwc" and (self.encode != "raw" or self.bit_depth == 16):

@@ -16,9 +16,15 @@ from tests.cli.command import config_of, refusal_of
         ("resume.allow=[seed]", r"resume.allow = \['seed'\]: nothing is resumed; add resume=RUN"),
         ("dataset=d data.train=a.h5 data.val=b.h5", "dataset = d: is not used, because"),
         ("source=f data.train=a.h5", "source = f: is used only by recipes that pack it"),
+        ("batch_size=20 rank_batch_size=10", "batch_size = 20: is replaced by rank_batch_size"),
+        ("data.val=null val_batch_size=7", "val_batch_size = 7: there is no validation"),
+        ("order=block shuffle=false order.window_blocks=2", "order.window_blocks = 2: no blocks"),
+        ("order.window_blocks=4", "order.window_blocks = 4: no blocks are shuffled"),
+        ("workers.num=0 workers.kind=process", "workers.kind = process: there are no workers"),
+        ("+data.stagee=ram", "data.stagee: nothing reads it"),
         ("verify=always data=dataset data.train={_target_:torch.nn.Identity}", "verify = always"),
     ],
-    ids=lambda text: text.partition("=")[0],
+    ids=lambda text: text[:40],
 )
 def test_a_typed_key_that_nothing_reads_is_refused(words, line):
     assert re.search(rf"C210\]: {line}", refusal_of(*words.split()))
