@@ -25,7 +25,7 @@ class Distill(ClassObjective):
 
     Args:
         input: The field that both models take, or several.
-        target: The field of classes, integers [B] or [B, 1].
+        target: The field of classes, integers [B] or [B, 1], or float [B, classes] of shares.
         teacher: A model with logits of the same shape. It is not trained.
         weights: The file of the teacher's weights, which whoever builds the objective loads; None:
             the teacher has them already.
@@ -83,7 +83,8 @@ class Distill(ClassObjective):
             reduction="none",
             log_target=True,
         ).sum(1)
-        divergences = divergences * (target != self.ignore_index)
+        if not target.is_floating_point():
+            divergences = divergences * (target != self.ignore_index)
         of_teacher = self.temperature**2 * mean_of_counted(divergences, target, self.ignore_index)
         loss = (1 - self.share) * of_labels + self.share * of_teacher
         outcome = self.outcome(model, loss, logits, target)

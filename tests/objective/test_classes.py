@@ -199,6 +199,13 @@ def test_the_loss_is_made_of_labels_and_teacher_which_are_both_named():
     torch.testing.assert_close(outcome.loss, 0.75 * of_labels + 0.25 * of_teacher)
 
 
+def test_a_teacher_may_be_learned_from_beside_shares_of_classes():
+    shares = nn.functional.one_hot(LABELS, 3).float()
+    of_shares = distill()(net(0), {**BATCH, "label": shares})
+    of_labels = distill()(net(0), BATCH)
+    torch.testing.assert_close(of_shares.losses, of_labels.losses)
+
+
 def test_a_teacher_learns_nothing():
     objective = distill()
     before = {name: value.clone() for name, value in objective.teacher.state_dict().items()}
