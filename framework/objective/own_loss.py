@@ -115,7 +115,7 @@ class OwnLoss:
             what = (
                 "leaves out labels that another loss counts, so passes and ranks have two weights"
             )
-            fix = f"set {where}.reduction=none, for means over all records"
+            fix = f"set ++{where}.reduction=none, for means over all records"
             self.unknown_mean = ConfigError(391, where, what, fix)
         ignored = next(iter(over))
         if len(over) > 1 or ignored is None or target.is_floating_point():
