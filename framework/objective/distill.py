@@ -73,9 +73,8 @@ class Distill(ClassObjective):
         if taught.shape != logits.shape:
             what = f"the model gives {tuple(logits.shape)}"
             raise ValueError(f"{what}, the teacher {tuple(taught.shape)}")
-        losses = nn.functional.cross_entropy(
-            logits, target, ignore_index=self.ignore_index, reduction="none"
-        )
+        ignored = IGNORE_INDEX if target.is_floating_point() else self.ignore_index
+        losses = nn.functional.cross_entropy(logits, target, ignore_index=ignored, reduction="none")
         of_labels = mean_of_counted(losses, target, self.ignore_index)
         divergences = nn.functional.kl_div(
             (logits / self.temperature).log_softmax(1),
@@ -83,8 +82,6 @@ class Distill(ClassObjective):
             reduction="none",
             log_target=True,
         ).sum(1)
-        if not target.is_floating_point():
-            divergences = divergences * (target != self.ignore_index)
         of_teacher = self.temperature**2 * mean_of_counted(divergences, target, self.ignore_index)
         loss = (1 - self.share) * of_labels + self.share * of_teacher
         outcome = self.outcome(model, loss, logits, target)
