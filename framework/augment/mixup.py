@@ -12,7 +12,7 @@ from torch import Tensor
 from framework.augment.curve import beta
 from framework.augment.normalize import Fields, fields_of, unit
 from framework.contracts.batch import Batch
-from framework.contracts.class_labels import class_labels
+from framework.contracts.class_labels import IGNORE_INDEX, class_labels
 from framework.contracts.data import chance
 from framework.errors import ConfigError
 
@@ -44,19 +44,27 @@ class BlendedTarget:
         num_classes: How many classes there are; None for a target of floats.
         alpha: Each record draws its share from Beta(alpha, alpha).
         probability: Probability that a record is blended at all.
+        ignore_index: The number of labels that are no class, and so have no share.
     """
 
     exact = True
     moves_pixels = True  # from one picture to another
 
     def __init__(
-        self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float
+        self,
+        field: Fields,
+        target: str,
+        num_classes: int | None,
+        alpha: float,
+        probability: float,
+        ignore_index: int = IGNORE_INDEX,
     ) -> None:
         self.fields = fields_of(field)
         self.target = target
         self.num_classes = num_classes
         self.curve = beta(alpha)
         self.probability = chance("probability", probability)
+        self.ignore_index = ignore_index
         self.labels: tuple[str, ...] = ()
 
     def blended_target(self, batch: Batch, share: Tensor) -> Tensor:
@@ -67,7 +75,9 @@ class BlendedTarget:
                 what = "is needed to blend a target of classes"
                 raise ConfigError(133, "augment.num_classes = null", what, "set it as the model's")
             shares = torch.zeros(len(target), self.num_classes, device=target.device)
-            target = shares.scatter_(1, class_labels(target, 1).view(-1, 1), 1.0)
+            labels = class_labels(target, 1).view(-1, 1)
+            counted = labels != self.ignore_index
+            target = shares.scatter_(1, torch.where(counted, labels, 0), counted.float())
         return blended(target, share)
 
 

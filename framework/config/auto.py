@@ -19,7 +19,8 @@ import numpy as np
 from framework.config.declared_inputs import NOTHING, DeclaredInputs
 from framework.config.targets import data_name, did_you_mean, walk
 from framework.contracts.data import Source
-from framework.contracts.records import LABEL, ChannelStatistics
+from framework.contracts.records import LABEL, ChannelStatistics, Manifest
+from framework.data.classes import is_numbered
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, listed
@@ -121,11 +122,11 @@ class _Data:
         self.source = source
         self.fields = source.manifest.fields
         self.path = data_name(config["data"]["train"])
-        self.num_classes = len(source.manifest.classes) or None
         self.asked = config["objective"].get("input")
         self.input = self._input(self.asked)
         self.target = config["objective"].get("target")
         self.ignore_index = config["objective"].get("ignore_index")
+        self.num_classes = _num_classes(source.manifest, self.ignore_index)
         self._measured: dict[str, ChannelStatistics] | None = None
 
     def _input(self, given: Any) -> str | None:
@@ -327,6 +328,18 @@ class _Data:
             what = f"has {_counted(length, 'number')}, the other one of mean and std has not"
         fix = "leave mean and std out, or give both with one number, or with one per channel"
         raise ConfigError(156, f"{place.name} = {place.block[place.key]}", what, fix)
+
+
+def _num_classes(manifest: Manifest, ignored: Any) -> int | None:
+    """Return how many classes there are, None if they are not known.
+
+    Labels of plain numbers up to ``ignored``, such as 255, end at the largest of the others.
+    """
+    size = len(manifest.classes)
+    if ignored == size - 1 and is_numbered(manifest.classes) and manifest.class_counts:
+        counted = [number for number, count in enumerate(manifest.class_counts) if count]
+        size = 1 + max((number for number in counted if number != ignored), default=-1)
+    return size or None
 
 
 def _is_like_an_image(height: int, width: int) -> bool:

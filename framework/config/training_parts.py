@@ -299,10 +299,7 @@ def _check_mean(assembly: Assembly, objective: Objective) -> None:
     order = assembly.train_source.order
     is_cut = order.accumulate > 1 or order.world_size > 1 or (order.virtual_ranks or 1) > 1
     if is_cut and isinstance(objective, KnowsMean) and objective.unknown_mean:
-        where = f"objective.losses.{objective.unknown_mean}"
-        what = "is a mean over something unknown, by which passes and ranks cannot be weighed"
-        fix = "set objective.count=records, or to the field with a number for each record"
-        raise ConfigError(391, where, what, fix)
+        raise objective.unknown_mean
 
 
 def _check_labels(assembly: Assembly, objective: Objective) -> None:

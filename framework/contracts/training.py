@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.rank_spans import RankReport
 from framework.contracts.span import Span
+from framework.errors import ConfigError
 
 
 @dataclass(slots=True, eq=False)  # not frozen, which costs a microsecond per step
@@ -101,8 +102,8 @@ class KnowsMean(Protocol):
     """A capability of an objective: it says whether it knows what its loss is a mean over."""
 
     @property
-    def unknown_mean(self) -> str:
-        """The loss that is a mean over something unknown, or "". Known after the first call."""
+    def unknown_mean(self) -> ConfigError | None:
+        """Why several passes or ranks cannot be weighed, or None. Known after the first call."""
         ...
 
 

@@ -54,14 +54,18 @@ class ClassObjective:
         return prediction(model(*model_inputs(batch, self.input)))
 
     def labels(self, batch: Batch, logits: Tensor) -> Tensor:
-        """Return the target for logits: int64 [B, ...], or shares of classes."""
+        """Return the target for logits: int64 [B, ...], or shares of classes that count."""
         self.num_classes = logits.shape[1]
-        return class_labels(batch[self.target], logits.dim() - 1)
+        target = class_labels(batch[self.target], logits.dim() - 1)
+        if target.is_floating_point() and 0 <= self.ignore_index < self.num_classes:
+            target = target.clone()
+            target[:, self.ignore_index] = 0
+        return target
 
     def outcome(self, model: nn.Module, loss: Tensor, logits: Tensor, target: Tensor) -> Outcome:
         """Return the outcome of a batch, with predictions unless the model is training."""
         classes = target.argmax(1) if target.is_floating_point() else target
-        counted = classes != self.ignore_index
+        counted = counted_labels(target, self.ignore_index)
         # integers: no graph grows here
         right = (logits.argmax(1) == classes) & counted
         if right.dim() > 1:
@@ -126,12 +130,14 @@ class ClassWeights:
             "label_smoothing": label_smoothing,
         }
         weights = self.on(logits.device, logits.shape[1])
-        if weights is not None:
+        if weights is not None or is_shares:
+            if weights is not None:
+                logits = logits.float()
             losses = nn.functional.cross_entropy(
-                logits.float(), target, weights, reduction="none", **options
+                logits, target, weights, reduction="none", **options
             )
             return mean_of_counted(losses, target, ignore_index)
-        if label_smoothing and not is_shares:
+        if label_smoothing:
             # torch's smoothed loss of no label at all has a gradient of NaN
             target = torch.where((target != ignore_index).any(), target, 0)
         return nn.functional.cross_entropy(logits, target, **options)
@@ -150,14 +156,23 @@ def predicted_classes(logits: Tensor) -> Predictions:
     return ClassProbabilities(logits.float().softmax(1))
 
 
+def counted_labels(target: Tensor, ignore_index: int) -> Tensor:
+    """Return which labels count: bool [B, ...]. Shares do unless all are 0.
+
+    Args:
+        target: int64 [B, ...], or float [B, classes, ...] of shares.
+        ignore_index: The number of labels that do not count.
+    """
+    return target.any(1) if target.is_floating_point() else target != ignore_index
+
+
 def mean_of_counted(losses: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Return the mean of the losses whose label counts, 0 if none does.
 
     Args:
-        losses: One for each label: float [B, ...]. Those of ignored labels are 0.
-        target: int64 [B, ...], or float [B, classes] of shares, which all count.
+        losses: One for each label: float [B, ...].
+        target: As in ``counted_labels``.
         ignore_index: The number of labels that do not count.
     """
-    if target.is_floating_point():
-        return losses.mean()
-    return losses.sum() / (target != ignore_index).sum().clamp(min=1)
+    counted = counted_labels(target, ignore_index)
+    return torch.where(counted, losses, 0.0).sum() / counted.sum().clamp(min=1)

@@ -25,7 +25,7 @@ class Distill(ClassObjective):
 
     Args:
         input: The field that both models take, or several.
-        target: The field of classes, integers [B] or [B, 1].
+        target: The field of classes, integers [B] or [B, 1], or float [B, classes] of shares.
         teacher: A model with logits of the same shape. It is not trained.
         weights: The file of the teacher's weights, which whoever builds the objective loads; None:
             the teacher has them already.
@@ -73,9 +73,8 @@ class Distill(ClassObjective):
         if taught.shape != logits.shape:
             what = f"the model gives {tuple(logits.shape)}"
             raise ValueError(f"{what}, the teacher {tuple(taught.shape)}")
-        losses = nn.functional.cross_entropy(
-            logits, target, ignore_index=self.ignore_index, reduction="none"
-        )
+        ignored = IGNORE_INDEX if target.is_floating_point() else self.ignore_index
+        losses = nn.functional.cross_entropy(logits, target, ignore_index=ignored, reduction="none")
         of_labels = mean_of_counted(losses, target, self.ignore_index)
         divergences = nn.functional.kl_div(
             (logits / self.temperature).log_softmax(1),
@@ -83,7 +82,6 @@ class Distill(ClassObjective):
             reduction="none",
             log_target=True,
         ).sum(1)
-        divergences = divergences * (target != self.ignore_index)
         of_teacher = self.temperature**2 * mean_of_counted(divergences, target, self.ignore_index)
         loss = (1 - self.share) * of_labels + self.share * of_teacher
         outcome = self.outcome(model, loss, logits, target)

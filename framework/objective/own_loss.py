@@ -31,15 +31,16 @@ class OwnLoss:
     share a batch.
 
     torch's losses are known to be means over the records, or over the labels other than
-    ``ignore_index``. Of another loss, ``count`` says what its mean is over.
+    ``ignore_index``. Of another loss, ``count`` says what its mean is over. Labels of
+    ``ignore_index`` are left out of predictions, too.
 
     Args:
         input: The field that the model takes, or several.
         target: The field that is right, or several.
         losses: The losses by name. The sum of several is minimized, and each is logged.
         weights: The weight of each loss by name; 1 for a loss without one.
-        count: What the losses are a mean over: ``records``, or the field that has a number for each
-            record, such as its tokens. None: only torch's losses are known.
+        count: What the losses are a mean over: ``records`` (with a label that counts), or the field
+            that has a number for each record, such as its tokens. None: only torch's are known.
         predicts: What the model's output means in predictions and metrics: ``classes`` (logits
             [B, classes, ...]) or ``numbers``. An output of one number per record is numbers.
 
@@ -66,7 +67,7 @@ class OwnLoss:
         self.targets = input_names(target)
         self.predicts = predicts
         self.count = count
-        self.unknown_mean = ""
+        self.unknown_mean: ConfigError | None = None
         self.losses = _checked(losses)
         self.weights = {**dict.fromkeys(self.losses, 1.0), **_checked_weights(weights, losses)}
         self.label_range: LabelRange | None = None  # known after the first call
@@ -100,20 +101,38 @@ class OwnLoss:
 
     def _count(self, batch: Batch, values: Mapping[str, Tensor], target: Tensor) -> Tensor | None:
         """Return what the losses are a mean over, if it is not the records."""
-        if self.count is not None:
-            return None if self.count == RECORDS else batch[self.count].sum()
-        labels: set[int] = set()
+        over: dict[int | None, str] = {}  # a loss by the label that its mean leaves out
         for name, loss in self.losses.items():
-            ignored = _ignored(loss)
-            if values[name].dim() or (_is_of_torch(loss) and ignored is None):
-                continue
-            if ignored is None or len(self.losses) > 1:
-                self.unknown_mean = name
-            else:
-                labels.add(ignored)
-        if self.unknown_mean or not labels or target.is_floating_point():
+            is_mean = not values[name].dim()  # else its values for the records are averaged
+            over[_ignored(loss) if is_mean else None] = name
+            if is_mean and not _is_of_torch(loss):
+                self._refuse_cut(name, loss)
+        if self.count not in (None, RECORDS):
+            return batch[self.count].sum()
+        if len(over) > 1 and self.count is None and self.unknown_mean is None:
+            name = next(name for label, name in over.items() if label is not None)
+            where = f"objective.losses.{name}"
+            what = (
+                "leaves out labels that another loss counts, so passes and ranks have two weights"
+            )
+            fix = f"set ++{where}.reduction=none, for means over all records"
+            self.unknown_mean = ConfigError(391, where, what, fix)
+        ignored = next(iter(over))
+        if len(over) > 1 or ignored is None or target.is_floating_point():
             return None
-        return (target.long() != labels.pop()).sum()
+        return None if self.unknown_mean else (target.long() != ignored).sum()
+
+    def _refuse_cut(self, name: str, loss: object) -> None:
+        """Keep the error for a loss whose passes and ranks cannot be weighed."""
+        where = f"objective.losses.{name}"
+        if isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "sum":
+            what = "is a sum, which passes and ranks would average"
+            fix = f"set objective.losses.{name}.reduction=mean"
+            self.unknown_mean = ConfigError(391, where, what, fix)
+        elif self.count is None:
+            what = "is a mean over something unknown, by which passes and ranks cannot be weighed"
+            fix = "set objective.count=records, or to the field with a number for each record"
+            self.unknown_mean = ConfigError(391, where, what, fix)
 
     @property
     def target(self) -> str:
@@ -137,7 +156,14 @@ class OwnLoss:
         labels = class_labels(target, output.dim() - 1)
         if labels.dim() != output.dim() - 1:
             return None
-        return output.float().softmax(1), labels
+        probabilities = output.float().softmax(1)
+        ignored = {_ignored(loss) for loss in self.losses.values()} - {None}
+        if not ignored:
+            return probabilities, labels
+        counted = torch.ones_like(labels, dtype=torch.bool)
+        for number in ignored:
+            counted &= labels != number
+        return probabilities.movedim(1, -1)[counted], labels[counted]
 
     def _gives_classes(self, output: Tensor) -> bool:
         # ``predicts=auto`` takes counts for classes: a softmax over one number is always 1
@@ -145,10 +171,8 @@ class OwnLoss:
 
 
 def _ignored(loss: object) -> int | None:
-    """Return the label that a loss of torch leaves out of its mean, or None."""
-    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and _is_of_torch(loss):
-        return loss.ignore_index
-    return None
+    """Return the label that a loss leaves out of its mean, or None."""
+    return loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) else None
 
 
 def _is_of_torch(loss: object) -> bool:

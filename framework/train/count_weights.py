@@ -4,11 +4,14 @@ The loss of a pass is the mean over what counts in it. The gradient of a step is
 over all that counts in the step, however passes and ranks cut its records.
 """
 
-from typing import final
+from dataclasses import is_dataclass
+from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
+from framework.contracts.batch import leaves
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
@@ -24,6 +27,9 @@ class CountWeights:
     and the gradients ``k N / C`` with the sums over the step. k is a power of two near C / N of
     the first pass, so that 16-bit gradients keep their range, and changes no bit.
 
+    A pass in which nothing counts adds zero, although the derivative of a mean of nothing is
+    infinite: hooks drop its gradient where it reaches the model's output.
+
     Args:
         parallel: Sums over the ranks.
         optimizer: Has the parameters whose gradients are scaled.
@@ -35,6 +41,53 @@ class CountWeights:
         self._counts: bool | None = None  # whether outcomes have a count; None: not known yet
         self._k: Tensor | None = None  # on the device
         self._sums: Tensor | None = None  # of the step: C and N, int64 [2]
+        self._counted: bool | Tensor | None = None  # whether something counts in this pass
+        self._watching: list[RemovableHandle] = []  # hooks of the model and of what is beside it
+        self._hooks: list[RemovableHandle] = []  # of the outputs of this pass
+
+    def watch(self, model: nn.Module) -> None:
+        """Drop the gradients of passes of this model in which nothing counts.
+
+        Args:
+            model: As the objective gets it. Other parameters of the optimizer are watched, too.
+        """
+        self._remove(self._watching)
+        if self._counts is False:
+            return
+
+        def watch_output(_: nn.Module, inputs: Any, output: Any) -> None:
+            for tensor in leaves(vars(output) if is_dataclass(output) else output):
+                if tensor.requires_grad:
+                    self._hooks.append(tensor.register_hook(self._kept))
+
+        own = set(model.parameters())
+        not_compiled: Any = torch.compiler.disable(watch_output)
+        self._watching = [model.register_forward_hook(not_compiled)]
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter not in own and parameter.requires_grad:
+                    self._watching.append(parameter.register_hook(self._kept))
+
+    def _kept(self, gradient: Tensor) -> Tensor | None:
+        """Return the gradient, or zeros if nothing counts. None leaves it as it is."""
+        if self._counted is None or self._counted is True:
+            return None
+        if self._counted is False:
+            return torch.zeros_like(gradient)
+        if not gradient.is_sparse:
+            return torch.where(self._counted.to(gradient.device), gradient, 0.0)
+        values = torch.where(self._counted, gradient._values(), 0.0)  # noqa: SLF001
+        return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape)  # noqa: SLF001
+
+    def end_pass(self) -> None:
+        """Let gradients that the objective computes itself before the next loss pass."""
+        self._counted = None
+        self._remove(self._hooks)
+
+    def _remove(self, hooks: list[RemovableHandle]) -> None:
+        for hook in hooks:
+            hook.remove()
+        hooks.clear()
 
     def weighed(self, outcome: Outcome, weight: float, last: bool, num_records: int) -> Tensor:
         """Return the loss whose gradients are added up. Does not wait for the device.
@@ -50,12 +103,15 @@ class CountWeights:
         """
         if self._counts is None:
             self._counts = outcome.count is not None
+            if not self._counts:
+                self._remove(self._watching)
         if self._counts != (outcome.count is not None):
             what = f"is {outcome.count}, unlike one pass before"
             raise ConfigError(220, "Outcome.count", what, "return it always, or never")
         if outcome.count is None:
             return outcome.loss if weight == 1.0 else outcome.loss * weight
         count = outcome.count
+        self._counted = count > 0
         if not isinstance(count, Tensor):  # filled on the device: a captured step copies nothing
             count = torch.full_like(outcome.loss, count, dtype=torch.int64)
         outcome.loss = torch.where(count > 0, outcome.loss, 0.0)

@@ -203,6 +203,8 @@ def _add_losses(outcome: Outcome, num_records: int) -> None:
     means = {name: value.detach().double() * count for name, value in losses.items()}
     if isinstance(count, Tensor):  # the mean of nothing is NaN
         means = {name: torch.where(count > 0, value, 0.0) for name, value in means.items()}
+    elif count == 0:
+        means = {name: torch.zeros_like(value) for name, value in means.items()}
     outcome.sums = {**outcome.sums, **means}
     outcome.losses = {}
 
@@ -278,6 +280,8 @@ class Tally:
             num_records = 0
         elif isinstance(outcome.count, Tensor):  # the mean of nothing is NaN
             outcome.loss = torch.where(outcome.count > 0, outcome.loss, 0.0)
+        elif outcome.count == 0:
+            outcome.loss = torch.zeros_like(outcome.loss)
         if outcome.totals or self._totals:
             self._add_totals(outcome)
         self._add_sums(outcome.sums)

@@ -45,6 +45,7 @@ class Passes:
             self.mark("forward")
             loss = self.counts.weighed(outcome, weight, last, num_records(batch))
             self.precision.backward(loss)
+            self.counts.end_pass()
         self.mark("backward")  # includes the exchange of gradients
         return outcome
 

@@ -58,6 +58,7 @@ class TorchMetrics:
         classes: Sequence[str] = (),
     ) -> None:
         self._metrics: dict[str, Metric] = {}
+        self._num_added = 0  # batches in which something counts
         self._parallel = parallel
         self._say = say
         self._said: set[str] = set()
@@ -77,12 +78,22 @@ class TorchMetrics:
         return list(self._metrics)
 
     def add(self, predictions: tuple[Tensor, Tensor]) -> None:
+        """Show a batch to the metrics, unless nothing in it counts."""
+        if not len(predictions[1]):
+            return
+        self._num_added += 1
         for name, metric in self._metrics.items():
             self._called(name, lambda metric=metric: metric.update(*predictions))
         self._count(predictions[1])
 
     def results(self) -> dict[str, Tensor]:
+        """Return the results on the host, NaN for each metric if nothing on any rank counts."""
         results: dict[str, Tensor] = {}
+        num_added = torch.tensor([self._num_added], dtype=torch.float64)
+        is_empty = not self._parallel.total(num_added).item()
+        self._num_added = 0
+        if is_empty:
+            return {name: torch.tensor(torch.nan) for name in self._metrics}
         for name, metric in self._metrics.items():
             results |= _named(name, self._called(name, metric.compute))
             metric.reset()
@@ -95,6 +106,8 @@ class TorchMetrics:
     def tried(self, predictions: tuple[Tensor, Tensor] | None) -> dict[str, float]:
         """Return each number that a few records give, on this rank alone.
 
+        If nothing in the records counts, a record of zeros is tried.
+
         ConfigError C332 if the metrics do not fit what the objective predicts.
         """
         if predictions is None:
@@ -104,6 +117,8 @@ class TorchMetrics:
         device = next(iter(self._metrics.values())).device
         results: dict[str, Tensor] = {}
         own = [part.to(device) for part in predictions]
+        if not len(own[1]):
+            own = [part.new_zeros(1, *part.shape[1:]) for part in own]
         for name, metric in self._metrics.items():
             metric.sync_on_compute, syncs = False, metric.sync_on_compute
             self._called(name, lambda metric=metric: metric.update(*own), quiet=True)

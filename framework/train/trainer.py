@@ -199,6 +199,7 @@ class Trainer:
     def _make_passes(self) -> Callable[[Batch, float, bool], Outcome]:
         """Return the passes over the present model: as they are, or captured as a CUDA graph."""
         parts = self.parts
+        self._counts.watch(parts.model)
         passes = Passes(
             parts.model,
             parts.objective,

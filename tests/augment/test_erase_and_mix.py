@@ -117,6 +117,18 @@ def mixup(probability=1.0, num_classes=3, alpha=0.7):
     return Mixup("image", "label", num_classes, alpha, probability)
 
 
+def test_a_label_that_does_not_count_has_no_share():
+    labels = torch.tensor([0, -100, 2, -100, -100, 1])
+    blended = mixup()({**SIX, "label": labels}, NUMBERS[:6, :2])["label"]
+    shares = mixup().curve(NUMBERS[:6, 1])
+    expected = torch.zeros(6, 3)
+    for number, share in enumerate(shares):
+        for label, part in ((labels[number], share), (labels[number - 1], 1 - share)):
+            if label >= 0:
+                expected[number, label] += part
+    torch.testing.assert_close(blended, expected)
+
+
 def test_images_and_labels_are_blended_by_the_same_share():
     numbers = NUMBERS[:6, :2]
     result, share = mixup()(SIX, numbers), mixup().curve(numbers[:, 1])

@@ -1,5 +1,6 @@
 import io
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,6 +49,17 @@ def test_a_model_takes_channels_and_classes_from_the_data():
     assert values == {"model.in_channels": 3, "model.num_classes": 7}
     assert whole["model"] == {"_target_": "Net", "in_channels": 3, "num_classes": 7, "width": 4}
     assert given["model"]["in_channels"] == "auto"
+
+
+def test_a_label_that_does_not_count_is_no_class():
+    source = Known(classes=[str(number) for number in range(256)])
+    counts = [*[3] * 5, *[0] * 250, 9]
+    source.manifest = replace(source.manifest, class_counts=counts)
+    objective = {"input": "image", "target": "label", "ignore_index": 255}
+    given = config({"num_classes": "auto"}, objective=objective)
+    assert numbers(given, source) == {"model.num_classes": 5}
+    given["objective"]["ignore_index"] = -100
+    assert numbers(given, source) == {"model.num_classes": 256}
 
 
 def test_normalization_takes_the_statistics_of_its_own_field():

@@ -59,6 +59,29 @@ def test_the_type_and_the_last_axis_of_labels_change_no_loss(dtype):
         assert objective.label_range[:3] == ("label", 3, (-100,))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: Classify("image", "label", 0.1, **options),
+        lambda **options: Classify("image", "label", 0.1, class_weights=[1.0] * 3, **options),
+        lambda **options: Focal("image", "label", 2.0, **options),
+        lambda **options: Distill("image", "label", MODEL, None, 0.5, 2.0, **options),
+    ],
+    ids=["classify", "weights", "focal", "distill"],
+)
+@pytest.mark.parametrize("ignored", [-100, 1], ids=["no class", "a class"])
+def test_shares_count_as_the_labels_that_they_are(make, ignored):
+    labels = torch.where(LABELS == 1, ignored, LABELS)
+    shares = nn.functional.one_hot(LABELS, 3).float()
+    shares[:, 1] *= ignored == 1
+    objective = make(ignore_index=ignored)
+    of_labels = objective(MODEL, {**BATCH, "label": labels})
+    of_shares = objective(MODEL, {**BATCH, "label": shares})
+    torch.testing.assert_close(of_shares.loss, of_labels.loss)
+    assert of_shares.count == of_labels.count == (LABELS != 1).sum()
+    assert torch.equal(of_shares.sums["accuracy"], of_labels.sums["accuracy"])
+
+
 def test_a_guess_is_right_if_its_class_is_the_largest():
     guess = LOGITS.argmax(1)
     for label in (guess, nn.functional.one_hot(guess, 3).float()):
@@ -197,6 +220,13 @@ def test_the_loss_is_made_of_labels_and_teacher_which_are_both_named():
     torch.testing.assert_close(outcome.losses["labels"], of_labels)
     torch.testing.assert_close(outcome.losses["teacher"], of_teacher)
     torch.testing.assert_close(outcome.loss, 0.75 * of_labels + 0.25 * of_teacher)
+
+
+def test_a_teacher_may_be_learned_from_beside_shares_of_classes():
+    shares = nn.functional.one_hot(LABELS, 3).float()
+    of_shares = distill()(net(0), {**BATCH, "label": shares})
+    of_labels = distill()(net(0), BATCH)
+    torch.testing.assert_close(of_shares.losses, of_labels.losses)
 
 
 def test_a_teacher_learns_nothing():

@@ -213,6 +213,53 @@ def test_label_maps_are_compared_with_probabilities_in_validation():
     assert torch.equal(target, batch["y"].squeeze(1).long())
 
 
+CE = nn.CrossEntropyLoss
+LABELS = {"x": torch.randn(6, 4), "y": torch.tensor([0, -100, 1, 1, -100, 0])}
+
+
+def test_losses_that_ignore_the_same_labels_share_their_count():
+    losses = {"plain": CE(), "smooth": CE(label_smoothing=0.1)}
+    objective = OwnLoss("x", "y", losses, predicts="classes")
+    outcome = objective(nn.Linear(4, 2).eval(), LABELS)
+    assert objective.unknown_mean is None
+    assert outcome.count == 4
+    guess, target = outcome.predictions
+    assert guess.shape == (4, 2)
+    assert target.tolist() == [0, 1, 1, 0]
+
+
+def test_records_are_those_with_a_label_that_counts():
+    objective = OwnLoss("x", "y", {"own": CE(torch.ones(2))}, count="records")
+    assert objective(NET, LABELS).count == 4
+    assert objective.unknown_mean is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "count", "words"),
+    [
+        pytest.param(
+            {"own": CE(reduction="sum")},
+            "records",
+            r"own: is a sum.*own\.reduction=mean",
+            id="a sum",
+        ),
+        pytest.param(
+            {"own": CE(torch.ones(2))}, None, "own: is a mean over something", id="weights"
+        ),
+        pytest.param(
+            {"a": CE(), "b": CE(ignore_index=1)},
+            None,
+            "a: leaves out labels",
+            id="labels",
+        ),
+    ],
+)
+def test_losses_that_passes_cannot_weigh_say_why(losses, count, words):
+    objective = OwnLoss("x", "y", losses, count=count)
+    objective(NET, {**LABELS, "y": LABELS["y"].clamp(min=0)})
+    assert re.search(words, str(objective.unknown_mean))
+
+
 @pytest.mark.parametrize(
     ("shape", "target", "predicts"),
     [

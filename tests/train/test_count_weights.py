@@ -78,6 +78,38 @@ class Tokens:
         return new["loss"] < old["loss"]
 
 
+class MaskedMean(nn.Module):
+    """A mean over labels by a mask, with a weight of its own: 0 / 0 if none counts."""
+
+    def __init__(self, whole, on_host):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.whole = whole
+        self.on_host = on_host
+
+    def forward(self, model, batch):
+        mask = batch["y"] >= 0
+        logits = self.scale * model(batch["x"])
+        losses = nn.functional.cross_entropy(logits, batch["y"].clamp(min=0), reduction="none")
+        count = mask.sum()
+        loss = (losses * mask).sum() / (count.clamp(min=1) if self.whole else count)
+        return Outcome(loss, {}, int(count) if self.on_host else count)
+
+    better = Tokens.better
+
+
+@pytest.mark.parametrize("on_host", [False, True], ids=["on the device", "on the host"])
+def test_a_masked_mean_of_nothing_adds_no_gradient(on_host):
+    taken = []
+    for whole in (True, False):
+        model, objective = make_model(), MaskedMean(whole, on_host)
+        optimizer = torch.optim.SGD([*model.parameters(), objective.scale], lr=0.1)
+        parts = {"model": model, "objective": objective, "optimizer": optimizer}
+        trained(order={"accumulate": 4}, **parts)
+        taken.append(weights_of(model) + objective.scale.tolist())
+    assert taken[1] == taken[0]
+
+
 def test_a_step_in_which_nothing_counts_changes_no_weight():
     model = make_model()
     before = weights_of(model)

@@ -99,6 +99,15 @@ def test_bad_losses_can_be_left_out_and_fillers_are():
     assert nothing.results(one_rank).means == {"loss": 0.0, "hits": 0.0}
 
 
+@pytest.mark.parametrize("count", [0, torch.tensor(0)], ids=["on the host", "on the device"])
+def test_the_mean_of_nothing_adds_nothing(count):
+    mean = torch.tensor(math.nan)
+    nothing = Outcome(mean, {"hits": torch.tensor(0)}, count, losses={"half": mean})
+    tally = tallied(outcome([1.0, 3.0], losses=True))
+    tally.add(nothing, 2, 1.0, PassPlace(2, None))
+    assert tally.results(one_rank).means == {"loss": 2.0, "hits": 1.0, "half": 1.0}
+
+
 class Shares:
     """An objective whose metric is the share of the first of two totals."""
 

@@ -57,6 +57,20 @@ def test_a_trial_gives_the_numbers_and_leaves_nothing_behind():
     assert metrics.results()["confusion"].sum() == 4
 
 
+def test_batches_in_which_nothing_counts_change_no_result():
+    metrics = made(f1=MulticlassF1Score(3), auroc=MulticlassAUROC(3))
+    guess, target = predictions()
+    nothing = (guess[:0], target[:0])
+    assert metrics.tried(nothing).keys() == {"f1", "auroc"}
+    metrics.add(nothing)
+    assert all(value.isnan() for value in metrics.results().values())
+    metrics.add((guess, target))
+    expected = metrics.results()
+    metrics.add(nothing)
+    metrics.add((guess, target))
+    assert metrics.results() == expected
+
+
 @pytest.mark.parametrize(
     ("metric", "given", "words"),
     [
