@@ -230,10 +230,13 @@ class LoaderSource:
             ranks = ", and each rank takes its share of every batch"
         elif self._num_parts > 1:
             ranks = ", and the ranks' batches differ, so they are taken for shards"
+        ahead = ""
+        if self._sampler is not None and self._sampler.draws_ahead:
+            ahead = ", an epoch's batches of indices are drawn at its beginning"
         note = (
-            f"{self._where}: {self.title} decides order, workers and random changes{ranks}; resume "
-            "reads the epoch's earlier batches again and drops them, which is exact only if they "
-            "repeat. data=dataset promises all of it"
+            f"{self._where}: {self.title} decides order, workers and random changes{ahead}{ranks}; "
+            "resume reads the epoch's earlier batches again and drops them, which is exact only if "
+            "they repeat. data=dataset promises all of it"
         )
         return (note,)
 
@@ -434,8 +437,9 @@ class _RankSampler:
 
     Over several ranks, all batches of an epoch are drawn at its beginning, while the ranks have the
     same random numbers. If they draw different batches, the user's sampler has cut them already. A
-    single process does so only for a sampler that draws every batch from the generators of the
-    process, which the step draws from, too.
+    single process does so only if the first batch is drawn from the generators of the process,
+    which the step draws from, too. Otherwise, it asks for each batch when that is needed, so that a
+    sampler may depend on what was learned. Batches are copied, as the sampler may reuse them.
 
     Attributes:
         user_sampler: The user's own.
@@ -448,6 +452,7 @@ class _RankSampler:
         is_cut: Whether the batches are cut; None before the ranks have compared theirs.
         sizes: The records of each batch of the newest epoch.
         drawn: The batches of indices of the newest epoch, if they are cut.
+        draws_ahead: Whether all batches of the newest epoch were drawn at its beginning.
     """
 
     user_sampler: Iterable[Any]
@@ -460,28 +465,30 @@ class _RankSampler:
     is_cut: bool | None = None
     sizes: list[int] = field(default_factory=list[int])
     drawn: list[Any] = field(default_factory=list[Any])
+    draws_ahead: bool = False
 
     def __len__(self) -> int:
         return self.num_batches * len(self.parts)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._shares(iter(self.user_sampler))  # some samplers draw in ``__iter__``
+        mark = generator_mark()
+        batches = iter(self.user_sampler)  # some samplers draw here
+        return self._shares(batches, mark != generator_mark())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(
             self.user_sampler, name
         )  # a DataLoader of the user's own class may ask for it
 
-    def _shares(self, batches: Iterator[Any]) -> Iterator[Any]:
-        batches = islice(batches, self.num_batches + self.asks_end)
+    def _shares(self, batches: Iterator[Any], draws: bool) -> Iterator[Any]:
+        mark = generator_mark()
+        batches = map(_copied, islice(batches, self.num_batches + self.asks_end))
         drawn = [*islice(batches, 1)]
-        if self.num_parts == 1:
-            mark = generator_mark()
-            drawn += islice(batches, 1)
-            if mark == generator_mark():
-                yield from drawn
-                yield from batches
-                return
+        self.draws_ahead = self.num_parts > 1 or draws or mark != generator_mark()
+        if not self.draws_ahead:
+            yield from drawn
+            yield from batches
+            return
         drawn = [*drawn, *batches][: self.num_batches]
         are_batches = self.name == "batch_sampler"
         if are_batches:
@@ -504,6 +511,13 @@ class _RankSampler:
                 else:  # a filler, whose gradients have the weight 0
                     place = part % max(1, size)
                     yield own[place : place + 1]
+
+
+def _copied(indices: Any) -> Any:
+    """Return a copy of a batch of indices that a sampler could change; else the same."""
+    if isinstance(indices, Tensor):
+        return indices.clone()
+    return copy(indices) if isinstance(indices, CUT) else indices
 
 
 def _seed_rank(rank: int) -> None:

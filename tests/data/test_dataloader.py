@@ -232,6 +232,35 @@ def test_a_generator_of_the_users_gives_what_a_plain_loop_gets(make, kind, train
         assert [waves for waves, *_ in epoch_of(source, epoch * training)] == expected
 
 
+class Reused:
+    """A batch sampler that yields one list again and again, and counts how often it was asked."""
+
+    asked = 0
+
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        indices = []
+        for first in range(0, 20, 4):
+            self.asked += 1
+            indices[:] = range(first, first + 4)
+            yield indices
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_sampler_may_reuse_its_list(make, world_size):
+    source = make(DataLoader(pairs(), batch_sampler=Reused()), world_size=world_size)
+    expected = [[*range(first, first + 4, world_size)] for first in range(0, 20, 4)]
+    assert [waves for waves, *_ in epoch_of(source)] == expected
+
+
+def test_a_sampler_is_asked_when_a_batch_is_needed(make):
+    sampler = Reused()
+    batches = make(DataLoader(pairs(), batch_sampler=sampler)).batches(0)
+    assert [sampler.asked for _ in batches] == [1, 2, 3, 4, 5]
+
+
 def test_a_loader_of_training_and_validation_serves_both(make):
     loader = make_loader(shuffle=False, num_workers=1, persistent_workers=True)
     train, val = make(loader), make(loader, training=False)
