@@ -138,4 +138,4 @@ def is_class_number(kind: str, shape: Sequence[int | None]) -> bool:
         kind: The kind of its NumPy dtype, such as ``i``.
         shape: Of one record.
     """
-    return kind in "iu" and tuple(shape) in ONE_PER_RECORD
+    return kind in "biu" and tuple(shape) in ONE_PER_RECORD

@@ -185,7 +185,7 @@ def _check_fields(path: str, fields: Mapping[str, Field]) -> None:
     if image.channels is None and not is_deep:
         what = f"an image file cannot hold image {image.dtype} {list(image.shape)}"
         raise DataError(114, path, what, fix)
-    if label.shape or np.dtype(label.dtype).kind not in "iu":
+    if label.shape or np.dtype(label.dtype).kind not in "biu":
         what = f"label {label.dtype} {list(label.shape)} is not the number of a class"
         raise DataError(114, path, what, fix)
 

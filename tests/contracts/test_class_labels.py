@@ -42,6 +42,7 @@ def test_shares_of_classes_stay_as_they_are():
 def test_an_array_numbers_classes_by_its_type_and_shape():
     assert is_class_number("i", ())
     assert is_class_number("u", (1,))
+    assert is_class_number("b", ())
     assert not is_class_number("f", ())
     assert not is_class_number("u", (2,))
 
