@@ -63,7 +63,7 @@ def loader_source(
 
     Raises:
         ConfigError: C174 for a setting that has no effect here, C232, C234 for anything that does
-            not yield batches epoch after epoch, C235 for an unknown number of batches, C237 for
+            not yield batches epoch after epoch, C235 for an unknown or too large number of batches, C237 for
             ranks that would get the same batches.
         DataError: D109 if there is no batch, D230, D233, D235 for what is no batch.
         UserCodeError: U100 for an exception in the user's code.
@@ -122,6 +122,10 @@ class LoaderSource:
             what = f"{self.title} does not know its number of batches"
             fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
             raise ConfigError(235, "data.num_batches = null", what, fix)
+        if length and self.num_batches > length and not _is_stream(self.loader):
+            where = f"data.num_batches = {num_batches}"
+            what = f"{self.title} has {length} batches"
+            raise ConfigError(235, where, what, f"leave it out, or set data.num_batches={length}")
         self._rank = order.rank
         self._num_ranks = order.world_size
         # This process computes these parts of every batch.
@@ -136,8 +140,8 @@ class LoaderSource:
         if isinstance(self.loader, DataLoader):
             classes = classes_of(self.loader.dataset)
             batches = self.loader.batch_sampler
-            is_stream = isinstance(self.loader.dataset, IterableDataset)
-            if type(batches) is BatchSampler and self._asks_end and not is_stream:
+            is_torchs = type(batches) is BatchSampler and not _is_stream(self.loader)
+            if is_torchs and self._asks_end:
                 sampled = len(batches.sampler)  # pyright: ignore[reportArgumentType]  # it has one
             self.loader = self._own(self.loader)
         self._head: list[_Pass] = []  # the first passes of epoch 0
@@ -170,7 +174,7 @@ class LoaderSource:
         own = copy(loader)
         attributes = vars(own)  # torch lets nobody set a sampler later
         attributes["_iterator"] = None
-        if isinstance(loader.dataset, IterableDataset):
+        if _is_stream(loader):
             return own
         name, batches = "batch_sampler", loader.batch_sampler
         if batches is None:
@@ -511,6 +515,11 @@ class _RankSampler:
                 else:  # a filler, whose gradients have the weight 0
                     place = part % max(1, size)
                     yield own[place : place + 1]
+
+
+def _is_stream(loader: Any) -> bool:
+    """Return whether a loader has a Dataset without indices, whose length is an estimate."""
+    return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
 def _copied(indices: Any) -> Any:

@@ -291,8 +291,17 @@ def test_validation_has_the_batches_of_its_own_length(make):
 def test_a_stream_has_the_given_number_of_batches(make):
     source = make(DataLoader(Endless(), batch_size=4), num_batches=3)
     assert [waves for waves, *_ in epoch_of(source)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    with pytest.raises(DataError, match=r"D234\]: data.train = .*ended after 5 of 6 batches"):
-        epoch_of(make(make_loader(20), num_batches=6))
+    with pytest.raises(ConfigError, match=r"C235\]: data.num_batches = 6: .* has 5 batches"):
+        make(make_loader(20), num_batches=6)
+
+
+def test_a_loader_that_ends_too_early_is_refused(make):
+    class Short(list):
+        def __len__(self):
+            return 3
+
+    with pytest.raises(DataError, match=r"D234\]: data.train = .*ended after 2 of 3 batches"):
+        epoch_of(make(Short(READY[:2])))
 
 
 @pytest.mark.parametrize(
