@@ -3,7 +3,7 @@
 import re
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -114,18 +114,8 @@ class LoaderSource:
         self.title = title_of(data)
         self.names = names
         self.loader = _iterable(data, self._where)
-        length = self._length()
-        # A plain loop asks for a batch after the last one, and so ends a sampler's epoch.
-        self._asks_end = length is not None and (num_batches is None or not context.training)
-        self.num_batches = (length if self._asks_end else num_batches) or 0
-        if not self.num_batches and length is None:
-            what = f"{self.title} does not know its number of batches"
-            fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
-            raise ConfigError(235, "data.num_batches = null", what, fix)
-        if length and self.num_batches > length and not _is_stream(self.loader):
-            where = f"data.num_batches = {num_batches}"
-            what = f"{self.title} has {length} batches"
-            raise ConfigError(235, where, what, f"leave it out, or set data.num_batches={length}")
+        self._asks_end = False
+        self.num_batches = self._num_batches(num_batches)
         self._rank = order.rank
         self._num_ranks = order.world_size
         # This process computes these parts of every batch.
@@ -140,8 +130,8 @@ class LoaderSource:
         if isinstance(self.loader, DataLoader):
             classes = classes_of(self.loader.dataset)
             batches = self.loader.batch_sampler
-            is_torchs = type(batches) is BatchSampler and not _is_stream(self.loader)
-            if is_torchs and self._asks_end:
+            is_stream = isinstance(self.loader.dataset, IterableDataset)
+            if type(batches) is BatchSampler and self._asks_end and not is_stream:
                 sampled = len(batches.sampler)  # pyright: ignore[reportArgumentType]  # it has one
             self.loader = self._own(self.loader)
         self._head: list[_Pass] = []  # the first passes of epoch 0
@@ -174,7 +164,7 @@ class LoaderSource:
         own = copy(loader)
         attributes = vars(own)  # torch lets nobody set a sampler later
         attributes["_iterator"] = None
-        if _is_stream(loader):
+        if isinstance(loader.dataset, IterableDataset):
             return own
         name, batches = "batch_sampler", loader.batch_sampler
         if batches is None:
@@ -364,12 +354,29 @@ class LoaderSource:
             loader._iterator._shutdown_workers()  # noqa: SLF001
             loader._iterator = None  # noqa: SLF001
 
-    def _length(self) -> int | None:
-        """Return the number of batches of an epoch, or None if nothing tells it."""
-        try:
-            return len(self.loader) if isinstance(self.loader, Sized) else None
-        except TypeError:  # a DataLoader over a Dataset without a length
-            return None
+    def _num_batches(self, given: int | None) -> int:
+        """Return the number of batches of an epoch. ConfigError C235 if it is unknown, or too large.
+
+        The length of a stream is an estimate, which may be exceeded.
+        """
+        length: int | None = None
+        with suppress(TypeError):  # of a DataLoader over a Dataset without a length
+            length = len(self.loader) if isinstance(self.loader, Sized) else None
+        # A plain loop asks for a batch after the last one, and so ends a sampler's epoch.
+        self._asks_end = length is not None and (given is None or not self.context.training)
+        if length is not None and self._asks_end:
+            return length
+        if not given and length is None:
+            what = f"{self.title} does not know its number of batches"
+            fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
+            raise ConfigError(235, "data.num_batches = null", what, fix)
+        loader = self.loader
+        is_stream = isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+        if given and length and given > length and not is_stream:
+            where = f"data.num_batches = {given}"
+            what = f"{self.title} has {length} batches"
+            raise ConfigError(235, where, what, f"leave it out, or set data.num_batches={length}")
+        return given or 0
 
     def _iterated(self, loader: Iterable[Any], epoch: int) -> Generator[Any]:
         """Yield the batches of an epoch as they are. U100 or DataError D233 for an exception."""
@@ -515,11 +522,6 @@ class _RankSampler:
                 else:  # a filler, whose gradients have the weight 0
                     place = part % max(1, size)
                     yield own[place : place + 1]
-
-
-def _is_stream(loader: Any) -> bool:
-    """Return whether a loader has a Dataset without indices, whose length is an estimate."""
-    return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
 def _copied(indices: Any) -> Any:
