@@ -114,7 +114,7 @@ class LoaderSource:
         self.title = title_of(data)
         self.names = names
         self.loader = _iterable(data, self._where)
-        self._asks_end = False
+        self._asks_end = self._counts_records = False
         self.num_batches = self._num_batches(num_batches)
         self._rank = order.rank
         self._num_ranks = order.world_size
@@ -285,7 +285,13 @@ class LoaderSource:
                 if number == most - 1 and self._asks_end:
                     next(batches, END)
                 numbers = first + stride * torch.arange(length)
-                yield _Pass(_numbered(batch, numbers), own, size)
+                numbered = _numbered(batch, numbers)
+                self._counts_records = numbered is not batch
+                yield _Pass(numbered, own, size)
+
+    def key(self, index: int) -> str:
+        """Return what the number of a record means, unless the records bring their own."""
+        return f"place {index} of the epoch, from 0" if self._counts_records else ""
 
     def _too_few(self, number: int) -> DataError:
         where = f"{self._where} = {self.title}"

@@ -295,6 +295,12 @@ def test_a_stream_has_the_given_number_of_batches(make):
         make(make_loader(20), num_batches=6)
 
 
+def test_a_number_of_a_record_is_its_place_in_the_epoch(make):
+    assert make(make_loader()).key(5) == "place 5 of the epoch, from 0"
+    own = [{"x": torch.zeros(2, 3), "index": torch.tensor([8, 9])}] * 2
+    assert make(own, None).key(9) == ""
+
+
 def test_a_loader_that_ends_too_early_is_refused(make):
     class Short(list):
         def __len__(self):
