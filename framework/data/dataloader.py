@@ -63,8 +63,8 @@ def loader_source(
 
     Raises:
         ConfigError: C174 for a setting that has no effect here, C232, C234 for anything that does
-            not yield batches epoch after epoch, C235 for an unknown or too large number of batches, C237 for
-            ranks that would get the same batches.
+            not yield batches epoch after epoch, C235 for an unknown or too large number of batches,
+            C237 for ranks that would get the same batches.
         DataError: D109 if there is no batch, D230, D233, D235 for what is no batch.
         UserCodeError: U100 for an exception in the user's code.
     """
@@ -361,7 +361,7 @@ class LoaderSource:
             loader._iterator = None  # noqa: SLF001
 
     def _num_batches(self, given: int | None) -> int:
-        """Return the number of batches of an epoch. ConfigError C235 if it is unknown, or too large.
+        """Return the number of batches of an epoch. ConfigError C235 if unknown or too large.
 
         The length of a stream is an estimate, which may be exceeded.
         """
