@@ -314,7 +314,7 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
     known = read_json(paths[0]) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     known["auto"] = assembly.from_data
-    known["starts"] = _starts(run_dir, start_step, assembly.parallel.world_size)
+    known["starts"] = _starts(run_dir, start_step, assembly.parallel.world_size, known["folder"])
     if assembly.config["init"]["weights"] is not None:
         known["init"] = assembly.config["init"]
     write_json(run_dir / FACTS, known)
@@ -323,13 +323,13 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
         (run_dir / name).unlink(missing_ok=True)
 
 
-def _starts(run_dir: Path, start_step: int, ranks: int) -> list[dict[str, Any]]:
-    """Return the step after which each part of a run began, its configuration and its ranks.
+def _starts(run_dir: Path, start_step: int, ranks: int, folder: str) -> list[dict[str, Any]]:
+    """Return the step after which each part of a run began, its configuration, ranks and folder.
 
     Parts that began later than the newest are void: their steps are taken again.
     """
     before: list[dict[str, Any]] = read_object(run_dir / FACTS).get("starts", [])
-    newest = {"config": newest_config(run_dir).name, "ranks": ranks}
+    newest = {"config": newest_config(run_dir).name, "ranks": ranks, "folder": folder}
     kept = [part for part in before if part["step"] < start_step]
     if kept and kept[-1] == {**newest, "step": kept[-1]["step"]}:  # ranks that started again
         return kept

@@ -28,7 +28,8 @@ from framework.store.columns import column_of, lengths_of
 def preparation(given: Manifest, train: Manifest, scales: bool) -> Preparation | None:
     """Return what packing did to the training data, for other data; None if there is nothing to do.
 
-    Arrays without loss become PNGs, which the reader cuts and scales.
+    Arrays without loss become PNGs, which the reader cuts and scales. Those of 16 bits stay arrays,
+    with the channels that they had in training.
 
     Args:
         given: Describes the other data. What a store holds has been prepared already.
@@ -36,16 +37,25 @@ def preparation(given: Manifest, train: Manifest, scales: bool) -> Preparation |
         scales: Whether images are scaled as in packing, too.
     """
     fields = given.fields.values()
+    deep = {
+        trained.shape[0]
+        for name, field in given.fields.items()
+        if field.encoding == "image" and (trained := train.fields.get(name)) is not None
+        if trained.dtype == "uint16" and trained.kind != "labels" and len(trained.shape) == 3
+    }
     options = {} if given.options else train.options
     chosen = {name: options.get(name) for name in ("rate", "frame_rate")}
     if any(field.encoding == "image" for field in fields):
         changed = ("bit_depth", "color", *(("resize", "max_side", "size") if scales else ()))
         chosen |= {name: options.get(name) for name in ("max_pixels", *changed)}
+        if deep:
+            chosen["bit_depth"] = 16
+            chosen["color"] = "gray" if deep == {1} else "rgb"
         changes = any(chosen.get(name) is not None for name in changed)
         if scales and options.get("encode") == "jpeg":
             chosen |= {"encode": "jpeg", "quality": options.get("quality")}
         elif changes:
-            chosen["encode"] = "raw" if options.get("bit_depth") == 16 else "png"
+            chosen["encode"] = "raw" if chosen["bit_depth"] == 16 else "png"
     if not any(field.kind == "audio" for field in fields):
         chosen.pop("rate")
     has_videos = any(field.kind == "video" for field in fields)

@@ -33,10 +33,10 @@ from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import (
     DRAW_KEYS,
     Augment,
-    FindsRecords,
     KnowsLabels,
     KnowsLayout,
     MovesPixels,
+    NamesRecords,
     Source,
     SourceContext,
     Transform,
@@ -292,7 +292,7 @@ def assemble(
 
 def label_check(where: str, source: Source) -> LabelCheck:
     """Return a check of a source's labels, which does nothing yet."""
-    if isinstance(source, FindsRecords):
+    if isinstance(source, NamesRecords):
         return LabelCheck(where, source.key)
     return LabelCheck(where)
 

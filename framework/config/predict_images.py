@@ -31,15 +31,18 @@ def image_chunk(images: Any, name: str) -> Chunk:
     """Return images as records with one field.
 
     Args:
-        images: Paths, PIL images, arrays uint8 [H, W] or [H, W, 1 or 3], or a tensor uint8
-            [B, C, H, W].
+        images: Paths, PIL images, arrays uint8 or uint16 [H, W] or [H, W, 1 or 3], or a tensor
+            uint8 or uint16 [B, C, H, W].
         name: The field.
 
     Raises:
         ConfigError: C360 for anything else.
     """
-    if isinstance(images, Tensor):
+    if isinstance(images, Tensor) and images.dtype in (torch.uint8, torch.uint16):
         return Chunk({name: images.cpu().numpy()}, _numbered(images))
+    if isinstance(images, Tensor):
+        what = f"is {_form(images)}, and pixels must be uint8 or uint16"
+        raise ConfigError(360, "images", what, "convert it, or give floats as the model gets them")
     if isinstance(images, str | bytes | os.PathLike):
         what = f"is one image, and not {FORMS}"
         raise ConfigError(360, "images", what, "put it into a list")
@@ -57,16 +60,21 @@ def _file_bytes(image: Any, number: int) -> bytes:
     if isinstance(image, str | os.PathLike):
         return read_file(os.fspath(image))
     if hasattr(image, "convert") and hasattr(image, "save"):  # PIL's, without importing it
-        if image.mode not in ("L", "RGB"):
-            image = image.convert("RGB")
-        file = BytesIO()
-        image.save(file, "PNG")
-        return file.getvalue()
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3):
+        if image.mode[0] not in "IF":  # these have more than 8 bits, which PIL would clip
+            if image.mode not in ("L", "RGB"):
+                image = image.convert("RGB")
+            file = BytesIO()
+            image.save(file, "PNG")
+            return file.getvalue()
+        pixels = np.asarray(image)
+        if pixels.dtype.kind != "f" and pixels.min() >= 0 and pixels.max() < 1 << 16:
+            image = pixels.astype(np.uint16)
+    is_array = isinstance(image, np.ndarray) and image.dtype in (np.uint8, np.uint16)
+    if is_array and image.ndim in (2, 3):
         planes = np.atleast_3d(image).transpose(2, 0, 1)
         if planes.shape[0] in (1, 3):
             return encode_png(np.ascontiguousarray(planes))
-    what = f"is {_form(image)}, and images must be {FORMS}, with 1 or 3 channels of uint8"
+    what = f"is {_form(image)}, and images must be {FORMS}, with 1 or 3 channels of uint8 or uint16"
     raise ConfigError(360, f"images[{number}]", what, "convert it")
 
 

@@ -66,7 +66,9 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
     try:
         yield
     except Exception as error:
-        raise_if_label(error, batch, "data.train")
+        options = [key for key in ("ignore_index", "ignore") if key in config["objective"]]
+        option = f"objective.{options[0]}" if options else ""
+        raise_if_label(error, batch, "data.train", option)
         fix = f"correct it, or set the {name}'s keys to what the data is"
         raise_if_user_error(error, packages, described(batch), fix)
         if not isinstance(error, MISFITS):

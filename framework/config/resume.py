@@ -183,7 +183,7 @@ def check_same(
     keys = [key for key in dict.fromkeys([*saved, *present]) if saved.get(key) != present.get(key)]
     allowed = tuple(f"{name}." for name in allow)
     refused = [key for key in keys if not f"{key}.".startswith(allowed)]
-    # contents without a digest, such as a folder of images, cannot be compared
+    # contents without a digest, such as a Dataset, cannot be compared
     if "data.digest" in refused and None in (saved.get("data.digest"), present.get("data.digest")):
         refused.remove("data.digest")
     if refused:

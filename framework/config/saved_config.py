@@ -38,8 +38,8 @@ class SavedConfig(NamedTuple):
         config: Resolved, with paths of data as they are reached from here.
         train: What it knows of its training data.
         digests: Of the data that the run read, by split; None for data without one.
-        folder: The folder in which the run was started, if paths of data had to be found from
-            there; else "".
+        folder: The folder in which the run was started, or resumed with this configuration, if
+            paths of data had to be found from there; else "".
     """
 
     config: Config
@@ -76,8 +76,10 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
                 put(config, place, value)
         _check(config)
         digests = {split: block.get("digest") for split, block in facts["data"].items()}
-        data = _reached_data(config["data"], facts.get("folder"))
-        folder = facts["folder"] if data != config["data"] else ""
+        folders = {part["config"]: part.get("folder") for part in facts.get("starts", [])}
+        folder: Any = folders.get(chosen.name) or facts.get("folder")
+        data = _reached_data(config["data"], folder)
+        folder = folder if data != config["data"] else ""
         train = _manifest(facts["data"]["train"])
         return SavedConfig({**config, "data": data}, train, digests, folder)
     except ConfigError as error:

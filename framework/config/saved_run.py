@@ -493,20 +493,20 @@ class SavedRun:
         return {name: fields[name] for name in self.objective.inputs if name in fields}
 
     def _check_pixels(self, where: str, fields: Mapping[str, Field]) -> None:
-        """Raise ConfigError C352 for integer pixels where training had floats, or the reverse.
+        """Raise ConfigError C352 for pixels of another type than in training.
 
-        If the augment scales both to floats, it takes those as they are. A note says so.
+        An augment that scales to floats takes integers by their white. It takes floats as they are,
+        and a note says so.
         """
         for name, field in fields.items():
             trained = self.train.fields.get(name)
-            if trained is None:
-                continue
-            becomes_floats = _are_pixels(trained) and _are_floats(field)
-            if not becomes_floats and not (_are_pixels(field) and _are_floats(trained)):
+            forms = _pixel_form(field), _pixel_form(trained)
+            if trained is None or None in forms or forms[0] == forms[1]:
                 continue
             what = f"{name} is {field.dtype} here, and was {trained.dtype} in training"
             if name in _scaled_fields(self.augment):
-                self.say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
+                if "float" in forms:
+                    self.say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
                 continue
             places = "input=dataset, or 'data.val={_target_: mine.Clips}'"
             fix = f"give {trained.dtype}: by your own Dataset ({places}), or as a tensor in Python"
@@ -529,8 +529,9 @@ class SavedRun:
         """Predict images. Each gets what the run's validation does with its own.
 
         Args:
-            images: A list of paths, PIL images or arrays uint8 [H, W, C]; or a tensor [B, C, H, W]:
-                uint8 pixels, or floats as the model gets them, which are not changed.
+            images: A list of paths, PIL images or arrays uint8 or uint16 [H, W, C]; or a tensor
+                [B, C, H, W]: uint8 or uint16 pixels, or floats as the model gets them, which are
+                not changed.
 
         Returns:
             A dict for each image, by the objective: ``class``, ``probability`` and
@@ -552,7 +553,7 @@ class SavedRun:
         else:
             field = Field("uint8", (3, None, None), "image")
             if isinstance(images, torch.Tensor):
-                field = Field("uint8", tuple(images.shape[1:]))
+                field = Field(str(images.dtype).removeprefix("torch."), tuple(images.shape[1:]))
             manifest = Manifest(len(images), {name: field}, source="images")
             names = partial(_image_name, images)
             given = self.prepared(ChunkInput(image_chunk(images, name), manifest, names))
@@ -589,12 +590,14 @@ def only_fields(block: Any, names: Container[str]) -> Any:
     return kept
 
 
-def _are_pixels(field: Field) -> bool:
-    return field.dtype in PIXELS and len(field.shape) > 1 and field.kind not in ("audio", *CARRIED)
-
-
-def _are_floats(field: Field) -> bool:
-    return field.dtype.startswith("float") or field.kind == "audio"
+def _pixel_form(field: Field | None) -> str | None:
+    """Return how pixels are stored: ``uint8``, ``uint16`` or ``float``; None for no pixels."""
+    if field is None or field.kind == "labels":
+        return None
+    if field.dtype.startswith("float") or field.kind == "audio":
+        return "float"
+    is_image = len(field.shape) > 1 and field.kind not in CARRIED
+    return field.dtype if field.dtype in PIXELS and is_image else None
 
 
 def _scaled_fields(augment: Augment) -> set[str]:

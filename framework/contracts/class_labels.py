@@ -109,13 +109,14 @@ class LabelCheck:
         raise DataError(195, where, what, fix)
 
 
-def raise_if_label(error: Exception, batch: Batch, where: str) -> None:
+def raise_if_label(error: Exception, batch: Batch, where: str, option: str = "") -> None:
     """Raise DataError D195, which names the record, if torch has refused a label.
 
     Args:
         error: What torch says, such as ``Target 7 is out of bounds.``
         batch: The records that were used, with ``index``.
         where: The data or the step.
+        option: The option that ignores a number, or "".
     """
     match = REFUSED.search(words_of(error))
     if match is None or "index" not in batch:
@@ -128,6 +129,8 @@ def raise_if_label(error: Exception, batch: Batch, where: str) -> None:
         if has.any():
             what = f"has {number} as {name}, which numbers no class here ({words_of(error)})"
             fix = "correct it, or give the model as many classes"
+            if option:
+                fix += f", or leave out such labels by {option}={number}"
             raise DataError(195, f"{where}, record {int(indices[has][0])}", what, fix) from error
 
 
@@ -138,4 +141,4 @@ def is_class_number(kind: str, shape: Sequence[int | None]) -> bool:
         kind: The kind of its NumPy dtype, such as ``i``.
         shape: Of one record.
     """
-    return kind in "iu" and tuple(shape) in ONE_PER_RECORD
+    return kind in "biu" and tuple(shape) in ONE_PER_RECORD

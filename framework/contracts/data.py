@@ -415,13 +415,18 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class FindsRecords(Protocol):
+class NamesRecords(Protocol):
+    """A capability of a Source: it knows what the records are called."""
+
+    def key(self, index: int) -> str:
+        """Return the name under which a record was packed, or what its number means, or ""."""
+        ...
+
+
+@runtime_checkable
+class FindsRecords(NamesRecords, Protocol):
     """A capability of a Source: it reads single records, as in evaluation, and knows their keys."""
 
     def records(self, indices: Tensor) -> Batch:
         """Return the records at ``indices`` (int64 [B]), in that order, read in this thread."""
-        ...
-
-    def key(self, index: int) -> str:
-        """Return the name under which a record was packed, or ""."""
         ...

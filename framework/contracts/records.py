@@ -115,7 +115,8 @@ class Manifest:
     """The description of a store, kept inside it as JSON.
 
     ``digest`` is the SHA-256 over the CRC32 (uint32, little-endian) of the records' bytes, in
-    order. It depends on the content, not on the kind of store.
+    order. It depends on the content, not on the kind of store. Files that were not packed have the
+    digest of their names and samples of them.
     """
 
     num_records: int

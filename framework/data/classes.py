@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import FindsRecords, MicroBatch, MicroBatches, Source
+from framework.contracts.data import (
+    FindsRecords,
+    MicroBatch,
+    MicroBatches,
+    NamesRecords,
+    Source,
+)
 from framework.contracts.records import LABEL, Manifest, notes_of
 from framework.errors import ConfigError, DataError, listed
 from framework.order.batches import Order
@@ -147,7 +153,7 @@ class MappedSource:
         return self._mapped(self.source.records(indices))
 
     def key(self, index: int) -> str:
-        return self.source.key(index) if isinstance(self.source, FindsRecords) else ""
+        return self.source.key(index) if isinstance(self.source, NamesRecords) else ""
 
     def stages(self) -> dict[str, float]:
         return self.source.stages()

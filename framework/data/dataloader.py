@@ -3,7 +3,7 @@
 import re
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,8 +63,8 @@ def loader_source(
 
     Raises:
         ConfigError: C174 for a setting that has no effect here, C232, C234 for anything that does
-            not yield batches epoch after epoch, C235 for an unknown number of batches, C237 for
-            ranks that would get the same batches.
+            not yield batches epoch after epoch, C235 for an unknown or too large number of batches,
+            C237 for ranks that would get the same batches.
         DataError: D109 if there is no batch, D230, D233, D235 for what is no batch.
         UserCodeError: U100 for an exception in the user's code.
     """
@@ -114,14 +114,8 @@ class LoaderSource:
         self.title = title_of(data)
         self.names = names
         self.loader = _iterable(data, self._where)
-        length = self._length()
-        # A plain loop asks for a batch after the last one, and so ends a sampler's epoch.
-        self._asks_end = length is not None and (num_batches is None or not context.training)
-        self.num_batches = (length if self._asks_end else num_batches) or 0
-        if not self.num_batches and length is None:
-            what = f"{self.title} does not know its number of batches"
-            fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
-            raise ConfigError(235, "data.num_batches = null", what, fix)
+        self._asks_end = self._counts_records = False
+        self.num_batches = self._num_batches(num_batches)
         self._rank = order.rank
         self._num_ranks = order.world_size
         # This process computes these parts of every batch.
@@ -230,10 +224,13 @@ class LoaderSource:
             ranks = ", and each rank takes its share of every batch"
         elif self._num_parts > 1:
             ranks = ", and the ranks' batches differ, so they are taken for shards"
+        ahead = ""
+        if self._sampler is not None and self._sampler.draws_ahead:
+            ahead = ", an epoch's batches of indices are drawn at its beginning"
         note = (
-            f"{self._where}: {self.title} decides order, workers and random changes{ranks}; resume "
-            "reads the epoch's earlier batches again and drops them, which is exact only if they "
-            "repeat. data=dataset promises all of it"
+            f"{self._where}: {self.title} decides order, workers and random changes{ahead}{ranks}; "
+            "resume reads the epoch's earlier batches again and drops them, which is exact only if "
+            "they repeat. data=dataset promises all of it"
         )
         return (note,)
 
@@ -288,7 +285,13 @@ class LoaderSource:
                 if number == most - 1 and self._asks_end:
                     next(batches, END)
                 numbers = first + stride * torch.arange(length)
-                yield _Pass(_numbered(batch, numbers), own, size)
+                numbered = _numbered(batch, numbers)
+                self._counts_records = numbered is not batch
+                yield _Pass(numbered, own, size)
+
+    def key(self, index: int) -> str:
+        """Return what the number of a record means, unless the records bring their own."""
+        return f"place {index} of the epoch, from 0" if self._counts_records else ""
 
     def _too_few(self, number: int) -> DataError:
         where = f"{self._where} = {self.title}"
@@ -357,12 +360,29 @@ class LoaderSource:
             loader._iterator._shutdown_workers()  # noqa: SLF001
             loader._iterator = None  # noqa: SLF001
 
-    def _length(self) -> int | None:
-        """Return the number of batches of an epoch, or None if nothing tells it."""
-        try:
-            return len(self.loader) if isinstance(self.loader, Sized) else None
-        except TypeError:  # a DataLoader over a Dataset without a length
-            return None
+    def _num_batches(self, given: int | None) -> int:
+        """Return the number of batches of an epoch. ConfigError C235 if unknown or too large.
+
+        The length of a stream is an estimate, which may be exceeded.
+        """
+        length: int | None = None
+        with suppress(TypeError):  # of a DataLoader over a Dataset without a length
+            length = len(self.loader) if isinstance(self.loader, Sized) else None
+        # A plain loop asks for a batch after the last one, and so ends a sampler's epoch.
+        self._asks_end = length is not None and (given is None or not self.context.training)
+        if length is not None and self._asks_end:
+            return length
+        if not given and length is None:
+            what = f"{self.title} does not know its number of batches"
+            fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
+            raise ConfigError(235, "data.num_batches = null", what, fix)
+        loader = self.loader
+        is_stream = isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+        if given and length and given > length and not is_stream:
+            where = f"data.num_batches = {given}"
+            what = f"{self.title} has {length} batches"
+            raise ConfigError(235, where, what, f"leave it out, or set data.num_batches={length}")
+        return given or 0
 
     def _iterated(self, loader: Iterable[Any], epoch: int) -> Generator[Any]:
         """Yield the batches of an epoch as they are. U100 or DataError D233 for an exception."""
@@ -434,8 +454,9 @@ class _RankSampler:
 
     Over several ranks, all batches of an epoch are drawn at its beginning, while the ranks have the
     same random numbers. If they draw different batches, the user's sampler has cut them already. A
-    single process does so only for a sampler that draws every batch from the generators of the
-    process, which the step draws from, too.
+    single process does so only if the first batch is drawn from the generators of the process,
+    which the step draws from, too. Otherwise, it asks for each batch when that is needed, so that a
+    sampler may depend on what was learned. Batches are copied, as the sampler may reuse them.
 
     Attributes:
         user_sampler: The user's own.
@@ -448,6 +469,7 @@ class _RankSampler:
         is_cut: Whether the batches are cut; None before the ranks have compared theirs.
         sizes: The records of each batch of the newest epoch.
         drawn: The batches of indices of the newest epoch, if they are cut.
+        draws_ahead: Whether all batches of the newest epoch were drawn at its beginning.
     """
 
     user_sampler: Iterable[Any]
@@ -460,28 +482,30 @@ class _RankSampler:
     is_cut: bool | None = None
     sizes: list[int] = field(default_factory=list[int])
     drawn: list[Any] = field(default_factory=list[Any])
+    draws_ahead: bool = False
 
     def __len__(self) -> int:
         return self.num_batches * len(self.parts)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._shares(iter(self.user_sampler))  # some samplers draw in ``__iter__``
+        mark = generator_mark()
+        batches = iter(self.user_sampler)  # some samplers draw here
+        return self._shares(batches, mark != generator_mark())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(
             self.user_sampler, name
         )  # a DataLoader of the user's own class may ask for it
 
-    def _shares(self, batches: Iterator[Any]) -> Iterator[Any]:
-        batches = islice(batches, self.num_batches + self.asks_end)
+    def _shares(self, batches: Iterator[Any], draws: bool) -> Iterator[Any]:
+        mark = generator_mark()
+        batches = map(_copied, islice(batches, self.num_batches + self.asks_end))
         drawn = [*islice(batches, 1)]
-        if self.num_parts == 1:
-            mark = generator_mark()
-            drawn += islice(batches, 1)
-            if mark == generator_mark():
-                yield from drawn
-                yield from batches
-                return
+        self.draws_ahead = self.num_parts > 1 or draws or mark != generator_mark()
+        if not self.draws_ahead:
+            yield from drawn
+            yield from batches
+            return
         drawn = [*drawn, *batches][: self.num_batches]
         are_batches = self.name == "batch_sampler"
         if are_batches:
@@ -504,6 +528,13 @@ class _RankSampler:
                 else:  # a filler, whose gradients have the weight 0
                     place = part % max(1, size)
                     yield own[place : place + 1]
+
+
+def _copied(indices: Any) -> Any:
+    """Return a copy of a batch of indices that a sampler could change; else the same."""
+    if isinstance(indices, Tensor):
+        return indices.clone()
+    return copy(indices) if isinstance(indices, CUT) else indices
 
 
 def _seed_rank(rank: int) -> None:

@@ -148,7 +148,7 @@ def image_suffix(data: bytes) -> str:
 
 
 def encode_png(image: np.ndarray) -> bytes:
-    """Return uint8 [C, H, W] as a PNG file. C is 1 or 3."""
+    """Return uint8 or uint16 [C, H, W] as a PNG file. C is 1 or 3."""
     pixels = image.transpose(1, 2, 0)[:, :, ::-1]  # OpenCV's order; gray has one channel
     return cv2.imencode(".png", pixels)[1].tobytes()
 

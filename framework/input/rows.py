@@ -89,8 +89,8 @@ def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
 class ColumnInput(ABC):
     """A RecordInput of one array per field. The first dimension of each array counts the records.
 
-    The key of a record is its number. A one-dimensional integer array ``label`` without negative
-    values contains class numbers.
+    The key of a record is its number. An array ``label`` of whole numbers or bool, [N] or [N, 1],
+    contains class numbers if none is negative.
     """
 
     path: str

@@ -15,7 +15,7 @@ from framework.errors import DataError
 from framework.image.decode import BadImage, encode_png, image_suffix, shared_channels
 from framework.sound.sound_file import SUFFIXES as SOUNDS
 from framework.store.file_format import refuse_other
-from framework.store.identity import unreadable
+from framework.store.identity import sampled_digest, unreadable
 from framework.store.read_files import read_files
 from framework.store.walk_tree import Walked, walk
 from framework.system.durable import sync, temporary_name
@@ -59,7 +59,8 @@ class FolderStore:
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
         image = Field("uint8", (self._channels(), None, None), "image")
         fields = {"image": image, "label": Field("int64", ())}
-        self.manifest = Manifest(len(images), fields, classes, counts, source=path)
+        digest = sampled_digest([self._root + name for name in self.files], self.files)
+        self.manifest = Manifest(len(images), fields, classes, counts, source=path, digest=digest)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         return self._read(indices, None)
@@ -184,7 +185,7 @@ def _check_fields(path: str, fields: Mapping[str, Field]) -> None:
     if image.channels is None and not is_deep:
         what = f"an image file cannot hold image {image.dtype} {list(image.shape)}"
         raise DataError(114, path, what, fix)
-    if label.shape or np.dtype(label.dtype).kind not in "iu":
+    if label.shape or np.dtype(label.dtype).kind not in "biu":
         what = f"label {label.dtype} {list(label.shape)} is not the number of a class"
         raise DataError(114, path, what, fix)
 

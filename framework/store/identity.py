@@ -1,9 +1,17 @@
-"""Detects that a file was replaced while it was open: old and new records must not be mixed."""
+"""Tells files from others: while they are open, so that records are not mixed, and over runs."""
 
 import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from hashlib import sha256
+
+import numpy as np
 
 from framework.errors import DataError
+
+PIECES = 256  # of files, read for a digest: 16 MiB, which take 20 ms from memory
+PIECE_BYTES = 1 << 16
 
 Identity = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change
 
@@ -26,6 +34,27 @@ def identify(path: str, before: Identity | None = None) -> Identity:
         fix = "start again; pack under another name next time"
         raise DataError(117, path, "was replaced or rewritten since it was opened", fix)
     return now
+
+
+def sampled_digest(paths: Sequence[str], names: Iterable[str] = ()) -> str:
+    """Return a SHA-256 that tells files from others without reading all of them, in hexadecimal.
+
+    It is of all ``names``, and of the sizes and contents of evenly spread files: at most ``PIECES``
+    pieces, which are everything if the files are small. Time and place of the files do not count. A
+    file that cannot be read counts as empty.
+    """
+    digest = sha256("\0".join([str(len(paths)), *names]).encode(errors="surrogateescape"))
+    numbers = np.linspace(0, len(paths) - 1, min(len(paths), PIECES)).astype(int)
+    most = PIECES // max(1, len(numbers))  # pieces of a file
+    for number in map(int, numbers):
+        with suppress(OSError), open(paths[number], "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            count = min(most, -(-size // PIECE_BYTES))
+            starts = np.linspace(0, max(0, size - PIECE_BYTES), count).astype(int)
+            digest.update(size.to_bytes(8, "little"))
+            for start in starts.tolist():
+                digest.update(os.pread(file.fileno(), PIECE_BYTES, start))
+    return digest.hexdigest()
 
 
 def read_head(path: str, num_bytes: int) -> bytes:

@@ -41,6 +41,7 @@ from framework.store.file_format import COLUMNS, refuse_other
 from framework.store.folder_store import FILES
 from framework.store.foreign import MOST_FIELDS, USUAL_SPLITS, example_split, several_splits
 from framework.store.gather_rows import merged, ragged_of, taken
+from framework.store.identity import sampled_digest
 from framework.store.kinds import (
     OF_STRINGS,
     RAGGED,
@@ -140,7 +141,9 @@ class ParquetStore:
         if len(present) < len(counts):
             class_counts = []
         source = f"parquet {self.path}"
-        return Manifest(len(self), fields, self._class_names, class_counts, source=source)
+        digest = sampled_digest(self._files.paths)
+        classes = self._class_names
+        return Manifest(len(self), fields, classes, class_counts, source=source, digest=digest)
 
     def __len__(self) -> int:
         return int(self._files.firsts[-1])

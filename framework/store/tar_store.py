@@ -25,7 +25,7 @@ from framework.store.array_values import ArrayHeader, native, read_npy_header
 from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.file_format import refuse_other
 from framework.store.gather_rows import ragged_of
-from framework.store.identity import Identity, identify, unreadable
+from framework.store.identity import Identity, identify, sampled_digest, unreadable
 from framework.store.kinds import (
     OF_STRINGS,
     check_label_maps,
@@ -104,7 +104,9 @@ class TarStore:
             numbers, classes = records.labels
             if len(classes) > numbers.max():
                 counts = np.bincount(numbers, minlength=len(classes)).tolist()
-        return Manifest(len(records), fields, records.class_names, counts, source=records.source)
+        digest = sampled_digest(records.listed.shards)
+        classes = records.class_names
+        return Manifest(len(records), fields, classes, counts, source=records.source, digest=digest)
 
     @property
     def notes(self) -> tuple[str, ...]:

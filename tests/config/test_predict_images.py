@@ -2,6 +2,7 @@
 
 import csv
 import json
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from framework.errors import ConfigError, DataError
 from framework.image.decode import encode_png
 from framework.order.batches import Order
 from framework.store.chunk_store import ChunkStore
+from framework.store.open_store import open_store
 from framework.transform.resize import Resize
 from tests.cli.command import paceline
 from tests.saved_runs import digits_run
@@ -57,10 +59,37 @@ def test_floats_are_taken_as_the_model_gets_them(run):
     assert run.predict(prepared["image"]) == run.predict(pixels)
 
 
+def test_16_bits_are_predicted_as_packing_kept_them(tmp_path_factory, monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(folder := tmp_path_factory.mktemp("deep"))
+    deep = np.random.default_rng(0).integers(0, 65536, (6, 16, 16), dtype=np.uint16)
+    for number, pixels in enumerate(deep):
+        path = Path("in", "ab"[number % 2], f"{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_png(pixels[None]))
+    size = ("pack.size=[8,8]", "pack.encode=raw", "pack.bit_depth=16")
+    for split in ("train", "val"):
+        out = f"output.path=digits/{split}.h5"
+        assert paceline("pack", "input=folder", "input.path=in", out, *size).code == 0
+    deep_run = framework.load(digits_run(folder, "max_steps=2", "batch_size=4"))
+    with closing(open_store("digits/val.h5")) as store:
+        packed = store.read(torch.tensor([5]))["image"]
+    colors = np.stack([pixels] * 3, 2)
+    forms = [packed, [path], [pixels], [colors], [image.fromarray(pixels)]]
+    first, *others = [deep_run.predict(images) for images in forms]
+    assert all(other == first for other in others)
+
+
 @pytest.mark.parametrize(
     "images",
-    ["a.png", [3], [np.zeros((2, 2))], [np.zeros((2, 2, 4), np.uint8)]],
-    ids=["text", "number", "floats", "alpha"],
+    [
+        "a.png",
+        [3],
+        [np.zeros((2, 2))],
+        [np.zeros((2, 2, 4), np.uint8)],
+        torch.ones(1, 1, 8, 8).int(),
+    ],
+    ids=["text", "number", "floats", "alpha", "integers"],
 )
 def test_what_is_no_image_is_refused(run, images):
     with pytest.raises(ConfigError, match="C360"):

@@ -67,6 +67,23 @@ def test_paths_of_data_are_those_of_the_folder_of_the_run(tmp_path, monkeypatch)
     assert (there.config["data"]["train"], there.folder) == ("t.h5", "")
 
 
+def test_paths_before_a_resume_are_those_of_its_folder(tmp_path):
+    for name in "xy":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "t.h5").touch()
+    starts = [
+        {"config": "resolved.json", "folder": str(tmp_path / "x")},
+        {"config": "resolved.2.json", "folder": str(tmp_path / "y")},
+    ]
+    write({"data": {"train": TRAIN}, "folder": str(tmp_path / "y"), "starts": starts})
+    for name in ("resolved.json", "resolved.2.json"):
+        config = synthetic()
+        Path(name).write_text(json.dumps({**config, "data": {**config["data"], "train": "t.h5"}}))
+    read = [read_config(tmp_path, part["config"]) for part in starts]
+    assert [saved.folder for saved in read] == [part["folder"] for part in starts]
+    assert [Path(saved.config["data"]["train"]).parent.name for saved in read] == ["x", "y"]
+
+
 def test_the_environment_is_read_where_the_run_named_it(monkeypatch):
     write(data={"val": "${oc.env:PLACE}/val.h5"})
     with pytest.raises(CheckpointError, match=r"K120.*variable PLACE is not set"):

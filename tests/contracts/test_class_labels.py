@@ -42,6 +42,7 @@ def test_shares_of_classes_stay_as_they_are():
 def test_an_array_numbers_classes_by_its_type_and_shape():
     assert is_class_number("i", ())
     assert is_class_number("u", (1,))
+    assert is_class_number("b", ())
     assert not is_class_number("f", ())
     assert not is_class_number("u", (2,))
 
@@ -92,8 +93,8 @@ def test_a_label_that_torch_refuses_names_its_record():
         if target[1] == 5:  # no field has it
             raise_if_label(caught.value, batch, "step 3")
             continue
-        with pytest.raises(DataError, match=r"D195.*step 3, record 7: has 9 as y"):
-            raise_if_label(caught.value, batch, "step 3")
+        with pytest.raises(DataError, match=r"D195.*step 3, record 7: has 9 as y.*by o.ignore=9$"):
+            raise_if_label(caught.value, batch, "step 3", "o.ignore")
 
 
 def test_other_errors_are_not_those_of_a_label():

@@ -232,6 +232,35 @@ def test_a_generator_of_the_users_gives_what_a_plain_loop_gets(make, kind, train
         assert [waves for waves, *_ in epoch_of(source, epoch * training)] == expected
 
 
+class Reused:
+    """A batch sampler that yields one list again and again, and counts how often it was asked."""
+
+    asked = 0
+
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        indices = []
+        for first in range(0, 20, 4):
+            self.asked += 1
+            indices[:] = range(first, first + 4)
+            yield indices
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_sampler_may_reuse_its_list(make, world_size):
+    source = make(DataLoader(pairs(), batch_sampler=Reused()), world_size=world_size)
+    expected = [[*range(first, first + 4, world_size)] for first in range(0, 20, 4)]
+    assert [waves for waves, *_ in epoch_of(source)] == expected
+
+
+def test_a_sampler_is_asked_when_a_batch_is_needed(make):
+    sampler = Reused()
+    batches = make(DataLoader(pairs(), batch_sampler=sampler)).batches(0)
+    assert [sampler.asked for _ in batches] == [1, 2, 3, 4, 5]
+
+
 def test_a_loader_of_training_and_validation_serves_both(make):
     loader = make_loader(shuffle=False, num_workers=1, persistent_workers=True)
     train, val = make(loader), make(loader, training=False)
@@ -262,8 +291,23 @@ def test_validation_has_the_batches_of_its_own_length(make):
 def test_a_stream_has_the_given_number_of_batches(make):
     source = make(DataLoader(Endless(), batch_size=4), num_batches=3)
     assert [waves for waves, *_ in epoch_of(source)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    with pytest.raises(DataError, match=r"D234\]: data.train = .*ended after 5 of 6 batches"):
-        epoch_of(make(make_loader(20), num_batches=6))
+    with pytest.raises(ConfigError, match=r"C235\]: data.num_batches = 6: .* has 5 batches"):
+        make(make_loader(20), num_batches=6)
+
+
+def test_a_number_of_a_record_is_its_place_in_the_epoch(make):
+    assert make(make_loader()).key(5) == "place 5 of the epoch, from 0"
+    own = [{"x": torch.zeros(2, 3), "index": torch.tensor([8, 9])}] * 2
+    assert make(own, None).key(9) == ""
+
+
+def test_a_loader_that_ends_too_early_is_refused(make):
+    class Short(list):
+        def __len__(self):
+            return 3
+
+    with pytest.raises(DataError, match=r"D234\]: data.train = .*ended after 2 of 3 batches"):
+        epoch_of(make(Short(READY[:2])))
 
 
 @pytest.mark.parametrize(

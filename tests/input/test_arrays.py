@@ -44,6 +44,7 @@ def test_every_array_is_a_field():
         (LABEL.reshape(3, 2), []),
         (np.where(LABEL == 1, -100, LABEL), ["0", "1", "2"]),  # -100 does not count
         (LABEL.astype(np.uint8), ["0", "1", "2"]),
+        (LABEL > 1, ["0", "1"]),
     ],
 )
 def test_an_integer_label_gives_the_classes(label, classes):

@@ -43,6 +43,7 @@ from framework.config.predict_images import as_pixels, class_name
 from framework.config.saved_config import USED_PARTS
 from framework.config.saved_run import Inferred, SavedRun, chosen_file
 from framework.contracts.batch import Batch
+from framework.contracts.class_labels import class_labels, is_class_number
 from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.records import LABEL, Field, RecordInput
 from framework.data.source import UNEVEN
@@ -312,7 +313,7 @@ class _PredictionRun:
         columns: Columns = {"key": [read.store.key(index) for index in indices.tolist()]}
         if self.has_labels:
             names = self.prediction.source.manifest.classes
-            numbers = batch[LABEL].tolist()
+            numbers = class_labels(batch[LABEL], 1).tolist()
             known = {number: class_name(names, number) for number in set(numbers)}
             columns[LABEL] = [known[number] for number in numbers]
         if form == TABLE:
@@ -375,7 +376,7 @@ class _PredictionRun:
 
 def _is_label(field: Field | None) -> bool:
     """Return whether a field is the number of a record's class."""
-    return field is not None and not field.shape and np.dtype(field.dtype).kind in "iu"
+    return field is not None and is_class_number(np.dtype(field.dtype).kind, field.shape)
 
 
 def _as_mask(numbers: np.ndarray) -> np.ndarray:
