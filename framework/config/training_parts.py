@@ -67,8 +67,9 @@ from framework.train.data_start import start_from_data
 from framework.train.ema import Average
 from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
-from framework.train.objective_state import GROUP, ObjectiveState, copy_to_try
+from framework.train.objective_state import ObjectiveState, copy_to_try
 from framework.train.parameter_groups import (
+    GROUP,
     NAME,
     check_options,
     is_grouped,
@@ -448,11 +449,13 @@ def _optimizer(
         block = fused(block)
     params: list[Any] = parameters
     if is_grouped(chosen):
-        params = parameter_groups(assembly.parallel.unwrap(model), chosen)
+        own = {name: weight for weight, name in owned.weights.items()}
+        params = parameter_groups(assembly.parallel.unwrap(model), chosen, own)
+    elif owned.weights:
+        own = {"params": list(owned.weights), NAME: GROUP}
+        params = [{"params": params, NAME: "model"}, own]
     if owned.weights:
         assembly.notes.append(owned.note)
-        params = params if is_grouped(chosen) else [{"params": params, NAME: "model"}]
-        params.append({"params": list(owned.weights), NAME: GROUP})
     optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=params)
     check_options(optimizer, chosen)
     for group in optimizer.param_groups:

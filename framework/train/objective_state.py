@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError
+from framework.train.parameter_groups import GROUP
 from framework.train.plain_state import is_plain
 
-GROUP = "objective"  # the name of its group in the optimizer
 NOT_PLAIN = (deque, set, np.ndarray, np.generic)  # values that change, and that no state holds
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
