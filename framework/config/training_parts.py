@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ from framework.data.classes import MappedSource
 from framework.data.dali import DALISource
 from framework.data.dataloader import LoaderSource
 from framework.data.source import StoreSource
-from framework.errors import ConfigError, ResourceError
+from framework.errors import ConfigError, PacelineError, ResourceError
 from framework.image.label_map import colored
 from framework.parallel.ddp import warm_up_ddp
 from framework.sink.tolerant import TolerantSink
@@ -67,7 +67,8 @@ from framework.train.data_start import start_from_data
 from framework.train.ema import Average
 from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
-from framework.train.objective_state import ObjectiveState, copy_to_try
+from framework.train.objective_state import ObjectiveState, evaluating
+from framework.train.owned_objects import untouched
 from framework.train.parameter_groups import (
     GROUP,
     NAME,
@@ -99,10 +100,11 @@ def training_parts(
     load_teacher(objective)
     owned = _owned(assembly, objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
-    tried = copy_to_try(objective)  # records that it sees before training must leave no trace
-    model, thaws, trial = _model(assembly, tried, precision)
-    _check_mean(assembly, tried)
-    _check_labels(assembly, tried)
+    with untouched(objective):  # records that it sees before training leave no trace
+        model, thaws, trial = _model(assembly, objective, precision)
+        owned.check_called(parallel.unwrap(model), _refusal(assembly))
+    _check_mean(assembly, objective)
+    _check_labels(assembly, objective)
     classes = assembly.train_source.manifest.classes
     metrics = make_metrics(config, assembly.allowed, parallel, assembly.say, classes)
     if metrics is not None:
@@ -185,8 +187,6 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
         stack.enter_context(parts.precision.autocast())
         for split, source in assembly.sources.items():
             inner = source.source if isinstance(source, MappedSource) else source
-            if isinstance(inner, LoaderSource):
-                continue
             model, order = parts.model, source.order
             whole, short = order.smallest_batches
             if split == "train":
@@ -207,8 +207,17 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
                 tried.setdefault(order.smallest_pass(short), (where, fix))
             read = partial(_few, assembly, source)
             few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
-            objective = copy_to_try(parts.objective)
-            try_smallest(model, objective, read, few, config, allowed)
+            if isinstance(inner, LoaderSource):
+                few.clear()
+            mode = nullcontext() if split == "train" else evaluating(parts.objective)
+            with untouched(parts.objective), mode:
+                try_smallest(model, parts.objective, read, few, config, allowed)
+            if split == "train" and parts.owned is not None and parts.owned.is_there:
+                whole_sample = {NUM_SAMPLES: ("", "")}
+                with untouched(parts.objective):
+                    with suppress(PacelineError):  # its first step may succeed, unlike this trial
+                        try_smallest(model, parts.objective, read, whole_sample, config, allowed)
+                    parts.owned.check_called(parts.parallel.unwrap(model), _refusal(assembly))
     parts.switch_to_training()
 
 
@@ -288,9 +297,14 @@ def _model(
 def _owned(assembly: Assembly, objective: Objective) -> ObjectiveState:
     """Return what the objective owns. ConfigError C392 where that cannot be trained or kept."""
     owned = ObjectiveState(objective, assembly.parallel, assembly.say)
-    captured = "a captured step does not run its Python"
-    owned.check(assembly.parallel.objective_refusal or (captured if assembly.captures else None))
+    owned.check(_refusal(assembly))
     return owned
+
+
+def _refusal(assembly: Assembly) -> str | None:
+    """Return why an objective can own nothing; None if it can."""
+    captured = "a captured step does not run its Python"
+    return assembly.parallel.objective_refusal or (captured if assembly.captures else None)
 
 
 def _check_mean(assembly: Assembly, objective: Objective) -> None:
@@ -393,7 +407,8 @@ def _warm_up(
     length = max(1, order.batch_size // (num_ranks * assembly.config["accumulate"]))
     numbers = torch.arange(length) % len(assembly.sample["index"])
     batch = _augmented(assembly, taken(assembly.sample, numbers))
-    warm_up_ddp(model, copy_to_try(objective), precision, batch, assembly.device)
+    with untouched(objective):
+        warm_up_ddp(model, objective, precision, batch, assembly.device)
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:
