@@ -196,7 +196,7 @@ class SavedRun:
             what = f"what the objective owned does not fit it ({last_line(error)})"
             fix = "give weights of this run, or of one with the same objective"
             raise CheckpointError(122, where, what, fix) from error
-        owned.eval()
+        owned.switch_to_evaluation()
         return objective
 
     @cached_property

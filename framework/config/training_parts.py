@@ -156,6 +156,8 @@ def training_parts(
     if run_dir is not None:
         _try_validation(assembly)
         _try_smallest(assembly, parts)
+        if owned.is_there:
+            _try_objective(assembly, parts, owned)
     return parts
 
 
@@ -187,6 +189,8 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
         stack.enter_context(parts.precision.autocast())
         for split, source in assembly.sources.items():
             inner = source.source if isinstance(source, MappedSource) else source
+            if isinstance(inner, LoaderSource):
+                continue
             model, order = parts.model, source.order
             whole, short = order.smallest_batches
             if split == "train":
@@ -207,18 +211,26 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
                 tried.setdefault(order.smallest_pass(short), (where, fix))
             read = partial(_few, assembly, source)
             few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
-            if isinstance(inner, LoaderSource):
-                few.clear()
             mode = nullcontext() if split == "train" else evaluating(parts.objective)
             with untouched(parts.objective), mode:
                 try_smallest(model, parts.objective, read, few, config, allowed)
-            if split == "train" and parts.owned is not None and parts.owned.is_there:
-                whole_sample = {NUM_SAMPLES: ("", "")}
-                with untouched(parts.objective):
-                    with suppress(PacelineError):  # its first step may succeed, unlike this trial
-                        try_smallest(model, parts.objective, read, whole_sample, config, allowed)
-                    parts.owned.check_called(parts.parallel.unwrap(model), _refusal(assembly))
     parts.switch_to_training()
+
+
+def _try_objective(assembly: Assembly, parts: Parts, owned: ObjectiveState) -> None:
+    """Check what a pass in training mode makes and changes in an objective. ConfigError C392."""
+    parts.switch_to_training()
+    read = partial(_few, assembly, assembly.train_source)
+    with ExitStack() as stack:
+        stack.enter_context(kept_generators(assembly.device))
+        if assembly.config["compile"]:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(parts.precision.autocast())
+        stack.enter_context(untouched(parts.objective))
+        with suppress(PacelineError):  # a step may succeed, unlike this pass without gradients
+            few = {NUM_SAMPLES: ("", "")}
+            try_smallest(parts.model, parts.objective, read, few, assembly.config)
+        owned.check_called(parts.parallel.unwrap(parts.model), _refusal(assembly))
 
 
 def _few(assembly: Assembly, source: Source, count: int) -> Batch:

@@ -144,7 +144,7 @@ class ObjectiveState:
         if self._parallel.world_size > 1:
             self._take_from_first([own for module in self._modules for own in module.buffers()])
 
-    def eval(self) -> None:
+    def switch_to_evaluation(self) -> None:
         """Switch the modules to evaluation."""
         for module in self._modules:
             module.eval()

@@ -9,6 +9,7 @@ from torch import nn
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.own_loss import OwnLoss
+from framework.parallel.defaults import SingleProcess
 from framework.parallel.none import NoParallel
 from framework.train.objective_state import ObjectiveState, evaluating
 from framework.train.owned_objects import untouched
@@ -229,3 +230,19 @@ def test_more_than_a_state_may_hold_is_warned_of():
     assert [line.partition(":")[2].strip()[:40] for line in said] == [
         "objective.centers.state_dict() has more "
     ]
+
+
+class TwoRanks(SingleProcess):
+    """The first of two ranks, of which the other one has no gradients."""
+
+    world_size, rank, device = 2, 0, CPU
+
+
+def test_a_weight_without_a_gradient_on_any_rank_gets_none():
+    objective = ByCenters()
+    objective.idle = nn.Linear(2, 2)
+    owned = ObjectiveState(objective, TwoRanks())
+    objective.centers.weights.grad = torch.ones(3, 3, dtype=torch.float64)
+    owned.average_gradients()
+    assert objective.centers.weights.grad.sum() == 4.5
+    assert objective.idle.weight.grad is None
