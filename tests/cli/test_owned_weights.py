@@ -1,5 +1,6 @@
 """Objectives that own weights and state, through the command."""
 
+import json
 from pathlib import Path
 
 from framework.train.checkpoint import FOLDER
@@ -59,3 +60,7 @@ def test_owned_weights_train_resume_and_are_evaluated():
     files = [Path("runs", name, FOLDER, "last.objective.pt") for name in ("whole", "short")]
     assert losses(Path("runs/whole")) == losses(Path("runs/short"))
     assert files[0].read_bytes() == files[1].read_bytes()
+    done = paceline("evaluate", "runs/whole", "weights=last", "allow_targets=[own]", "output=out")
+    assert done.code == 0, done.err
+    means = json.loads(Path("out/evaluation.json").read_text())["sets"]["val"]["means"]
+    assert means == json.loads(Path("runs/whole/summary.json").read_text())["val"]
