@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from framework.train.freeze import Freeze
-from framework.train.parameter_groups import NAME
+from framework.train.parameter_groups import GROUP, NAME
 
 HEADINGS = ("group", "tensors", "parameters", "lr", "weight decay", "thaws at")
 
@@ -40,12 +40,13 @@ def _rows(model: nn.Module, optimizer: torch.optim.Optimizer, freeze: Freeze | N
     for group in optimizer.param_groups:
         by_thaw: dict[str, list[Any]] = {}
         for parameter in group["params"]:
-            by_thaw.setdefault(_thaw(freeze, name_of[id(parameter)]), []).append(parameter)
+            name = name_of.get(id(parameter), GROUP)  # what an objective owns is never frozen
+            by_thaw.setdefault(_thaw(freeze, name), []).append(parameter)
         for thaw, parameters in by_thaw.items():
             size = sum(parameter.numel() for parameter in parameters)
-            name = group.get(NAME, "all")
+            label = group.get(NAME, "all")
             decay = group.get("weight_decay")
-            rows.append((name, len(parameters), size, float(group["lr"]), decay, thaw))
+            rows.append((label, len(parameters), size, float(group["lr"]), decay, thaw))
     return rows
 
 

@@ -24,6 +24,7 @@ from framework.order.batches import Order
 from framework.order.draws import device_key, keyed_draws
 from framework.system.user_code import raise_if_user_error
 from framework.train.metrics import PassPlace, Tally, check_outcome
+from framework.train.objective_state import evaluating
 
 # what torch and Python raise when shapes, types or names do not fit
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, UserWarning)
@@ -99,7 +100,7 @@ def check_fit(
         UserCodeError: U100 for an exception in the user's own code.
     """
     model.eval()
-    with fits("model", config, batch, packages), warnings.catch_warnings():
+    with fits("model", config, batch, packages), evaluating(objective), warnings.catch_warnings():
         warnings.filterwarnings("error", BROADCAST)
         outcome = objective(model, batch)
     tally = Tally(objective)
@@ -139,12 +140,9 @@ def try_smallest(
             batch in this mode.
         UserCodeError: U100 for an exception in the user's own code with any batch.
     """
-    modules = [*model.modules()]
-    if isinstance(objective, nn.Module):
-        modules += objective.modules()
     kept = [
         (module, name, own, own.clone())
-        for module in modules
+        for module in model.modules()
         for name, own in module.named_buffers(recurse=False)
     ]
     try:

@@ -196,6 +196,7 @@ class SavedRun:
             what = f"what the objective owned does not fit it ({last_line(error)})"
             fix = "give weights of this run, or of one with the same objective"
             raise CheckpointError(122, where, what, fix) from error
+        owned.switch_to_evaluation()
         return objective
 
     @cached_property
@@ -732,7 +733,7 @@ def chosen_file(run_dir: Path, weights: str) -> Path:
 def _owned_by_objective(run_dir: Path, weights: str) -> dict[str, Any]:
     """Return what the objective owned when the chosen weights were saved; {} for nothing."""
     if weights == AVERAGE:
-        return newest_state(run_dir).state["objective"]
+        return newest_state(run_dir).state.get("objective", {})
     path = chosen_file(run_dir, weights)
     path = path.with_name(path.stem + OF_OBJECTIVE)
     return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else {}

@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ from framework.data.classes import MappedSource
 from framework.data.dali import DALISource
 from framework.data.dataloader import LoaderSource
 from framework.data.source import StoreSource
-from framework.errors import ConfigError, ResourceError
+from framework.errors import ConfigError, PacelineError, ResourceError
 from framework.image.label_map import colored
 from framework.parallel.ddp import warm_up_ddp
 from framework.sink.tolerant import TolerantSink
@@ -68,8 +68,10 @@ from framework.train.data_start import start_from_data
 from framework.train.ema import Average
 from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
-from framework.train.objective_state import GROUP, ObjectiveState, copy_to_try
+from framework.train.objective_state import ObjectiveState, evaluating
+from framework.train.owned_objects import untouched
 from framework.train.parameter_groups import (
+    GROUP,
     NAME,
     check_options,
     is_grouped,
@@ -99,10 +101,11 @@ def training_parts(
     load_teacher(objective)
     owned = _owned(assembly, objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
-    tried = copy_to_try(objective)  # records that it sees before training must leave no trace
-    model, thaws, trial = _model(assembly, tried, precision)
-    _check_mean(assembly, tried)
-    _check_labels(assembly, tried)
+    with untouched(objective):  # records that it sees before training leave no trace
+        model, thaws, trial = _model(assembly, objective, precision)
+        owned.check_called(parallel.unwrap(model), _refusal(assembly))
+    _check_mean(assembly, objective)
+    _check_labels(assembly, objective)
     classes = assembly.train_source.manifest.classes
     metrics = make_metrics(config, assembly.allowed, parallel, assembly.say, classes)
     if metrics is not None:
@@ -153,6 +156,8 @@ def training_parts(
     if run_dir is not None:
         _try_validation(assembly)
         _try_smallest(assembly, parts)
+        if owned.is_there:
+            _try_objective(assembly, parts, owned)
     _warm_up(assembly, model, objective, precision)
     return parts
 
@@ -208,9 +213,26 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
                 tried.setdefault(order.smallest_pass(short), (where, fix))
             read = partial(_few, assembly, source)
             few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
-            objective = copy_to_try(parts.objective)
-            try_smallest(model, objective, read, few, config, allowed)
+            mode = nullcontext() if split == "train" else evaluating(parts.objective)
+            with untouched(parts.objective), mode:
+                try_smallest(model, parts.objective, read, few, config, allowed)
     parts.switch_to_training()
+
+
+def _try_objective(assembly: Assembly, parts: Parts, owned: ObjectiveState) -> None:
+    """Check what a pass in training mode makes and changes in an objective. ConfigError C392."""
+    parts.switch_to_training()
+    read = partial(_few, assembly, assembly.train_source)
+    with ExitStack() as stack:
+        stack.enter_context(kept_generators(assembly.device))
+        if assembly.config["compile"]:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(parts.precision.autocast())
+        stack.enter_context(untouched(parts.objective))
+        with suppress(PacelineError):  # a step may succeed, unlike this pass without gradients
+            few = {NUM_SAMPLES: ("", "")}
+            try_smallest(parts.model, parts.objective, read, few, assembly.config)
+        owned.check_called(parts.parallel.unwrap(parts.model), _refusal(assembly))
 
 
 def _few(assembly: Assembly, source: Source, count: int) -> Batch:
@@ -289,9 +311,14 @@ def _model(
 def _owned(assembly: Assembly, objective: Objective) -> ObjectiveState:
     """Return what the objective owns. ConfigError C392 where that cannot be trained or kept."""
     owned = ObjectiveState(objective, assembly.parallel, assembly.say)
-    captured = "a captured step does not run its Python"
-    owned.check(assembly.parallel.objective_refusal or (captured if assembly.captures else None))
+    owned.check(_refusal(assembly))
     return owned
+
+
+def _refusal(assembly: Assembly) -> str | None:
+    """Return why an objective can own nothing; None if it can."""
+    captured = "a captured step does not run its Python"
+    return assembly.parallel.objective_refusal or (captured if assembly.captures else None)
 
 
 def _check_mean(assembly: Assembly, objective: Objective) -> None:
@@ -392,7 +419,8 @@ def _warm_up(
     numbers = torch.arange(length) % len(assembly.sample["index"])
     batch = _augmented(assembly, taken(assembly.sample, numbers))
     try:
-        warm_up_ddp(model, copy_to_try(objective), precision, batch, assembly.device)
+        with untouched(objective):
+            warm_up_ddp(model, objective, precision, batch, assembly.device)
     except MISFITS as error:  # of ready batches, which nobody has tried; others fail alike
         if length > NUM_SAMPLES:
             raise
@@ -456,11 +484,13 @@ def _optimizer(
         block = fused(block)
     params: list[Any] = parameters
     if is_grouped(chosen):
-        params = parameter_groups(assembly.parallel.unwrap(model), chosen)
+        own = {name: weight for weight, name in owned.weights.items()}
+        params = parameter_groups(assembly.parallel.unwrap(model), chosen, own)
+    elif owned.weights:
+        own = {"params": list(owned.weights), NAME: GROUP}
+        params = [{"params": params, NAME: "model"}, own]
     if owned.weights:
         assembly.notes.append(owned.note)
-        params = params if is_grouped(chosen) else [{"params": params, NAME: "model"}]
-        params.append({"params": list(owned.weights), NAME: GROUP})
     optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=params)
     check_options(optimizer, chosen)
     for group in optimizer.param_groups:

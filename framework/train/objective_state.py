@@ -2,39 +2,29 @@
 
 import copy
 import io
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, final, runtime_checkable
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError
+from framework.train.owned_objects import OwnedObjects, is_same, put, with_content
+from framework.train.parameter_groups import GROUP
 from framework.train.plain_state import is_plain
-
-GROUP = "objective"  # the name of its group in the optimizer
-NOT_PLAIN = (deque, set, np.ndarray, np.generic)  # values that change, and that no state holds
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-
-
-@runtime_checkable
-class _Keeps(Protocol):
-    """What can save and load its state: modules, and plain objects with these methods."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
 
 
 @final
 class ObjectiveState:
     """Weights and state of an objective, or of the losses inside ``objective=loss``.
 
-    Weights are the parameters of its modules, and its tensors that need a gradient. State is what
-    ``state_dict`` of the objective returns, or else of its attributes that have one, together with
-    its attributes of plain values (numbers, texts, tensors and lists of them) that have changed.
+    Weights are the parameters of its modules and its tensors that need a gradient, except those of
+    optimizers that it has itself. State is that of its modules and of what else has ``state_dict``,
+    and all other values (numbers, texts, tensors, arrays, generators and lists of them) that have
+    changed. It may lie in objects, containers and functions inside of the objective.
 
     Ranks average the gradients, and take the buffers of modules from rank 0. Each rank keeps its
     own plain values.
@@ -48,37 +38,32 @@ class ObjectiveState:
     def __init__(
         self, objective: object, parallel: Parallel, say: Callable[[str], None] = print
     ) -> None:
+        self._objective = objective
         self._parallel = parallel
         self._say = say
-        self._owners = _owners(objective)
-        modules = {
-            name: value
-            for where, owner in self._owners.items()
-            for name, value in {where: owner, **dict(_attributes(where, owner))}.items()
-            if isinstance(value, nn.Module) and not _is_of_torch(value)
-        }
-        self._modules = list(modules.values())
-        named = [
-            (f"{name}.{own}", parameter)
-            for name, module in modules.items()
-            for own, parameter in module.named_parameters()
-        ]
-        named += [
-            (name, value)
-            for where, owner in self._owners.items()
-            for name, value in _attributes(where, owner)
-            if isinstance(value, Tensor) and value.is_leaf
-        ]
-        self.weights = {own: name for name, own in reversed(named) if own.requires_grad}
+        self._start = OwnedObjects(objective)
+        self._others: frozenset[int] = frozenset()  # the ids of the model's modules and weights
+        self._warned = False
+        self._modules = list(self._start.modules.values())
+        self._known = {id(part) for module in self._modules for part in module.modules()}
+        self.weights = self._start.weights
+        for weight, name in self.weights.items():
+            if is_lazy(weight):
+                what = f"owns {name}, whose size its first call would decide"
+                fix = "give the size, as with torch.nn.Linear instead of LazyLinear"
+                raise ConfigError(392, GROUP, what, fix)
         for module in self._modules if self.weights else ():
             module.to(parallel.device)
         for weight in self.weights:
             weight.data = weight.data.to(parallel.device)
-        self._start = {where: _values(owner) for where, owner in self._owners.items()}
-        self._warned = False
         if parallel.world_size > 1:
             self._take_from_first([weight.data for weight in self.weights])
             self.share_buffers()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the objective has objects of the user's."""
+        return bool(self._start.owners)
 
     @property
     def note(self) -> str:
@@ -91,34 +76,78 @@ class ObjectiveState:
         return f"{count:,} weights of the objective are trained, too: {names}{more}"
 
     def check(self, refusal: str | None) -> None:
-        """Raise ConfigError C392 if weights or state cannot be kept, for the reason ``refusal``."""
+        """Check what the objective has. ConfigError C392 for what cannot be trained or kept.
+
+        Args:
+            refusal: Why no weights and no state can be kept; None if they can.
+        """
         owned = [
             *sorted(self.weights.values()),
             *(name for module in self._modules for name, _ in module.named_buffers()),
-            *(name for name, keeper in self._keepers() if not isinstance(keeper, nn.Module)),
+            *self._start.keepers,
         ]
         if refusal and owned:
-            what = f"owns {owned[0]}, and {refusal}"
-            fix = "choose parallel=none or parallel=ddp with cuda_graph=false"
-            raise ConfigError(392, "objective", what, fix)
+            raise _refused(f"owns {owned[0]}", refusal)
+        if self._start.has_optimizer and self._parallel.world_size > 1:
+            what = "has an optimizer of its own, whose gradients the ranks do not exchange"
+            raise ConfigError(392, GROUP, what, "choose parallel=none")
+
+    def check_called(self, model: nn.Module, refusal: str | None) -> None:
+        """Check what a call on a few records has made or changed. ConfigError C392.
+
+        Args:
+            model: The trained one, which the objective may hold.
+            refusal: As for ``check``.
+        """
+        self._others |= {id(part) for part in (*model.modules(), *model.parameters())}
+        now = OwnedObjects(self._objective, self._others)
+        if made := self._made(now):
+            what = f"makes {made[0]} in a call, so that it is not trained, or lost on a resume"
+            fix = "make it in __init__; a call may fill it"
+            raise ConfigError(392, GROUP, what, fix)
+        changed = [f"{where}.{name}" for where in now.owners for name in self._changed(where, now)]
+        if refusal and changed:
+            raise _refused(f"changes {changed[0]}", refusal)
+
+    def _made(self, now: OwnedObjects) -> list[str]:
+        """Return the names of weights and keepers of state that were not there at the start."""
+        made = [name for own, name in now.weights.items() if own not in self.weights]
+        made += [name for name in now.keepers if name not in self._start.keepers]
+        for where, root in now.modules.items():
+            for name, module in root.named_modules(prefix=where):
+                if id(module) not in self._known and [*module.parameters(), *module.buffers()]:
+                    made.append(name)
+        return made
 
     def average_gradients(self) -> None:
-        """Give all ranks the mean of their gradients. A rank without one adds zeros."""
+        """Give all ranks the mean of their gradients. A rank without one adds zeros.
+
+        A weight without a gradient on any rank gets none. Only ranks that lack a gradient wait for
+        the device.
+        """
         world_size = self._parallel.world_size
         if world_size == 1 or not self.weights:
             return
-        own = [
-            torch.zeros_like(weight) if weight.grad is None else weight.grad
-            for weight in self.weights
-        ]
-        dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in own]
-        for weight, total in zip(self.weights, self._sums(dense), strict=True):
-            weight.grad = total / world_size
+        weights = list(self.weights)
+        own: list[Tensor] = []
+        for weight in weights:
+            gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            own.append(gradient.to_dense() if gradient.is_sparse else gradient)
+        own += [weight.new_full((1,), weight.grad is not None) for weight in weights]
+        sums = self._sums(own)
+        for weight, total, number in zip(weights, sums, sums[len(weights) :], strict=False):
+            if weight.grad is not None or number.item() > 0:
+                weight.grad = total / world_size
 
     def share_buffers(self) -> None:
         """Give the modules of all ranks the buffers of rank 0."""
         if self._parallel.world_size > 1:
             self._take_from_first([own for module in self._modules for own in module.buffers()])
+
+    def switch_to_evaluation(self) -> None:
+        """Switch the modules to evaluation."""
+        for module in self._modules:
+            module.eval()
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the buffers of all modules, each with a name of its own."""
@@ -145,133 +174,117 @@ class ObjectiveState:
                 result[place] = piece.view_as(tensors[place])
         return result
 
-    def _keepers(self) -> Iterator[tuple[str, _Keeps]]:
-        """Yield what saves its own state: each owner, or else those of its attributes that do."""
-        for where, owner in self._owners.items():
-            inside = (
-                {where: owner} if isinstance(owner, _Keeps) else dict(_attributes(where, owner))
-            )
-            for name, value in inside.items():
-                if isinstance(value, _Keeps) and not _is_of_torch(value):
-                    yield name, value
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: of modules once, and ``of_ranks`` a dict for each rank.
+        """Return the state: of modules and weights once, and ``of_ranks`` a dict for each rank.
 
         {} if there is none. All ranks call this together.
         """
-        if not self._owners:
-            return {}
-        keepers = dict(self._keepers())
-        modules = {n: own.state_dict() for n, own in keepers.items() if isinstance(own, nn.Module)}
-        own = {n: keepers[n].state_dict() for n in keepers if n not in modules}
-        changed = {where: self._changed(where, own) for where, own in self._owners.items()}
-        for name in [name for name, state in own.items() if not is_plain(state)]:
-            self._warn(f"{name}.state_dict()")
-            del own[name]
-        of_rank = {"keepers": own, "values": {name: own for name, own in changed.items() if own}}
+        now = OwnedObjects(self._objective, self._others)
+        for name in self._made(now):
+            self._warn(f"{name} is made in training")
+        modules = {
+            name: {key: own for key, own in module.state_dict().items() if self._is_kept(name, own)}
+            for name, module in self._start.modules.items()
+        }
+        keepers = {name: keeper.state_dict() for name, keeper in self._start.keepers.items()}
+        keepers = {name: own for name, own in keepers.items() if self._is_kept(name, own)}
+        changed = {where: self._kept(where, now) for where in now.owners}
+        of_rank = {
+            "keepers": keepers,
+            "values": {name: own for name, own in changed.items() if own},
+        }
         of_ranks = _of_all_ranks(of_rank, self._parallel)
-        if not modules and not any(part for rank in of_ranks for part in rank.values()):
+        tensors = {name: own.detach() for name, own in self._start.tensors.items()}
+        if not modules and not tensors and not any(any(rank.values()) for rank in of_ranks):
             return {}
-        return {"modules": modules, "of_ranks": of_ranks}
+        return {"modules": modules, "tensors": tensors, "of_ranks": of_ranks}
 
-    def _changed(self, where: str, owner: object) -> dict[str, Any]:
-        """Return the plain values that the owner has changed since it was built."""
-        if isinstance(owner, _Keeps) and not isinstance(owner, nn.Module):
+    def _is_kept(self, name: str, state: Any) -> bool:
+        """Return whether a saved state may hold what ``state_dict`` returns, with a warning."""
+        if not is_plain(state):
+            self._warn(f"{name}.state_dict() has more than tensors and plain values")
+            return False
+        return True
+
+    def _changed(self, where: str, now: OwnedObjects) -> list[Any]:
+        """Return the names of the values that the owner has changed, or got, since the start."""
+        start, values = self._start.values.get(where, {}), now.values[where]
+        return [
+            name
+            for name in values
+            if name not in start or not is_same(start[name].plain, values[name].plain)
+        ]
+
+    def _kept(self, where: str, now: OwnedObjects) -> dict[Any, Any]:
+        """Return the changed values that can be restored, with a warning of others."""
+        if where in now.saved_by_keepers:
             return {}
-        start, changed = self._start[where], _values(owner)
-        for name in [
-            name for name in start.keys() & changed if _is_same(start[name], changed[name])
-        ]:
-            del changed[name]
-        for name in [name for name, value in changed.items() if not is_plain(value)]:
-            self._warn(f"{where}.{name} is {type(changed.pop(name)).__name__}")
-        return changed
+        kept: dict[Any, Any] = {}
+        start = self._start.values.get(where)
+        for name in self._changed(where, now):
+            value, plain = now.values[where][name]
+            known = start is not None and name in start and type(start[name].value) is type(value)
+            can_put = not isinstance(now.owners[where], list | tuple)
+            if known or (start is not None and can_put and is_plain(value)):
+                kept[name] = plain
+            else:
+                self._warn(f"{where}.{name} is {type(value).__name__}")
+        return kept
 
     def _warn(self, what: str) -> None:
         if not self._warned:
-            fix = "give it state_dict and load_state_dict of tensors and plain values"
+            fix = "make it in __init__, of tensors, plain values or what has state_dict"
             self._say(f"warning: {what}: a resumed run begins with it anew; {fix}")
         self._warned = True
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state. RuntimeError, KeyError or others if it does not fit."""
+        """Continue from a state. RuntimeError, KeyError or others if it does not fit.
+
+        Weights and tensors keep their place, since the optimizer and others hold them.
+        """
         if not state:
             return
         of_ranks = state["of_ranks"]
         of_rank = of_ranks[self._parallel.rank % len(of_ranks)]
-        keepers = dict(self._keepers())
-        for name, own in {**state["modules"], **of_rank["keepers"]}.items():
-            keepers[name].load_state_dict(own)
+        for name, own in of_rank["keepers"].items():
+            self._start.keepers[name].load_state_dict(own)
+        for name, own in state["modules"].items():
+            module = self._start.modules[name]
+            foreign = {key: x for key, x in module.state_dict().items() if not is_plain(x)}
+            module.load_state_dict({**foreign, **own})
+        for name, own in state["tensors"].items():
+            self._start.tensors[name].copy_(own)
+        now = OwnedObjects(self._objective, self._others)
         for where, values in of_rank["values"].items():
-            owner = self._owners[where]
-            for name, value in values.items():
-                present = getattr(owner, name, None)
-                if isinstance(present, Tensor) and present.requires_grad:
-                    present.copy_(value)
-                elif isinstance(value, Tensor):
-                    setattr(owner, name, value.to(self._parallel.device))
-                else:
-                    setattr(owner, name, value)
+            for name, plain in values.items():
+                present = now.values[where].get(name)
+                value = with_content(
+                    present and present.value, copy.deepcopy(plain), self._parallel.device
+                )
+                if present is None or value is not present.value:
+                    put(now.owners[where], name, value)
 
 
-def copy_to_try(objective: Any) -> Any:
-    """Return a copy that may see records before training; itself if it owns or copies nothing."""
-    if not _owners(objective):
-        return objective
+def _refused(what: str, refusal: str) -> ConfigError:
+    fix = "choose parallel=none or parallel=ddp with cuda_graph=false"
+    return ConfigError(392, GROUP, f"{what}, and {refusal}", fix)
+
+
+@contextmanager
+def evaluating(objective: object) -> Generator[None]:
+    """Switch the objective's modules to evaluation, and afterwards back to what they were."""
+    modules = OwnedObjects(objective).modules.values()
+    modes = {module: module.training for root in modules for module in root.modules()}
+    for module in modules:
+        module.eval()
     try:
-        return copy.deepcopy(objective)
-    except Exception:  # noqa: BLE001  # a user's object may hold a file or a lock
-        return objective
-
-
-def _owners(objective: object) -> dict[str, Any]:
-    """Return the objects that are the user's: the objective, or the losses of ours."""
-    if type(objective).__module__.partition(".")[0] != __name__.partition(".")[0]:
-        return {GROUP: objective}
-    losses = getattr(objective, "losses", None)
-    if not isinstance(losses, Mapping):
-        return {}
-    return {f"{GROUP}.losses.{name}": loss for name, loss in losses.items()}
-
-
-def _attributes(where: str, owner: object) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object by their dotted names, and what is in its containers."""
-    for name, value in getattr(owner, "__dict__", {}).items():
-        inside: Mapping[Any, Any] = {"": value}
-        if isinstance(value, Mapping):
-            inside = value
-        elif isinstance(value, list | tuple):
-            inside = dict(enumerate(value))
-        for key, part in inside.items():
-            yield f"{where}.{name}" + (f".{key}" if key != "" else ""), part
-
-
-def _values(owner: object) -> dict[str, Any]:
-    """Return copies of the attributes that are values, without those that every module has."""
-    own = getattr(owner, "__dict__", {})
-    names = own.keys() - (_OF_EVERY_MODULE if isinstance(owner, nn.Module) else ())
-    with torch.no_grad():
-        return {
-            name: copy.deepcopy(own[name])
-            for name in sorted(names)
-            if is_plain(own[name]) or isinstance(own[name], NOT_PLAIN)
-        }
-
-
-def _is_same(old: Any, new: Any) -> bool:
-    if isinstance(old, Tensor) and isinstance(new, Tensor):
-        return old.shape == new.shape and bool(torch.equal(old.cpu(), new.cpu()))
-    try:
-        return bool(np.all(old == new))
-    except (RuntimeError, ValueError):  # tensors inside a list
-        return False
-
-
-def _is_of_torch(value: object) -> bool:
-    """Return whether this is a loss of torch's, whose buffers never change."""
-    return type(value).__module__ == nn.modules.loss.__name__
+        yield
+    finally:
+        for module in modules:
+            module.train()
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def _of_all_ranks(own: dict[str, Any], parallel: Parallel) -> list[dict[str, Any]]:

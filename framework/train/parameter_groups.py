@@ -20,7 +20,7 @@ from framework.train.lr_scaling import KEYS as SCALING_KEYS
 from framework.train.name_patterns import matching, what_model_has
 
 if TYPE_CHECKING:  # configurations are checked before torch is loaded
-    from torch import nn, optim
+    from torch import Tensor, nn, optim
 
     from framework.train.model_layers import ModelBlocks
 
@@ -31,6 +31,7 @@ GROUPING = (GROUPS, NO_DECAY, LAYER_DECAY)
 KEYS = (*SCALING_KEYS, *GROUPING)  # keys of ``optim`` that are not the optimizer's own
 UNTIL = "until"
 NAME = "name"  # of an optimizer's group, for people
+GROUP = "objective"  # the name of the group of what the objective owns
 OWN = ("match", "lr", "lr_factor", UNTIL)  # keys of a group that every optimizer has
 NORM = "norm"  # in ``no_decay``: the parameters of normalization modules
 BIAS = "bias"  # in ``no_decay``: the parameters whose names end so
@@ -43,7 +44,8 @@ class GroupShare(NamedTuple):
     """What the parameters of one of the optimizer's groups have in common.
 
     Attributes:
-        number: Of the group in ``optim.groups``, from 1; 0 for the parameters of no group.
+        number: Of the group in ``optim.groups``, from 1. For parameters of no group it is 0, or the
+            number after the last group for those of the objective.
         block: The number of their block; ``ALL`` if their rate does not depend on it.
         is_free: Whether they have no weight decay.
     """
@@ -70,7 +72,9 @@ def named_groups(groups: Any) -> dict[str, Any]:
     return dict(groups or {})
 
 
-def parameter_groups(model: "nn.Module", block: Mapping[str, Any]) -> list[Group]:
+def parameter_groups(
+    model: "nn.Module", block: Mapping[str, Any], owned: "Mapping[str, Tensor] | None" = None
+) -> list[Group]:
     """Return what an optimizer takes: first the parameters of no group, then those of each group.
 
     Every group has a ``name``. With ``layer_decay`` a group is cut by the blocks of the model, and
@@ -79,28 +83,31 @@ def parameter_groups(model: "nn.Module", block: Mapping[str, Any]) -> list[Group
     Args:
         model: The user's own, not what wraps it.
         block: The block ``optim``.
+        owned: What the objective owns, by name.
 
     Raises:
         ConfigError: C147 if a group has no parameters, or shares some with another group, C310 for
             an entry of ``no_decay`` without parameters, C311 for ``layer_decay`` without a rate.
     """
-    names = [name for name, _ in model.named_parameters()]
+    owned = owned or {}
+    parameters = {**dict(model.named_parameters()), **owned}
+    names = list(parameters)
     groups = named_groups(block.get(GROUPS))
     numbers = _group_numbers(groups, names)
     free = _without_decay(model, block.get(NO_DECAY) or [], names)
     blocks = _blocks(model, block)
     typed = {number for number, options in enumerate(groups.values(), 1) if "lr" in options}
     members: dict[GroupShare, list[Any]] = {}
-    for name, parameter in model.named_parameters():
-        number = numbers.get(name, 0)
+    for name, parameter in parameters.items():
+        number = numbers.get(name, len(groups) + 1 if name in owned else 0)
         place = ALL
-        if blocks is not None and number not in typed:
+        if blocks is not None and number not in typed and name not in owned:
             place = blocks.number_of[name]
         members.setdefault(GroupShare(number, place, name in free), []).append(parameter)
     result: list[Group] = []
     for share in sorted(members):
         group: Group = {"params": members[share], NAME: _label(share, groups)}
-        if share.number:
+        if 0 < share.number <= len(groups):
             group |= _options(*list(groups.items())[share.number - 1], block)
         if blocks is not None and share.block != ALL:
             factor = block[LAYER_DECAY] ** (blocks.depth - 1 - share.block)
@@ -185,7 +192,9 @@ def _options(name: str, options: Group, block: Mapping[str, Any]) -> Group:
 
 def _label(share: GroupShare, groups: Mapping[str, Group]) -> str:
     words = ["others" if groups else "all"]
-    if share.number:
+    if share.number > len(groups):
+        words = [GROUP]
+    elif share.number:
         name, options = list(groups.items())[share.number - 1]
         words = [name]
         if name.isdigit() and isinstance(options["match"], str):  # a list's group has no name

@@ -1,5 +1,6 @@
 """Which values a saved state may hold: those that are read again without running any code."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,9 @@ PLAIN = (bool, int, float, str, torch.dtype, torch.device)
 
 def is_plain(value: Any) -> bool:
     """Return whether a saved state may hold ``value``: nothing that only code could restore."""
-    if isinstance(value, dict):
-        return all(isinstance(k, str | int) and is_plain(item) for k, item in value.items())
+    if type(value) in (dict, OrderedDict):
+        keys_fit = not any(isinstance(key, Tensor) for key in value)
+        return keys_fit and all(map(is_plain, [*value, *value.values()]))
     if isinstance(value, list | tuple):
         return type(value) in (list, tuple, torch.Size) and all(map(is_plain, value))
     return value is None or type(value) in PLAIN or isinstance(value, Tensor)

@@ -331,7 +331,7 @@ class Trainer:
         parallel, stepper = self.parts.parallel, self.stepper
         stepper.load_state_dict(parallel.shard_state(state, stepper.model, stepper.optimizer))
         if self.parts.owned is not None:
-            self.parts.owned.load_state_dict(state["objective"])
+            self.parts.owned.load_state_dict(state.get("objective", {}))
         self.progress = Progress(**state["progress"])
         self.best = dict(state["best"])
         self.val_means = dict(state["val"])

@@ -15,6 +15,7 @@ from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, PredictionMetrics
 from framework.system.rng import kept_generators
 from framework.train.metrics import PassPlace, Results, Tally
+from framework.train.objective_state import evaluating
 from framework.train.parts import Parts
 from framework.train.reporter import SplitResults
 
@@ -126,7 +127,11 @@ def evaluate(
     model.eval()
     tally = Tally(objective, drops_bad=False)
     clock.skip()  # The time since the last validation does not count.
-    with kept_generators(parallel.device), closing(loader.epoch(0)) as batches:
+    with (
+        evaluating(objective),
+        kept_generators(parallel.device),
+        closing(loader.epoch(0)) as batches,
+    ):
         for batch, weight, _ in batches:
             try:
                 with precision.autocast():

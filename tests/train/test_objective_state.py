@@ -9,11 +9,13 @@ from torch import nn
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.own_loss import OwnLoss
+from framework.parallel.defaults import SingleProcess
 from framework.parallel.none import NoParallel
-from framework.train.objective_state import ObjectiveState, copy_to_try
-from tests.fakes import CPU, FakeCheckpoints
+from framework.train.objective_state import ObjectiveState, evaluating
+from framework.train.owned_objects import untouched
+from tests.fakes import CPU, FakeCheckpoints, make_model
 from tests.parallel.launching import of_two_ranks
-from tests.train.owned import ByCenters, Centers, learned_with_centers, trainer_of
+from tests.train.owned import ByCenters, Centers, Deep, learned_with_centers, trainer_of
 from tests.train.states import same
 
 ALONE = NoParallel(device=CPU)
@@ -89,7 +91,7 @@ class SavingModule(nn.Module):
         return new["loss"] < old["loss"]
 
 
-@pytest.mark.parametrize("kind", [Remembering, SavingModule])
+@pytest.mark.parametrize("kind", [Remembering, SavingModule, Deep])
 def test_a_resumed_run_continues_what_the_objective_remembers(kind):
     saved = [FakeCheckpoints() for _ in range(3)]
     trainer_of(kind(), ALONE, epochs=4, checkpoints=saved[0]).fit()
@@ -113,23 +115,15 @@ def test_a_plain_object_may_say_itself_what_its_state_is():
 def test_a_value_that_no_state_holds_is_warned_of_once():
     said = []
     objective = ByCenters()
-    objective.kept, objective.constant = deque(), deque([1])
+    objective.kept, objective.constant = None, deque([1])
     owned = ObjectiveState(objective, ALONE, said.append)
     owned.state_dict()
     assert said == []
-    objective.kept.append(1)
+    objective.kept = deque([1])
     owned.state_dict()
     owned.state_dict()
     (warning,) = said
     assert warning.startswith("warning: objective.kept is deque: a resumed run begins with it anew")
-
-
-def test_records_that_are_tried_leave_no_trace():
-    objective = Remembering()
-    copied = copy_to_try(objective)
-    copied.average = 1.0
-    copied.centers.mean.add_(1)
-    assert (objective.average, objective.centers.mean.sum()) == (None, 0)
 
 
 @pytest.mark.parametrize("objective", [ByCenters(), Saving()], ids=["weights", "state"])
@@ -137,3 +131,118 @@ def test_what_cannot_keep_it_refuses_it(objective):
     with pytest.raises(ConfigError, match=r"C392\]: objective: owns objective.*, and it is so; "):
         ObjectiveState(objective, ALONE).check("it is so")
     ObjectiveState(OwnLoss("x", "y", {"loss": nn.MSELoss()}), ALONE).check("it is so")
+
+
+def test_weights_and_lists_keep_their_place_on_a_resume():
+    objective = Deep()
+    owned = ObjectiveState(objective, ALONE)
+    assert list(owned.weights.values()) == [
+        "objective.parts.heads.0",
+        "objective.scale.func.layer.weights",
+    ]
+    before = [objective.parts, objective.parts["heads"], *owned.weights]
+    owned.load_state_dict(ObjectiveState(Deep(), ALONE).state_dict())
+    after = [objective.parts, objective.parts["heads"], *ObjectiveState(objective, ALONE).weights]
+    assert list(map(id, before)) == list(map(id, after))
+
+
+def test_calls_that_are_undone_leave_no_trace():
+    objective, untried = Deep(), Deep()
+    batch = {"x": torch.ones(4, 4, dtype=torch.float64), "y": torch.zeros(4, dtype=torch.long)}
+    with untouched(objective):
+        objective(make_model(), batch).loss.backward()
+        objective.made_now = Centers()
+        assert objective.last is not None
+    assert "made_now" not in vars(objective)
+    assert all(weight.grad is None for weight in ObjectiveState(objective, ALONE).weights)
+    model = make_model()
+    assert objective(model, batch).loss == untried(model, batch).loss
+
+
+class Lazy(ByCenters):
+    """Makes its module in the first call."""
+
+    def __init__(self):
+        self.first = None
+
+    def __call__(self, model, batch):
+        self.model, self.weight = model, next(model.parameters())  # these are not its own
+        self.first = self.first or Centers()
+
+
+class Changing(ByCenters):
+    def __init__(self):
+        self.average = 0.0
+
+    def __call__(self, model, batch):
+        self.average += 1
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        pytest.param(Lazy(), "makes objective.first.weights in a call", id="made"),
+        pytest.param(Changing(), "changes objective.average, and it is so", id="changed"),
+    ],
+)
+def test_what_a_call_makes_or_changes_may_be_refused(objective, words):
+    owned = ObjectiveState(objective, ALONE)
+    model = make_model()
+    objective(model, {})
+    with pytest.raises(ConfigError, match=words):
+        owned.check_called(model, "it is so")
+
+
+def test_a_module_without_sizes_is_refused():
+    objective = ByCenters()
+    objective.centers = nn.LazyLinear(3)
+    with pytest.raises(ConfigError, match=r"owns objective\.centers\.weight, whose size"):
+        ObjectiveState(objective, ALONE)
+
+
+def test_weights_of_an_optimizer_inside_are_left_to_it():
+    objective = ByCenters()
+    objective.optimizer = torch.optim.SGD(objective.centers.parameters(), 0.1)
+    assert not ObjectiveState(objective, ALONE).weights
+
+
+def test_validation_evaluates_the_modules_of_an_objective():
+    objective = ByCenters()
+    objective.teacher = nn.Dropout().eval()
+    with evaluating(objective):
+        assert not objective.centers.training
+    assert (objective.centers.training, objective.teacher.training) == (True, False)
+
+
+def test_more_than_a_state_may_hold_is_warned_of():
+    class Extra(Centers):
+        def get_extra_state(self):
+            return {1, 2}
+
+        def set_extra_state(self, state):
+            assert state == {1, 2}
+
+    said = []
+    objective = ByCenters()
+    objective.centers = Extra()
+    owned = ObjectiveState(objective, ALONE, said.append)
+    owned.load_state_dict(owned.state_dict())
+    assert [line.partition(":")[2].strip()[:40] for line in said] == [
+        "objective.centers.state_dict() has more "
+    ]
+
+
+class TwoRanks(SingleProcess):
+    """The first of two ranks, of which the other one has no gradients."""
+
+    world_size, rank, device = 2, 0, CPU
+
+
+def test_a_weight_without_a_gradient_on_any_rank_gets_none():
+    objective = ByCenters()
+    objective.idle = nn.Linear(2, 2)
+    owned = ObjectiveState(objective, TwoRanks())
+    objective.centers.weights.grad = torch.ones(3, 3, dtype=torch.float64)
+    owned.average_gradients()
+    assert objective.centers.weights.grad.sum() == 4.5
+    assert objective.idle.weight.grad is None

@@ -244,3 +244,13 @@ def test_a_warm_up_covers_as_many_records():
     assert Scaling("linear", 256, 32).steps(10) == 80
     assert Scaling("none", 32, 256).steps(80) == 80
     assert [Scaling("sqrt", 1, 1000).steps(number) for number in (0, 3)] == [0, 1]
+
+
+def test_groups_and_no_decay_name_what_an_objective_owns():
+    owned = {f"objective.head.{name}": nn.Parameter(torch.zeros(2)) for name in ("weight", "bias")}
+    block = {"lr": 0.1, "groups": {"own": {"match": "*.weight", "lr_factor": 10}}}
+    model = nn.Linear(2, 2)
+    groups = parameter_groups(model, {**block, "no_decay": ["bias"]}, owned)
+    shown = [(group["name"], group.get("lr"), len(group["params"])) for group in groups]
+    model_groups = [("others", None, 1), ("others, no decay", None, 1)]
+    assert shown == [*model_groups, ("own", 1.0, 1), ("objective, no decay", None, 1)]
