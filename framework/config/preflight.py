@@ -67,7 +67,9 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
     try:
         yield
     except Exception as error:
-        options = [key for key in ("ignore_index", "ignore") if key in config["objective"]]
+        options = [
+            key for key in ("ignore_index", "ignore") if key in (config.get("objective") or {})
+        ]
         option = f"objective.{options[0]}" if options else ""
         raise_if_label(error, batch, "data.train", option)
         fix = f"correct it, or set the {name}'s keys to what the data is"
