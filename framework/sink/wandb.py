@@ -15,6 +15,7 @@ from framework.sink.outbox import Event, Outbox
 from framework.sink.tracked_sink import TrackedSink
 from framework.system.extras import needed
 
+NAME = "wandb"
 # Nothing is sent anywhere, the library's own statistics included.
 CLIENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 EXIT_CODES = {"FINISHED": 0, "KILLED": 1, "FAILED": 1}
@@ -50,7 +51,7 @@ class WandbSink(TrackedSink):
     ) -> None:
         tracker = WandbTracker(project, name or run.run_dir.resolve().name, run.say)
         super().__init__(
-            "wandb",
+            NAME,
             tracker,
             num_images=num_images,
             checkpoints=checkpoints,
