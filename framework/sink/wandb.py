@@ -74,7 +74,6 @@ class WandbTracker:
         self._say = say
         self._run: Any = None
         self._exit_code = 1
-        self._hooks = sys.exit, sys.excepthook
 
     def prepare(self, outbox: Outbox, checkpoints: bool) -> None:
         """Remember in the outbox what writes the run again, and write it from the first event."""
