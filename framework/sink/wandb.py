@@ -74,7 +74,6 @@ class WandbTracker:
         self._say = say
         self._run: Any = None
         self._exit_code = 1
-        self._hooks = self._own_hooks = sys.exit, sys.excepthook
 
     def prepare(self, outbox: Outbox, checkpoints: bool) -> None:
         """Remember in the outbox what writes the run again, and write it from the first event."""
@@ -109,9 +108,8 @@ class WandbTracker:
         folder = Path(self._run.dir).parent
         self._run.finish(exit_code=self._exit_code)
         wandb.teardown()  # ends its process
-        # its hooks stay, and would print each later error once more
-        if (sys.exit, sys.excepthook) == self._own_hooks:
-            sys.exit, sys.excepthook = self._hooks
+        if getattr(sys.excepthook, "__module__", "").startswith("wandb."):
+            sys.exit, sys.excepthook = self._hooks  # else each later error is printed once more
         self._say(f"wandb: an offline run, send it with: wandb sync {shlex.quote(str(folder))}")
 
     def _open(self, outbox: Outbox) -> Any:
@@ -120,6 +118,7 @@ class WandbTracker:
         run_id = outbox.state["id"]
         for folder in (outbox.run_dir / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(folder)
+        self._hooks = sys.exit, sys.excepthook
         settings = wandb.Settings(
             console="off",
             disable_code=True,
@@ -128,8 +127,7 @@ class WandbTracker:
             x_disable_meta=True,
             x_disable_stats=True,
         )
-        self._hooks = sys.exit, sys.excepthook
-        run = wandb.init(
+        return wandb.init(
             mode="offline",
             dir=str(outbox.run_dir),
             id=run_id,
@@ -137,8 +135,6 @@ class WandbTracker:
             name=self._name,
             settings=settings,
         )
-        self._own_hooks = sys.exit, sys.excepthook
-        return run
 
     def _add(self, run_dir: Path, event: Event) -> None:
         """Add files of the run directory: pictures to the charts, others as links."""

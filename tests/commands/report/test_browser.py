@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -40,42 +41,11 @@ def free_port() -> int:
 
 
 def call(url: str, body: dict | None = None, method: str | None = None):
-    """Send a request of the WebDriver protocol, or get a plain page, and return the parsed JSON."""
+    """Send a request of the WebDriver protocol, and return the parsed answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.loads(answer.read())
-
-
-def wait_for(ask, limit_s: float = 60):
-    """Ask until an answer is true or ``limit_s`` has passed, and return the last answer."""
-    end = time.monotonic() + limit_s
-    while True:
-        try:
-            answer = ask()
-        except OSError:
-            answer = None
-        if answer or time.monotonic() > end:
-            return answer
-        time.sleep(0.3)
-
-
-@pytest.fixture
-def started():
-    """Yield a function that starts programs, and stop them after the test."""
-    processes: list[subprocess.Popen] = []
-
-    def start(*words: object) -> None:
-        processes.append(
-            subprocess.Popen(
-                [str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-        )
-
-    yield start
-    for process in reversed(processes):
-        process.terminate()
-        process.wait(20)
 
 
 class Browser:
@@ -118,13 +88,29 @@ class Browser:
 
 
 @pytest.fixture
-def browser(started, tmp_path):
-    driver = f"http://127.0.0.1:{(port := free_port())}"
-    started(shutil.which("chromedriver"), f"--port={port}")
-    assert wait_for(lambda: call(f"{driver}/status")["value"]["ready"])
-    opened = Browser(driver, tmp_path / "profile")
-    yield opened
-    opened.close()
+def browser(tmp_path):
+    port = free_port()
+    driver = f"http://127.0.0.1:{port}"
+    words = [shutil.which("chromedriver"), f"--port={port}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, **quiet) as process:
+        try:
+            wait_until_ready(driver)
+            opened = Browser(driver, tmp_path / "profile")
+            yield opened
+            opened.close()
+        finally:
+            process.terminate()
+
+
+def wait_until_ready(driver: str) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with suppress(OSError):
+            if call(f"{driver}/status")["value"]["ready"]:
+                return
+        time.sleep(0.1)
+    raise AssertionError("chromedriver did not start")
 
 
 def column(browser, table: str, number: int) -> list[str]:
