@@ -63,7 +63,7 @@ def _of_loader(config: Config) -> Config:
     ConfigError C174 for a key that is set and would be ignored.
     """
     keys = set_keys()
-    for key in ("shuffle", "verify", "workers.timeout_s"):
+    for key in ("shuffle", "verify", "workers.num", "workers.timeout_s"):
         if key in keys:
             what = "a DataLoader's batches come as they are"
             fix = "set it in the DataLoader, or choose data=dataset"

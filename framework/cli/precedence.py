@@ -46,7 +46,7 @@ class Composition:
         self, command: str | None, typed: Sequence[Override], groups: Sequence[str]
     ) -> None:
         self.command = command
-        self.keys = {word.key_or_group for word in typed}
+        self.keys = {word.package or word.key_or_group for word in typed}
         self.is_sweep = any(word.is_sweep_override() for word in typed)
         self.choices: dict[str, str] = {}  # place of the chosen block -> the word
         self.recipes: dict[str, Any] = {}  # configuration path -> its defaults list

@@ -62,11 +62,26 @@ USES = (
         "is replaced by rank_batch_size",
         "give one of the two",
     ),
+    *(
+        _Use(
+            key,
+            lambda config: config["data"].get("val") is not None,
+            "there is no validation",
+            "add data.val=PATH, or leave it out",
+        )
+        for key in ("val_batch_size", "data.val_transform")
+    ),
     _Use(
-        "val_batch_size",
-        lambda config: config["data"].get("val") is not None,
-        "there is no validation",
-        "add data.val=PATH, or leave it out",
+        "augment.padding_mode",
+        lambda config: config["augment"].get("padding") != 0,
+        "no image is padded",
+        "leave out augment.padding=0, or this",
+    ),
+    _Use(
+        "augment.alternate",
+        lambda config: config["augment"].get("flip") != 0,
+        "no image is mirrored",
+        "leave out augment.flip=0, or this",
     ),
     *(
         _Use(

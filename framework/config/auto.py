@@ -125,7 +125,11 @@ class _Data:
         self.asked = config["objective"].get("input")
         self.input = self._input(self.asked)
         self.target = config["objective"].get("target")
-        self.ignore_index = config["objective"].get("ignore_index")
+        objective = config["objective"]
+        losses = (objective.get("losses") or {}).values()
+        blocks = [block for block in (objective, *losses) if isinstance(block, dict)]
+        ignored = [block["ignore_index"] for block in blocks if "ignore_index" in block]
+        self.ignore_index = ignored[0] if ignored else None
         self.num_classes = _num_classes(source.manifest, self.ignore_index)
         self._measured: dict[str, ChannelStatistics] | None = None
 

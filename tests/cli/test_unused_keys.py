@@ -18,6 +18,12 @@ from tests.cli.command import config_of, refusal_of
         ("source=f data.train=a.h5", "source = f: is used only by recipes that pack it"),
         ("batch_size=20 rank_batch_size=10", "batch_size = 20: is replaced by rank_batch_size"),
         ("data.val=null val_batch_size=7", "val_batch_size = 7: there is no validation"),
+        ("data.val=null data.val_transform=center_crop", "data.val_transform = .*no validation"),
+        (
+            "augment=crop_flip augment.padding=0 augment.padding_mode=reflect",
+            ".*: no image is padded",
+        ),
+        ("augment=crop_flip augment.flip=0 augment.alternate=true", ".*: no image is mirrored"),
         ("order=block shuffle=false order.window_blocks=2", "order.window_blocks = 2: no blocks"),
         ("order.window_blocks=4", "order.window_blocks = 4: no blocks are shuffled"),
         ("workers.num=0 workers.kind=process", "workers.kind = process: there are no workers"),

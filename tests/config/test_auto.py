@@ -58,6 +58,9 @@ def test_a_label_that_does_not_count_is_no_class():
     objective = {"input": "image", "target": "label", "ignore_index": 255}
     given = config({"num_classes": "auto"}, objective=objective)
     assert numbers(given, source) == {"model.num_classes": 5}
+    del given["objective"]["ignore_index"]
+    given["objective"]["losses"] = {"ce": {"_target_": "CrossEntropyLoss", "ignore_index": 255}}
+    assert numbers(given, source) == {"model.num_classes": 5}
     given["objective"]["ignore_index"] = -100
     assert numbers(given, source) == {"model.num_classes": 256}
 

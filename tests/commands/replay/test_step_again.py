@@ -25,7 +25,7 @@ from tests.commands.replay.replayed_runs import (
         ["precision=amp", "precision.dtype=fp16", "ema_decay=0.9", "ema_lookahead=true"],
         ["schedule=plateau", "schedule.patience=0", "validate_every=2", "optim=adamw"],
         ["data=lmdb", "order.block_records=10", "last=wrap", "freeze={features: 6}"],
-        ["parallel=dp", "rank_batch_size=6", "accumulate=2", "on_nan=skip"],
+        ["parallel=dp", "accumulate=2", "on_nan=skip"],
     ],
     ids=" ".join,
 )
@@ -66,8 +66,8 @@ def test_a_resumed_run_is_repeated_with_the_configuration_of_each_part(tmp_path)
     words = ["resume=run", "epochs=3", "report_every=1", "loader=plain"]
     assert paceline("train", *words, cwd=tmp_path).code == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text())["starts"] == [
-        {"step": 0, "config": "resolved.json", "ranks": 1},
-        {"step": 4, "config": "resolved.1.json", "ranks": 1},
+        {"step": 0, "config": "resolved.json", "ranks": 1, "folder": str(tmp_path)},
+        {"step": 4, "config": "resolved.1.json", "ranks": 1, "folder": str(tmp_path)},
     ]
     for path in (tmp_path / "run" / "checkpoints").glob("step-*.pt"):
         path.unlink()
