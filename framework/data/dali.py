@@ -28,7 +28,8 @@ from framework.contracts.data import (
 )
 from framework.contracts.records import Manifest
 from framework.data.collate import with_nested
-from framework.data.reader import BatchReader, Request, check_crcs, is_cut, unreadable
+from framework.data.pictures import unreadable
+from framework.data.reader import BatchReader, Request, check_crcs, is_cut
 from framework.data.source import store_order
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.image.decode import decode
@@ -260,7 +261,7 @@ class DALISource:
         self, name: str, images: Any, indices: Tensor, numbers: Tensor | None
     ) -> tuple[Any, ...]:
         sizes = self._reader.sizes(self.manifest.fields[name], images, indices)
-        windows = self.context.transform.windows(torch.tensor(sizes), numbers)
+        windows = self.context.transform.windows(sizes, numbers)
         start = windows[:, :2].float()
         shape = windows[:, 2:4].float()
         bits = torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])

@@ -7,7 +7,7 @@ can share a batch.
 import math
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -40,21 +40,20 @@ from framework.contracts.records import (
 from framework.data.clips import clip_frames
 from framework.data.collate import WAYS, collated, length_name
 from framework.data.ledger import SlowRead, Usual
+from framework.data.pictures import Opened, Pictures
 from framework.data.sounds import heard
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.image.boxes import moved_boxes, moved_points
-from framework.image.crop import window_pixels
-from framework.image.decode import accepted_header, refuse_colors
-from framework.image.header import BadImage, ImageHeader
-from framework.image.label_map import decode_labels
-from framework.image.scale import before_turn, put_planes, scale_into, scaled_image
+from framework.image.scale import scale_into
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import ON_HOST, draws, record_seeds
 from framework.store.columns import joined
 from framework.system.page_locked import pins_here
 from framework.system.user_code import user_error
 
+AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes
 PICTURES = ("image", "labels")  # kinds of fields that boxes and points follow
+NOTHING_KNOWN: Mapping[str, Tensor] = {}
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
 
 
@@ -120,19 +119,23 @@ class _Slice(NamedTuple):
     numbers: Tensor | None  # the transform's draws, float32 [B, num_draws]; None outside training
     watch: Stopwatch  # of the thread
     seconds: "memoryview[float]"  # what each record took, as far as it is measured: float64 [B]
+    windows: dict[str, Tensor]  # of image fields, once they are known: int64 [B, 5]
+
+    def between(self, start: int, stop: int) -> "_Slice":
+        """Return some of the records."""
+        place = slice(start, stop)
+        return self._replace(
+            indices=self.indices[place],
+            keys=self.keys[place],
+            numbers=None if self.numbers is None else self.numbers[place],
+            seconds=self.seconds[place],
+            windows={},
+        )
 
     def alone(self, values: Any) -> "Iterator[tuple[Any, _Slice]]":
         """Yield each record alone: its values, and its slice."""
         for number in range(len(self.indices)):
-            place = slice(number, number + 1)
-            numbers = self.numbers
-            if numbers is not None:
-                numbers = numbers[place]
-            seconds = self.seconds[place]
-            part = self._replace(
-                indices=self.indices[place], keys=self.keys[place], numbers=numbers, seconds=seconds
-            )
-            yield values[place], part
+            yield values[number : number + 1], self.between(number, number + 1)
 
 
 def _nothing_yet(count: int) -> "memoryview[float]":
@@ -194,6 +197,7 @@ class BatchReader:
         self.collate = context.collate
         self._memory = _Memory()
         self._usual = Usual()
+        self.pictures = Pictures(store, context.transform, self.sampled_gray)
         _check_fields(store.manifest, context)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -331,9 +335,9 @@ class BatchReader:
         if start > 0 or stop < len(request.indices):
             outs = {name: image[start:stop] for name, image in outs.items()}
         keys = request.keys_of(start, stop)
-        part = _Slice(indices, keys, self.numbers(request, keys), watch, seconds)
+        part = _Slice(indices, keys, self.numbers(request, keys), watch, seconds, {})
         images = self._images(records, request, part, outs) | self._clips(records, part, outs)
-        followed = self.followed(records, indices, part.numbers)
+        followed = self.followed(records, indices, part.numbers, part.windows)
         sounds = self.heard(records, indices, part.numbers)
         if sounds:
             watch.mark("decode")
@@ -381,8 +385,8 @@ class BatchReader:
         """Cut the label maps that the store gave for ``indices``: uint8 [B, 1, h, w]."""
         field = self.store.manifest.fields[name]
         seconds = _nothing_yet(len(indices))
-        part = _Slice(indices, indices, numbers, Stopwatch(), seconds)
-        return self._cut(field, values, part, None)
+        part = _Slice(indices, indices, numbers, Stopwatch(), seconds, {})
+        return self._cut(name, field, values, part, None)
 
     def heard(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
         """Return the samples of the sounds that the store gave for ``indices``."""
@@ -403,14 +407,25 @@ class BatchReader:
             what = f"{name} holds a text that is not UTF-8"
             raise DataError(121, where, what, "pack it again, or as bytes") from error
 
-    def followed(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
-        """Return the boxes and points in the pixels of the images that the transform makes."""
+    def followed(
+        self,
+        records: Records,
+        indices: Tensor,
+        numbers: Tensor | None,
+        known: Mapping[str, Tensor] = NOTHING_KNOWN,
+    ) -> Records:
+        """Return the boxes and points in the pixels of the images that the transform makes.
+
+        ``known`` has windows of image fields, by name.
+        """
         if not self.followers:
             return {}
         fields = self.store.manifest.fields
         image = next(name for name, field in fields.items() if field.kind in PICTURES)
-        sizes = torch.tensor(self.sizes(fields[image], records[image], indices))
-        windows = self.transform.windows(sizes, numbers)
+        windows = known.get(image)
+        if windows is None:
+            sizes = self.sizes(fields[image], records[image], indices)
+            windows = self.transform.windows(sizes, numbers)
         return {
             name: _followed(field, records[name], windows, self.transform.size)
             for name, field in self.followers.items()
@@ -438,11 +453,13 @@ class BatchReader:
         part.watch.mark("transform")
         cut = self.cut.items()
         if self.function is None:
-            return {name: self._cut(own, records[name], part, outs.get(name)) for name, own in cut}
+            return {
+                name: self._cut(name, own, records[name], part, outs.get(name)) for name, own in cut
+            }
         pixels = {
             name: map(np.array, records[name])
             if name in self.arrays
-            else self._pixels(field, records[name], part)
+            else self._for_function(name, field, records[name], part)
             for name, field in cut
         }
         return self._changed(self.function, pixels, request, part)
@@ -475,127 +492,66 @@ class BatchReader:
             out = out.flatten(0, 1)
         seconds = _nothing_yet(len(frames))
         indices, keys = (each.repeat_interleave(length) for each in (part.indices, part.keys))
-        flat = _Slice(indices, keys, numbers, part.watch, seconds)
-        images = self._stacked(self.videos[name].frame, frames, flat, out)
+        flat = _Slice(indices, keys, numbers, part.watch, seconds, {})
+        images = self._cut(name, self.videos[name].frame, frames, flat, out)
         for number in range(len(part.seconds)):
             part.seconds[number] += sum(seconds[number * length : (number + 1) * length])
         return images.unflatten(0, (-1, length))
 
-    def _cut(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Any:
+    def _cut(self, name: str, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Any:
         """Write each image's window to ``out``, or to new memory of the first window's size.
 
         With ``collate=list`` and without a size, return a list.
         """
+        opened, windows = self._opened(name, field, values, part)
+        shapes = [self.pictures.shape(field, window) for window in windows.tolist()]
         if self.collate == "list" and self.transform.size is None:
-            return [torch.from_numpy(planes) for planes in self._unscaled(field, values, part)]
-        return self._stacked(field, values, part, out)
-
-    def _stacked(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
-        planes: Any = None
-        if out is not None:
-            planes = out.numpy()
-        size, antialias = self.transform.size, self.transform.antialias
-        channels, interleaved, labels = _layout(field)
-        for number, (pixels, window) in enumerate(self._windows(field, values, part)):
-            shape = (channels, *(size or before_turn(window[4], window[2:4])))
-            if planes is None:
-                planes = np.empty((len(part.indices), *shape), np.uint8)
-            if planes.shape[1:] != shape:
-                raise self._uneven(int(part.indices[number]), shape, planes.shape[1:])
-            scale_into(pixels, interleaved, size, antialias, window[4], planes[number], labels)
-        part.watch.mark("transform")
+            arrays = [np.empty(shape, np.uint8) for shape in shapes]
+            self._filled(opened, windows, part, arrays)
+            return [torch.from_numpy(array) for array in arrays]
+        for index, shape in zip(part.indices.tolist(), shapes, strict=True):
+            if shape != shapes[0]:
+                raise self._uneven(index, shape, shapes[0])
         if out is None:
-            out = torch.from_numpy(planes)
+            out = torch.empty((len(shapes), *shapes[0]), dtype=torch.uint8)
+        self._filled(opened, windows, part, out.numpy())
         return out
 
-    def _unscaled(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
-        """Yield each image's window in memory of its own: [C, h, w]."""
-        channels, interleaved, labels = _layout(field)
-        for number, (pixels, window) in enumerate(self._windows(field, values, part)):
-            planes = np.empty((channels, *before_turn(window[4], window[2:4])), np.uint8)
-            scale_into(pixels, interleaved, None, False, window[4], planes, labels)
-            part.seconds[number] += part.watch.mark("transform")
-            yield planes
-
-    def _windows(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
-        """Yield (unscaled pixels, window) of each image, until the next one."""
-        if field.encoding == "image":
-            return self._decoded(field, values, part)
-        return self._raw(field, values, part)
-
-    def _raw(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
-        """Yield (unscaled pixels, window) of each raw image, in its layout."""
-        before: tuple[slice, ...] = (slice(None),)  # the channels
-        if field.interleaved:
-            before = ()
-        windows = self._chosen(self.sizes(field, values, part.indices), part)
-        for value, window in zip(values, windows, strict=True):
-            yield np.asarray(value)[(*before, *_place(window))], window
-
-    def _decoded(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
-        """Yield (unscaled pixels, window) of each encoded image: [h, w, C], until the next one."""
-        headers = self._headers(values, part.indices, part.seconds)
-        part.watch.mark("decode")
-        windows = self._chosen([header.size for header in headers], part)
-        channels = field.channels or 3
-        size = self.transform.size
-        is_sampled = field in self.sampled_gray
-        for number, window in enumerate(windows):
-            try:
-                if is_sampled and headers[number].colors > 1:
-                    refuse_colors(values[number], self.store.name(int(part.indices[number])))
-                if field.kind == "labels":
-                    pixels = decode_labels(values[number])[_place(window)]
-                else:
-                    scaled = size and before_turn(window[4], size)
-                    pixels = window_pixels(
-                        values[number], headers[number], channels, window, scaled
-                    )
-            except BadImage as error:
-                raise unreadable(self.store, int(part.indices[number]), error) from error
-            part.seconds[number] += part.watch.mark("decode")
-            yield pixels, window
-            part.seconds[number] += part.watch.mark("transform")  # what the caller did with them
-
-    def _chosen(self, sizes: list[Any], part: _Slice) -> list[Any]:
-        """Return the transform's windows of images of these sizes."""
-        windows = self.transform.windows(torch.tensor(sizes), part.numbers).tolist()
-        part.watch.mark("transform")
-        return windows
-
-    def sizes(self, field: Field, values: Any, indices: Tensor) -> list[Any]:
-        """Return (height, width) of each image that the store gave for ``indices``."""
-        if field.encoding == "image":
-            return [header.size for header in self._headers(values, indices)]
-        if field.interleaved:
-            return [field.shape[:2]] * len(indices)
-        return [field.shape[1:]] * len(indices)
-
-    def _headers(
-        self, values: Any, indices: Tensor, seconds: "memoryview[float] | None" = None
-    ) -> list[ImageHeader]:
-        """Return the headers. Add what each took to ``seconds``: a map reads its file only now."""
-        headers: list[ImageHeader] = []
-        last = perf_counter()
-        for number, data in enumerate(values):
-            try:
-                headers.append(accepted_header(data))
-            except BadImage as error:
-                raise unreadable(self.store, int(indices[number]), error) from error
-            if seconds is not None:
-                now = perf_counter()
-                seconds[number] += now - last
-                last = now
-        return headers
-
-    def _pixels(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
+    def _for_function(
+        self, name: str, field: Field, values: Any, part: _Slice
+    ) -> Iterator[np.ndarray]:
         """Yield windows for the transform's function: scaled and flipped [h, w, C] arrays."""
-        size, antialias = self.transform.size, self.transform.antialias
-        _, interleaved, labels = _layout(field)
-        for number, (pixels, window) in enumerate(self._windows(field, values, part)):
-            image = scaled_image(pixels, interleaved, size, antialias, window[4], labels)
-            part.seconds[number] += part.watch.mark("transform")
-            yield image
+        for start in range(0, len(part.indices), AT_ONCE):
+            few = part.between(start, start + AT_ONCE)
+            opened, windows = self._opened(name, field, values[start : start + AT_ONCE], few)
+            arrays: list[np.ndarray] = []
+            for window in windows.tolist():
+                channels, *size = self.pictures.shape(field, window)
+                arrays.append(np.empty((*size, channels), np.uint8))
+            self._filled(opened, windows, few, arrays, interleaved=True)
+            yield from arrays
+
+    def _opened(self, name: str, field: Field, values: Any, part: _Slice) -> tuple[Opened, Tensor]:
+        """Return images and the transform's windows of them, int64 [B, 5]."""
+        opened = self.pictures.open(field, values, part.indices)
+        if opened.headers is not None:
+            part.watch.mark("decode")
+        windows = self.transform.windows(opened.sizes, part.numbers)
+        part.windows[name] = windows
+        part.watch.mark("transform")
+        return opened, windows
+
+    def _filled(
+        self, opened: Opened, windows: Tensor, part: _Slice, arrays: Any, interleaved: bool = False
+    ) -> None:
+        self.pictures.cut(opened, windows, part.indices, arrays, interleaved)
+        part.watch.mark("transform" if opened.headers is None else "decode")
+        seconds = np.asarray(part.seconds)
+        seconds += opened.seconds
+
+    def sizes(self, field: Field, values: Any, indices: Tensor) -> Tensor:
+        """Return height and width of each image that the store gave for ``indices``."""
+        return self.pictures.open(field, values, indices).sizes
 
     def _changed(
         self,
@@ -769,12 +725,6 @@ def _is_deep(field: Field) -> bool:
     return field.encoding == "raw" and len(field.shape) == 3 and is_wide
 
 
-def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:
-    """Return the error for a record whose image cannot be decoded."""
-    what = f"not a readable image ({error})"
-    return DataError(106, store.name(index), what, "correct or remove it")
-
-
 def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
     """Raise DataError D119 if records just read are not what was packed."""
     bad = store.damaged(indices, records)
@@ -792,23 +742,12 @@ def plain(error: BaseException) -> str:
     return f"{type(error).__name__}: {words_of(error)}"
 
 
-def _place(window: Any) -> tuple[slice, slice]:
-    top, left, height, width, _ = window
-    return slice(top, top + height), slice(left, left + width)
-
-
 def _copied(planes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Copy a function's result into ``out``, or into new memory, and return this."""
     if out is None:
         out = np.empty(planes.shape, planes.dtype)
     if planes.dtype == out.dtype == np.uint8 and planes.ndim == 3:
-        put_planes(planes, 0, out)
+        scale_into(planes.transpose(1, 2, 0), False, 0, out)
     else:
         np.copyto(out, planes)
     return out
-
-
-def _layout(field: Field) -> tuple[int, bool, bool]:
-    """Return the channels, whether pixels are interleaved, and whether they are label maps."""
-    interleaved = field.encoding == "image" or field.interleaved
-    return field.channels or 3, interleaved, field.kind == "labels"

@@ -46,6 +46,22 @@ class _Region(ctypes.Structure):
     _fields_ = (("x", ctypes.c_int), ("y", ctypes.c_int), ("w", ctypes.c_int), ("h", ctypes.c_int))
 
 
+# In the order in which native/images.c has them.
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "tj3Init": (ctypes.c_void_p, ctypes.c_int),
+    "tj3Get": (ctypes.c_int, ctypes.c_void_p, ctypes.c_int),
+    "tj3DecompressHeader": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
+    "tj3SetScalingFactor": (ctypes.c_int, ctypes.c_void_p, _Scaling),
+    "tj3SetCroppingRegion": (ctypes.c_int, ctypes.c_void_p, _Region),
+    "tj3Decompress8": (
+        ctypes.c_int,
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
+        *(ctypes.c_int, ctypes.c_int),
+    ),
+    "tj3Destroy": (None, ctypes.c_void_p),
+}
+
+
 class _Library(NamedTuple):
     """The library, loaded twice."""
 
@@ -70,7 +86,7 @@ def decode_region(data: Any, channels: int, region: Region) -> np.ndarray | None
     None if the library cannot convert the colors (CMYK, lossless, 12 bits) or the file is damaged:
     decode it another way.
     """
-    state = _state()
+    state = decompressor()
     library, handle = state.library, state.handle
     source = np.frombuffer(data, np.uint8)
     address = source.ctypes.data
@@ -105,31 +121,28 @@ def _candidates() -> Iterator[str]:
 
 
 def _declared(library: Any) -> Any:
-    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    signatures = {
-        "tj3Init": (pointer, number),
-        "tj3Get": (number, pointer, number),
-        "tj3DecompressHeader": (number, pointer, pointer, size),
-        "tj3SetScalingFactor": (number, pointer, _Scaling),
-        "tj3SetCroppingRegion": (number, pointer, _Region),
-        "tj3Decompress8": (number, pointer, pointer, size, pointer, number, number),
-        "tj3Destroy": (None, pointer),
-    }
-    for name, (result, *arguments) in signatures.items():
+    for name, (result, *arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments
     return library
 
 
-class _Decompressor:
-    """A decompressor and its memory. Each thread has its own, which ends with it."""
+class Decompressor:
+    """A decompressor and its memory. Each thread has its own, which ends with it.
+
+    Attributes:
+        handle: The library's. C replaces it after a damaged file.
+        functions: The addresses of the library's functions, in the order of ``SIGNATURES``.
+    """
 
     def __init__(self) -> None:
         library = find()
         assert library is not None
         self.library, self.long = library
-        self.handle: Any = self.library.tj3Init(DECOMPRESS)
+        self.handle = ctypes.c_void_p(self.library.tj3Init(DECOMPRESS))
+        addresses = [ctypes.cast(getattr(self.long, name), ctypes.c_void_p) for name in SIGNATURES]
+        self.functions = (ctypes.c_void_p * len(addresses))(*(own.value for own in addresses))
         self.memory = np.empty(1 << 20, np.uint8)
 
     def take(self, num_bytes: int) -> np.ndarray:
@@ -145,12 +158,12 @@ class _Decompressor:
 _threads = threading.local()
 
 
-def _state() -> _Decompressor:
+def decompressor() -> Decompressor:
     """Return the decompressor of this thread."""
     try:
         return _threads.decompressor
     except AttributeError:  # the first JPEG of this thread
-        _threads.decompressor = _Decompressor()
+        _threads.decompressor = Decompressor()
         return _threads.decompressor
 
 

@@ -1,8 +1,8 @@
 """Scales pixels by one filter, for reading and packing alike.
 
 Shrinking is antialiased by a triangle filter over the source pixels under each result, like
-bilinear resizing in Pillow (within 1 level) and torchvision. torch's kernel takes a third of the
-time of OpenCV's area filter and of Pillow. Growing is linear.
+bilinear resizing in Pillow and torchvision (within 1 level). Growing is linear. The filter is
+``native/scale.c``. Without a compiler, it is torch's and OpenCV's.
 """
 
 import cv2
@@ -11,9 +11,9 @@ import torch
 from torch.nn.functional import interpolate
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
+from framework.image.slices import ANTIALIASED, LINEAR, NEAREST, scale_one
 
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
-FLIPS = {MIRRORED: 1, UPSIDE_DOWN: 0, MIRRORED | UPSIDE_DOWN: -1}  # to OpenCV's codes
 
 
 def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarray:
@@ -23,10 +23,10 @@ def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarr
     """
     if image.shape[:2] == size:
         return image
-    if antialias and not _grows(image.shape[:2], size):
-        return _shrink(image.transpose(2, 0, 1), size).transpose(1, 2, 0)
-    scaled = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
-    return scaled.reshape(*size, image.shape[2])
+    out = np.empty((*size, image.shape[2]), np.uint8)
+    if not scale_one(image, ANTIALIASED if antialias else LINEAR, 0, out, True):
+        out[:] = _scaled(image, size, antialias)
+    return out
 
 
 def scale_labels(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -44,65 +44,35 @@ def scale_labels(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 def scale_into(
     pixels: np.ndarray,
-    interleaved: bool,
-    size: tuple[int, int] | None,
     antialias: bool,
     flip: int,
     out: np.ndarray,
     labels: bool = False,
+    interleaved: bool = False,
 ) -> None:
-    """Scale an image into a batch's memory.
+    """Scale an image into memory of its own or of a batch.
 
     Args:
-        pixels: uint8 [H, W, C] or [C, H, W].
-        interleaved: whether it is [H, W, C].
-        size: height and width of the result; None: those of the image.
+        pixels: uint8 [H, W, C], with any strides.
         antialias: see ``scale``.
         flip: as ``Transform.windows`` returns it.
-        out: uint8 [C, *size].
+        out: uint8 [C, h, w] or [h, w, C], which says the size.
         labels: whether this is a label map, to be scaled by ``scale_labels``.
+        interleaved: whether ``out`` is [h, w, C].
     """
+    how = NEAREST if labels else ANTIALIASED if antialias else LINEAR
+    if scale_one(pixels, how, flip, out, interleaved):
+        return
     if flip & TURNED:
-        pixels = np.ascontiguousarray(np.swapaxes(pixels, *((0, 1) if interleaved else (1, 2))))
-        flip &= ~TURNED
-    planes = pixels.transpose(2, 0, 1) if interleaved else pixels
-    if labels and size is not None:
-        planes = scale_labels(planes, size)
-    if size is None or planes.shape[1:] == size:
-        put_planes(planes, flip, out)
-    elif antialias and not _grows(planes.shape[1:], size):
-        put_planes(_shrink(planes, size), flip, out)
-    elif interleaved:
-        put_planes(scale(pixels, size, antialias).transpose(2, 0, 1), flip, out)
+        pixels = pixels.swapaxes(0, 1)
+    size = out.shape[:2] if interleaved else out.shape[1:]
+    if labels:
+        image = scale_labels(pixels.transpose(2, 0, 1), size).transpose(1, 2, 0)
     else:
-        for plane, target in zip(planes, out, strict=True):
-            cv2.resize(plane, (size[1], size[0]), dst=target, interpolation=cv2.INTER_LINEAR)
-        if flip:
-            put_planes(out, flip, out)
-
-
-def scaled_image(
-    pixels: np.ndarray,
-    interleaved: bool,
-    size: tuple[int, int] | None,
-    antialias: bool,
-    flip: int,
-    labels: bool = False,
-) -> np.ndarray:
-    """Return what ``scale_into`` writes as [*size, C], contiguous and in memory of its own."""
-    if not interleaved or labels:
-        height, width = pixels.shape[:2] if interleaved else pixels.shape[1:]
-        height_width = size or before_turn(flip, (height, width))
-        planes = np.empty((pixels.shape[2 if interleaved else 0], *height_width), np.uint8)
-        scale_into(pixels, interleaved, size, antialias, flip, planes, labels)
-        # Merging takes a thirtieth of the time of a transposed copy.
-        return cv2.merge(list(planes)).reshape(*height_width, len(planes))
-    if flip & TURNED:
-        pixels = np.swapaxes(pixels, 0, 1)
-    image = pixels if size is None else scale(pixels, size, antialias)
-    if code := flip & ~TURNED:
-        return cv2.flip(np.ascontiguousarray(image), FLIPS[code]).reshape(image.shape)
-    return np.array(image, order="C")
+        image = _scaled(pixels, size, antialias)
+    rows, columns = (-1 if flip & code else 1 for code in (UPSIDE_DOWN, MIRRORED))
+    image = image[::rows, ::columns]
+    out[:] = image if interleaved else image.transpose(2, 0, 1)
 
 
 def before_turn(flip: int, size: tuple[int, int]) -> tuple[int, int]:
@@ -112,34 +82,15 @@ def before_turn(flip: int, size: tuple[int, int]) -> tuple[int, int]:
     return size
 
 
-def _grows(old: tuple[int, ...], new: tuple[int, int]) -> bool:
-    return new[0] >= old[0] and new[1] >= old[1]
-
-
-def _shrink(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Shrink uint8 [C, H, W], planar or interleaved in memory, to [C, *size]."""
-    # The kernel needs contiguous pixels. Copying the rows here is faster than its own copy.
-    if _is_interleaved(planes):
+def _scaled(image: np.ndarray, size: tuple[int, ...], antialias: bool) -> np.ndarray:
+    """Return an image scaled without the compiled functions: at most 1 level away from theirs."""
+    if image.shape[:2] == size:
+        return image
+    image = np.ascontiguousarray(image)
+    if antialias and not (size[0] >= image.shape[0] and size[1] >= image.shape[1]):
         # With these strides torch sees a channels-last tensor and takes its fastest kernel.
-        image = torch.from_numpy(np.ascontiguousarray(planes.transpose(1, 2, 0)))
-        batch = image.unsqueeze(0).permute(0, 3, 1, 2)
-    else:
-        batch = torch.from_numpy(np.ascontiguousarray(planes)).unsqueeze(0)
-    return interpolate(batch, size, mode="bilinear", antialias=True)[0].numpy()
-
-
-def put_planes(planes: np.ndarray, flip: int, out: np.ndarray) -> None:
-    """Copy uint8 [C, H, W], planar or interleaved in memory, into ``out``, and flip it."""
-    if _is_interleaved(planes):
-        image = np.ascontiguousarray(planes.transpose(1, 2, 0))
-        # Splitting takes a quarter of the time of a transposed copy.
-        cv2.split(cv2.flip(image, FLIPS[flip]) if flip else image, list(out))
-    elif flip:
-        for plane, target in zip(planes, out, strict=True):
-            cv2.flip(plane, FLIPS[flip], dst=target)
-    else:
-        np.copyto(out, planes)
-
-
-def _is_interleaved(planes: np.ndarray) -> bool:
-    return planes.strides[0] < planes.strides[2]
+        batch = torch.from_numpy(image).unsqueeze(0).permute(0, 3, 1, 2)
+        scaled = interpolate(batch, size, mode="bilinear", antialias=True)[0]
+        return scaled.permute(1, 2, 0).numpy()
+    scaled = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+    return scaled.reshape(*size, image.shape[2])

@@ -1,11 +1,13 @@
 import cv2
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
-from framework.image.scale import scale, scale_into, scaled_image
+from framework.image import slices
+from framework.image.scale import scale, scale_into
 from tests.contract.cases import pixels
 
 SIDES = st.integers(1, 60)
@@ -63,14 +65,20 @@ def test_an_image_has_the_same_pixels_in_a_batch_and_alone(
     window = picture[10:50, 20:70]
     expected = turned_scaled_and_flipped(window, size, antialias, flip, labels)
     if not interleaved:
-        picture = np.ascontiguousarray(picture.transpose(2, 0, 1))
-        window = picture[:, 10:50, 20:70]
+        picture = np.ascontiguousarray(picture.transpose(2, 0, 1)).transpose(1, 2, 0)
+        window = picture[10:50, 20:70]
     before = picture.copy()
-    out = np.full((channels, *expected.shape[:2]), 7, np.uint8)
-    scale_into(window, interleaved, size, antialias, flip, out, labels)
-    assert np.abs(out.transpose(1, 2, 0).astype(int) - expected).max() <= 1
-    alone = scaled_image(window, interleaved, size, antialias, flip, labels)
-    assert alone.flags.c_contiguous
-    assert np.array_equal(alone, out.transpose(1, 2, 0))
-    alone += 1  # it has memory of its own
+    planes = np.full((channels, *expected.shape[:2]), 7, np.uint8)
+    scale_into(window, antialias, flip, planes, labels)
+    assert np.abs(planes.transpose(1, 2, 0).astype(int) - expected).max() <= 1
+    alone = np.full(expected.shape, 7, np.uint8)
+    scale_into(window, antialias, flip, alone, labels, interleaved=True)
+    assert np.array_equal(alone, planes.transpose(1, 2, 0))
     assert np.array_equal(picture, before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices, "IS_PORTABLE", True)
+        scale_into(window, antialias, flip, alone, labels, interleaved=True)
+        assert np.array_equal(alone, planes.transpose(1, 2, 0))
+        patch.setattr(slices, "find", lambda name: None)
+        scale_into(window, antialias, flip, alone, labels, interleaved=True)
+    assert np.abs(alone.astype(int) - expected).max() <= 1

@@ -10,7 +10,7 @@
 #endif
 
 /* Call record(job, number) for each record of a batch, shared by threads. */
-static void each_record(void (*record)(const void *job, int64_t number), const void *job,
+__attribute__((unused)) static void each_record(void (*record)(const void *job, int64_t number), const void *job,
                         int64_t batch, int threads)
 {
     if (threads < 2) {

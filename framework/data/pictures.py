@@ -1,0 +1,170 @@
+"""Cuts and scales the images of a slice of records: image files, and raw pixels."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.contracts.data import Transform
+from framework.contracts.records import Field, RecordStore
+from framework.errors import DataError
+from framework.image.crop import window_pixels
+from framework.image.decode import accepted_header, refuse_colors
+from framework.image.header import BadImage
+from framework.image.label_map import decode_labels
+from framework.image.scale import before_turn, scale_into
+from framework.image.slices import (
+    ANTIALIASED,
+    LINEAR,
+    NEAREST,
+    Headers,
+    decode,
+    read_headers,
+    scale_windows,
+)
+
+INTERLEAVED, PLANAR = (0, 1, 2), (1, 2, 0)  # the axes of rows, columns and channels
+
+
+class Opened(NamedTuple):
+    """The images of a field, of which the sizes are known.
+
+    Attributes:
+        field: What they are.
+        values: Files, or arrays [C, H, W] or [H, W, C]: a list or one stacked array.
+        sizes: Height and width of each, upright: int64 [B, 2].
+        headers: Those of files.
+        seconds: What each took until now: float64 [B].
+    """
+
+    field: Field
+    values: Any
+    sizes: Tensor
+    headers: Headers | None
+    seconds: np.ndarray
+
+
+@final
+class Pictures:
+    """Cuts images as a transform's windows say.
+
+    Args:
+        store: Names the records in errors.
+        transform: Says to what size images are scaled, and how.
+        sampled_gray: The fields that are gray because a sample of their images is.
+    """
+
+    def __init__(
+        self, store: RecordStore, transform: Transform, sampled_gray: Sequence[Field]
+    ) -> None:
+        self._store = store
+        self._transform = transform
+        self._sampled_gray = sampled_gray
+
+    def open(self, field: Field, values: Any, indices: Tensor) -> Opened:
+        """Read the sizes of images. DataError D106 for a file that is no image."""
+        if field.encoding != "image":
+            size = field.shape[:2] if field.interleaved else field.shape[1:]
+            sizes = torch.tensor([size] * len(indices), dtype=torch.int64)
+            if isinstance(values, Tensor):
+                values = values.numpy()
+            return Opened(field, values, sizes, None, np.zeros(len(indices)))
+        headers = read_headers(values)
+        if field in self._sampled_gray:
+            headers.left[headers.rows[:, 2] > 1] = 1
+        sizes = headers.sizes
+        for number in np.flatnonzero(headers.left).tolist():
+            with self._named(indices, number):
+                sizes[number] = accepted_header(values[number]).size
+        if field.kind == "labels":
+            headers.left[:] = 1
+        return Opened(field, values, torch.from_numpy(sizes), headers, headers.seconds)
+
+    def shape(self, field: Field, window: Sequence[int]) -> tuple[int, int, int]:
+        """Return what an image becomes: C, h, w."""
+        height, width = self._transform.size or before_turn(window[4], (window[2], window[3]))
+        return field.channels or 3, height, width
+
+    def cut(
+        self, opened: Opened, windows: Tensor, indices: Tensor, results: Any, interleaved: bool
+    ) -> None:
+        """Cut and scale images, and add what each took to ``opened.seconds``.
+
+        Args:
+            opened: The images.
+            windows: As ``Transform.windows`` returns them: int64 [B, 5].
+            indices: The records: int64 [B].
+            results: uint8 arrays [C, h, w] or [h, w, C], stacked or in a list.
+            interleaved: Whether they are [h, w, C].
+
+        Raises:
+            DataError: D106 for a file that is no image, D122 for colors where a sample had none.
+        """
+        places = np.ascontiguousarray(windows.numpy())
+        antialias, field = self._transform.antialias, opened.field
+        numbers = range(len(places))
+        if opened.headers is not None:
+            opened.seconds[:] += decode(opened.headers, places, antialias, results, interleaved)
+            numbers = np.flatnonzero(opened.headers.left).tolist()
+        elif not interleaved:
+            how = ANTIALIASED if antialias else LINEAR
+            how = NEAREST if field.kind == "labels" else how
+            layout = INTERLEAVED if field.interleaved else PLANAR
+            seconds = scale_windows(opened.values, layout, places, how, results)
+            if seconds is not None:
+                opened.seconds[:] += seconds
+                return
+        for number in numbers:
+            window = places[number].tolist()
+            with self._named(indices, number), _stopped(opened.seconds, number):
+                pixels = self._pixels(opened, number, window, int(indices[number]))
+                scale_into(
+                    pixels,
+                    antialias,
+                    window[4],
+                    results[number],
+                    field.kind == "labels",
+                    interleaved,
+                )
+
+    def _pixels(self, opened: Opened, number: int, window: Any, index: int) -> np.ndarray:
+        """Return the unscaled pixels of a window: [h, w, C]. BadImage."""
+        field, data = opened.field, opened.values[number]
+        top, left, height, width, flip = window
+        rows, columns = slice(top, top + height), slice(left, left + width)
+        if opened.headers is None:
+            pixels = np.asarray(data)
+            pixels = pixels if field.interleaved else pixels.transpose(1, 2, 0)
+            return pixels[rows, columns]
+        if field.kind == "labels":
+            return decode_labels(data)[rows, columns]
+        header = accepted_header(data)
+        if field in self._sampled_gray and header.colors > 1:
+            refuse_colors(data, self._store.name(index))
+        size = self._transform.size and before_turn(flip, self._transform.size)
+        return window_pixels(data, header, field.channels or 3, window, size)
+
+    @contextmanager
+    def _named(self, indices: Tensor, number: int) -> Generator[None]:
+        try:
+            yield
+        except BadImage as error:
+            raise unreadable(self._store, int(indices[number]), error) from error
+
+
+@contextmanager
+def _stopped(seconds: np.ndarray, number: int) -> Generator[None]:
+    """Add the time of the block to the seconds of an image."""
+    start = perf_counter()
+    yield
+    seconds[number] += perf_counter() - start
+
+
+def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:
+    """Return the error for a record whose image cannot be decoded."""
+    what = f"not a readable image ({error})"
+    return DataError(106, store.name(index), what, "correct or remove it")
