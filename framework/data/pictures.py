@@ -84,10 +84,15 @@ class Pictures:
             headers.left[:] = 1
         return Opened(field, values, torch.from_numpy(sizes), headers, headers.seconds)
 
-    def shape(self, field: Field, window: Sequence[int]) -> tuple[int, int, int]:
-        """Return what an image becomes: C, h, w."""
-        height, width = self._transform.size or before_turn(window[4], (window[2], window[3]))
-        return field.channels or 3, height, width
+    def shapes(self, field: Field, windows: Tensor) -> list[tuple[int, int, int]]:
+        """Return what each image becomes: C, h, w."""
+        channels, size = field.channels or 3, self._transform.size
+        if size is not None:
+            return [(channels, *size)] * len(windows)
+        return [
+            (channels, *before_turn(flip, (height, width)))
+            for _, _, height, width, flip in windows.tolist()
+        ]
 
     def cut(
         self, opened: Opened, windows: Tensor, indices: Tensor, results: Any, interleaved: bool

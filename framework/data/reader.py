@@ -101,6 +101,7 @@ class ReadWork(NamedTuple):
     parts: dict[int, Records]  # the other fields of filled slices, by their start
     slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
     slow: list[SlowRead]
+    numbers: Tensor | None = None  # the transform's draws, float32 [B, num_draws], if it has some
 
 
 class Timed(NamedTuple):
@@ -316,7 +317,8 @@ class BatchReader:
             for name, field in self.videos.items():
                 shape = (self._num_frames, field.shape[3] or 3, *size)
                 images[name] = self._memory.take(len(request.indices), *shape)
-        return ReadWork(request, images, {}, [], [])
+        numbers = self.numbers(request, request.keys_of(0, len(request.indices)))
+        return ReadWork(request, images, {}, [], [], numbers)
 
     def fill(self, work: ReadWork, start: int, stop: int) -> None:
         """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
@@ -335,7 +337,8 @@ class BatchReader:
         if start > 0 or stop < len(request.indices):
             outs = {name: image[start:stop] for name, image in outs.items()}
         keys = request.keys_of(start, stop)
-        part = _Slice(indices, keys, self.numbers(request, keys), watch, seconds, {})
+        numbers = None if work.numbers is None else work.numbers[start:stop]
+        part = _Slice(indices, keys, numbers, watch, seconds, {})
         images = self._images(records, request, part, outs) | self._clips(records, part, outs)
         followed = self.followed(records, indices, part.numbers, part.windows)
         sounds = self.heard(records, indices, part.numbers)
@@ -504,14 +507,14 @@ class BatchReader:
         With ``collate=list`` and without a size, return a list.
         """
         opened, windows = self._opened(name, field, values, part)
-        shapes = [self.pictures.shape(field, window) for window in windows.tolist()]
+        shapes = self.pictures.shapes(field, windows)
         if self.collate == "list" and self.transform.size is None:
             arrays = [np.empty(shape, np.uint8) for shape in shapes]
             self._filled(opened, windows, part, arrays)
             return [torch.from_numpy(array) for array in arrays]
-        for index, shape in zip(part.indices.tolist(), shapes, strict=True):
-            if shape != shapes[0]:
-                raise self._uneven(index, shape, shapes[0])
+        if len(set(shapes)) > 1:
+            place = next(place for place, shape in enumerate(shapes) if shape != shapes[0])
+            raise self._uneven(int(part.indices[place]), shapes[place], shapes[0])
         if out is None:
             out = torch.empty((len(shapes), *shapes[0]), dtype=torch.uint8)
         self._filled(opened, windows, part, out.numpy())
@@ -525,8 +528,7 @@ class BatchReader:
             few = part.between(start, start + AT_ONCE)
             opened, windows = self._opened(name, field, values[start : start + AT_ONCE], few)
             arrays: list[np.ndarray] = []
-            for window in windows.tolist():
-                channels, *size = self.pictures.shape(field, window)
+            for channels, *size in self.pictures.shapes(field, windows):
                 arrays.append(np.empty((*size, channels), np.uint8))
             self._filled(opened, windows, few, arrays, interleaved=True)
             yield from arrays
