@@ -190,6 +190,11 @@ class LoaderSource:
         """Whether each rank takes its share of every batch."""
         return self._sampler is not None and bool(self._sampler.is_cut)
 
+    @property
+    def gives_ranks_their_own(self) -> bool:
+        """Whether each rank brings batches of its own, whose sizes no other rank knows."""
+        return not self._is_cut and self._num_ranks > 1
+
     def _check_shards(self, order: Order) -> None:
         """Check that ranks whose batches are not cut have others, and as many.
 
