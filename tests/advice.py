@@ -19,6 +19,7 @@ LINE = re.compile(r"error\[(\w+)\]: (.*?): (.*?); (.*)")
 # A word such as data=hdf5. Capitals, dots and <> stand for what the user fills in.
 WORD = re.compile(r"(?<![\w./<{-])([+~]{0,2}[a-z][\w/]*(?:\.\w+)*)=(\{.*?\}|\[.*?\]|[^\s,;)'\"]+)")
 QUOTED = re.compile(r"'([+~]{0,2}[a-z][\w./]*=[^']*)'")
+LEFT_OUT = re.compile(r"leave out ([a-z][\w.]*)=[^\s,;]+")
 FILLED_IN = re.compile(r"[A-Z]{3,}|\.\.\.|<|^[A-Z]$|\bheight\b")
 COMMAND = re.compile(r"['`]paceline ([a-z].*?)['`]")
 OF_PACK = re.compile(r"(pack|input|output|dataset)\b")
@@ -69,7 +70,9 @@ def _ways(words: list[str], advice: str) -> Iterator[list[str]]:
     for command in COMMAND.findall(advice):
         if not FILLED_IN.search(command) and command != "pack":
             yield shlex.split(command)
-    for part in re.split(r"\bor\b|'paceline .*?'", advice):
+    for key in LEFT_OUT.findall(advice):
+        yield [word for word in words if _key(word) != key]
+    for part in re.split(r"\bor\b|'paceline .*?'", LEFT_OUT.sub("", advice)):
         pairs = [pair for quoted in QUOTED.findall(part) for pair in [quoted.split("=", 1)]]
         pairs += WORD.findall(QUOTED.sub("", part))
         if not pairs or any(key == "key" or FILLED_IN.search(value) for key, value in pairs):

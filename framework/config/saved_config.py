@@ -1,5 +1,7 @@
 """The configuration of a run as it was resolved, read from its directory."""
 
+import copy
+import glob
 import os
 import re
 from collections.abc import Mapping
@@ -78,10 +80,12 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
         digests = {split: block.get("digest") for split, block in facts["data"].items()}
         folders = {part["config"]: part.get("folder") for part in facts.get("starts", [])}
         folder: Any = folders.get(chosen.name) or facts.get("folder")
-        data = _reached_data(config["data"], folder)
-        folder = folder if data != config["data"] else ""
+        given = config
+        if isinstance(folder, str) and Path(folder) != Path.cwd():
+            config = _reached_from(config, folder)
+        folder = folder if config["data"] != given["data"] else ""
         train = _manifest(facts["data"]["train"])
-        return SavedConfig({**config, "data": data}, train, digests, folder)
+        return SavedConfig(config, train, digests, folder)
     except ConfigError as error:
         what = f"its configuration cannot be used: {error}"
         raise CheckpointError(120, where, what, fix) from error
@@ -90,21 +94,32 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
         raise CheckpointError(120, where, what, fix) from error
 
 
-def _reached_data(data: Config, folder: Any) -> Config:
-    """Return the block with the paths that were meant in the folder in which the run was started.
+def _reached_from(config: Config, folder: str) -> Config:
+    """Return a configuration with the paths of data and of a teacher as meant in a folder."""
+    result = copy.deepcopy(config)
+    for group, key in (("data", "train"), ("data", "val"), ("objective", "weights")):
+        if key in (result.get(group) or {}):
+            result[group][key] = reached(result[group][key], folder)
+    return result
 
-    A path that is not there any more, as on another machine, stays as it is.
+
+def reached(given: Any, folder: str) -> Any:
+    """Return a value of a configuration with the paths that were meant in ``folder``.
+
+    A text is a path, or a pattern of paths, if something is there in the folder. Others stay as
+    they are, also where a run comes from another machine.
     """
-    if not isinstance(folder, str) or Path(folder) == Path.cwd():
-        return data
-
-    def reached(given: Any) -> Any:
-        if isinstance(given, dict) and "_target_" not in given:
-            return {name: reached(part) for name, part in given.items()}
-        meant = Path(folder, given) if isinstance(given, str) else None
-        return str(meant) if meant is not None and meant.exists() else given
-
-    return {**data, **{split: reached(data[split]) for split in ("train", "val") if split in data}}
+    if isinstance(given, dict):
+        return {
+            key: part if key == "_target_" else reached(part, folder) for key, part in given.items()
+        }
+    if isinstance(given, list):
+        return [reached(part, folder) for part in given]
+    if not isinstance(given, str) or not given or "\0" in given:
+        return given
+    path = os.path.join(folder, given)
+    is_there = os.path.exists(path) or (glob.has_magic(given) and glob.glob(path, recursive=True))
+    return path if is_there else given
 
 
 def _resolved(node: Any) -> Any:

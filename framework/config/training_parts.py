@@ -129,6 +129,7 @@ def training_parts(
             check_metric("search_metric", config["search_metric"], assembly, trial)
     if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
+    source = _without_map(assembly.train_source)
     parts = Parts(
         plan=_plan(config),
         model=model,
@@ -151,6 +152,7 @@ def training_parts(
         best=best,
         watching=watching,
         recorder=recorder,
+        sums_records=isinstance(source, LoaderSource) and source.gives_ranks_their_own,
         say=assembly.say,
     )
     if run_dir is not None:
@@ -181,7 +183,7 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
 
     ConfigError C396 for a model that takes more records, but not so few.
     """
-    config, allowed = assembly.config, assembly.allowed
+    config = assembly.config
     num_steps = min(config["max_steps"] or math.inf, config["epochs"] * assembly.train.num_steps)
     with ExitStack() as stack:
         stack.enter_context(kept_generators(assembly.device))
@@ -189,8 +191,7 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(parts.precision.autocast())
         for split, source in assembly.sources.items():
-            inner = source.source if isinstance(source, MappedSource) else source
-            if isinstance(inner, LoaderSource):
+            if isinstance(_without_map(source), LoaderSource):
                 continue
             model, order = parts.model, source.order
             whole, short = order.smallest_batches
@@ -215,7 +216,7 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
             few = {size: words for size, words in tried.items() if size <= NUM_SAMPLES}
             mode = nullcontext() if split == "train" else evaluating(parts.objective)
             with untouched(parts.objective), mode:
-                try_smallest(model, parts.objective, read, few, config, allowed)
+                try_smallest(model, parts.objective, read, few)
     parts.switch_to_training()
 
 
@@ -231,8 +232,13 @@ def _try_objective(assembly: Assembly, parts: Parts, owned: ObjectiveState) -> N
         stack.enter_context(untouched(parts.objective))
         with suppress(PacelineError):  # a step may succeed, unlike this pass without gradients
             few = {NUM_SAMPLES: ("", "")}
-            try_smallest(parts.model, parts.objective, read, few, assembly.config)
+            try_smallest(parts.model, parts.objective, read, few)
         owned.check_called(parts.parallel.unwrap(parts.model), _refusal(assembly))
+
+
+def _without_map(source: Source) -> Source:
+    """Return the source below one that changes its classes."""
+    return source.source if isinstance(source, MappedSource) else source
 
 
 def _few(assembly: Assembly, source: Source, count: int) -> Batch:

@@ -190,6 +190,11 @@ class LoaderSource:
         """Whether each rank takes its share of every batch."""
         return self._sampler is not None and bool(self._sampler.is_cut)
 
+    @property
+    def gives_ranks_their_own(self) -> bool:
+        """Whether each rank brings batches of its own, whose sizes no other rank knows."""
+        return not self._is_cut and self._num_ranks > 1
+
     def _check_shards(self, order: Order) -> None:
         """Check that ranks whose batches are not cut have others, and as many.
 
@@ -198,14 +203,14 @@ class LoaderSource:
         where = f"{self._where} = {self.title}"
         if order.virtual_ranks is not None:
             what = "they cut every batch, and batches without a sampler come whole"
-            fix = "give a DataLoader over a Dataset with __getitem__, or choose parallel=ddp"
+            fix = "give torch's DataLoader over a Dataset with __getitem__, or choose parallel=ddp"
             raise ConfigError(174, f"parallel.virtual_ranks, {where}", what, fix)
         digests = self.context.gather(_digest(self._head[0].batch))
         if len({bytes(digest.tolist()) for digest in digests}) < order.world_size:
             what = "gives several ranks the same batches"
             fix = (
                 "let each rank yield records of its own, by RANK and WORLD_SIZE in os.environ, or "
-                "give a DataLoader over a Dataset with __getitem__"
+                "give torch's DataLoader over a Dataset with __getitem__"
             )
             raise ConfigError(237, where, what, fix)
         numbers = torch.cat(self.context.gather(torch.tensor([self.num_batches]))).tolist()

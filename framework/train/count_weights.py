@@ -33,14 +33,20 @@ class CountWeights:
     Args:
         parallel: Sums over the ranks.
         optimizer: Has the parameters whose gradients are scaled.
+        sums_records: Whether ranks bring batches of any size, so that the weight of a pass makes
+            means over the records of its own rank. What counts is then summed over the ranks in
+            any case, and ``n`` is the weight.
     """
 
-    def __init__(self, parallel: Parallel, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, parallel: Parallel, optimizer: torch.optim.Optimizer, sums_records: bool = False
+    ) -> None:
         self._parallel = parallel
         self._optimizer = optimizer
+        self._sums_records = sums_records
         self._counts: bool | None = None  # whether outcomes have a count; None: not known yet
         self._k: Tensor | None = None  # on the device
-        self._sums: Tensor | None = None  # of the step: C and N, int64 [2]
+        self._sums: Tensor | None = None  # of the step: C and N, float64 [2]
         self._counted: bool | Tensor | None = None  # whether something counts in this pass
         self._watching: list[RemovableHandle] = []  # hooks of the model and of what is beside it
         self._hooks: list[RemovableHandle] = []  # of the outputs of this pass
@@ -108,9 +114,9 @@ class CountWeights:
         if self._counts != (outcome.count is not None):
             what = f"is {outcome.count}, unlike one pass before"
             raise ConfigError(220, "Outcome.count", what, "return it always, or never")
-        if outcome.count is None:
+        if outcome.count is None and not self._sums_records:
             return outcome.loss if weight == 1.0 else outcome.loss * weight
-        count = outcome.count
+        count = num_records if outcome.count is None else outcome.count
         self._counted = count > 0
         if not isinstance(count, Tensor):  # filled on the device: a captured step copies nothing
             count = torch.full_like(outcome.loss, count, dtype=torch.int64)
@@ -119,20 +125,22 @@ class CountWeights:
             return outcome.loss
         if weight == 0:
             count, num_records = torch.zeros_like(count), 0
-        sums = torch.stack([count.long(), torch.full_like(count, num_records).long()])
+        num: float = weight if self._sums_records else num_records
+        count = count.double()
+        sums = torch.stack([count, torch.full_like(count, num)])
         self._sums = sums if self._sums is None else self._sums + sums
         if self._k is None:
             count_of_all, records_of_all = self._parallel.sum_on_device(sums).unbind()
             power = (count_of_all / records_of_all).log2().round().exp2()
             self._k = torch.where(count_of_all > 0, power, 1.0)
-        factor = count.double() * (weight / max(num_records, 1)) / self._k
+        factor = count * (weight / num if num else 0.0) / self._k
         return outcome.loss * factor.to(torch.promote_types(outcome.loss.dtype, torch.float32))
 
     def rescale(self) -> None:
         """Scale the gradients of a whole step, if its passes or ranks were weighed."""
         if self._sums is None:
             return
-        count, num_records = self._parallel.sum_on_device(self._sums).double().unbind()
+        count, num_records = self._parallel.sum_on_device(self._sums).unbind()
         self._sums = None
         assert self._k is not None
         factor = torch.where(count > 0, self._k * num_records / count, 0.0)

@@ -6,6 +6,7 @@ they hold.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple, final
 
 import torch
@@ -182,7 +183,7 @@ def _check_count(count: Any, loss: Tensor) -> None:
         if count.dim() or count.is_floating_point() or count.device != loss.device:
             form = f"{_form(count)}, {count.dtype} on {count.device}"
             raise ConfigError(220, "Outcome.count", form, what)
-    elif not isinstance(count, int) or count < 0:
+    elif not isinstance(count, Integral) or count < 0:
         raise ConfigError(220, f"Outcome.count = {count}", f"is a {type(count).__name__}", what)
 
 

@@ -12,7 +12,14 @@ from torch.nn.parameter import is_lazy
 
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError
-from framework.train.owned_objects import OwnedObjects, is_same, put, with_content
+from framework.train.owned_objects import (
+    FILLED,
+    OwnedObjects,
+    is_fixed,
+    is_same,
+    put,
+    with_content,
+)
 from framework.train.parameter_groups import GROUP
 from framework.train.plain_state import is_plain
 
@@ -223,9 +230,14 @@ class ObjectiveState:
         start = self._start.values.get(where)
         for name in self._changed(where, now):
             value, plain = now.values[where][name]
+            owner = now.owners[where]
             known = start is not None and name in start and type(start[name].value) is type(value)
-            can_put = not isinstance(now.owners[where], list | tuple)
-            if known or (start is not None and can_put and is_plain(value)):
+            if known:
+                can_put = not is_fixed(owner) or isinstance(value, FILLED)
+            else:
+                can_put = start is not None and is_plain(value)
+                can_put &= not is_fixed(owner) and not isinstance(owner, list)
+            if can_put:
                 kept[name] = plain
             else:
                 self._warn(f"{where}.{name} is {type(value).__name__}")

@@ -20,6 +20,17 @@ from framework.train.plain_state import is_plain
 OURS = __name__.partition(".")[0]
 # Packages whose objects are not looked into: their attributes are not the user's.
 LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", OURS} - {"types", "argparse"}
+# Values whose content is restored in place.
+FILLED = (
+    Tensor,
+    np.ndarray,
+    torch.Generator,
+    random.Random,
+    np.random.Generator,
+    dict,
+    list,
+    deque,
+)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
@@ -154,11 +165,19 @@ def _parts(owner: Any) -> dict[Any, Any] | None:
         parts = {"func": owner.func, "args": owner.args, "keywords": owner.keywords}
     elif isinstance(owner, FunctionType):
         parts = {name: cell.cell_contents for name, cell in _cells(owner).items()}
-    elif hasattr(owner, "__dict__") and _package(owner) not in LIBRARIES:
-        return dict(vars(owner))
+    elif _package(owner) not in LIBRARIES and (hasattr(owner, "__dict__") or _slots(owner)):
+        slots = {name: getattr(owner, name) for name in _slots(owner)}
+        return {**slots, **getattr(owner, "__dict__", {})}
     elif _package(owner) == OURS and hasattr(owner, "losses"):
         parts = {"losses": owner.losses}
     return parts or None
+
+
+def _slots(owner: Any) -> list[str]:
+    """Return the names of the ``__slots__`` that an object has filled."""
+    named = [vars(kind).get("__slots__", ()) for kind in type(owner).__mro__]
+    names = [name for own in named for name in ((own,) if isinstance(own, str) else own)]
+    return [name for name in names if not name.startswith("__") and hasattr(owner, name)]
 
 
 def _cells(function: Any) -> dict[str, CellType]:
@@ -185,6 +204,12 @@ def _containers(owner: Any) -> list[Any]:
         return [owner]
     is_users = hasattr(owner, "__dict__") and _package(owner) not in LIBRARIES
     return [vars(owner)] if is_users else []
+
+
+def is_fixed(owner: Any) -> bool:
+    """Return whether an owner's parts cannot be replaced: of a tuple, or a frozen dataclass."""
+    frozen = getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)
+    return frozen or isinstance(owner, tuple | set)
 
 
 def put(owner: Any, name: Any, value: Any) -> None:
@@ -292,6 +317,12 @@ def untouched(objective: object) -> Generator[None]:
     ]
     cells = [cell for owner in owned.owners.values() for cell in _cells(owner).values()]
     variables = [(cell, cell.cell_contents) for cell in cells]
+    slots = [
+        (owner, name, getattr(owner, name))
+        for owner in owned.owners.values()
+        if not is_fixed(owner) and _package(owner) not in LIBRARIES
+        for name in _slots(owner)
+    ]
     contents = [value for values in owned.values.values() for value in values.values()]
     kept = [*owned.tensors.values()]
     for module in owned.modules.values():
@@ -307,6 +338,8 @@ def untouched(objective: object) -> Generator[None]:
     finally:
         for cell, before in variables:
             cell.cell_contents = before
+        for owner, name, before in slots:
+            setattr(owner, name, before)
         with torch.no_grad():
             for present, before in [*containers, *contents]:
                 with_content(present, before, torch.device("cpu"))

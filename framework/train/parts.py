@@ -56,6 +56,7 @@ class Parts:
     best: Goal | None = None  # what the best validation has most of; None: the objective decides
     watching: Watching | None = None  # watchers, which may end the run
     recorder: Recorder | None = None  # captures steps as CUDA graphs
+    sums_records: bool = False  # whether only a sum over ranks tells the records of a step
     say: Callable[[str], None] = print  # prints a note or a warning
 
     def at_step(self, step: int) -> "Parts":

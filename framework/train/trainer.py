@@ -37,7 +37,7 @@ class Trainer:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._counts = CountWeights(parts.parallel, parts.optimizer)
+        self._counts = CountWeights(parts.parallel, parts.optimizer, parts.sums_records)
         self.stepper = Stepper(
             parts.plan,
             parts.parallel.unwrap(parts.model),

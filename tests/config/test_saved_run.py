@@ -62,6 +62,12 @@ def test_paths_of_data_are_those_of_the_folder_of_the_run(tmp_path, monkeypatch)
     assert here.config["data"]["train"] == str(tmp_path / "x/t.h5")
     assert here.config["data"]["val"] == {"a": str(tmp_path / "x/t.h5"), "b": "gone.h5"}
     assert here.folder == str(tmp_path / "x")
+    block = {"_target_": "mine.Set", "path": "t.h5", "names": ["gone.h5"]}
+    write(facts, data={"train": "*.h5", "val": block})
+    data = read_config(tmp_path).config["data"]
+    assert data["train"] == str(tmp_path / "x/*.h5")
+    assert data["val"] == {**block, "path": str(tmp_path / "x/t.h5")}
+    write(facts, data={"train": "t.h5"})
     monkeypatch.chdir("x")
     there = read_config(tmp_path)
     assert (there.config["data"]["train"], there.folder) == ("t.h5", "")

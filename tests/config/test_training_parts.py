@@ -188,8 +188,7 @@ def tried(size, model=None, where="last = short"):
     def read(count):
         return {"index": torch.arange(count), "x": x[:count], "y": torch.zeros(count).long()}
 
-    config = {"model": {"_target_": "mine.Counts"}}
-    try_smallest(model, Classify("x", "y", 0.0), read, {size: (where, "set last=drop")}, config)
+    try_smallest(model, Classify("x", "y", 0.0), read, {size: (where, "set last=drop")})
     return model
 
 
@@ -212,9 +211,8 @@ def test_a_model_that_takes_no_single_record_is_refused():
     assert model.passes == 0
 
 
-def test_a_model_that_fails_in_training_with_any_batch_does_not_fit():
-    with pytest.raises(ConfigError, match="C118"):
-        tried(2, nn.Linear(4, 3))
+def test_a_model_that_fails_with_any_batch_is_left_to_the_first_step():
+    tried(2, nn.Linear(4, 3))  # an objective may want a gradient, which the trial has not
 
 
 BATCH_NORM = ("model=resnet9", "model.width=4", "data.source.num_records=9")

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from framework.contracts.training import Watcher
+from framework.contracts.data import MicroBatch
+from framework.contracts.training import Outcome, Watcher
 from framework.errors import ConfigError
 from framework.objective.classify import Classify
 from framework.objective.segment import confusion_of
@@ -651,6 +652,39 @@ def contract(_):
     return facts_of(parallel())
 
 
+class UnevenLoader(FakeLoader):
+    """Ready batches, of which rank 0 brings most records and rank 1 the others."""
+
+    def epoch(self, epoch, start=0):
+        for batch, weight, last in super().epoch(epoch, start):
+            cut = 7 * len(batch["x"]) // 10
+            own = slice(cut) if RANK == 0 else slice(cut, None)
+            yield MicroBatch({name: values[own] for name, values in batch.items()}, weight, last)
+
+
+def trained_on_uneven_batches(objective, data):
+    ranks = parallel()
+    model = ranks.wrap(make_model())
+    trainer = make_trainer(
+        data,
+        model=model,
+        train=UnevenLoader(data, BATCH_SIZE),
+        objective=objective,
+        parallel=ranks,
+        epochs=EPOCHS,
+        report_every=100,
+        sums_records=True,
+    )
+    trainer.fit()
+    ranks.close()
+    return flat(model.parameters())
+
+
+def every_record(model, batch):
+    """Return a mean over all records, and no count."""
+    return Outcome(nn.functional.cross_entropy(model(batch["x"]), batch["y"]), {})
+
+
 def trained_on_what_counts(ranks):
     """Train on records of which some have no label, and return the weights."""
     order = {"rank": RANK, "world_size": ranks.world_size, "accumulate": 2}
@@ -679,7 +713,11 @@ def counted(_):
         "fsdp": partial(ShardedParallel, 2, False, unit_parameters=100, **options),
         "virtual": partial(VirtualParallel, 2, virtual_ranks=4, num_threads=1, **options),
     }
-    return {name: trained_on_what_counts(make()) for name, make in kinds.items()}
+    return {
+        **{name: trained_on_what_counts(make()) for name, make in kinds.items()},
+        "uneven": trained_on_uneven_batches(Classify("x", "y", 0.0), half_labelled()),
+        "no count": trained_on_uneven_batches(every_record, make_data(24)),
+    }
 
 
 def owned(_):

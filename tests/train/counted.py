@@ -22,9 +22,9 @@ def weights_of(model):
     return [value for own in model.parameters() for value in own.detach().flatten().tolist()]
 
 
-def learned_by_a_plain_loop(clip_norm=None):
+def learned_by_a_plain_loop(clip_norm=None, data=None):
     """Return the weights after ``EPOCHS`` of whole batches in one process."""
-    data, model = half_labelled(), make_model()
+    data, model = data or half_labelled(), make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(EPOCHS):
         for x, y in zip(*(values.split(BATCH_SIZE) for values in data.values()), strict=True):

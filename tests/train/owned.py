@@ -44,12 +44,22 @@ class ByCenters:
         return new["loss"] < old["loss"]
 
 
+class Slotted:
+    """Has its numbers in slots."""
+
+    __slots__ = ("average",)
+
+    def __init__(self):
+        self.average = 1.0
+
+
 class Deep:
     """Owns weights and state in places that no attribute of its own names."""
 
     def __init__(self):
         self.parts = {"heads": [nn.Parameter(torch.eye(3, dtype=torch.float64))]}
         self.meter = SimpleNamespace(average=1.0)
+        self.slotted = Slotted()
         self.counts = defaultdict(float)
         self.generator = torch.Generator().manual_seed(1)
         self.draws = (random.Random(1), np.random.default_rng(1))
@@ -74,12 +84,13 @@ class Deep:
         if model.training:
             loss, extra = self.scale(loss)
             self.meter.average += loss.item()
+            self.slotted.average += loss.item()
             self.counts["steps"] += 1
             self.queue.append(self.draws[0].random() + self.draws[1].random())
             self.array += 1
             self.last = loss + extra * torch.rand((), generator=self.generator)
             loss = self.last + sum(self.queue) * loss * self.array.sum() * self.counts["steps"]
-        return Outcome(loss * self.meter.average, {})
+        return Outcome(loss * self.meter.average * self.slotted.average, {})
 
     def better(self, new, old):
         return new["loss"] < old["loss"]

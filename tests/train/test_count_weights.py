@@ -34,9 +34,9 @@ def test_passes_learn_what_the_whole_batch_does(accumulate, clip_norm):
     assert weights_of(trainer.parts.model) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "virtual"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "virtual", "uneven", "no count"])
 def test_two_ranks_learn_what_one_does(kind, tmp_path_factory):
-    expected = learned_by_a_plain_loop()
+    expected = learned_by_a_plain_loop(data=make_data(24) if kind == "no count" else None)
     for rank in of_two_ranks("counted", tmp_path_factory):
         assert rank[kind] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 

@@ -1,6 +1,7 @@
 """What ``resume=`` stands for: the words of an earlier run, then those of this command line."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,23 @@ from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from framework.cli.arguments import check_words, option, quoted, without_options
+from framework.cli.arguments import block_words, check_words, option, quoted, without_options
 from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import DATA_PATHS, with_recipe_said
+from framework.config.saved_config import reached
 from framework.config.schema import GROUPS
 from framework.errors import CheckpointError, ConfigError
 from framework.system.run_dir import FACTS, read_json
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-NAMES_DATA = ("data.train.", "data.val.", "dataset.", "source.")  # keys whose values may be paths
+NAMES_DATA = (
+    "data.train.",
+    "data.val.",
+    "dataset.",
+    "source.",
+    "objective.weights.",
+)  # keys whose values may be paths
 
 
 def resumed(arguments: list[str]) -> list[str]:
@@ -122,12 +130,18 @@ def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
 
 
 def _reached(word: str, folder: str) -> str:
-    """Return a word that names data, with the path that was meant in ``folder``, if it is there."""
+    """Return a word that names data, with the paths that were meant in ``folder``."""
     key, _, value = word.partition("=")
     if not f"{key.lstrip('+')}.".startswith(NAMES_DATA):
         return word
-    path = Path(folder, value.strip("'\""))
-    return f"{key}={quoted(str(path))}" if value and path.exists() else word
+    given: Any = value.strip("'\"")
+    with suppress(HydraException):
+        parsed = OverridesParser.create().parse_override(word).value()
+        given = parsed if isinstance(parsed, dict | list) else given
+    meant = reached(given, folder)
+    if meant == given:
+        return word
+    return f"{key}={quoted(meant) if isinstance(meant, str) else block_words(meant)}"
 
 
 def _checked(words: Any) -> list[str]:
