@@ -103,7 +103,7 @@ def training_parts(
     precision: Precision = assembly.build("precision", device=assembly.device)
     with untouched(objective):  # records that it sees before training leave no trace
         model, thaws, trial = _model(assembly, objective, precision)
-        owned.check_called(parallel.unwrap(model), _refusal(assembly))
+        owned.check_called(parallel.unwrap(model))
     _check_mean(assembly, objective)
     _check_labels(assembly, objective)
     classes = assembly.train_source.manifest.classes
@@ -230,10 +230,15 @@ def _try_objective(assembly: Assembly, parts: Parts, owned: ObjectiveState) -> N
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(parts.precision.autocast())
         stack.enter_context(untouched(parts.objective))
-        with suppress(PacelineError):  # a step may succeed, unlike this pass without gradients
-            few = {NUM_SAMPLES: ("", "")}
+        few = {NUM_SAMPLES: ("", "")}
+        # a step may succeed, unlike these passes without gradients
+        with suppress(PacelineError):
             try_smallest(parts.model, parts.objective, read, few)
-        owned.check_called(parts.parallel.unwrap(parts.model), _refusal(assembly))
+        first = owned.check_called(parts.parallel.unwrap(parts.model))
+        if refusal := _refusal(assembly):
+            with suppress(PacelineError):
+                try_smallest(parts.model, parts.objective, read, {NUM_SAMPLES - 1: ("", "")})
+            owned.check_unchanged(first, refusal)
 
 
 def _without_map(source: Source) -> Source:

@@ -15,6 +15,7 @@ from framework.errors import ConfigError
 from framework.train.owned_objects import (
     FILLED,
     OwnedObjects,
+    Value,
     is_fixed,
     is_same,
     put,
@@ -99,12 +100,13 @@ class ObjectiveState:
             what = "has an optimizer of its own, whose gradients the ranks do not exchange"
             raise ConfigError(392, GROUP, what, "choose parallel=none")
 
-    def check_called(self, model: nn.Module, refusal: str | None) -> None:
-        """Check what a call on a few records has made or changed. ConfigError C392.
+    def check_called(self, model: nn.Module) -> OwnedObjects:
+        """Check what a call on a few records has made, and return what there is now.
+
+        ConfigError C392 for weights or state that were not there before.
 
         Args:
             model: The trained one, which the objective may hold.
-            refusal: As for ``check``.
         """
         self._others |= {id(part) for part in (*model.modules(), *model.parameters())}
         now = OwnedObjects(self._objective, self._others)
@@ -112,9 +114,21 @@ class ObjectiveState:
             what = f"makes {made[0]} in a call, so that it is not trained, or lost on a resume"
             fix = "make it in __init__; a call may fill it"
             raise ConfigError(392, GROUP, what, fix)
-        changed = [f"{where}.{name}" for where in now.owners for name in self._changed(where, now)]
-        if refusal and changed:
-            raise _refused(f"changes {changed[0]}", refusal)
+        return now
+
+    def check_unchanged(self, before: OwnedObjects, refusal: str) -> None:
+        """Check that another call has changed nothing. ConfigError C392.
+
+        What only the first call sets is no state, such as the number of classes.
+
+        Args:
+            before: What there was after the first call.
+            refusal: As for ``check``.
+        """
+        now = OwnedObjects(self._objective, self._others)
+        for where in now.owners:
+            for name in _changed(before.values.get(where, {}), now.values[where]):
+                raise _refused(f"changes {where}.{name}", refusal)
 
     def _made(self, now: OwnedObjects) -> list[str]:
         """Return the names of weights and keepers of state that were not there at the start."""
@@ -213,22 +227,13 @@ class ObjectiveState:
             return False
         return True
 
-    def _changed(self, where: str, now: OwnedObjects) -> list[Any]:
-        """Return the names of the values that the owner has changed, or got, since the start."""
-        start, values = self._start.values.get(where, {}), now.values[where]
-        return [
-            name
-            for name in values
-            if name not in start or not is_same(start[name].plain, values[name].plain)
-        ]
-
     def _kept(self, where: str, now: OwnedObjects) -> dict[Any, Any]:
         """Return the changed values that can be restored, with a warning of others."""
         if where in now.saved_by_keepers:
             return {}
         kept: dict[Any, Any] = {}
         start = self._start.values.get(where)
-        for name in self._changed(where, now):
+        for name in _changed(start or {}, now.values[where]):
             value, plain = now.values[where][name]
             owner = now.owners[where]
             known = start is not None and name in start and type(start[name].value) is type(value)
@@ -276,6 +281,15 @@ class ObjectiveState:
                 )
                 if present is None or value is not present.value:
                     put(now.owners[where], name, value)
+
+
+def _changed(before: Mapping[Any, Value], now: Mapping[Any, Value]) -> list[Any]:
+    """Return the names of the values that are new or changed."""
+    return [
+        name
+        for name in now
+        if name not in before or not is_same(before[name].plain, now[name].plain)
+    ]
 
 
 def _refused(what: str, refusal: str) -> ConfigError:

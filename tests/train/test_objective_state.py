@@ -197,21 +197,26 @@ class Changing(ByCenters):
 
     def __call__(self, model, batch):
         self.average += 1
+        self.model = model
 
 
-@pytest.mark.parametrize(
-    ("objective", "words"),
-    [
-        pytest.param(Lazy(), "makes objective.first.weights in a call", id="made"),
-        pytest.param(Changing(), "changes objective.average, and it is so", id="changed"),
-    ],
-)
-def test_what_a_call_makes_or_changes_may_be_refused(objective, words):
-    owned = ObjectiveState(objective, ALONE)
-    model = make_model()
+def test_what_a_call_makes_is_refused():
+    objective = Lazy()
+    owned, model = ObjectiveState(objective, ALONE), make_model()
     objective(model, {})
-    with pytest.raises(ConfigError, match=words):
-        owned.check_called(model, "it is so")
+    with pytest.raises(ConfigError, match=r"makes objective\.first.weights in a call"):
+        owned.check_called(model)
+
+
+def test_what_a_second_call_changes_may_be_refused():
+    objective = Changing()
+    owned, model = ObjectiveState(objective, ALONE), make_model()
+    objective(model, {})
+    first = owned.check_called(model)
+    owned.check_unchanged(first, "it is so")  # what only the first call sets is no state
+    objective(model, {})
+    with pytest.raises(ConfigError, match=r"changes objective\.average, and it is so"):
+        owned.check_unchanged(first, "it is so")
 
 
 def test_a_module_without_sizes_is_refused():
