@@ -38,9 +38,9 @@ from framework.system.user_code import user_error
 
 # Batches that are read ahead: by all threads together, or by each process.
 AHEAD = 2
-# Records that a thread takes at once. Passing a slice to a thread costs about as much as decoding
-# 1/20 of a photograph.
-LEAST_SLICE = 8
+# Records that a thread takes at once. A slice costs about 1 ms of Python, which holds the lock that
+# the thread of the step needs, too.
+LEAST_SLICE = 32
 CONTAINERS = (dict, list, tuple)  # fields that may have tensors inside
 LOOK_S = 0.5  # between two looks whether all processes live, while a batch is awaited
 CLOSE_S = 2.0  # the most time that processes get to end by themselves
@@ -215,7 +215,9 @@ class Workers:
             with crowded() if self.read.decodes else nullcontext():
                 for request in requests:
                     in_progress.append(self._submit(pool, request, num))
-                    if len(in_progress) > ahead:
+                    # Small batches have few slices, so more of them keep all threads busy.
+                    num_slices = sum(len(futures) for _, futures in in_progress)
+                    if len(in_progress) > ahead and num_slices > num:
                         yield self._finished(*in_progress.popleft())
                 while in_progress:
                     yield self._finished(*in_progress.popleft())
