@@ -313,12 +313,21 @@ class BatchReader:
         size = self.transform.size
         if size is not None and self.function is None:
             for name, field in self.cut.items():
-                images[name] = self._memory.take(len(request.indices), field.channels or 3, *size)
+                images[name] = self._memory_of(len(request.indices), field.channels or 3, *size)
             for name, field in self.videos.items():
                 shape = (self._num_frames, field.shape[3] or 3, *size)
-                images[name] = self._memory.take(len(request.indices), *shape)
+                images[name] = self._memory_of(len(request.indices), *shape)
         numbers = self.numbers(request, request.keys_of(0, len(request.indices)))
         return ReadWork(request, images, {}, [], [], numbers)
+
+    def _memory_of(self, *shape: int) -> Tensor:
+        """Return uint8 of this shape: page-locked where batches feed a GPU, which copies it whole.
+
+        torch pools page-locked memory.
+        """
+        if pins_here():
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        return self._memory.take(*shape)
 
     def fill(self, work: ReadWork, start: int, stop: int) -> None:
         """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
