@@ -1,7 +1,6 @@
 """The configuration of a run as it was resolved, read from its directory."""
 
 import copy
-import glob
 import os
 import re
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from framework.config.schema import RULES, RULES_BY_BLOCK
 from framework.config.targets import Config
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
-from framework.system.run_dir import FACTS, newest_config, read_json
+from framework.system.run_dir import FACTS, newest_config, reached, read_json
 
 # The keys and parts of a configuration that use needs; training alone reads the others.
 KEYS = (
@@ -101,25 +100,6 @@ def _reached_from(config: Config, folder: str) -> Config:
         if key in (result.get(group) or {}):
             result[group][key] = reached(result[group][key], folder)
     return result
-
-
-def reached(given: Any, folder: str) -> Any:
-    """Return a value of a configuration with the paths that were meant in ``folder``.
-
-    A text is a path, or a pattern of paths, if something is there in the folder. Others stay as
-    they are, also where a run comes from another machine.
-    """
-    if isinstance(given, dict):
-        return {
-            key: part if key == "_target_" else reached(part, folder) for key, part in given.items()
-        }
-    if isinstance(given, list):
-        return [reached(part, folder) for part in given]
-    if not isinstance(given, str) or not given or "\0" in given:
-        return given
-    path = os.path.join(folder, given)
-    is_there = os.path.exists(path) or (glob.has_magic(given) and glob.glob(path, recursive=True))
-    return path if is_there else given
 
 
 def _resolved(node: Any) -> Any:

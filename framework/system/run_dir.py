@@ -4,6 +4,7 @@ A run directory may be half written, damaged, or come from somebody else. So no 
 a link, a pipe, or larger than a run writes.
 """
 
+import glob
 import json
 import os
 import re
@@ -78,3 +79,22 @@ def newest_config(run_dir: Path) -> Path:
         if digits := re.fullmatch(r"resolved\.(\d+)\.json", path.name):
             numbers[path] = int(digits[1])
     return max(numbers, key=lambda path: numbers[path])
+
+
+def reached(given: Any, folder: str) -> Any:
+    """Return a value of a configuration with the paths that were meant in ``folder``.
+
+    A text is a path, or a pattern of paths, if something is there in the folder. Others stay as
+    they are, also where a run comes from another machine.
+    """
+    if isinstance(given, dict):
+        return {
+            key: part if key == "_target_" else reached(part, folder) for key, part in given.items()
+        }
+    if isinstance(given, list):
+        return [reached(part, folder) for part in given]
+    if not isinstance(given, str) or not given or "\0" in given:
+        return given
+    path = os.path.join(folder, given)
+    is_there = os.path.exists(path) or (glob.has_magic(given) and glob.glob(path, recursive=True))
+    return path if is_there else given

@@ -305,7 +305,7 @@ def test_auto_becomes_what_the_model_declares_with_a_note():
 
 def test_the_transform_of_validation_has_the_declared_size_too():
     processor()
-    typed = ("transform@data.val_transform=resize", "data.val_transform.size=auto")
+    typed = ("data.val=val", "transform@data.val_transform=resize", "data.val_transform.size=auto")
     config, _ = declared_in_run("transform=resize", *typed)
     assert config["data"]["val_transform"]["size"] == [8, 6]
 

@@ -13,10 +13,9 @@ from framework.cli.arguments import block_words, check_words, option, quoted, wi
 from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import DATA_PATHS, with_recipe_said
-from framework.config.saved_config import reached
 from framework.config.schema import GROUPS
 from framework.errors import CheckpointError, ConfigError
-from framework.system.run_dir import FACTS, read_json
+from framework.system.run_dir import FACTS, reached, read_json
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NAMES_DATA = (
