@@ -49,8 +49,8 @@ from framework.contracts.records import Manifest
 from framework.contracts.slow_records import waits_for
 from framework.contracts.waits import Waits
 from framework.data.classes import with_agreed_classes
+from framework.data.cut_fields import followers
 from framework.data.live_tuning import LiveTuning, start_tuning
-from framework.data.reader import followers
 from framework.errors import ConfigError
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank

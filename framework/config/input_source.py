@@ -18,7 +18,7 @@ from framework.contracts.records import (
     Manifest,
     RecordInput,
 )
-from framework.data.reader import Request
+from framework.data.requests import Request
 from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.measure.stopwatch import Stages

@@ -28,8 +28,10 @@ from framework.contracts.data import (
 )
 from framework.contracts.records import Manifest
 from framework.data.collate import with_nested
+from framework.data.cut_fields import is_cut
 from framework.data.pictures import unreadable
-from framework.data.reader import BatchReader, Request, check_crcs, is_cut
+from framework.data.reader import BatchReader, check_crcs
+from framework.data.requests import Request
 from framework.data.source import store_order
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.image.decode import decode

@@ -22,7 +22,7 @@ from framework.contracts.records import Manifest
 from framework.data.dataset import classes_of, refuse_transform, split_name, title_of
 from framework.data.item_reader import HOST
 from framework.data.items import check_names, fields_of, record_of
-from framework.data.reader import plain
+from framework.data.requests import plain
 from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
 from framework.order.batches import Order
 from framework.order.draws import record_seeds

@@ -21,7 +21,7 @@ from framework.contracts.records import Manifest
 from framework.data.collate import Padding
 from framework.data.item_reader import HOST, GeneratorMoved, ItemReader, Items
 from framework.data.items import Collate, ItemForm, alike, check_names, fields_of
-from framework.data.reader import Request, plain
+from framework.data.requests import Request, plain
 from framework.data.source import WorkerSource, make_order
 from framework.data.workers import Workers
 from framework.errors import ConfigError, DataError, PacelineError, words_of

@@ -22,7 +22,7 @@ from torch import Tensor
 from framework.contracts.batch import Batch
 from framework.data.items import Collate, ItemForm, Record, record_of, stacked
 from framework.data.ledger import LEAST_S, SlowRead, Usual
-from framework.data.reader import Request, Timed, plain
+from framework.data.requests import Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import record_seeds

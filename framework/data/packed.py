@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from framework.contracts.data import SourceContext
 from framework.contracts.records import KnowsPlaces, RecordStore
-from framework.data.reader import cut_fields
+from framework.data.cut_fields import cut_fields
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, words_of
 from framework.store.locked import LockedRecords, lockable

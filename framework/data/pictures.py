@@ -173,3 +173,16 @@ def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:
     """Return the error for a record whose image cannot be decoded."""
     what = f"not a readable image ({error})"
     return DataError(106, store.name(index), what, "correct or remove it")
+
+
+def uneven(
+    store: RecordStore,
+    index: int,
+    what: str,
+    shape: Sequence[int],
+    other: Sequence[int],
+    fix: str,
+) -> DataError:
+    """Return the error for a record whose size differs from that of another of its batch."""
+    what = f"{what} {tuple(shape)}, another of its batch {tuple(other)}"
+    return DataError(107, store.name(index), what, fix)

@@ -6,11 +6,10 @@ can share a batch.
 
 import math
 import sys
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from time import perf_counter
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -22,15 +21,10 @@ from framework.contracts.data import (
     CutsVideos,
     KnowsLabels,
     RecordFunction,
-    Scales,
     SourceContext,
-    TakesArrays,
-    Transform,
-    cuts_videos,
 )
 from framework.contracts.records import (
     Field,
-    Manifest,
     Ragged,
     ReadsOneByOne,
     Records,
@@ -38,110 +32,29 @@ from framework.contracts.records import (
     SamplesColors,
 )
 from framework.data.clips import clip_frames
-from framework.data.collate import WAYS, collated, length_name
-from framework.data.ledger import SlowRead, Usual
-from framework.data.pictures import Opened, Pictures
+from framework.data.collate import collated, length_name
+from framework.data.cut_fields import (
+    PICTURES,
+    check_fields,
+    cut_fields,
+    followers,
+    is_cut,
+    moved,
+)
+from framework.data.ledger import Usual
+from framework.data.pictures import Opened, Pictures, uneven
+from framework.data.record_function import FunctionOfRecords
+from framework.data.requests import ReadWork, Request, Slice, Timed, nothing_yet
 from framework.data.sounds import heard
-from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
-from framework.image.boxes import moved_boxes, moved_points
-from framework.image.scale import scale_into
+from framework.errors import DataError
 from framework.measure.stopwatch import Stopwatch
-from framework.order.draws import ON_HOST, draws, record_seeds
+from framework.order.draws import ON_HOST, draws
 from framework.store.columns import joined
 from framework.system.page_locked import pins_here
-from framework.system.user_code import user_error
 
 AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes
-PICTURES = ("image", "labels")  # kinds of fields that boxes and points follow
 NOTHING_KNOWN: Mapping[str, Tensor] = {}
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
-
-
-class Request(NamedTuple):
-    """One batch to read."""
-
-    epoch: int
-    indices: Tensor  # the records: int64 [B]
-    training: bool  # whether the transform draws random numbers
-    verify: bool = False  # whether to compare records with their CRC32
-    keys: Tensor | None = None  # what random changes depend on, as ``Share.keys``
-
-    def keys_of(self, start: int, stop: int) -> Tensor:
-        """Return what the random changes of records ``start`` to ``stop`` depend on: int64 [n]."""
-        keys = self.indices if self.keys is None else self.keys
-        return keys[start:stop]
-
-
-def is_cut(field: Field, transform: Transform) -> bool:
-    """Return whether a field needs more than gathering.
-
-    Image files and interleaved pixels always do. Pixels in planes do if the transform changes any.
-    """
-    if field.encoding == "image" or field.interleaved:
-        return True
-    resizes = transform.size is not None or transform.num_draws > 0
-    return field.channels is not None and (resizes or transform.function is not None)
-
-
-def cut_fields(manifest: Manifest, transform: Transform) -> dict[str, Field]:
-    """Return the fields that need more than gathering: images, or the arrays of a function."""
-    fields = manifest.fields.items()
-    cut = {name: field for name, field in fields if is_cut(field, transform)}
-    function = transform.function
-    if not cut and isinstance(function, TakesArrays) and function.takes_arrays:
-        return {name: field for name, field in fields if field.encoding == "raw" and field.shape}
-    return cut
-
-
-class ReadWork(NamedTuple):
-    """A batch that is being read. Threads may fill slices of it at the same time."""
-
-    request: Request
-    images: dict[str, Tensor]  # the memory of image fields, if their size is known
-    parts: dict[int, Records]  # the other fields of filled slices, by their start
-    slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
-    slow: list[SlowRead]
-    numbers: Tensor | None = None  # the transform's draws, float32 [B, num_draws], if it has some
-
-
-class Timed(NamedTuple):
-    """A batch, the seconds per stage it took, slice by slice, and its slow records."""
-
-    batch: Batch
-    slices_s: list[dict[str, float]]
-    slow: Sequence[SlowRead] = ()
-
-
-class _Slice(NamedTuple):
-    """What the fields of a slice share."""
-
-    indices: Tensor  # the records: int64 [B]
-    keys: Tensor  # what random changes depend on: int64 [B]
-    numbers: Tensor | None  # the transform's draws, float32 [B, num_draws]; None outside training
-    watch: Stopwatch  # of the thread
-    seconds: "memoryview[float]"  # what each record took, as far as it is measured: float64 [B]
-    windows: dict[str, Tensor]  # of image fields, once they are known: int64 [B, 5]
-
-    def between(self, start: int, stop: int) -> "_Slice":
-        """Return some of the records."""
-        place = slice(start, stop)
-        return self._replace(
-            indices=self.indices[place],
-            keys=self.keys[place],
-            numbers=None if self.numbers is None else self.numbers[place],
-            seconds=self.seconds[place],
-            windows={},
-        )
-
-    def alone(self, values: Any) -> "Iterator[tuple[Any, _Slice]]":
-        """Yield each record alone: its values, and its slice."""
-        for number in range(len(self.indices)):
-            yield values[number : number + 1], self.between(number, number + 1)
-
-
-def _nothing_yet(count: int) -> "memoryview[float]":
-    """Return the seconds of ``count`` records that are still to be measured: float64 [count]."""
-    return memoryview(array("d", bytes(8 * count)))
 
 
 @final
@@ -199,7 +112,7 @@ class BatchReader:
         self._memory = _Memory()
         self._usual = Usual()
         self.pictures = Pictures(store, context.transform, self.sampled_gray)
-        _check_fields(store.manifest, context)
+        check_fields(store.manifest, context)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_locked": None}  # workers feed no GPU
@@ -334,7 +247,7 @@ class BatchReader:
         watch = Stopwatch()
         request = work.request
         indices = request.indices[start:stop]
-        seconds = _nothing_yet(len(indices))
+        seconds = nothing_yet(len(indices))
         if self._one_by_one is not None:
             records = self._one_by_one.read_timed(indices, seconds)
         else:
@@ -347,7 +260,7 @@ class BatchReader:
             outs = {name: image[start:stop] for name, image in outs.items()}
         keys = request.keys_of(start, stop)
         numbers = None if work.numbers is None else work.numbers[start:stop]
-        part = _Slice(indices, keys, numbers, watch, seconds, {})
+        part = Slice(indices, keys, numbers, watch, seconds, {})
         images = self._images(records, request, part, outs) | self._clips(records, part, outs)
         followed = self.followed(records, indices, part.numbers, part.windows)
         sounds = self.heard(records, indices, part.numbers)
@@ -396,8 +309,8 @@ class BatchReader:
     def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
         """Cut the label maps that the store gave for ``indices``: uint8 [B, 1, h, w]."""
         field = self.store.manifest.fields[name]
-        seconds = _nothing_yet(len(indices))
-        part = _Slice(indices, indices, numbers, Stopwatch(), seconds, {})
+        seconds = nothing_yet(len(indices))
+        part = Slice(indices, indices, numbers, Stopwatch(), seconds, {})
         return self._cut(name, field, values, part, None)
 
     def heard(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
@@ -439,7 +352,7 @@ class BatchReader:
             sizes = self.sizes(fields[image], records[image], indices)
             windows = self.transform.windows(sizes, numbers)
         return {
-            name: _followed(field, records[name], windows, self.transform.size)
+            name: moved(field, records[name], windows, self.transform.size)
             for name, field in self.followers.items()
         }
 
@@ -457,7 +370,7 @@ class BatchReader:
         return torch.cat(parts)
 
     def _images(
-        self, records: Records, request: Request, part: _Slice, outs: dict[str, Tensor]
+        self, records: Records, request: Request, part: Slice, outs: dict[str, Tensor]
     ) -> Batch:
         """Return the fields that are ``cut``: uint8 [B, C, h, w], or the function's results."""
         if not self.cut:
@@ -474,14 +387,24 @@ class BatchReader:
             else self._for_function(name, field, records[name], part)
             for name, field in cut
         }
-        return self._changed(self.function, pixels, request, part)
+        return self._change(pixels, request, part)
+
+    @cached_property
+    def _change(self) -> FunctionOfRecords:
+        assert self.function is not None
+        return FunctionOfRecords(self.store, self.function, self.arrays, self.collate, self.seed)
+
+    def _uneven(self, index: int, shape: Sequence[int], other: Sequence[int]) -> DataError:
+        key = self._transform_key
+        fix = f"set {key}=resize or val_batch_size=1 (batch_size=1), or pack with one size"
+        return uneven(self.store, index, "the image is", shape, other, fix)
 
     @property
     def _num_frames(self) -> int:
         assert isinstance(self.transform, CutsVideos)
         return self.transform.num_frames
 
-    def _clips(self, records: Records, part: _Slice, outs: dict[str, Tensor]) -> Batch:
+    def _clips(self, records: Records, part: Slice, outs: dict[str, Tensor]) -> Batch:
         """Return the clips of videos: uint8 [B, T, C, h, w], or a list as ``_cut`` has it."""
         clips: Batch = {}
         for name in self.videos:
@@ -492,7 +415,7 @@ class BatchReader:
                 clips[name] = self._clip(name, values, part, outs.get(name))
         return clips
 
-    def _clip(self, name: str, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
+    def _clip(self, name: str, values: Any, part: Slice, out: Tensor | None) -> Tensor:
         """Cut the frames of clips as images of which all of a clip have the same draws."""
         assert isinstance(self.transform, CutsVideos)
         frames = clip_frames(self.store, name, values, part.indices, self.transform, part.numbers)
@@ -502,15 +425,15 @@ class BatchReader:
             numbers = numbers.repeat_interleave(length, 0)
         if out is not None:
             out = out.flatten(0, 1)
-        seconds = _nothing_yet(len(frames))
+        seconds = nothing_yet(len(frames))
         indices, keys = (each.repeat_interleave(length) for each in (part.indices, part.keys))
-        flat = _Slice(indices, keys, numbers, part.watch, seconds, {})
+        flat = Slice(indices, keys, numbers, part.watch, seconds, {})
         images = self._cut(name, self.videos[name].frame, frames, flat, out)
         for number in range(len(part.seconds)):
             part.seconds[number] += sum(seconds[number * length : (number + 1) * length])
         return images.unflatten(0, (-1, length))
 
-    def _cut(self, name: str, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Any:
+    def _cut(self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None) -> Any:
         """Write each image's window to ``out``, or to new memory of the first window's size.
 
         With ``collate=list`` and without a size, return a list.
@@ -530,7 +453,7 @@ class BatchReader:
         return out
 
     def _for_function(
-        self, name: str, field: Field, values: Any, part: _Slice
+        self, name: str, field: Field, values: Any, part: Slice
     ) -> Iterator[np.ndarray]:
         """Yield windows for the transform's function: scaled and flipped [h, w, C] arrays."""
         for start in range(0, len(part.indices), AT_ONCE):
@@ -542,7 +465,7 @@ class BatchReader:
             self._filled(opened, windows, few, arrays, interleaved=True)
             yield from arrays
 
-    def _opened(self, name: str, field: Field, values: Any, part: _Slice) -> tuple[Opened, Tensor]:
+    def _opened(self, name: str, field: Field, values: Any, part: Slice) -> tuple[Opened, Tensor]:
         """Return images and the transform's windows of them, int64 [B, 5]."""
         opened = self.pictures.open(field, values, part.indices)
         if opened.headers is not None:
@@ -553,7 +476,7 @@ class BatchReader:
         return opened, windows
 
     def _filled(
-        self, opened: Opened, windows: Tensor, part: _Slice, arrays: Any, interleaved: bool = False
+        self, opened: Opened, windows: Tensor, part: Slice, arrays: Any, interleaved: bool = False
     ) -> None:
         self.pictures.cut(opened, windows, part.indices, arrays, interleaved)
         part.watch.mark("transform" if opened.headers is None else "decode")
@@ -563,177 +486,6 @@ class BatchReader:
     def sizes(self, field: Field, values: Any, indices: Tensor) -> Tensor:
         """Return height and width of each image that the store gave for ``indices``."""
         return self.pictures.open(field, values, indices).sizes
-
-    def _changed(
-        self,
-        function: RecordFunction,
-        pixels: dict[str, Iterator[np.ndarray]],
-        request: Request,
-        part: _Slice,
-    ) -> Batch:
-        """Return the function's results: [B, C, h, w], or a list of B with ``collate=list``."""
-        seeds: list[int | None] = [None] * len(part.indices)
-        if request.training:
-            seeds = record_seeds(part.keys, self.seed, request.epoch).tolist()
-        lists: Batch = {name: [] for name in pixels}
-        stacked: dict[str, np.ndarray] = {}
-        for place, (index, seed) in enumerate(zip(part.indices.tolist(), seeds, strict=True)):
-            images = {name: next(images) for name, images in pixels.items()}
-            changed = self._change(function, images, index, seed)
-            part.seconds[place] += part.watch.mark("transform")
-            for name, planes in changed.items():
-                if self.collate == "list":
-                    lists[name].append(torch.from_numpy(_copied(planes)))
-                    continue
-                if name not in stacked:
-                    shape = (len(part.indices), *planes.shape)
-                    stacked[name] = np.empty(shape, planes.dtype)
-                if planes.shape != stacked[name].shape[1:]:
-                    other = stacked[name].shape[1:]
-                    raise self._uneven(index, planes.shape, other, of_function=True)
-                _copied(planes, stacked[name][place])
-            part.watch.mark("collate")
-        if self.collate == "list":
-            return lists
-        return {name: torch.from_numpy(array) for name, array in stacked.items()}
-
-    def _change(
-        self, function: RecordFunction, images: dict[str, np.ndarray], index: int, seed: int | None
-    ) -> dict[str, np.ndarray]:
-        """Return the function's result for a record, [C, h, w]. Its errors name the record."""
-        try:
-            changed = function(dict(images), seed)
-            if changed.keys() != images.keys():
-                raise ValueError(f"gave {sorted(changed)}, was given {sorted(images)}")
-            arrays = {name: np.asarray(image) for name, image in changed.items()}
-            return {
-                name: array.transpose(2, 0, 1)
-                if array.ndim == 3 and name not in self.arrays
-                else array
-                for name, array in arrays.items()
-            }
-        except PacelineError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise self._fault(index, error) from error
-
-    def _fault(self, index: int, error: BaseException) -> PacelineError:
-        record = self.store.name(index)
-        fix = "correct the function, or see it with debug=trace workers.num=0"
-        fault = user_error(error, about=record, fix=fix, kind=UserRecordError)
-        if fault is not None:
-            return fault
-        return DataError(120, record, f"the transform failed on it ({plain(error)})", fix)
-
-    def _uneven(
-        self,
-        index: int,
-        shape: tuple[int, ...],
-        other: tuple[int, ...],
-        of_function: bool = False,
-    ) -> DataError:
-        what = f"the image is {tuple(shape)}, another of its batch {tuple(other)}"
-        key = self._transform_key
-        fix = f"set {key}=resize or val_batch_size=1 (batch_size=1), or pack with one size"
-        if of_function:
-            what = f"the function made {tuple(shape)}, of another of its batch {tuple(other)}"
-            fix = "let the function return one size, in validation too: transform.evaluation=true"
-        return DataError(107, self.store.name(index), what, fix)
-
-
-def followers(manifest: Manifest) -> dict[str, Field]:
-    """Return the boxes and points of a store that has images."""
-    fields = manifest.fields.items()
-    if not any(field.kind in PICTURES for _, field in fields):
-        return {}
-    return {name: field for name, field in fields if field.kind in ("boxes", "points")}
-
-
-def _followed(field: Field, values: Any, windows: Tensor, size: tuple[int, int] | None) -> Any:
-    """Return boxes or points, ragged or not, after the change of their images."""
-    rows, counts = values, torch.ones(len(windows), dtype=torch.int64)
-    if isinstance(values, Ragged):
-        rows, counts = values
-    width = field.shape[-1] or 0
-    flat = rows.reshape(-1, width)
-    per_row = flat.shape[0] // max(1, len(rows))  # points of a row
-    windows = windows.repeat_interleave(counts * per_row, dim=0)
-    move = moved_boxes if field.kind == "boxes" else moved_points
-    moved = move(flat, windows, size).view(rows.shape)
-    return values._replace(values=moved) if isinstance(values, Ragged) else moved
-
-
-def _check_fields(manifest: Manifest, context: SourceContext) -> None:
-    """Check that the fields can be put into a batch. ConfigError C199."""
-    if context.collate not in WAYS:
-        what = f"must be {', '.join(WAYS[:-1])} or {WAYS[-1]}"
-        raise ConfigError(199, f"collate = {context.collate}", what, "choose one of them")
-    if isinstance(context.transform, Scales):
-        what = "leaves images of several sizes"
-        fix = "make it a part of transform=compose, with a crop behind it"
-        raise ConfigError(199, "transform", what, fix)
-    _check_lengths(manifest, context.collate)
-    _check_videos(manifest, context.transform)
-    _check_transform(manifest, context.transform)
-    moving = ", ".join(followers(manifest))
-    if moving and context.transform.function is not None:
-        what = f"a function cannot move {moving}"
-        fix = "choose a transform without a function, or pack without these fields"
-        raise ConfigError(199, "transform", what, fix)
-
-
-def _check_lengths(manifest: Manifest, collate: str) -> None:
-    """Check that the lengths of padded fields replace no other field. ConfigError C199."""
-    for name, field in manifest.fields.items():
-        added = length_name(name, field, collate)
-        if added in manifest.fields:
-            what = f"the lengths of {name} would replace the field {added}"
-            fix = "rename the field, or set collate=list"
-            raise ConfigError(199, "collate = pad", what, fix)
-
-
-def _check_videos(manifest: Manifest, transform: Transform) -> None:
-    """Check that videos can be cut. ConfigError C262."""
-    names = [name for name, field in manifest.fields.items() if field.kind == "video"]
-    if names and transform.function is not None:
-        what = f"a function changes images, and cannot change {', '.join(names)}"
-        raise ConfigError(262, "transform", what, "choose a transform without a function")
-    if names and not cuts_videos(transform):
-        what = f"does not say which frames of {', '.join(names)} to take"
-        fix = "choose transform=video_window, or make it a part of transform=compose"
-        raise ConfigError(262, "transform", what, fix)
-
-
-def _check_transform(manifest: Manifest, transform: Transform) -> None:
-    """Check that a transform has something to change. ConfigError C199."""
-    fields = manifest.fields.items()
-    kinds = {field.kind for _, field in fields}
-    resizes = transform.size is not None or transform.num_draws > 0
-    if isinstance(transform, CutsSounds):
-        wanted, fits = "sounds", "audio" in kinds
-    elif cuts_videos(transform):
-        wanted, fits = "videos", "video" in kinds
-    elif resizes or transform.function is not None:
-        cut = cut_fields(manifest, transform)
-        images = any(is_cut(field, transform) for field in cut.values()) or "video" in kinds
-        wanted, fits = "images", images or (bool(cut) and not resizes)
-    else:
-        return
-    if fits:
-        return
-    what = f"changes {wanted}, and the data has none"
-    fix = "choose transform=none"
-    if deep := [name for name, field in fields if _is_deep(field)]:
-        dtype = manifest.fields[deep[0]].dtype
-        what = f"cuts images of 8 bits, and cannot change {', '.join(deep)} of {dtype}"
-        fix = "choose transform=none and an augment=, or pack images of 8 bits"
-    raise ConfigError(199, "transform", what, fix)
-
-
-def _is_deep(field: Field) -> bool:
-    """Return whether a field looks like pixels [C, H, W] of more than 8 bits, which stay whole."""
-    is_wide = field.dtype == "uint16" or np.dtype(field.dtype).kind == "f"
-    return field.encoding == "raw" and len(field.shape) == 3 and is_wide
 
 
 def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
@@ -746,19 +498,3 @@ def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
         what = f"its bytes are not what was packed (CRC32 differs{more})"
         fix = "'paceline verify' lists all; pack it again"
         raise DataError(119, store.name(bad[0]), what, fix)
-
-
-def plain(error: BaseException) -> str:
-    """Return an exception's kind and words, even if its own ``__str__`` fails."""
-    return f"{type(error).__name__}: {words_of(error)}"
-
-
-def _copied(planes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Copy a function's result into ``out``, or into new memory, and return this."""
-    if out is None:
-        out = np.empty(planes.shape, planes.dtype)
-    if planes.dtype == out.dtype == np.uint8 and planes.ndim == 3:
-        scale_into(planes.transpose(1, 2, 0), False, 0, out)
-    else:
-        np.copyto(out, planes)
-    return out

@@ -13,7 +13,8 @@ from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceCo
 from framework.contracts.records import Manifest, Records, RecordStore, notes_of
 from framework.contracts.slow_records import SlowRecords
 from framework.data.collate import Padding, with_nested
-from framework.data.reader import BatchReader, Request
+from framework.data.reader import BatchReader
+from framework.data.requests import Request
 from framework.data.workers import Reader, Workers
 from framework.errors import DataError
 from framework.order.batches import Order, RecordFacts

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, _utils
 
 from framework.contracts.batch import Batch, leaves, mapped, tensors
 from framework.data.ledger import Ledger, SlowRead
-from framework.data.reader import Request, Timed, plain
+from framework.data.requests import Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.measure.stopwatch import Stages
 from framework.system.at_end import close_at_end, forgotten, stop_at_end

@@ -60,7 +60,8 @@ def scale_into(
         labels: whether this is a label map, to be scaled by ``scale_labels``.
         interleaved: whether ``out`` is [h, w, C].
     """
-    how = NEAREST if labels else ANTIALIASED if antialias else LINEAR
+    how = ANTIALIASED if antialias else LINEAR
+    how = NEAREST if labels else how
     if scale_one(pixels, how, flip, out, interleaved):
         return
     if flip & TURNED:

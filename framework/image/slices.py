@@ -1,8 +1,8 @@
 """Reads slices of images in C, which holds Python's lock for no image.
 
-Beside a GPU, a thread that holds the lock stops the thread that launches the step's kernels. So there
-is one call for the headers of a slice, and one for its pixels. What C does not read is left to
-``image.crop``, image by image.
+Beside a GPU, a thread that holds the lock stops the thread that launches the step's kernels. So
+there is one call for the headers of a slice, and one for its pixels. What C does not read is left
+to ``image.crop``, image by image.
 """
 
 import ctypes
@@ -177,5 +177,6 @@ def _places(results: Any, interleaved: bool) -> np.ndarray:
     if isinstance(results, np.ndarray):
         places[:, 1:] = results.shape[1:3] if interleaved else results.shape[2:]
     else:
-        places[:, 1:] = [one.shape[:2] if interleaved else one.shape[1:] for one in results]
+        axes = slice(0, 2) if interleaved else slice(1, 3)
+        places[:, 1:] = [image.shape[axes] for image in results]
     return places

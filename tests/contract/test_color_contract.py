@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from framework.data.reader import BatchReader, Request
+from framework.data.reader import BatchReader
+from framework.data.requests import Request
 from framework.errors import DataError
 from framework.image.decode import encode_png
 from framework.input.folder import FolderInput

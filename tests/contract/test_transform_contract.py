@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from framework.contracts.data import may_turn
 from framework.contracts.records import Field
-from framework.data.reader import BatchReader, Request
+from framework.data.reader import BatchReader
+from framework.data.requests import Request
 from framework.order.draws import draws
 from framework.store.hdf5_store import HDF5Store
 from framework.transform.center_crop import CenterCrop

@@ -17,7 +17,7 @@ from framework.contracts.records import Field, notes_of
 from framework.data.dataset import dataset_source
 from framework.data.item_reader import GeneratorMoved, ItemReader
 from framework.data.items import ItemForm
-from framework.data.reader import Request
+from framework.data.requests import Request
 from framework.errors import ConfigError, PacelineError
 from framework.system.rng import generator_state, kept_generators
 from framework.transform.resize import Resize

@@ -13,7 +13,7 @@ import torch
 
 from framework.contracts.loader import LoaderContext
 from framework.data.hdf5 import hdf5_source
-from framework.data.reader import ReadWork, Request, Timed
+from framework.data.requests import ReadWork, Request, Timed
 from framework.data.workers import AHEAD, Workers, _Pool
 from framework.errors import DataError, ResourceError, UserCodeError
 from framework.loader.prefetch import PrefetchLoader

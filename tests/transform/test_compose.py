@@ -47,7 +47,7 @@ def applied(image, window, size):
     pixels = np.ascontiguousarray(image[top : top + height, left : left + width])
     height, width = size or before_turn(flip, (height, width))
     out = np.empty((image.shape[2], height, width), np.uint8)
-    scale_into(pixels, True, size, True, flip, out)
+    scale_into(pixels, True, flip, out)
     return np.ascontiguousarray(out.transpose(1, 2, 0))
 
 

@@ -154,7 +154,7 @@ def test_rotate_turns_counterclockwise(turns):
     image = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     expected = np.rot90(image, turns).transpose(2, 0, 1)
     out = np.empty(expected.shape, np.uint8)
-    scale_into(image, True, None, True, CODES[turns], out)
+    scale_into(image, True, CODES[turns], out)
     assert np.array_equal(out, expected)
 
 

@@ -29,7 +29,7 @@ from framework.commands.probe import Probe
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import move
 from framework.data.dataset import DatasetSource
-from framework.data.reader import Request
+from framework.data.requests import Request
 from framework.data.source import StoreSource
 from framework.measure.stack_sampler import SampledLine, StackSampler
 from framework.measure.statistics import median

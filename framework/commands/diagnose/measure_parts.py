@@ -40,7 +40,7 @@ from framework.contracts.records import Field, RecordStore
 from framework.contracts.slow_records import slow_block
 from framework.contracts.span import waiting_share
 from framework.data.dataset import DatasetSource
-from framework.data.reader import Request
+from framework.data.requests import Request
 from framework.data.source import StoreSource, WorkerSource
 from framework.image.decode import image_size
 from framework.image.header import BadImage, read_header
