@@ -1,0 +1,111 @@
+"""Slices of images that C reads are those that Python reads, bit by bit."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from framework.image import jpeg
+from framework.image.crop import window_pixels
+from framework.image.decode import encode_png
+from framework.image.header import BadImage, read_header
+from framework.image.scale import before_turn, scale_into
+from framework.image.slices import decode, read_headers
+from framework.system.native import find
+from tests.image.test_jpeg import SUBSAMPLINGS, encoded
+from tests.store.fuzz import flips, in_a_process, truncations
+
+pytestmark = pytest.mark.skipif(
+    jpeg.find() is None or find("paceline_decode_jpegs") is None,
+    reason="needs a C compiler, and the extra 'turbo'",
+)
+HEIGHT, WIDTH = 90, 70
+
+
+def lying(orientation):
+    """Return a JPEG with an EXIF note on how it lies."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    Image.new("RGB", (24, 16), (200, 30, 90)).save(file, "jpeg", exif=exif)
+    return file.getvalue()
+
+
+@st.composite
+def windows(draw):
+    top, left = draw(st.integers(0, HEIGHT - 1)), draw(st.integers(0, WIDTH - 1))
+    height, width = draw(st.integers(1, HEIGHT - top)), draw(st.integers(1, WIDTH - left))
+    return [top, left, height, width, draw(st.integers(0, 7))]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from(SUBSAMPLINGS), windows()), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 3]),
+)
+def test_windows_of_a_slice_are_those_of_each_image(chosen, size, antialias, interleaved, channels):
+    files = [encoded(HEIGHT, WIDTH, kind) for kind, _ in chosen]
+    places = np.array([window for _, window in chosen])
+    headers = read_headers(files)
+    assert headers.sizes.tolist() == [[HEIGHT, WIDTH]] * len(files)
+    shape = (*size, channels) if interleaved else (channels, *size)
+    results = np.zeros((len(files), *shape), np.uint8)
+    decode(headers, places, antialias, results, interleaved)
+    assert not headers.left.any()
+    for file, window, result in zip(files, places.tolist(), results, strict=True):
+        scaled = before_turn(window[4], size)
+        own = window_pixels(file, read_header(file), channels, tuple(window), scaled)
+        expected = np.zeros(shape, np.uint8)
+        scale_into(own, antialias, window[4], expected, interleaved=interleaved)
+        assert np.array_equal(result, expected)
+
+
+def test_what_c_does_not_read_is_left_and_the_next_image_is_read():
+    good, cut = encoded(HEIGHT, WIDTH), encoded(HEIGHT, WIDTH)[:900]
+    files = [good, encode_png(np.zeros((3, 8, 8), np.uint8)), cut, lying(6), good]
+    headers = read_headers(files)
+    assert headers.left.tolist() == [0, 1, 0, 0, 0]
+    assert headers.sizes[3].tolist() == [24, 16]
+    results = np.zeros((5, 3, 8, 8), np.uint8)
+    decode(headers, np.array([[0, 0, 8, 8, 0]] * 5), True, results, False)
+    assert headers.left.tolist() == [0, 1, 1, 1, 0]
+    assert np.array_equal(results[0], results[4])
+    assert results[0].any()
+
+
+def compare(files):
+    """Compare the headers that C reads with those that Python reads."""
+    headers = read_headers(files)
+    for number, file in enumerate(files):
+        if headers.left[number]:
+            continue
+        known = read_header(file)
+        own = headers.rows[number].tolist()
+        assert own == [known.height, known.width, known.channels, known.orientation]
+        assert (known.format, known.bit_depth) == ("jpeg", 8)
+
+
+def check_mutated():
+    whole = [encoded(20, 30), encoded(20, 30, "444", progressive=True), *map(lying, range(1, 9))]
+    compare(whole)
+    assert not read_headers(whole).left.any()
+    for data in whole:
+        for files in (flips(data[:700], 300), truncations(data[:700], 100)):
+            compare(list(files))
+
+
+def test_headers_of_mutated_files_are_those_of_python():
+    assert in_a_process(check_mutated) == 0
+
+
+def test_a_damaged_file_is_refused_by_its_name_alone():
+    headers = read_headers([b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xe1\x00"])
+    assert headers.left.all()
+    with pytest.raises(BadImage):
+        read_header(b"\xff\xd8\xff\xe1\x00")
