@@ -412,9 +412,15 @@ def source_context(
         verify=config["verify"],
         worker_timeout_s=workers["timeout_s"],
         start_method=workers["start_method"],
-        num_cores=cores_per_rank(),
+        num_cores=_cores_for_reading(parallel.device),
         gather=parallel.gather,
     )
+
+
+def _cores_for_reading(device: torch.device) -> int:
+    """Return how many cores read. Beside a GPU, one is left to launch the step's kernels."""
+    cores = cores_per_rank()
+    return max(1, cores - 1) if device.type == "cuda" else cores
 
 
 def _transform_key(config: Config, training: bool) -> str:
