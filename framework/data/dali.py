@@ -178,8 +178,8 @@ class DALISource:
             device_id = context.device.index or 0
         num_threads = context.num_workers
         if num_threads is None:
-            # Beside an H100, plain DALI with 8 threads on 16 cores reached 0.97 of the step's rate, and
-            # 16 threads slowed the step: docs/gpu.md.
+            # Beside an H100 with 16 cores, plain DALI with 8 threads kept the step at 0.97 of its
+            # rate, and ours with 16 slowed it: docs/gpu.md.
             num_threads = -(-context.num_cores // 2) if gpu else context.num_cores
         pipeline = pipeline_class(
             batch_size=batch_size,
