@@ -1,6 +1,6 @@
 """Contracts for records: fields, manifests, stores, and the inputs that packing reads."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -160,6 +160,24 @@ class Ragged(NamedTuple):
         ends = self.lengths.cumsum(0).tolist()
         values = self.values.numpy()
         return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@final
+class Placed(list[Any]):
+    """Byte buffers, or arrays of one layout, that say where they lie in memory.
+
+    So compiled functions find a slice of them without a question for each.
+
+    Args:
+        values: The buffers or arrays of B records.
+        addresses: Where each begins: int64 [B].
+        lengths: The bytes of each: int64 [B].
+    """
+
+    def __init__(self, values: Iterable[Any], addresses: np.ndarray, lengths: np.ndarray) -> None:
+        super().__init__(values)
+        self.addresses = addresses
+        self.lengths = lengths
 
 
 # Raw fields: Tensor [B, *shape]. Ragged fields: Ragged. Fields of images and videos: a list of B

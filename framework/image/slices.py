@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from framework.contracts.records import Placed
 from framework.image import jpeg
 from framework.image.decode import MAX_PIXELS
 from framework.system.native import find
@@ -47,7 +48,10 @@ class Headers(NamedTuple):
 def read_headers(files: Sequence[Any]) -> Headers:
     """Read the headers of image files, bytes or buffers. C knows JPEGs of 8 bits."""
     count = len(files)
-    data, lengths = _addresses([np.frombuffer(file, np.uint8) for file in files])
+    arrays: Any = files
+    if not isinstance(files, Placed):
+        arrays = [np.frombuffer(file, np.uint8) for file in files]
+    data, lengths = _addresses(arrays)
     rows = np.zeros((count, 4), np.int32)
     left = np.ones(count, np.int8)
     nanoseconds = np.zeros(count, np.int64)
@@ -113,7 +117,7 @@ def scale_windows(
     channels = images[0].shape[layout[2]]
     if scale is None or channels not in (1, 3):
         return None
-    if isinstance(images, list) and len({image.strides for image in images}) > 1:
+    if type(images) is list and len({image.strides for image in images}) > 1:
         images = [np.ascontiguousarray(image) for image in images]
     strides = [images[0].strides[axis] for axis in layout]
     data, _ = _addresses(images)
@@ -162,6 +166,8 @@ def _pointer(array: np.ndarray) -> Any:
 
 def _addresses(arrays: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the address and the bytes of each array: int64 [n] each."""
+    if isinstance(arrays, Placed):
+        return arrays.addresses, arrays.lengths
     if isinstance(arrays, np.ndarray):
         first, step = arrays.ctypes.data, arrays.strides[0]
         data = first + step * np.arange(len(arrays), dtype=np.int64)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Places, Ragged, Records
+from framework.contracts.records import Field, Manifest, Placed, Places, Ragged, Records
 from framework.errors import ConfigError, DataError, words_of
 from framework.store.checksum import content_crcs, mismatches
 from framework.store.cold_pages import ask_pages, map_of, should_ask
@@ -63,7 +63,7 @@ class HDF5Store(FileStore["_OpenStore"]):
         records: Records = {}
         for name, gather in opened.gathers.items():
             if name in views and name in opened.arrays:
-                records[name] = [opened.arrays[name][index] for index in indices.tolist()]
+                records[name] = _rows_of(opened.arrays[name], indices)
             else:
                 records[name] = gather(indices)
         return records
@@ -278,6 +278,14 @@ def _keys(path: str, file: h5py.File, num_records: int) -> Any:
     return lambda indices: [b""] * len(indices)
 
 
+def _rows_of(array: np.ndarray, indices: Tensor) -> Placed:
+    """Return rows of an array, which are not copied."""
+    starts = indices.numpy() * array.strides[0]
+    lengths = np.full(len(starts), array.strides[0])
+    rows = [array[index] for index in indices.tolist()]
+    return Placed(rows, array.ctypes.data + starts, lengths)
+
+
 @final
 class _SliceGather:
     """Views of byte strings that lie one after another in a mapped group."""
@@ -287,13 +295,15 @@ class _SliceGather:
         if data.dtype != np.uint8 or data.ndim != 1:
             raise ValueError(f"data has shape {data.shape} and type {data.dtype}")
         self._map = map_of(data)
+        self._address = data.ctypes.data
         self.data = memoryview(data)  # pyright: ignore[reportArgumentType]  # an array is a buffer
         self.offsets = _offsets(path, file, group, num_records, len(data)).numpy()
 
-    def __call__(self, indices: Tensor) -> list[memoryview]:
-        starts = self.offsets[indices.numpy()].tolist()
-        stops = self.offsets[indices.numpy() + 1].tolist()
-        return [self.data[start:stop] for start, stop in zip(starts, stops, strict=True)]
+    def __call__(self, indices: Tensor) -> Placed:
+        starts, stops = self.offsets[indices.numpy()], self.offsets[indices.numpy() + 1]
+        places = zip(starts.tolist(), stops.tolist(), strict=True)
+        values = [self.data[start:stop] for start, stop in places]
+        return Placed(values, self._address + starts, stops - starts)
 
     def ask(self, indices: Tensor) -> None:
         """Ask the disk for the byte strings."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Records
+from framework.contracts.records import Field, Manifest, Placed, Records
 from framework.errors import DataError
 from framework.store.checksum import content_crcs, mismatches, numbered_crcs
 from framework.store.file_store import check_range
@@ -158,15 +158,17 @@ class Blocks:
         """Return the byte of the file where each value of a field begins: int64 [B]."""
         return self._begins[name][rows.blocks] + rows.places * self._gathers[name].num_bytes
 
-    def views(self, name: str, rows: Rows) -> list[np.ndarray]:
+    def views(self, name: str, rows: Rows) -> Placed:
         """Return the values of a field in the map, without copying them."""
         field = self.manifest.fields[name]
         size = _num_bytes(field)
         shape = _shape(field)
-        return [
+        starts = self.starts(name, rows).numpy()
+        values = [
             self.file[start : start + size].view(field.dtype).reshape(shape)
-            for start in self.starts(name, rows).tolist()
+            for start in starts.tolist()
         ]
+        return Placed(values, self.file.ctypes.data + starts, np.full(len(starts), size))
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         """Return the ``indices`` whose ``records`` differ from their checksum."""

@@ -20,7 +20,7 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Places, Ragged, Records
+from framework.contracts.records import Field, Manifest, Placed, Places, Ragged, Records
 from framework.errors import DataError
 from framework.store.checksum import buffers, content_crcs, mismatches
 from framework.store.cold_pages import ask_pages, map_of, should_ask
@@ -274,6 +274,7 @@ class _Values:
 
     def _prepare_reading(self, fields: Mapping[str, Field]) -> None:
         self.flat = torch.from_numpy(self.file)
+        self._address = self.file.ctypes.data
         self.buffer = memoryview(self.file)  # pyright: ignore[reportArgumentType]  # an array is a buffer
         self.num_fields = len(fields)
         self.head_bytes = _head_bytes(len(fields))
@@ -346,10 +347,11 @@ class _Values:
     def keys(self, indices: Tensor) -> list[memoryview]:
         return self.parts(self.starts(indices)[-1], (self.offsets + self.sizes)[indices])
 
-    def parts(self, starts: Tensor, stops: Tensor) -> list[memoryview]:
+    def parts(self, starts: Tensor, stops: Tensor) -> Placed:
         """Return pieces of the file without copying them."""
         places = zip(starts.tolist(), stops.tolist(), strict=True)
-        return [self.buffer[start:stop] for start, stop in places]
+        values = [self.buffer[start:stop] for start, stop in places]
+        return Placed(values, self._address + starts.numpy(), (stops - starts).numpy())
 
     def column(self, name: str, indices: Tensor, bounds: list[Tensor]) -> Any:
         """Return the values of a field, given where they begin and end in the file."""
