@@ -10,8 +10,8 @@ random and normalized, bf16, channels_last, SGD, batches of 256. Beside Paceline
 textbook's DataLoader, timm's loader, Lightning and a plain DALI pipeline, if they are installed.
 
 The first epoch does not count, nor does a part of an epoch: the pauses between epochs belong to a
-rate. Every row also has the cores that its processes kept busy, the 99th percentile of what a step
-waited for its batch on the host, and the seconds from building the row to the end of its first step.
+rate. Every row also has the cores that its processes kept busy, the 99th percentile of the host's
+wait for a batch, and the seconds from building the row to the end of its first step.
 """
 
 import gc

@@ -157,7 +157,7 @@ def slowed_step(facts: DiagnosisFacts) -> Verdict | None:
     else:  # all cores compute or read: see `storage_rules`
         return None
     if facts.storage is not None and facts.storage.encoding == "image":
-        others += ["images packed smaller (pack.size) or as pixels (pack.encode=raw)"]
+        others += ["images packed smaller (pack.resize) or as pixels (pack.encode=raw)"]
         others += ["data=dali"] if facts.cuda else []
     step_s = settings.batch_size / rates.whole
     left = max(1 - (facts.beside_s - facts.alone_s) / step_s, 1 / MOST_GAIN)
