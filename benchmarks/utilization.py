@@ -17,6 +17,7 @@ wait for a batch, and the seconds from building the row to the end of its first 
 import gc
 import io
 import os
+import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -157,7 +158,7 @@ class Images:
         source = unpacked(given, bench.work) if given else bench.work / "made"
         if not given:
             make_images(source, 12 if bench.small else 372, 500, 0)
-        self._link(sorted(path for path in source.rglob("*") if path.is_file()), self.photos)
+        self._link(sorted(filter(is_jpeg, source.rglob("*"))), self.photos)
         self._scale(bench.work / "scaled")
         self.jpeg = packed(self.photos, bench.work / "jpeg.h5")
         self.jpeg256 = packed(self.smaller, bench.work / "jpeg256.h5")
@@ -165,17 +166,21 @@ class Images:
         self.raw256 = packed(self.photos, bench.work / "raw256.h5", *pixels)
 
     def _link(self, files: list[Path], folder: Path) -> None:
-        """Link files into ten folders, again and again, until there are enough for an epoch."""
+        """Copy files into ten folders, and link them until there are enough for an epoch."""
+        places: list[Path] = []
         for number in range(self.num_images):
-            file = files[number % len(files)]
-            place = folder / str(number % 10) / f"{number:05}{file.suffix}"
+            place = folder / str(number % 10) / f"{number:05}.jpg"
             place.parent.mkdir(parents=True, exist_ok=True)
-            os.link(file, place)
+            if number < len(files):
+                shutil.copyfile(files[number], place)
+            else:
+                os.link(places[number - len(files)], place)
+            places.append(place)
 
     def _scale(self, folder: Path) -> None:
         """Write each different photograph with a shorter side of 256 pixels."""
         folder.mkdir()
-        different = {path.stat().st_ino: path for path in sorted(self.photos.rglob("*.*"))}
+        different = {path.stat().st_ino: path for path in sorted(self.photos.rglob("*.jpg"))}
         for number, path in enumerate(different.values()):
             image = cv2.imread(str(path))
             size = tuple(
@@ -184,6 +189,10 @@ class Images:
             image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
             cv2.imwrite(str(folder / f"{number:05}.jpg"), image)
         self._link(sorted(folder.iterdir()), self.smaller)
+
+
+def is_jpeg(path: Path) -> bool:
+    return path.suffix.lower() in (".jpg", ".jpeg")
 
 
 def unpacked(given: str, work: Path) -> Path:
