@@ -84,7 +84,7 @@ def convolved(in_channels: int, out_channels: int, side: int, stride: int) -> li
     return [conv, nn.BatchNorm2d(out_channels)]
 
 
-def make_net(name: str) -> nn.Module:
+def make_net(name: str) -> Any:
     """Return ``resnet50``, ``resnet18``, or ``tiny`` for a trial on a CPU."""
     if name == "resnet18":
         return ResNet18(3, CLASSES, "large")
@@ -183,6 +183,7 @@ class Images:
         different = {path.stat().st_ino: path for path in sorted(self.photos.rglob("*.jpg"))}
         for number, path in enumerate(different.values()):
             image = cv2.imread(str(path))
+            assert image is not None, path
             size = tuple(
                 round(side * SMALLER / min(image.shape[:2])) for side in image.shape[1::-1]
             )
