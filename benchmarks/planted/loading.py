@@ -52,19 +52,19 @@ def _locked(folder: Path) -> list[str]:
 
 
 def _slowed(folder: Path) -> list[str]:
-    # One thread prepares a batch in less time than a step takes, so that no step waits for it.
+    # One thread prepares a batch in about the time of a step, so that hardly a step waits for it.
     words = [word for word in SMALL if not word.startswith("model.")]
     return [
         *words,
         "model=null",
         "+model._target_=planted.users.Deep",
-        "+model.depth=200",
+        "+model.depth=180",
         "batch_size=16",
         "data=folder",
         f"data.train={write_folder(folder / 'small_photos', 640, 160, 200)}",
         "transform=function",
         "transform@transform.geometry=resize",
-        "transform.geometry.size=[24,24]",
+        "transform.geometry.size=[32,32]",
         "transform.function._target_=planted.users.vignette",
         "workers.num=1",
         "workers.kind=thread",

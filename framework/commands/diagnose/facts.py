@@ -187,7 +187,7 @@ class DiagnosisFacts:
 
     @property
     def slowed_share(self) -> float:
-        """The share by which a step computes longer while data is read; 0 if unknown."""
+        """The share by which a step computes longer in training; 0 if unknown."""
         return max(0.0, self.beside_s / self.alone_s - 1) if self.alone_s else 0.0
 
     @property
@@ -195,7 +195,7 @@ class DiagnosisFacts:
         """Whether reading costs a step more by slowing it than by making it wait."""
         slowed_s = self.slowed_share * self.alone_s
         waiting_s = self.rates.wait * self.step_ms(self.rates.whole) / 1e3
-        return self.slowed_share > SLOWED and slowed_s > waiting_s
+        return self.data_limits and self.slowed_share > SLOWED and slowed_s > waiting_s
 
     @property
     def load_s(self) -> float:

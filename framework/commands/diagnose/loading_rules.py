@@ -140,14 +140,14 @@ def slowed_step(facts: DiagnosisFacts) -> Verdict | None:
         return None
     if settings.workers > num_cores:  # see `lower_workers`
         return None
-    if facts.lock_share > LOCKED and rates.loader < rates.compute:  # see `processes`
+    if facts.lock_share > LOCKED and CLEARLY * rates.loader < rates.compute:  # see `processes`
         return None
     use = facts.on_machine.use if facts.on_machine else None
     lacks_core = use is not None and use.own_cores + use.waited_cores > ALL_CORES * num_cores
     others: list[str] = []
     if not lacks_core and (settings.workers == 0 or settings.kind == "thread"):
         num = max(1, num_cores - 1)
-        advice = f"Use {num} processes, which do not take Python's lock from the step"
+        advice = f"Read in processes ({num}), which do not take Python's lock from the step"
         overrides = ("workers.kind=process", f"workers.num={num}")
         others += ["fewer threads"] if settings.workers > 1 else []
     elif facts.cuda and settings.workers > 1:

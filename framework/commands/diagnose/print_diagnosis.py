@@ -59,7 +59,7 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
     other = f"computing {rates.other_size} records a step"
     computing = f"repeating one batch, {rates.compute_cores:.1f} cores busy"
     slowed = f"forward, backward, optimizer: {100 * facts.slowed_share:.0f} % longer"
-    beside = settings.batch_size / facts.beside_s if facts.slowed_share else None
+    beside = settings.batch_size / facts.beside_s if facts.mostly_slowed else None
     whole = f"{100 * rates.wait:.0f} % of it waiting, ± {100 * rates.spread:.0f} %"
     no_copy = "the device is the host"
     if facts.cuda:

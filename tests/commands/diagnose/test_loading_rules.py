@@ -13,19 +13,9 @@ from framework.commands.diagnose.loading_rules import (
 )
 from framework.commands.diagnose.machine_facts import MachineFacts
 from framework.measure.machine_watch import MachineUse
-from tests.commands.diagnose.cases import CUDA, FINE, facts
+from tests.commands.diagnose.cases import CUDA, FINE, SLOWED, facts
 
 LOCKED = {"prepare_two": 310.0}
-# 64 ms on a resident batch, 128 while data is read: nothing waits
-SLOWED = {
-    "whole": 480.0,
-    "loader": 1200.0,
-    "prepare": 1200.0,
-    "prepare_two": 1250.0,
-    "wait": 0.02,
-    "compute_spans_s": {"forward": 0.03, "backward": 0.03, "optimizer": 0.004},
-    "spans_s": {"wait": 0.003, "forward": 0.09, "backward": 0.034, "optimizer": 0.004},
-}
 FULL = MachineFacts(use=MachineUse(1.0, own_cores=3.8))
 
 
@@ -80,6 +70,7 @@ FULL = MachineFacts(use=MachineUse(1.0, own_cores=3.8))
             {"rates": SLOWED, "on_machine": FULL, "machine": CUDA, "settings": {"workers": 4}},
             ("workers.num=2",),
         ),
+        (slowed_step, {"rates": {**SLOWED, "whole": 990.0}}, None),
         (slowed_step, {}, None),
         (threads, {"settings": {"kind": "process"}}, ("workers.kind=thread",)),
         (threads, {"settings": {"kind": "process", "has_function": True}}, None),
