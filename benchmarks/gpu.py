@@ -1,7 +1,7 @@
 """Measure on a GPU what the machine can do, whether numbers stay the same, what switches gain.
 
     python benchmarks/gpu.py [--seconds 3] [--minutes 8.5] [--only facts,same,...]
-                             [--cifar10 FOLDER_OR_TAR] [--out DIR]
+                             [--cifar10 FOLDER_OR_TAR] [--images FOLDER_OR_TAR] [--out DIR]
     python benchmarks/gpu.py --device cpu --small     # try the script; its figures mean nothing
 
 Each part runs in its own process, because an error on a device may stay with the process. A row is
@@ -47,6 +47,7 @@ from overhead import READ_EVERY, OneBatch, hand_written, make_trainer, pair  # n
 from peers.speed_record import Images  # noqa: E402
 from peers.speed_record import train as train_plainly  # noqa: E402
 from tune import make_images  # noqa: E402
+from utilization import utilization  # noqa: E402
 
 from framework.augment.fused import Fused  # noqa: E402
 from framework.augment.normalize import Normalize  # noqa: E402
@@ -68,7 +69,7 @@ from framework.order.draws import device_key, draws, keyed_draws  # noqa: E402
 from framework.system.page_locked import use  # noqa: E402
 from framework.train.cuda_graph import CudaRecorder  # noqa: E402
 
-NOBODY = Grant(typed=False, exported="")
+TYPED = Grant(typed=True, exported="")  # the words of this script
 PHOTOS = [
     "data=synthetic",
     "data.val=null",
@@ -115,6 +116,8 @@ class Bench:
         self.seconds = options.seconds
         self.small = options.small
         self.cifar10 = options.cifar10
+        self.images = options.images
+        self.nets = options.nets.split(",")
         self.work = work
         self.result: dict[str, Any] = {}
         self._floors: Floors | None = None
@@ -171,7 +174,7 @@ class Bench:
     def probe(self, *words: str) -> Probe:
         words = (*words, f"device={self.device.type}", "report_every=50")
         with redirect_stderr(io.StringIO()):  # notes about dropped keys, in the middle of a table
-            config, allowed = composed([*words], NOBODY)
+            config, allowed = composed([*words], TYPED)
         return Probe(config, allowed)
 
     def photos(self, batch_size: int = 256, side: int = 224) -> list[str]:
@@ -931,6 +934,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
         augments,
         switches,
         dali,
+        utilization,
         replicas,
     )
 }
@@ -950,6 +954,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--cifar10", help="a folder of train/ and test/, a subfolder per class, or a tar of one"
     )
+    parser.add_argument("--images", help="photographs for utilization, a folder or a tar")
+    parser.add_argument("--nets", default="resnet50,resnet18", help="of utilization")
     parser.add_argument("--out", default=".")
     parser.add_argument("--part", choices=PARTS, help="run this part in this process")
     parser.add_argument("--work", help="the working folder of --part")

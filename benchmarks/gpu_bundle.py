@@ -1,12 +1,14 @@
 """Gather what must travel to a GPU machine that has no package registry.
 
-    python benchmarks/gpu_bundle.py OUT [--cifar10 FOLDER_OR_TAR] [--python 3.12] [--limit-mb 60]
+    python benchmarks/gpu_bundle.py OUT [--cifar10 FOLDER_OR_TAR] [--images FOLDER_OR_TAR]
+                                    [--python 3.12] [--limit-mb 60]
 
 OUT becomes a folder with these files:
 
 - ``wheels/``: the packages that the machine lacks, at the versions of constraints.txt
 - ``tree.tar.gz``: the tracked files of this checkout, as they are now
 - ``cifar10.tar.gz``: the photographs of ``recipes=cifar10_fast``, if ``--cifar10`` is given
+- ``images.tar``: the photographs of the go ``third``, if ``--images`` is given
 - ``bundle.json``: the revision, the Python version, and the SHA-256 of every file
 - ``go.py``: what runs it all on the other side (`benchmarks/gpu_go.py`)
 
@@ -72,12 +74,13 @@ def main() -> int:
             options.python,
             options.limit_mb,
             Path(options.cifar10) if options.cifar10 else None,
+            Path(options.images) if options.images else None,
         )
     except BundleError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{options.out}: {size_mb:.1f} MB. On the machine with the GPU, one command at a time:\n")
-    for go in ("tests", "first", "second"):
+    for go in ("tests", "first", "second", "third"):
         print(f"python3 {Path(options.out).name}/go.py {go}")
     return 0
 
@@ -90,12 +93,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--cifar10", help="a folder of train/ and test/, a subfolder per class, or a tar of one"
     )
+    parser.add_argument("--images", help="photographs of any size, a folder or a tar")
     parser.add_argument("--python", default="3.12", help="the version on the machine")
     parser.add_argument("--limit-mb", type=float, default=60, help="megabytes that may travel")
     return parser.parse_args()
 
 
-def make_bundle(out: Path, python: str, limit_mb: float, cifar10: Path | None) -> float:
+def make_bundle(
+    out: Path, python: str, limit_mb: float, cifar10: Path | None, images: Path | None = None
+) -> float:
     """Write the bundle to ``out``, and return its size in megabytes. Nothing is left if it fails.
 
     Raises:
@@ -109,6 +115,8 @@ def make_bundle(out: Path, python: str, limit_mb: float, cifar10: Path | None) -
         bundle.mkdir()
         if cifar10 is not None:
             add_photographs(bundle, cifar10)
+        if images is not None:
+            add_images(bundle, images)
         add_tree(bundle)
         check_size(bundle, out, limit_mb)  # before anything is downloaded
         add_wheels(bundle, python)
@@ -129,6 +137,17 @@ def add_photographs(bundle: Path, given: Path) -> None:
     else:
         what = "is neither a tar nor a folder with train/ and test/"
         raise BundleError(f"--cifar10 = {given}: {what}; give one of the two")
+
+
+def add_images(bundle: Path, given: Path) -> None:
+    packed = bundle / "images.tar"
+    if given.is_file() and tarfile.is_tarfile(given):
+        shutil.copyfile(given, packed)
+    elif given.is_dir():
+        with tarfile.open(packed, "w") as archive:
+            archive.add(given, arcname="images")
+    else:
+        raise BundleError(f"--images = {given}: is neither a tar nor a folder; give one of the two")
 
 
 def add_tree(bundle: Path) -> None:

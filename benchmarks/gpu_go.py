@@ -3,6 +3,7 @@
     python3 go.py tests     # the tests marked gpu, in eight processes
     python3 go.py first     # benchmarks: facts, same, overhead, overlap, loading
     python3 go.py second    # benchmarks: cifar10_fast, augments, switches
+    python3 go.py third --nets resnet50    # benchmarks: utilization, one net in a go
 
 `benchmarks/gpu_bundle.py` makes the bundle, and copies this file into it as ``go.py``. It needs
 only the standard library. Every go first checks the bundle, unpacks it into the folder ``unpacked``
@@ -13,7 +14,7 @@ A go ends after ``--minutes`` at the latest. Everything is printed and stored at
 
 - ``setup.json``: the machine, and whether the C library is used
 - ``tests/results.jsonl``: one line per test, with its traceback if it failed
-- ``first/gpu.json`` and ``second/gpu.json``: the figures of each part that has ended
+- ``GO/gpu.json``: the figures of each part that has ended
 - ``GO/log.txt``: all that was printed
 """
 
@@ -39,6 +40,7 @@ PARTS = {
     "tests": (),
     "first": ("facts", "same", "overhead", "overlap", "loading"),
     "second": ("cifar10_fast", "augments", "switches"),
+    "third": ("utilization",),
 }
 NUM_PROCESSES = 8  # on one GPU: most of a test is starting, on the host
 TEST_LIMIT_S = 240
@@ -112,6 +114,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", help="the folder of the results")
     parser.add_argument("--device", default="cuda", help="passed on to benchmarks/gpu.py")
     parser.add_argument("--seconds", default="3", help="passed on to benchmarks/gpu.py")
+    parser.add_argument("--nets", default="resnet50,resnet18", help="of utilization")
     parser.add_argument("--small", action="store_true", help="sizes for a trial without a GPU")
     return parser.parse_args()
 
@@ -295,9 +298,10 @@ def run_parts(
     words = [sys.executable, "benchmarks/gpu.py", "--only", ",".join(parts), "--out", str(results)]
     words += ["--minutes", f"{left_s / 60:.3f}", "--seconds", options.seconds]
     words += ["--device", options.device]
-    photographs = places.bundle / "cifar10.tar.gz"
-    if photographs.exists():
-        words += ["--cifar10", str(photographs)]
+    words += ["--nets", options.nets]
+    for name, option in (("cifar10.tar.gz", "--cifar10"), ("images.tar", "--images")):
+        if (places.bundle / name).exists():
+            words += [option, str(places.bundle / name)]
     if options.small:
         words.append("--small")
     # gpu.py ends by itself, and then says which part had no time left.

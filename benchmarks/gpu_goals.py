@@ -45,6 +45,7 @@ class Goal(NamedTuple):
 
 COPIES = "overlap of copies and computing, share of the possible"
 BANDWIDTH = "loading with loader=stream, share of the pinned copy rate"
+AU = "AU of a ResNet-50 from:"
 GOALS = (
     Goal(
         "overlap", f"{COPIES}: copies as long as the step", ("copies/balanced/stream",), 0.97, True
@@ -82,6 +83,15 @@ GOALS = (
         ("outside",),
         0.03,
         False,
+    ),
+    *(
+        Goal("utilization", f"{AU} {row}", ("resnet50", row, "utilization"), limit, True)
+        for row, limit in {
+            "raw store 256": 0.97,
+            "JPEG store, 256 pixels": 0.97,
+            "JPEG store, full size": 0.8,
+            "data=dali, JPEG store, full size": 0.96,
+        }.items()
     ),
 )
 

@@ -154,11 +154,17 @@ def go(bundle, *words, **environment):
 def test_a_bundle_holds_the_tracked_files_the_wheels_and_the_photographs(bundling, tmp_path):
     photographs = tmp_path / "photographs"
     (photographs / "train" / "cat").mkdir(parents=True)
-    bundling.make_bundle(tmp_path / "out" / "bundle", "3.12", 60, photographs)
+    bundling.make_bundle(tmp_path / "out" / "bundle", "3.12", 60, photographs, photographs)
     assert os.listdir(tmp_path / "out") == ["bundle"]
     manifest = json.loads((tmp_path / "out" / "bundle" / "bundle.json").read_text())
     wheel = "wheels/small-1.0-py3-none-any.whl"
-    assert set(manifest["sha256"]) == {"cifar10.tar.gz", "go.py", "tree.tar.gz", wheel}
+    assert set(manifest["sha256"]) == {
+        "cifar10.tar.gz",
+        "images.tar",
+        "go.py",
+        "tree.tar.gz",
+        wheel,
+    }
     assert manifest["python"] == "3.12"
     with tarfile.open(tmp_path / "out" / "bundle" / "tree.tar.gz") as archive:
         assert set(archive.getnames()) == {*FILES, "hatch_build.py"}

@@ -51,6 +51,26 @@ def _locked(folder: Path) -> list[str]:
     ]
 
 
+def _slowed(folder: Path) -> list[str]:
+    # One thread prepares a batch in about the time of a step, so that hardly a step waits for it.
+    words = [word for word in SMALL if not word.startswith("model.")]
+    return [
+        *words,
+        "model=null",
+        "+model._target_=planted.users.Deep",
+        "+model.depth=180",
+        "batch_size=16",
+        "data=folder",
+        f"data.train={write_folder(folder / 'small_photos', 640, 160, 200)}",
+        "transform=function",
+        "transform@transform.geometry=resize",
+        "transform.geometry.size=[32,32]",
+        "transform.function._target_=planted.users.vignette",
+        "workers.num=1",
+        "workers.kind=thread",
+    ]
+
+
 def _too_many(folder: Path) -> list[str]:
     # Each process decodes every chunk of a window by itself: the more processes, the more often.
     return [
@@ -76,5 +96,12 @@ PLANTED = (
         Remedy(lambda folder: _transformed(folder, "fast_vignette")),
     ),
     Planted("locked", "processes", "reading that holds Python's lock, in threads", _locked),
+    Planted(
+        "slowed",
+        "slowed_step",
+        "a function in a Python thread beside a model of many small operations",
+        _slowed,
+        environment={"OMP_NUM_THREADS": "1"},
+    ),
     Planted("workers", "no_workers", "16 workers for records that one thread prepares", _too_many),
 )

@@ -145,7 +145,7 @@ def is_cause_of(verdict: Verdict, part: str) -> bool:
 def limit_of(facts: DiagnosisFacts, cause: Verdict | None, good: Sequence[Verdict] = ()) -> str:
     """Return what limits training, in words: the largest part of a step, and its cause."""
     shares = shares_of(facts, good)
-    text = headline(shares)
+    text = headline(shares, facts.mostly_slowed)
     says = cause.says if cause else ""
     if next(iter(shares)) == "wait":
         text += f" Without it, training would be up to {times(facts.headroom)} as fast."

@@ -24,6 +24,9 @@ BUSY = 0.5
 TINY = 8
 # The share of a step that `headroom` leaves to computing, at least.
 LEAST_LEFT = 0.01
+# The spans in which a step computes. With less reading beside them, they vary by this share.
+COMPUTING = ("compute", "forward", "backward", "optimizer")
+SLOWED = 0.1
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,28 @@ class DiagnosisFacts:
         return spans_s.get("copy", 0.0) / (sum(spans_s.values()) or 1.0)
 
     @property
+    def alone_s(self) -> float:
+        """Seconds in which a step computes on a batch that stays on the device."""
+        return _computing_s(self.rates.compute_spans_s)
+
+    @property
+    def beside_s(self) -> float:
+        """Seconds in which a step of training computes, while other threads read."""
+        return _computing_s(self.rates.spans_s)
+
+    @property
+    def slowed_share(self) -> float:
+        """The share by which a step computes longer in training; 0 if unknown."""
+        return max(0.0, self.beside_s / self.alone_s - 1) if self.alone_s else 0.0
+
+    @property
+    def mostly_slowed(self) -> bool:
+        """Whether reading costs a step more by slowing it than by making it wait."""
+        slowed_s = self.slowed_share * self.alone_s
+        waiting_s = self.rates.wait * self.step_ms(self.rates.whole) / 1e3
+        return self.data_limits and self.slowed_share > SLOWED and slowed_s > waiting_s
+
+    @property
     def load_s(self) -> float:
         """Seconds to prepare a batch in one thread; 0 if this was not measured."""
         return self.settings.batch_size / (self.rates.prepare or math.inf)
@@ -211,6 +236,10 @@ class DiagnosisFacts:
     def step_ms(self, rate: float) -> float:
         """Return milliseconds per batch at ``rate`` records per second."""
         return 1e3 * self.settings.batch_size / rate
+
+
+def _computing_s(spans_s: Mapping[str, float]) -> float:
+    return math.fsum(spans_s.get(name, 0.0) for name in COMPUTING)
 
 
 @dataclass(frozen=True)

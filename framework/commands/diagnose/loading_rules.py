@@ -12,6 +12,9 @@ LEAST_SHARED_S = 2e-3
 CLEARLY = 1.2
 # If copying takes a smaller share of the step, overlapping it brings nothing.
 COPY_SHARE = 0.02
+# If training wants a larger share of the cores, a slow step lacks a core rather than a lock.
+ALL_CORES = 0.9
+MOST_GAIN = 10.0  # of a step that reading no longer slows
 # Transforms that an augment can do on the device.
 ON_DEVICE = {"flip"}
 
@@ -109,6 +112,8 @@ def processes(facts: DiagnosisFacts) -> Verdict | None:
     num_cores = facts.machine.num_cores
     if settings.staged or (settings.kind == "process" and settings.workers):
         return None
+    if slowed_step(facts):  # the same advice
+        return None
     is_locked = max(facts.lock_share, facts.function_share) > LOCKED
     if rate is None or rate_of_two is None or not is_locked:
         return None
@@ -123,6 +128,47 @@ def processes(facts: DiagnosisFacts) -> Verdict | None:
         f"Use {num_cores} processes, which have a lock each and do not block the step.",
         gain(facts, kind="process", workers=num_cores),
         ("workers.kind=process", f"workers.num={num_cores}"),
+    )
+
+
+def slowed_step(facts: DiagnosisFacts) -> Verdict | None:
+    """Detect steps that hardly wait for data, but compute longer while it is read."""
+    settings = facts.settings
+    rates = facts.rates
+    num_cores = facts.machine.num_cores
+    if not facts.slow_rate or not facts.mostly_slowed or settings.staged:
+        return None
+    if settings.workers > num_cores:  # see `lower_workers`
+        return None
+    if facts.lock_share > LOCKED and CLEARLY * rates.loader < rates.compute:  # see `processes`
+        return None
+    use = facts.on_machine.use if facts.on_machine else None
+    lacks_core = use is not None and use.own_cores + use.waited_cores > ALL_CORES * num_cores
+    others: list[str] = []
+    if not lacks_core and (settings.workers == 0 or settings.kind == "thread"):
+        num = max(1, num_cores - 1)
+        advice = f"Read in processes ({num}), which do not take Python's lock from the step"
+        overrides = ("workers.kind=process", f"workers.num={num}")
+        others += ["fewer threads"] if settings.workers > 1 else []
+    elif facts.cuda and settings.workers > 1:
+        num = settings.workers // 2
+        advice = f"Use {num} workers, which leave cores to the thread that launches kernels"
+        overrides = (f"workers.num={num}",)
+    else:  # all cores compute or read: see `storage_rules`
+        return None
+    if facts.storage is not None and facts.storage.encoding == "image":
+        others += ["images packed smaller (pack.resize) or as pixels (pack.encode=raw)"]
+        others += ["data=dali"] if facts.cuda else []
+    step_s = settings.batch_size / rates.whole
+    left = max(1 - (facts.beside_s - facts.alone_s) / step_s, 1 / MOST_GAIN)
+    return Verdict(
+        "slowed_step",
+        f"Reading slows the step by {100 * facts.slowed_share:.0f} %: forward, backward and "
+        f"optimizer take {1e3 * facts.alone_s:.1f} ms on a batch that stays on the device, and "
+        f"{1e3 * facts.beside_s:.1f} ms while data is read.",
+        f"{advice}{''.join(f'; or try {other}' for other in others)}.",
+        min(facts.headroom, 1 / left),
+        overrides,
     )
 
 
@@ -218,6 +264,7 @@ RULES = (
     lower_workers,
     no_workers,
     processes,
+    slowed_step,
     threads,
     prefetch,
     stream,

@@ -58,6 +58,8 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
     lock = f"{100 * facts.lock_share:.0f} % holds Python's lock"
     other = f"computing {rates.other_size} records a step"
     computing = f"repeating one batch, {rates.compute_cores:.1f} cores busy"
+    slowed = f"forward, backward, optimizer: {100 * facts.slowed_share:.0f} % longer"
+    beside = settings.batch_size / facts.beside_s if facts.mostly_slowed else None
     whole = f"{100 * rates.wait:.0f} % of it waiting, ± {100 * rates.spread:.0f} %"
     no_copy = "the device is the host"
     if facts.cuda:
@@ -73,6 +75,7 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
         ("copying to the device", rates.copy, "from page-locked memory", no_copy, 1.0),
         (other, rates.other, "repeating one batch", "", rates.other_size / settings.batch_size),
         ("computing", rates.compute, computing, "", 1.0),
+        ("  the same while data is read", beside, slowed, "", 1.0),
         ("the whole", rates.whole, whole, "", 1.0),
     )
     rows: list[list[str]] = []
@@ -197,6 +200,7 @@ def as_json(diagnosis: Diagnosis, words: Sequence[str]) -> dict[str, Any]:
     plain: dict[str, Any] = {"command": ["paceline", "diagnose", *words], **asdict(diagnosis)}
     facts = diagnosis.facts
     plain["facts"] |= {"headroom": facts.headroom, "lock_share": facts.lock_share}
+    plain["facts"]["slowed_share"] = facts.slowed_share
     if diagnosis.applied is not None:
         comparison = diagnosis.applied.comparison
         plain["applied"]["comparison"] |= {"gain": comparison.gain, "spread": comparison.spread}

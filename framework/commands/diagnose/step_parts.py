@@ -22,6 +22,7 @@ LIMITS = {
     "reporting": "Reporting limits training",
 }
 COMPUTING = "Computing limits training"
+SLOWED = "computing more slowly while data is read"
 WORTH_NAMING = 0.05  # a smaller share is left out of a headline
 
 
@@ -53,13 +54,18 @@ def _computing_spans(facts: DiagnosisFacts) -> dict[str, float]:
     return spans_s
 
 
-def headline(shares: dict[str, float]) -> str:
-    """Return a sentence about the largest part of a step and the parts after it."""
+def headline(shares: dict[str, float], slowed: bool = False) -> str:
+    """Return a sentence about the largest part of a step and the parts after it.
+
+    With ``slowed``, reading costs a step more by slowing it than by making it wait.
+    """
+    titles = {**TITLES, "wait": SLOWED} if slowed else TITLES
     first, *others = (name for name, share in shares.items() if share >= WORTH_NAMING)
-    text = f"{LIMITS.get(first, COMPUTING)}: {_titled(first)} takes {_percent(shares[first])}"
+    title = titles.get(first, first)
+    text = f"{LIMITS.get(first, COMPUTING)}: {title} takes {_percent(shares[first])}"
     if not others:
         return f"{text} of a step."
-    rest = ", ".join(f"{_titled(name)} {_percent(shares[name])}" for name in others)
+    rest = ", ".join(f"{titles.get(name, name)} {_percent(shares[name])}" for name in others)
     return f"{text} of a step ({rest})."
 
 
@@ -67,10 +73,6 @@ def times(factor: float) -> str:
     """Return a factor in words: ``2.4 times``, or ``31 times``."""
     digits = 1 if factor < 10 else 0
     return f"{factor:.{digits}f} times"
-
-
-def _titled(name: str) -> str:
-    return TITLES.get(name, name)
 
 
 def _percent(share: float) -> str:

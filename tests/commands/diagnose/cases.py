@@ -52,3 +52,13 @@ def facts(machine=None, settings=None, rates=None, storage=None, **own) -> Diagn
 
 FINE = {"whole": 990.0, "wait": 0.0}  # of rates: data is not the problem
 CUDA = {"gpu": "a GPU", "bf16": True}  # of the machine
+# Of rates: 64 ms on a resident batch, 128 while data is read: nothing waits
+SLOWED = {
+    "whole": 480.0,
+    "loader": 1200.0,
+    "prepare": 1200.0,
+    "prepare_two": 1250.0,
+    "wait": 0.02,
+    "compute_spans_s": {"forward": 0.03, "backward": 0.03, "optimizer": 0.004},
+    "spans_s": {"wait": 0.003, "forward": 0.09, "backward": 0.034, "optimizer": 0.004},
+}

@@ -7,12 +7,16 @@ from framework.commands.diagnose.loading_rules import (
     prefetch,
     processes,
     raise_workers,
+    slowed_step,
     stream,
     threads,
 )
-from tests.commands.diagnose.cases import CUDA, FINE, facts
+from framework.commands.diagnose.machine_facts import MachineFacts
+from framework.measure.machine_watch import MachineUse
+from tests.commands.diagnose.cases import CUDA, FINE, SLOWED, facts
 
 LOCKED = {"prepare_two": 310.0}
+FULL = MachineFacts(use=MachineUse(1.0, own_cores=3.8))
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,20 @@ LOCKED = {"prepare_two": 310.0}
         (processes, {}, None),
         (processes, {"rates": LOCKED, "settings": {"kind": "process"}}, None),
         (processes, {"rates": {**LOCKED, **FINE}}, None),
+        (processes, {"rates": SLOWED}, None),
+        (slowed_step, {"rates": SLOWED}, ("workers.kind=process", "workers.num=3")),
+        (slowed_step, {"rates": SLOWED, "settings": {"workers": 16}}, None),
+        (slowed_step, {"rates": {**SLOWED, "loader": 500.0}}, None),
+        (slowed_step, {"rates": {**SLOWED, "wait": 0.6}}, None),
+        (slowed_step, {"rates": {**SLOWED, "spans_s": SLOWED["compute_spans_s"]}}, None),
+        (slowed_step, {"rates": SLOWED, "on_machine": FULL}, None),
+        (
+            slowed_step,
+            {"rates": SLOWED, "on_machine": FULL, "machine": CUDA, "settings": {"workers": 4}},
+            ("workers.num=2",),
+        ),
+        (slowed_step, {"rates": {**SLOWED, "whole": 990.0}}, None),
+        (slowed_step, {}, None),
         (threads, {"settings": {"kind": "process"}}, ("workers.kind=thread",)),
         (threads, {"settings": {"kind": "process", "has_function": True}}, None),
         (threads, {"settings": {"kind": "process"}, "rates": LOCKED}, None),
@@ -113,3 +131,13 @@ def test_the_gain_of_workers_is_that_of_the_model():
     assert verdict.gain == pytest.approx(
         (load_s + compute_s) / ((load_s + compute_s) / 4), rel=0.15
     )
+
+
+def test_a_slowed_step_says_by_how_much_and_what_else_helps():
+    verdict = slowed_step(facts(rates=SLOWED, machine=CUDA))
+    assert verdict.says.startswith("Reading slows the step by 100 %: ")
+    assert "64.0 ms on a batch that stays on the device, and 128.0 ms" in verdict.says
+    assert "fewer threads" in verdict.why
+    assert "pack.encode=raw" in verdict.why
+    assert "data=dali" in verdict.why
+    assert verdict.gain == pytest.approx(1 / (1 - 0.02 - 480 / 1200))  # what reading takes

@@ -4,6 +4,7 @@ import pytest
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
+from framework.cli.paths import ROOT
 from framework.commands.diagnose.measure_parts import (
     Setting,
     gather_facts,
@@ -13,6 +14,7 @@ from framework.commands.diagnose.measure_parts import (
 )
 from framework.contracts.records import Field, Manifest
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from tests.commands.diagnose.cases import facts
 from tests.commands.diagnose.setting import setting, write_photos
 from tests.conftest import make_records, write_store
 
@@ -54,6 +56,20 @@ def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
     )
     assert facts.convolutional
     assert rates.copy is None
+
+
+def test_a_function_in_a_thread_slows_a_step_of_small_operations(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from planted.loading import PLANTED
+
+    planted = next(planted for planted in PLANTED if planted.cause == "slowed_step")
+    configured = composed(planted.words(tmp_path), Grant(typed=True, exported=""))
+    with closing(Setting(*configured, threads=1).probe()) as probe:
+        alone = probe.compute(1.0, 0.3)
+        together = probe.train(1.0, 0.3)
+    rates = {"spans_s": together.spans_s, "compute_spans_s": alone.spans_s}
+    assert facts(rates=rates).slowed_share > 0.25
+    assert together.spans_s["wait"] < sum(together.spans_s.values()) / 2
 
 
 CLIPS = (

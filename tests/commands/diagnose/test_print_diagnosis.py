@@ -11,7 +11,7 @@ from framework.commands.diagnose.print_diagnosis import (
 )
 from framework.commands.diagnose.verdict import Repack, Verdict
 from framework.commands.paired_test import Pairs
-from tests.commands.diagnose.cases import facts
+from tests.commands.diagnose.cases import SLOWED, facts
 
 ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))
 FAILED = Verdict("processes", "s", "w", 1.2, ("workers.kind=process",), failed="no memory")
@@ -45,6 +45,13 @@ def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
     assert "computing 32 records a step" not in by_name
     assert by_name["reading the store"] == ["-", "", "not measured"]
     assert by_name["computing"][1] == "64.00"  # ms a step of 64 records at 1,000 records/s
+
+
+def test_a_step_that_reading_slows_has_a_row_of_its_own():
+    by_name = {name: row for name, *row in part_rows(facts(rates=SLOWED))}
+    row = by_name["  the same while data is read"]
+    assert row == ["500", "128.00", "forward, backward, optimizer: 100 % longer"]
+    assert "  the same while data is read" not in [name for name, *_ in part_rows(facts())]
 
 
 def test_the_machine_and_the_store_are_described():

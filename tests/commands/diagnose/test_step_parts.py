@@ -29,3 +29,10 @@ def test_the_headline_names_the_largest_part_first():
     assert headline({"wait": 0.98, "forward": 0.02}) == (
         "Data limits training: waiting for data takes 98 % of a step."
     )
+
+
+def test_the_headline_says_if_reading_slows_the_step():
+    assert headline({"wait": 0.6, "forward": 0.4}, slowed=True) == (
+        "Data limits training: computing more slowly while data is read takes 60 % of a step "
+        "(forward 40 %)."
+    )
