@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/lock_held.py STORE.h5 [WORDS...]
 
-One thread and then two read batches of 256 in slices of 64, while the main thread sleeps. Printed for
-each: records per second, and microseconds of the lock per record, which are the CPU time of the
-process less that of the threads inside of the compiled functions. WORDS replace those of WAY.
+One thread and then two read batches of 256 in slices of 64, while the main thread sleeps. Printed
+for each: records per second, and microseconds of the lock per record, which are the CPU time of
+the process less that of the threads inside of the compiled functions. WORDS replace those of WAY.
 """
 
 import statistics
@@ -91,8 +91,8 @@ def main(path: str, words: list[str]) -> None:
             locks.append((time.process_time() - cpu - inside.seconds) / count * 1e6)
         rate, lock = statistics.median(rates), statistics.median(locks)
         print(
-            f"{num_threads} threads: {rate:,.0f} records/s ({min(rates):,.0f} to {max(rates):,.0f}), "
-            f"lock {lock:.1f} us a record ({min(locks):.1f} to {max(locks):.1f})"
+            f"{num_threads} threads: {rate:,.0f} records/s "
+            f"({min(rates):,.0f} to {max(rates):,.0f}), lock {lock:.1f} us a record ({min(locks):.1f} to {max(locks):.1f})"
         )
     probe.close()
 
