@@ -30,7 +30,7 @@ class Steps(NamedTuple):
 
     epoch: int
     start: int  # the first one, in this epoch
-    count: int
+    num_steps: int
 
 
 def host_batches(
