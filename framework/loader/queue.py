@@ -59,15 +59,13 @@ def host_batches(
 
 
 def _checked(context: LoaderContext, steps: Steps) -> MicroBatches:
-    """Yield the source's batches. DataError D195 for a label that numbers no class.
-
-    A source that does not read on yields the rest of the epoch.
-    """
+    """Yield the source's batches. DataError D195 for a label that numbers no class."""
     source = reading_on(context.source)
-    if source is not None:
-        batches = source.stream(*steps)
-    else:
+    is_rest = steps.num_steps == context.source.order.num_steps - steps.start
+    if source is None or is_rest:
         batches = context.source.batches(steps.epoch, steps.start)
+    else:
+        batches = source.stream(*steps)
     if context.labels is None or context.labels.allowed is None:
         return batches
     return _checked_labels(batches, context.labels)
