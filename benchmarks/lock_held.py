@@ -92,7 +92,8 @@ def main(path: str, words: list[str]) -> None:
         rate, lock = statistics.median(rates), statistics.median(locks)
         print(
             f"{num_threads} threads: {rate:,.0f} records/s "
-            f"({min(rates):,.0f} to {max(rates):,.0f}), lock {lock:.1f} us a record ({min(locks):.1f} to {max(locks):.1f})"
+            f"({min(rates):,.0f} to {max(rates):,.0f}), lock {lock:.1f} us a record "
+            f"({min(locks):.1f} to {max(locks):.1f})"
         )
     probe.close()
 

@@ -415,6 +415,29 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class ReadsOn(Protocol):
+    """A capability of a Source: it may read on over the ends of epochs, so that nothing restarts.
+
+    Its records are those of a store, whatever the program does meanwhile.
+    """
+
+    @property
+    def reads_on(self) -> bool: ...
+
+    def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
+        """Yield ``steps`` steps from ``start`` of an epoch on, those of the next epochs included.
+
+        Workers read no record behind them. Closing the iterator early is as for ``batches``.
+        """
+        ...
+
+
+def reading_on(source: object) -> ReadsOn | None:
+    """Return the source if it may read on over the ends of epochs."""
+    return source if isinstance(source, ReadsOn) and source.reads_on else None
+
+
+@runtime_checkable
 class NamesRecords(Protocol):
     """A capability of a Source: it knows what the records are called."""
 

@@ -88,6 +88,26 @@ class LoaderStats(NamedTuple):
     )  # shares of what the batches held, as in ``KnowsContent.content``
 
 
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A capability of a Loader: it reads what follows before its turn."""
+
+    def expect(self, epoch: int, start: int, steps: int) -> None:
+        """Begin to read ``steps`` steps from ``start`` of an epoch on, those of next epochs too.
+
+        ``Loader.epoch`` goes on with what has begun if it asks for the next of these steps. Another
+        call replaces what the last one expected; with 0 steps it ends all reading. Nothing happens
+        for a source that does not read on.
+        """
+        ...
+
+
+def expect(loader: object, epoch: int, start: int, steps: int) -> None:
+    """Let a loader read what follows, if it can."""
+    if isinstance(loader, ReadsAhead):
+        loader.expect(epoch, start, steps)
+
+
 class Epochs(Protocol):
     """The one thing of a Loader that evaluation needs."""
 

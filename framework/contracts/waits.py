@@ -15,8 +15,8 @@ class Waits:
     The loader calls ``begin``, and then ``arrived`` and ``ask`` in turn. One thread calls them.
 
     Args:
-        slow: The numbers of the batches with slow records that the source has delivered, from 0 in
-            each epoch. Numbers are removed when their batches arrive.
+        slow: The numbers of the batches with slow records that the source has delivered, as
+            ``begin`` counts them. Numbers are removed when their batches arrive.
 
     Attributes:
         wait_s: Seconds that steps waited, over the loader's life.
@@ -36,6 +36,7 @@ class Waits:
         self.slow_wait_s = 0.0
         self.num_slow = 0
         self._number = 0
+        self._is_first = True
         self._asked_at = 0.0
         self._arrived_at = 0.0
         self._newest_s = 0.0  # seconds between the newest two batches, pause or not
@@ -50,9 +51,14 @@ class Waits:
         self._look = look
         self._look_at = 0.0
 
-    def begin(self) -> None:
-        """Begin an epoch, or a part of one."""
-        self._number = 0
+    def begin(self, number: int = 0) -> None:
+        """Begin an epoch, or a part of one.
+
+        ``number`` counts the batches that came since the source has begun to read, maybe in epochs
+        before.
+        """
+        self._number = number
+        self._is_first = True
         self._asked_at = perf_counter()
 
     def arrived(self) -> None:
@@ -61,7 +67,8 @@ class Waits:
         wait_s = now - self._asked_at
         self.wait_s += wait_s
         self.num_batches += 1
-        if not self._number:
+        if self._is_first:
+            self._is_first = False
             self.start_s += wait_s
         if self._number in self.slow:
             self.slow.discard(self._number)

@@ -15,7 +15,9 @@ from framework.contracts.data import (
     MicroBatch,
     MicroBatches,
     NamesRecords,
+    ReadsOn,
     Source,
+    reading_on,
 )
 from framework.contracts.records import LABEL, Manifest, notes_of
 from framework.errors import ConfigError, DataError, listed
@@ -141,7 +143,18 @@ class MappedSource:
         return note, *notes_of(self.source)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
-        with closing(self.source.batches(epoch, start)) as batches:
+        return self._of(self.source.batches(epoch, start))
+
+    @property
+    def reads_on(self) -> bool:
+        return reading_on(self.source) is not None
+
+    def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
+        assert isinstance(self.source, ReadsOn)
+        return self._of(self.source.stream(epoch, start, steps))
+
+    def _of(self, batches: MicroBatches) -> MicroBatches:
+        with closing(batches):
             for batch, weight, last in batches:
                 yield MicroBatch(self._mapped(batch), weight, last)
 

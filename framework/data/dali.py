@@ -7,8 +7,10 @@ classes, whose policies drop or repeat the partial last batch.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import closing, nullcontext
+from functools import cached_property
+from itertools import tee
 from typing import Any, final
 
 import numpy as np
@@ -36,7 +38,7 @@ from framework.data.source import store_order
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.image.decode import decode
 from framework.image.header import BadImage
-from framework.order.batches import Order, Share
+from framework.order.batches import Order
 from framework.store.open_store import open_store
 from framework.system.extras import pip_install
 from framework.system.native import crowded
@@ -73,6 +75,8 @@ class DALISource:
             raise ConfigError(174, where, "DALI is not given videos", "choose data=hdf5 or lmdb")
         self._turns: dict[str, deque[Tensor]] = {}  # of the same batches, by field
         self._feed: Iterator[tuple[Any, ...]] = iter(())
+        self._under_way: deque[Tensor] = deque()  # the records of the same batches
+        self._failure: Exception | None = None  # ended the feed
         self._pipeline: Any = None
         is_gpu = context.device.type == "cuda"
         self._stream = torch.cuda.Stream(context.device) if is_gpu else None
@@ -82,16 +86,49 @@ class DALISource:
         return self.store.manifest
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
+        return self.stream(epoch, start, self.order.num_steps - start)
+
+    @property
+    def reads_on(self) -> bool:
+        return True
+
+    def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
         self.store.check()
+        training = self.context.training
         verify = self.context.verifies(self._is_verified)
+        verify_on = self.context.verifies(True)  # in the epochs that follow
+        steps_left = self.order.num_steps - start
+        shares, ahead = tee(self.order.shares_on(epoch, start, steps))
+        requests = (
+            Request(
+                number, own.indices, training, verify if number == epoch else verify_on, own.keys
+            )
+            for number, own in ahead
+        )
         decodes = any(field.encoding == "image" for field in self.manifest.fields.values())
-        shares = list(self.order.shares(epoch, start))
-        with crowded() if decodes else nullcontext():
-            yield from self._run(shares, epoch, self.context.training, verify)
+        with (
+            crowded() if decodes else nullcontext(),
+            closing(self._run(requests, self._largest_share)) as batches,
+        ):
+            present = epoch
+            for (number, share), batch in zip(shares, batches, strict=False):
+                if number != present:
+                    self.store.check()  # as if the epoch had begun only now
+                    present = number
+                steps_left -= share.last
+                if verify and not steps_left:  # before the consumer closes this generator
+                    self._is_verified = True
+                yield MicroBatch(keyed(batch, share), share.weight, share.last)
 
     def sample(self, count: int) -> Batch:
-        indices = self.order.sample(count)
-        return next(self._run([Share(indices, 1.0, True)], 0, training=False, verify=False)).batch
+        request = Request(0, self.order.sample(count), training=False)
+        with closing(self._run(iter([request]), len(request.indices))) as batches:
+            return next(batches)
+
+    @cached_property
+    def _largest_share(self) -> int:
+        """The most records of a share: the sizes of an epoch's batches are those of every epoch."""
+        return max((len(share.indices) for share in self.order.shares(0)), default=1)
 
     def stages(self) -> dict[str, float]:
         """Return {}: DALI's threads read, decode and scale in one graph that tells no times."""
@@ -101,14 +138,13 @@ class DALISource:
         self._pipeline = None
         self.store.close()
 
-    def _run(self, shares: list[Share], epoch: int, training: bool, verify: bool) -> MicroBatches:
-        largest = max((len(share.indices) for share in shares), default=1)
+    def _run(self, requests: Iterator[Request], largest: int) -> Generator[Batch]:
+        """Yield the batch of each request. None has more than ``largest`` records."""
         self._ragged.clear()
         self._turns.clear()
-        self._feed = (
-            self._inputs(Request(epoch, share.indices, training, verify, share.keys))
-            for share in shares
-        )
+        self._under_way.clear()
+        self._failure = None
+        self._feed = self._fed(requests)
         # a pipeline whose last epoch did not end cleanly still holds stale batches
         if self._pipeline is not None and not self._stale and self._largest >= largest:
             self._pipeline.reset()
@@ -116,23 +152,31 @@ class DALISource:
             self._pipeline = self._build(largest)
             self._largest = largest
         self._stale = True
-        for number, share in enumerate(shares):
+        while True:
             try:
                 tensors = self._copies(self._pipeline.run())
+            except StopIteration:
+                self._stale = False
+                break
             except Exception as error:
                 self._pipeline = None  # DALI's pipelines are unusable after an error
-                under_way = shares[number : number + 1 + self.prefetch_depth]
-                raise self._explain(error, under_way) from error
+                raise self._explain(error, list(self._under_way)) from error
+            indices = self._under_way.popleft()
             batch = self._turned(dict(zip(self._names, tensors, strict=True)))
-            batch = with_nested({"index": share.indices.clone(), **batch, **self._ragged.popleft()})
-            batch = keyed(batch, share)
-            if verify and number == len(shares) - 1:  # before the consumer closes this generator
-                self._is_verified = True
-            yield MicroBatch(batch, share.weight, share.last)
-        try:
-            self._pipeline.run()
-        except StopIteration:
-            self._stale = False
+            yield with_nested({"index": indices.clone(), **batch, **self._ragged.popleft()})
+        if self._failure is not None:
+            raise self._failure
+
+    def _fed(self, requests: Iterator[Request]) -> Iterator[tuple[Any, ...]]:
+        """Yield what the pipeline gets. After an error it ends, so that earlier batches come."""
+        for request in requests:
+            try:
+                inputs = self._inputs(request)
+            except Exception as error:  # noqa: BLE001  # raised where its batch is awaited
+                self._failure = error
+                return
+            self._under_way.append(request.indices)
+            yield inputs
 
     def _turned(self, batch: Batch) -> Batch:
         """Exchange rows and columns of the images for which the transform wants it."""
@@ -280,20 +324,18 @@ class DALISource:
         flips = (mirrored.int().numpy(), upside_down.int().numpy())
         return start.numpy(), shape.numpy(), *flips
 
-    def _explain(self, error: Exception, under_way: list[Share]) -> Exception:
+    def _explain(self, error: Exception, under_way: list[Tensor]) -> Exception:
         """Return a DataError that names the record, which DALI does not.
 
         It is the first record ``under_way`` that our own decoder refuses too.
         """
-        if isinstance(error, DataError):
-            return error
         words = " ".join(str(error).split())[:300]
-        first = self.store.name(int(under_way[0].indices[0]))
+        first = self.store.name(int(under_way[0][0]))
         if "dense" in words.lower() or "uniform" in words.lower():
             what = "the images of its batch have different sizes"
             return DataError(107, first, what, "set transform=resize, or pack with one size")
-        for share in under_way:
-            bad = self._bad_image(share.indices)
+        for indices in under_way:
+            bad = self._bad_image(indices)
             if bad is not None:
                 return bad
         what = f"DALI could not make this record's batch ({words})"

@@ -146,6 +146,11 @@ class DatasetSource(WorkerSource[ItemReader]):
             _check_sendable(self.read, self.context.start_method)
 
     @property
+    def reads_on(self) -> bool:
+        """False: what the program changes after an epoch may change the items of the next."""
+        return False
+
+    @property
     def draws(self) -> bool:
         """Whether items or ``collate`` are known to draw random numbers."""
         return self.read.draws

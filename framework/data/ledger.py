@@ -105,7 +105,7 @@ class Ledger:
         self._kept: dict[int, _Kept] = {}
 
     def begin(self) -> None:
-        """Begin an epoch, or a part of one."""
+        """Begin an epoch, a part of one, or epochs that are read without a stop."""
         self._number = 0
         self._is_slow = False
         self.slow_batches.clear()

@@ -294,6 +294,20 @@ class BatchReader:
         work.slices_s.append(watch.stages_s)
         return batch
 
+    def timed_slice(self, request: Request) -> Timed:
+        """Read some records of a batch in this thread, for ``join``."""
+        work = self.begin(request)
+        self.fill(work, 0, len(request.indices))
+        return Timed(work.parts[0], work.slices_s, work.slow)
+
+    def join(self, request: Request, slices: Sequence[Timed]) -> Timed:
+        """Return the batch of ``request``, whose slices are given in their order."""
+        parts = {number: part.batch for number, part in enumerate(slices)}
+        slices_s = [stages_s for part in slices for stages_s in part.slices_s]
+        work = ReadWork(request, {}, parts, slices_s, [])
+        slow = [record for part in slices for record in part.slow]
+        return Timed(self.finish(work), work.slices_s, slow)
+
     def check(self) -> None:
         self.store.check()
 

@@ -88,16 +88,30 @@ class WorkerSource(Generic[R]):
         return self.read(request)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
+        return self.stream(epoch, start, self.order.num_steps - start)
+
+    def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
         self.read.check()
         training = self.context.training
         verify = self.context.verifies(self._is_verified)
+        # The pass that is verified has ended when a next epoch begins.
+        verify_on = self.context.verifies(True)
         steps_left = self.order.num_steps - start
-        shares, ahead = tee(self.order.shares(epoch, start))
-        requests = (Request(epoch, share.indices, training, verify, share.keys) for share in ahead)
+        shares, ahead = tee(self.order.shares_on(epoch, start, steps))
+        requests = (
+            Request(
+                number, own.indices, training, verify if number == epoch else verify_on, own.keys
+            )
+            for number, own in ahead
+        )
+        present = epoch
         ledger = self.workers.ledger
         ledger.begin()
         with closing(self.read_batches(requests)) as batches:
-            for share, batch in zip(shares, batches, strict=False):
+            for (number, share), batch in zip(shares, batches, strict=False):
+                if number != present:
+                    self.read.check()  # as if the epoch had begun only now
+                    present = number
                 batch = keyed(self._finished(batch), share)  # noqa: PLW2901
                 for counter in self._counters:
                     counter.add(batch)
@@ -108,6 +122,11 @@ class WorkerSource(Generic[R]):
                 if verify and not steps_left:  # before the consumer closes this generator
                     self._is_verified = True
                 yield MicroBatch(batch, share.weight, share.last)
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether records are the same whenever they are read."""
+        return True
 
     @property
     def takes_workers(self) -> bool:

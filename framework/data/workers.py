@@ -10,16 +10,17 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 from weakref import proxy
 
 import torch
@@ -104,13 +105,28 @@ class Reader(Protocol):
         ...
 
 
+@runtime_checkable
+class JoinsSlices(Protocol):
+    """A capability of a Reader: several processes read a batch, and this one joins it."""
+
+    def timed_slice(self, request: Request) -> Timed:
+        """Read some records of a batch in this thread, for ``join``."""
+        ...
+
+    def join(self, request: Request, slices: Sequence[Timed]) -> Timed:
+        """Return the batch of ``request``, whose slices are given in their order."""
+        ...
+
+
 @final
 @dataclass(eq=False)
 class Workers:
     """Workers that run a reader.
 
     Threads share the work on each batch, since decoding releases Python's lock (the GIL). Processes
-    read whole batches, which suits transforms that hold the lock. Processes start at the first
+    read whole batches, which suits transforms that hold the lock. They share the work on the first
+    batches of a ``map`` alone, as many as there are processes, which would otherwise come late and
+    all at once. Processes start at the first
     ``map`` and live until ``close``, or until the program ends. While one ``map`` is in use,
     another starts its own processes.
     """
@@ -289,12 +305,18 @@ class Workers:
                 self._loader = self._make_loader(*chosen)
             close_at_end(self)
         self._requests.now = requests
+        can_join = self.read.decodes and isinstance(self.read, JoinsSlices)
+        self._requests.num_cut = chosen[0] if can_join else 0
         try:
             watched = _watched(self._loader, self.timeout_s, self._give_up, self.start_method)
             with closing(watched) as results:
-                for result in results:
-                    if isinstance(result, Failure):
-                        raise result.error()
+                read = map(_raised_failure, results)
+                for result in read:
+                    request, num_slices = self._requests.sent.popleft()
+                    if num_slices > 1:
+                        assert isinstance(self.read, JoinsSlices)
+                        slices = [result, *islice(read, num_slices - 1)]
+                        result = self.read.join(request, slices)  # noqa: PLW2901
                     self.stages.add_slices(result.slices_s)
                     self.ledger.add(result.slow)
                     yield result.batch
@@ -549,16 +571,47 @@ class Failure(NamedTuple):
         return error
 
 
+def _raised_failure(result: Timed | Failure) -> Timed:
+    if isinstance(result, Failure):
+        raise result.error()
+    return result
+
+
+class _Task(NamedTuple):
+    """What a process does at once."""
+
+    request: Request
+    is_slice: bool
+
+
 class _Requests:
-    """A sampler that yields the requests of the current ``map``, while the loader stays."""
+    """A sampler that yields the requests of the current ``map``, while the loader stays.
 
-    now: Iterable[Request] = ()
+    Attributes:
+        now: The requests.
+        num_cut: The processes that share each of as many first batches; 0: none is cut.
+        sent: The requests whose batches are awaited, each with the number of its slices.
+    """
 
-    def __iter__(self) -> Iterator[Request]:
-        for request in self.now:
-            # A tensor would start a thread when it is sent to a process.
-            keys: Any = None if request.keys is None else request.keys.numpy()
-            yield request._replace(indices=request.indices.numpy(), keys=keys)
+    def __init__(self) -> None:
+        self.now: Iterable[Request] = ()
+        self.num_cut = 0
+        self.sent: deque[tuple[Request, int]] = deque()
+
+    def __iter__(self) -> Iterator[_Task]:
+        self.sent.clear()
+        for number, request in enumerate(self.now):
+            count = step = max(1, len(request.indices))
+            if number < self.num_cut:
+                step = max(LEAST_SLICE, -(-count // self.num_cut))
+            starts = range(0, count, step)
+            self.sent.append((request, len(starts)))
+            for start in starts:
+                part = slice(start, start + step)
+                # A tensor would start a thread when it is sent to a process.
+                keys: Any = None if request.keys is None else request.keys[part].numpy()
+                own = request._replace(indices=request.indices[part].numpy(), keys=keys)
+                yield _Task(own, len(starts) > 1)
 
 
 class _ReaderDataset(Dataset[Any]):
@@ -567,10 +620,15 @@ class _ReaderDataset(Dataset[Any]):
     def __init__(self, read: Reader) -> None:
         self.read = read
 
-    def __getitem__(self, request: Request) -> Timed | Failure:
+    def __getitem__(self, task: _Task) -> Timed | Failure:
+        request = task.request
         keys = None if request.keys is None else torch.from_numpy(request.keys)
         request = request._replace(indices=torch.from_numpy(request.indices), keys=keys)
         try:
+            if task.is_slice:
+                assert isinstance(self.read, JoinsSlices)
+                result = self.read.timed_slice(request)
+                return result._replace(batch=_shared(result.batch, in_one_block=True))
             result = self.read.timed(request)
             return result._replace(batch=_shared(result.batch))
         except PacelineError as error:
@@ -582,9 +640,11 @@ class _ReaderDataset(Dataset[Any]):
             return _failure(named or DataError(108, where, plain(error), fix), error)
 
 
-def _shared(batch: Batch) -> Batch:
+def _shared(batch: Batch, in_one_block: bool = False) -> Batch:
     """Return a batch in shared memory. torch would move it in a thread whose errors are lost."""
     try:
+        if in_one_block:
+            return _in_one_block(batch)
         for tensor in tensors(batch).values():
             tensor.share_memory_()
         nests = {name: value for name, value in batch.items() if isinstance(value, CONTAINERS)}

@@ -12,9 +12,8 @@ class PrefetchLoader(QueuedLoader):
     """A loader that keeps host batches ready, page-locked if ``pin_memory`` and on CUDA."""
 
     def __init__(self, depth: int, pin_memory: bool, *, context: LoaderContext) -> None:
-        super().__init__(depth, context)
-        self.pin = pin_memory and context.device.type == "cuda"
+        super().__init__(depth, pin_memory, context)
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        with self._ahead(epoch, start, self.pin) as ahead:
-            yield from copied(ahead, self.context, epoch)
+        with self._host(epoch, start) as batches:
+            yield from copied(batches, self.context, epoch, self._number)

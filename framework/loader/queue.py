@@ -1,6 +1,7 @@
 """A background thread and a bounded queue between a producer of batches and the step."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
@@ -11,7 +12,7 @@ import torch
 
 from framework.contracts.batch import move, pin
 from framework.contracts.class_labels import LabelCheck
-from framework.contracts.data import MicroBatch, MicroBatches, content_of
+from framework.contracts.data import MicroBatch, MicroBatches, content_of, reading_on
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.at_end import forgotten, stop_at_end
 from framework.system.native import beside, limit_threads
@@ -24,8 +25,16 @@ POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
 RUN_AHEAD = 6
 
 
+class Steps(NamedTuple):
+    """Steps that follow each other, maybe over the ends of epochs."""
+
+    epoch: int
+    start: int  # the first one, in this epoch
+    num_steps: int
+
+
 def host_batches(
-    context: LoaderContext, epoch: int, start: int, pinned: bool, consumer: Stream | None = None
+    context: LoaderContext, steps: Steps, pinned: bool, consumer: Stream | None = None
 ) -> MicroBatches:
     """Yield the source's batches, page-locked if ``pinned``. What else this thread makes is not.
 
@@ -33,7 +42,7 @@ def host_batches(
     order of that stream keeps them right.
     """
     use(context.device, pinned=False, stream=consumer)
-    with closing(_checked(context, epoch, start)) as batches:
+    with closing(_checked(context, steps)) as batches:
         if not pinned:
             yield from batches
             return
@@ -49,11 +58,17 @@ def host_batches(
             yield micro
 
 
-def _checked(context: LoaderContext, epoch: int, start: int) -> MicroBatches:
+def _checked(context: LoaderContext, steps: Steps) -> MicroBatches:
     """Yield the source's batches. DataError D195 for a label that numbers no class."""
+    source = reading_on(context.source)
+    is_rest = steps.num_steps == context.source.order.num_steps - steps.start
+    if source is None or is_rest:
+        batches = context.source.batches(steps.epoch, steps.start)
+    else:
+        batches = source.stream(*steps)
     if context.labels is None or context.labels.allowed is None:
-        return context.source.batches(epoch, start)
-    return _checked_labels(context.source.batches(epoch, start), context.labels)
+        return batches
+    return _checked_labels(batches, context.labels)
 
 
 def _checked_labels(batches: MicroBatches, check: LabelCheck) -> MicroBatches:
@@ -63,11 +78,16 @@ def _checked_labels(batches: MicroBatches, check: LabelCheck) -> MicroBatches:
             yield micro
 
 
-def copied(batches: Iterable[MicroBatch], context: LoaderContext, epoch: int) -> MicroBatches:
-    """Copy host batches to the device and augment them there, in line with the step."""
+def copied(
+    batches: Iterable[MicroBatch], context: LoaderContext, epoch: int, number: int
+) -> MicroBatches:
+    """Copy host batches to the device and augment them there, in line with the step.
+
+    ``number`` is that of the first batch, as in ``Waits.begin``.
+    """
     pace = Pace(context.device)
     waits = context.waits
-    waits.begin()
+    waits.begin(number)
     for micro in batches:
         context.clock.mark("wait")
         waits.arrived()
@@ -245,18 +265,90 @@ class Ahead(Generic[T]):
         return False
 
 
-class QueuedLoader:
+class EpochLoader(ABC):
+    """What loaders share: host batches that are read without a stop over the ends of epochs.
+
+    ``expect`` begins to read, and ``epoch`` goes on with what it began. What nobody expects is read
+    epoch by epoch.
+    """
+
+    def __init__(self, pinned: bool, context: LoaderContext) -> None:
+        self.context = context
+        self.pin = pinned and context.device.type == "cuda"
+        self.num_steps = context.source.order.num_steps
+        self.identity = context.source.order.identity
+        self.notes: tuple[str, ...] = ()
+        self._opened: MicroBatches | Ahead[MicroBatch] | None = None
+        self._next = Steps(0, 0, 0)  # what is left of the open batches
+        self._number = 0  # of the next batch, since they were opened
+
+    @abstractmethod
+    def _open(self, steps: Steps) -> "MicroBatches | Ahead[MicroBatch]":
+        """Return the host batches of some steps."""
+
+    def expect(self, epoch: int, start: int, steps: int) -> None:
+        expected = Steps(epoch, start, steps)
+        is_open = self._opened is not None and self._next == expected
+        if is_open or reading_on(self.context.source) is None:
+            return
+        self._end()
+        if steps:
+            self._begin(expected)
+
+    def _begin(self, steps: Steps) -> None:
+        self._opened = self._open(steps)
+        self._next = steps
+        self._number = 0
+
+    def _end(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def _host(self, epoch: int, start: int) -> closing[MicroBatches]:
+        """Return the host batches of the rest of an epoch, which are open.
+
+        Closing them ends all reading, unless they are taken and batches of a next epoch follow.
+        """
+        if self._opened is None or self._next[:2] != (epoch, start):
+            self._end()
+            self._begin(Steps(epoch, start, self.num_steps - start))
+        return closing(self._taken())
+
+    def _taken(self) -> MicroBatches:
+        assert self._opened is not None
+        goes_on = False
+        try:
+            for micro in self._opened:
+                self._number += 1
+                if micro.last:
+                    epoch, step, left = self._next
+                    ends_epoch = step + 1 == self.num_steps
+                    self._next = Steps(epoch, step + 1, left - 1)
+                    if ends_epoch:
+                        self._next = Steps(epoch + 1, 0, left - 1)
+                    goes_on = ends_epoch and left > 1
+                yield micro
+                if goes_on:
+                    return
+        finally:
+            if not goes_on:
+                self._end()
+
+    def close(self) -> None:
+        self._end()
+        self.context.source.close()
+
+
+class QueuedLoader(EpochLoader):
     """What the loaders with a background thread share.
 
     ``depth`` is the number of host batches that are ready ahead of the step or of its copy.
     """
 
-    def __init__(self, depth: int, context: LoaderContext) -> None:
-        self.context = context
+    def __init__(self, depth: int, pinned: bool, context: LoaderContext) -> None:
+        super().__init__(pinned, context)
         self.depth = depth
-        self.num_steps = context.source.order.num_steps
-        self.identity = context.source.order.identity
-        self.notes: tuple[str, ...] = ()
         self.occupancy = Occupancy()
         self._running: Ahead[MicroBatch] | None = None
 
@@ -266,14 +358,14 @@ class QueuedLoader:
         if self._running is not None:
             self._running.deepen(depth)
 
-    def _ahead(self, epoch: int, start: int, pinned: bool) -> closing[Ahead[MicroBatch]]:
+    def _open(self, steps: Steps) -> Ahead[MicroBatch]:
         consumer = None
         if self.context.device.type == "cuda":
             consumer = torch.cuda.current_stream(self.context.device)
-        host = host_batches(self.context, epoch, start, pinned, consumer)
+        host = host_batches(self.context, steps, self.pin, consumer)
         threads = beside(self.context.device)
         self._running = Ahead(host, self.depth, self.occupancy, threads)
-        return closing(self._running)
+        return self._running
 
     @property
     def num_ready(self) -> int:
@@ -284,6 +376,3 @@ class QueuedLoader:
         source = self.context.source
         ready = self.occupancy.take()
         return LoaderStats(source.stages(), ready, self.depth, content_of(source))
-
-    def close(self) -> None:
-        self.context.source.close()

@@ -39,7 +39,7 @@ class StreamLoader(QueuedLoader):
     """
 
     def __init__(self, depth: int, copies: int, *, context: LoaderContext) -> None:
-        super().__init__(depth, context)
+        super().__init__(depth, True, context)
         self.copies = copies
         self.stream: torch.cuda.Stream | None = None
         if context.device.type == "cuda":
@@ -49,20 +49,22 @@ class StreamLoader(QueuedLoader):
             self.notes = (f"loader=stream: {what}",)
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        with self._ahead(epoch, start, pinned=self.stream is not None) as ahead:
+        with self._host(epoch, start) as batches:
             if self.stream is None:
-                yield from copied(ahead, self.context, epoch)
+                yield from copied(batches, self.context, epoch, self._number)
             else:
-                yield from self._overlapped(ahead, epoch)
+                assert self._running is not None
+                yield from self._overlapped(batches, self._running, epoch)
 
-    def _overlapped(self, ahead: Ahead[MicroBatch], epoch: int) -> MicroBatches:
-        batches = iter(ahead)
+    def _overlapped(
+        self, batches: MicroBatches, ahead: Ahead[MicroBatch], epoch: int
+    ) -> MicroBatches:
         under_way: deque[_Copy] = deque()
         pace = Pace(self.context.device)
         exhausted = False
         failure: Exception | None = None
         waits = self.context.waits
-        waits.begin()
+        waits.begin(self._number)
         while True:
             # a batch that is on its way must not wait for one that the host has not made yet
             while (

@@ -313,6 +313,16 @@ class Order:
             else:
                 yield from self._rank_shares(batch)
 
+    def shares_on(self, epoch: int, start: int, steps: int) -> Iterator[tuple[int, Share]]:
+        """Yield this rank's shares of ``steps`` steps, each with its epoch, over ends of epochs."""
+        while steps > 0:
+            for share in self.shares(epoch, start):
+                yield epoch, share
+                steps -= share.last
+                if not steps:
+                    return
+            epoch, start = epoch + 1, 0
+
     def _share(self, keys: Tensor, weight: float, last: bool) -> Share:
         """Return the share with these ``keys``, as ``_keys`` makes them."""
         if self.sampling is None:

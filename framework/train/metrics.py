@@ -92,6 +92,16 @@ def next_due(
     return min(due)
 
 
+def next_validation(plan: TrainPlan, progress: Progress, epoch_steps: int, last_step: int) -> int:
+    """Return the next step after which the run validates, as far as its plan says."""
+    step = progress.step
+    if plan.validate_every is None:
+        step += epoch_steps - progress.epoch_step % epoch_steps
+    else:
+        step = (step // plan.validate_every + 1) * plan.validate_every
+    return min(step, last_step)
+
+
 class PassPlace(NamedTuple):
     """Where one forward pass was."""
 

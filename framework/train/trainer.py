@@ -8,6 +8,7 @@ from typing import Any, final
 
 from framework.contracts.batch import Batch, num_records
 from framework.contracts.class_labels import raise_if_label
+from framework.contracts.loader import expect
 from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
@@ -15,7 +16,7 @@ from framework.errors import ConfigError, PacelineError, words_of
 from framework.system.rng import generator_state, set_generator_state
 from framework.train.count_weights import CountWeights
 from framework.train.cuda_graph import GraphedPasses
-from framework.train.metrics import PassPlace, Progress, Tally, next_due
+from framework.train.metrics import PassPlace, Progress, Tally, next_due, next_validation
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.pace import TrainPace
 from framework.train.parts import Parts
@@ -25,6 +26,7 @@ from framework.train.step import Passes, Stepper
 from framework.train.validate import is_better, means_of_sets, splits_of, validated, warn_of_nan
 from framework.train.watching import Watching
 
+LEAD = 4  # steps before a validation, when its first batches begin to be read
 TOO_FEW = "Expected more than 1 value per channel"  # torch's batch norm, for a single record
 
 
@@ -87,9 +89,13 @@ class Trainer:
         self._reporter.begin(sinks, self.progress.step)
         if self.progress.epoch_step >= self.parts.train.num_steps:
             self._end_shorter_epoch()
-        while self.progress.step < self.total_steps and not self.stopped and not self.ended:
-            self._epoch()
-            yield self.val_means
+        try:
+            while self.progress.step < self.total_steps and not self.stopped and not self.ended:
+                self._epoch()
+                yield self.val_means
+        finally:
+            for loader in (self.parts.train, *self._splits.values()):
+                expect(loader, 0, 0, 0)  # nothing more is read
         if self.stopped:  # only the resumed run will report these records
             self.pace.lap(self._tally.results(self.parts.parallel.total).num_records)
         self.pace.pause()
@@ -122,6 +128,8 @@ class Trainer:
         self.parts.clock.skip()
         self.pace.start()
         tally, progress = self._tally, self.progress
+        steps_left = self._last_step - progress.step
+        expect(self.parts.train, progress.epoch, progress.epoch_step, steps_left)
         micro_batches = self.parts.train.epoch(progress.epoch, progress.epoch_step)
         batch: Batch = {}
         try:
@@ -176,7 +184,20 @@ class Trainer:
             self._pause(validate, weights)
         if parts.freeze is not None and parts.freeze.is_due(progress.step):
             self._begin_passes()
+        self._expect_validation()
         return ends_epoch or finished or self.stopped or bool(self.ended)
+
+    def _expect_validation(self) -> None:
+        """Let the first validation set be read if a validation is near."""
+        if not self._splits:
+            return
+        step, num_steps = self.progress.step, self.parts.train.num_steps
+        at = next_validation(self.parts.plan, self.progress, num_steps, self._last_step)
+        if step < at - LEAD:
+            self._next_due = min(self._next_due, at - LEAD)
+        elif step < at:
+            loader = next(iter(self._splits.values()))
+            expect(loader, 0, 0, loader.num_steps)
 
     def _pause(self, validate: bool, weights: bool) -> None:
         """Save, and first validate if ``validate``. The time does not count as training."""

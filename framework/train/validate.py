@@ -10,7 +10,7 @@ from torch import nn
 
 from framework.contracts.batch import num_records
 from framework.contracts.class_labels import raise_if_label
-from framework.contracts.loader import Clock, Epochs, Loader
+from framework.contracts.loader import Clock, Epochs, Loader, expect
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, PredictionMetrics
 from framework.system.rng import kept_generators
@@ -34,7 +34,10 @@ def splits_of(val: Loader | Mapping[str, Loader] | None) -> dict[str, Loader]:
 def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> list[SplitResults]:
     """Evaluate ``model`` on every validation set."""
     results: list[SplitResults] = []
+    after = iter([*splits.values()][1:])
     for split, loader in splits.items():
+        if (following := next(after, None)) is not None:
+            expect(following, 0, 0, following.num_steps)
         start = time.perf_counter()
         means, count, arrays = evaluate(
             model,

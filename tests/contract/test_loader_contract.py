@@ -71,6 +71,17 @@ def test_batches_come_as_the_source_orders_them_from_any_start(make, options):
     assert epoch_of(loader, 1, 4) == []
 
 
+@every_way
+def test_epochs_are_the_same_if_they_are_expected(make, options):
+    loader = make(accumulate=2, batch_size=3, **options)
+    loader.expect(0, 2, 2 + 4 + 1)
+    assert epoch_of(loader, 0, 2) == micros(loader.context.source, 0)[4:]
+    assert epoch_of(loader, 1) == micros(loader.context.source, 1)
+    assert epoch_of(loader, 2) == micros(loader.context.source, 2)[:2]  # of the last step
+    loader.expect(3, 0, 8)
+    assert epoch_of(loader, 5, 3) == micros(loader.context.source, 5)[6:]  # another
+
+
 def test_micro_batches_come_on_the_device_and_notes_are_lines(make):
     loader = make()
     for micro in loader.epoch(0):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from framework.contracts.data import DRAW_KEYS, MicroBatch
+from framework.contracts.data import DRAW_KEYS, MicroBatch, reading_on
 from framework.order.weighted import WeightedOrder
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import children_of_this_process, settled
@@ -91,6 +91,29 @@ def test_an_epoch_is_the_same_at_any_time_and_a_later_start_is_its_tail(make, ki
     for start in range(4):
         passed = [number for number, (*_, last) in enumerate(whole) if last][:start]
         assert micros(source, 1, start) == whole[passed[-1] + 1 if passed else 0 :]
+
+
+@every
+def test_a_stream_is_its_epochs_one_after_another(make, kind):
+    source = reading_on(make(kind, accumulate=2))
+    if source is None:
+        pytest.skip("it reads epoch by epoch")
+    expected = [micro for epoch in range(3) for micro in micros(source, epoch)]
+    streamed = [(plain(batch), *rest) for batch, *rest in source.stream(0, 1, 6)]
+    assert streamed == expected[2 : 2 + len(streamed)]
+    assert sum(last for *_, last in streamed) == 6
+    assert micros(source, 1) == expected[len(expected) // 3 : 2 * len(expected) // 3]
+
+
+@every_reader
+def test_processes_that_share_a_batch_do_not_change_it(make, kind):
+    if WAYS[2] not in TAKEN.get(kind, WAYS) or kind == "dataset":
+        pytest.skip("no processes share its batches")
+    transform = None if kind in UNTRANSFORMED else CROP
+    options = {"transform": transform, "batch_size": 20}
+    alone = micros(make(kind, 40, **options), 1)
+    shared = make(kind, 40, num_workers=2, worker_kind="process", **options)
+    assert micros(shared, 1) == alone
 
 
 @every_reader

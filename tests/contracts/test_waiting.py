@@ -60,6 +60,17 @@ def test_numbers_start_at_zero_in_each_epoch(clock):
     assert waits.num_slow == 2
 
 
+def test_numbers_go_on_over_epochs_that_are_read_without_a_stop(clock):
+    waits = Waits({3})
+    for first in (0, 2):
+        waits.begin(first)
+        for _ in range(2):
+            clock.now += 1.0
+            waits.arrived()
+            waits.ask()
+    assert (waits.num_slow, waits.start_s) == (1, 2.0)
+
+
 def test_a_validation_between_two_batches_is_no_step_but_steps_that_all_take_long_are(clock):
     waits = Waits()
     clock.pass_batches(waits, (0.0, 0.25), (0.0, 30.0), (0.0, 0.25))

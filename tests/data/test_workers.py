@@ -160,6 +160,26 @@ def test_the_calling_thread_other_threads_or_processes_read(make):
     assert first == second  # they live from epoch to epoch
 
 
+class Joining(Reading):
+    """A reader whose batches may be read in slices by several processes."""
+
+    def timed_slice(self, request):
+        return self.timed(request)
+
+    def join(self, request, slices):
+        parts = [part.batch["process"].reshape(-1) for part in slices]
+        return Timed({"index": request.indices, "process": torch.cat(parts)}, [])
+
+
+def test_all_processes_share_the_first_batches():
+    workers = Workers(Joining(whereabouts), 2, "process")
+    asked = [Request(0, torch.arange(n, n + 16), training=False) for n in range(4)]
+    batches = list(workers.map(asked))
+    workers.close()
+    assert [len(set(batch["process"].reshape(-1).tolist())) for batch in batches] == [2, 2, 1, 1]
+    assert [int(batch["index"][0]) for batch in batches[:2]] == [0, 1]
+
+
 def test_threads_take_only_a_few_requests_ahead_and_end_at_an_early_close(make):
     taken = []
     results = make(read, 2, "thread").map(

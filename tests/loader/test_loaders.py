@@ -99,6 +99,87 @@ def test_prefetch_makes_batches_in_another_thread_and_not_more_than_its_depth(wa
     assert set(watched.made) == {"paceline-prefetch"}
 
 
+class Following(Watched):
+    """A source that reads on, and notes the epoch of each batch that it has made."""
+
+    def __init__(self, reads_on=True, bad_epoch=None):
+        super().__init__(16)  # four steps
+        self.reads_on = reads_on
+        self.bad_epoch = bad_epoch
+
+    def stream(self, epoch, start, steps):
+        pairs = self.order.shares_on(epoch, start, steps)
+        batches = self.source.stream(epoch, start, steps)
+        for (number, _), micro in zip(pairs, batches, strict=True):
+            if number == self.bad_epoch:
+                raise DataError(106, "x", "is damaged", "correct it")
+            self.made.append(number)
+            yield micro
+
+    def batches(self, epoch, start=0):
+        return self.stream(epoch, start, self.order.num_steps - start)
+
+
+@pytest.fixture
+def following():
+    """Yield a function that makes a loader over such a source, and close it at the end."""
+    made = []
+
+    def loader(**options):
+        made.append(PrefetchLoader(2, True, context=context_of(Following(**options))))
+        return made[-1], made[-1].context.source.made
+
+    yield loader
+    for item in made:
+        item.close()
+
+
+def test_the_next_epoch_is_read_before_its_turn_but_a_few_batches(following):
+    loader, made = following()
+    loader.expect(0, 0, 12)
+    list(loader.epoch(0))
+    wait_until(lambda: len(made) == 4 + 3)  # two in the queue, and one in the thread's hand
+    assert made == [0] * 4 + [1] * 3
+    assert [micro.batch["index"].tolist() for micro in loader.epoch(1)] == [
+        micro.batch["index"].tolist() for micro in loader.context.source.source.batches(1)
+    ]
+
+
+@pytest.mark.parametrize("steps", [3, 4, 6])
+def test_nothing_is_read_behind_the_last_step(following, steps):
+    loader, made = following()
+    loader.expect(0, 0, steps)
+    taken = list(loader.epoch(0))
+    if steps > 4:
+        taken += loader.epoch(1)
+    assert len(taken) == len(made) == steps
+
+
+def test_an_error_of_the_next_epoch_waits_for_its_turn(following):
+    loader, _ = following(bad_epoch=1)
+    loader.expect(0, 0, 8)
+    assert len(list(loader.epoch(0))) == 4
+    with pytest.raises(DataError, match="D106"):
+        next(loader.epoch(1))
+
+
+def test_a_users_loader_is_not_touched_before_its_turn(following):
+    loader, made = following(reads_on=False)
+    loader.expect(0, 0, 8)
+    assert loader._opened is None
+    list(loader.epoch(0))
+    assert (made, loader._opened) == ([0] * 4, None)
+
+
+def test_what_is_no_longer_expected_is_dropped(following):
+    loader, made = following()
+    loader.expect(0, 0, 8)
+    wait_until(lambda: made)
+    loader.expect(0, 0, 0)
+    assert "paceline-prefetch" not in [thread.name for thread in threading.enumerate()]
+    assert len(list(loader.epoch(1, 2))) == 2
+
+
 def test_stats_tell_how_many_batches_were_ready(watched):
     loader = PrefetchLoader(3, True, context=context_of(watched))
     batches = loader.epoch(0)

@@ -39,6 +39,18 @@ def shares_of_ranks(order, epoch=0, start=0):
     ]
 
 
+@given(ORDERS, EPOCHS, st.integers(0, 9))
+def test_shares_go_on_over_epochs_for_so_many_steps(order, epoch, steps):
+    expected = [
+        (number, share.indices.tolist(), *share[1:3])
+        for number in range(epoch, epoch + steps)
+        for share in order.shares(number)
+    ]
+    going = [(n, own.indices.tolist(), *own[1:3]) for n, own in order.shares_on(epoch, 0, steps)]
+    assert going == expected[: len(going)]
+    assert sum(last for *_, last in going) == steps
+
+
 @given(ORDERS, EPOCHS)
 def test_every_record_comes_once_per_epoch_in_batches_that_ranks_do_not_change(order, epoch):
     steps = batches(order, epoch)

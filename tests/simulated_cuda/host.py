@@ -209,6 +209,13 @@ def loads(path: str, _: Device, kind: str = "stream", stage: str = "none") -> bo
         return all(is_expected(take(loader, epoch), path, epoch) for epoch in (0, 1))
 
 
+def loads_on(path: str, _: Device, kind: str = "stream", stage: str = "none") -> bool:
+    """Load two epochs that are read without a stop between them."""
+    with closing(make_loader(kind, path, stage)) as loader:
+        loader.expect(0, 0, 2 * loader.num_steps)
+        return all(is_expected(take(loader, epoch), path, epoch) for epoch in (0, 1))
+
+
 def loads_nested(path: str, _: Device, kind: str = "stream", stage: str = "none") -> bool:
     """Load batches whose tensors lie in a dict, in a list."""
 

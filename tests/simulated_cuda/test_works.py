@@ -19,7 +19,7 @@ from tests.simulated_cuda.training import Square, train
 
 KINDS = ("plain", "prefetch", "stream")
 WAYS = [(kind, stage) for kind in KINDS for stage in ("none", "ram", "device", "dali")]
-LOADS = (host.loads, host.loads_aside, host.leaves_early, host.loads_nested)
+LOADS = (host.loads, host.loads_aside, host.leaves_early, host.loads_on, host.loads_nested)
 FIRST_SCHEDULES = range(2)
 MORE_SCHEDULES = range(2, 60)
 MUTANT_SCHEDULES = range(100)  # stops at the first that fails

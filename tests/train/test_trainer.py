@@ -9,11 +9,15 @@ import torch
 from torch import nn
 
 from framework.contracts.data import MicroBatch
+from framework.contracts.loader import LoaderContext
+from framework.data.hdf5 import hdf5_source
 from framework.errors import ConfigError, DataError
+from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock, NoClock, make_clock
 from framework.parallel.none import NoParallel
 from framework.train import reporter
 from framework.train.metrics import Progress
+from tests.conftest import make_context, make_records, write_store
 from tests.fakes import (
     CPU,
     FakeCheckpoints,
@@ -133,6 +137,74 @@ def test_epochs_yields_the_newest_validation_after_each_epoch_until_its_caller_s
             break
     assert steps == [5, 10]
     assert trainer.progress.step == 10
+
+
+class ExpectingLoader(FakeLoader):
+    """A loader that notes what is expected, and after how many batches of ``train``."""
+
+    def __init__(self, *args, train=None):
+        super().__init__(*args)
+        self.train, self.expected = train or self, []
+
+    def expect(self, epoch, start, steps):
+        self.expected.append((self.train.yielded, epoch, start, steps))
+
+
+def test_the_rest_of_a_run_is_expected_and_nothing_behind_its_end():
+    train = ExpectingLoader(make_data(20), 2)  # ten steps an epoch
+    val = ExpectingLoader(make_data(6), 2, train=train)
+    trained(None, 2, train=train, val=val, epochs=3, max_steps=24)
+    assert train.expected == [(0, 0, 0, 24), (10, 1, 0, 14), (20, 2, 0, 4), (24, 0, 0, 0)]
+    # four steps before each validation; the last one is expected again in the epoch's first step
+    assert sorted({after for after, *_, steps in val.expected if steps}) == [6, 16, 20, 21]
+    assert {tuple(rest) for _, *rest in val.expected} == {(0, 0, 3), (0, 0, 0)}
+
+
+def test_several_validation_sets_are_expected_in_turn():
+    train = ExpectingLoader(make_data(20), 2)
+    sets = {name: ExpectingLoader(make_data(6), 2, train=train) for name in "ab"}
+    trained(None, 2, train=train, val=sets)
+    assert [after for after, *_, steps in sets["a"].expected if steps] == [6]
+    assert [after for after, *_, steps in sets["b"].expected if steps] == [10]
+
+
+class Noting(MeanValue):
+    """An objective that notes the records of each pass in training."""
+
+    def __init__(self):
+        self.records = []
+
+    def __call__(self, model, batch):
+        if model.training:
+            self.records.append(batch["index"].tolist())
+        return super().__call__(model, {"value": batch["label"].double()})
+
+
+def reading(path, training, num_workers):
+    """Return a loader over a store whose batches a thread keeps ready."""
+    source = hdf5_source(path, context=make_context(num_workers=num_workers, training=training))
+    context = LoaderContext(source, CPU, lambda batch, _: batch, FakeClock())
+    return PrefetchLoader(2, False, context=context)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stopped_run_resumes_with_the_records_that_follow(num_workers):
+    path = write_store("x.h5", make_records(12))  # three steps
+    records, state = [], None
+    for stop in (stop_after(5), lambda: False):
+        train, val = (reading(path, training, num_workers) for training in (True, False))
+        noting = Noting()
+        trainer = make_trainer(objective=noting, train=train, val=val, epochs=4, stop=stop)
+        if state is not None:
+            trainer.load_state_dict(state)
+        trainer.fit()
+        assert (train._opened, val._opened) == (None, None)
+        records += noting.records
+        state = trainer.state_dict()
+        train.close()
+        val.close()
+    order = train.context.source.order
+    assert records == [share.indices.tolist() for _, share in order.shares_on(0, 0, 12)]
 
 
 def test_every_epoch_of_the_loader_is_closed():
