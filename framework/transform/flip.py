@@ -11,8 +11,9 @@ from framework.transform.none import whole
 
 def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> Tensor:
     """Return flip codes from draws [B, 2]: int64 [B, 1]."""
-    chosen = draws < torch.tensor([flip, flip_vertical])
-    return (chosen * torch.tensor([MIRRORED, UPSIDE_DOWN])).sum(1, keepdim=True)
+    numbers = draws.numpy()
+    codes = (numbers[:, :1] < flip) * MIRRORED + (numbers[:, 1:2] < flip_vertical) * UPSIDE_DOWN
+    return torch.from_numpy(codes)
 
 
 @final

