@@ -62,7 +62,7 @@ class RandomResizedCrop:
         return torch.cat([window, flip_codes(draws[:, 4:], self.flip, self.flip_vertical)], dim=1)
 
     def _cut(self, limits: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return heights and widths: int64 [B, 2]. An operator of NumPy takes a third of torch's."""
+        """Return heights and widths: int64 [B, 2]. NumPy takes a third of the time of torch."""
         (least, most), (low, high) = self.scale, self.log_ratio
         area = limits.astype(np.float64).prod(1) * (least + numbers[:, 0] * (most - least))
         # the exponential is torch's: NumPy may round it differently
