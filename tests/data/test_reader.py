@@ -20,7 +20,7 @@ from framework.data.requests import Request
 from framework.errors import ConfigError, DataError
 from framework.measure.host import rss_bytes
 from framework.measure.stopwatch import Stages
-from framework.order.draws import draws
+from framework.order.draws import ON_HOST, draws
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
@@ -125,7 +125,7 @@ def test_a_transform_without_anything_to_change_is_refused(transform, wanted):
 def test_a_raw_image_is_cut_and_flipped_as_its_window_says():
     records = make_records(4)
     batch = reader(HDF5Store(write_store("x.h5", records)), CROP)(ask(2, 1, training=True))
-    numbers = draws(torch.tensor([2, 1]), 0, 0, CROP.num_draws)
+    numbers = draws(torch.tensor([2, 1]), 0, 0, CROP.num_draws, ON_HOST)
     windows = CROP.windows(torch.tensor([[4, 4], [4, 4]]), numbers).tolist()
     for image, window, index in zip(batch["image"], windows, [2, 1], strict=True):
         top, left, height, width, flip = window

@@ -173,7 +173,7 @@ class Joining(Reading):
 
 def test_all_processes_share_the_first_batches():
     workers = Workers(Joining(whereabouts), 2, "process")
-    asked = [Request(0, torch.arange(n, n + 16), training=False) for n in range(4)]
+    asked = [Request(0, torch.arange(n, n + 64), training=False) for n in range(4)]
     batches = list(workers.map(asked))
     workers.close()
     assert [len(set(batch["process"].reshape(-1).tolist())) for batch in batches] == [2, 2, 1, 1]
