@@ -1,11 +1,8 @@
 """Rules about what the machine gives a run: cores, memory and its disk."""
 
-import math
-
 from framework.commands.diagnose.facts import DiagnosisFacts, computing_gain, gain_of_measured
 from framework.commands.diagnose.machine_facts import LEAST_CORES
 from framework.commands.diagnose.verdict import Verdict
-from framework.data.workers import AHEAD, LEAST_SLICE
 from framework.measure.disk_rate import NUM_THREADS, DiskRate
 
 # A smaller measured gain may be chance.
@@ -279,7 +276,7 @@ def _more_readers(facts: DiagnosisFacts, rule: str, says: str, disk: DiskRate) -
         return None
     wait_s = _disk_wait_s(facts)
     work_s = facts.work_s / settings.batch_size
-    at_once = min(disk.cold_many / disk.cold, _slices_at_once(settings.batch_size, workers))
+    at_once = min(disk.cold_many / disk.cold, workers)
     # Readers that started together wait together, and then they and the step want the cores.
     computing_s = facts.rates.compute_cores / facts.rates.compute
     record_s = wait_s / at_once + (work_s + computing_s) / min(at_once, facts.machine.num_cores)
@@ -297,12 +294,6 @@ def _more_readers(facts: DiagnosisFacts, rule: str, says: str, disk: DiskRate) -
         overrides,
         parts=("wait",),
     )
-
-
-def _slices_at_once(batch_size: int, workers: int) -> int:
-    """Return how many slices of batches worker threads read at the same time."""
-    slices = math.ceil(batch_size / max(LEAST_SLICE, math.ceil(batch_size / workers)))
-    return min(workers, slices * (AHEAD + 1))
 
 
 def _disk_wait_s(facts: DiagnosisFacts) -> float:
