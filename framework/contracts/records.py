@@ -1,6 +1,6 @@
 """Contracts for records: fields, manifests, stores, and the inputs that packing reads."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -163,25 +163,49 @@ class Ragged(NamedTuple):
 
 
 @final
-class Placed(list[Any]):
-    """Byte buffers, or arrays of one layout, that say where they lie in memory.
+class Placed(Sequence[Any]):
+    """Byte buffers, or arrays of one layout, in one memory.
 
-    So compiled functions find a slice of them without a question for each.
+    Compiled functions take a slice of them by their places, so that Python makes no object of each.
 
     Args:
-        values: The buffers or arrays of B records.
-        addresses: Where each begins: int64 [B].
+        base: The address of the memory.
+        starts: Where each begins in it: int64 [B].
         lengths: The bytes of each: int64 [B].
+        view: Returns what begins at a place and has so many bytes.
     """
 
-    def __init__(self, values: Iterable[Any], addresses: np.ndarray, lengths: np.ndarray) -> None:
-        super().__init__(values)
-        self.addresses = addresses
+    def __init__(
+        self,
+        base: int,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        view: Callable[[int, int], Any],
+    ) -> None:
+        self.addresses = base + starts
         self.lengths = lengths
+        self._parts = base, starts, view
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[Any]:
+        _, starts, view = self._parts
+        return map(view, starts.tolist(), self.lengths.tolist())
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Placed": ...
+    def __getitem__(self, place: Any) -> Any:
+        base, starts, view = self._parts
+        if isinstance(place, slice):
+            return Placed(base, starts[place], self.lengths[place], view)
+        return view(int(starts[place]), int(self.lengths[place]))
 
 
 # Raw fields: Tensor [B, *shape]. Ragged fields: Ragged. Fields of images and videos: a list of B
-# byte buffers (memoryview or bytes).
+# byte buffers (memoryview or bytes), or Placed.
 Records = dict[str, Any]
 
 
@@ -201,7 +225,7 @@ class RecordStore(Protocol):
         """Return the records at ``indices`` in that order. The caller owns the tensors.
 
         ``indices`` is int64 [B], on the host, and may repeat. Raw fields in ``views`` may come as
-        a list of B read-only NumPy arrays in the store's memory.
+        a list, or Placed, of B read-only NumPy arrays in the store's memory.
         """
         ...
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from framework.contracts.data import Transform
 from framework.contracts.records import Field, RecordStore
+from framework.data.requests import Slice
 from framework.errors import DataError
 from framework.image.crop import window_pixels
 from framework.image.decode import accepted_header, refuse_colors
@@ -38,14 +39,12 @@ class Opened(NamedTuple):
         values: Files, or arrays [C, H, W] or [H, W, C]: a list or one stacked array.
         sizes: Height and width of each, upright: int64 [B, 2].
         headers: Those of files.
-        seconds: What each took until now: float64 [B].
     """
 
     field: Field
     values: Any
     sizes: Tensor
     headers: Headers | None
-    seconds: np.ndarray
 
 
 @final
@@ -72,17 +71,16 @@ class Pictures:
             sizes = torch.tensor([size] * len(indices), dtype=torch.int64)
             if isinstance(values, Tensor):
                 values = values.numpy()
-            return Opened(field, values, sizes, None, np.zeros(len(indices)))
-        headers = read_headers(values)
-        if field in self._sampled_gray:
-            headers.left[headers.rows[:, 2] > 1] = 1
+            return Opened(field, values, sizes, None)
+        is_gray = field in self._sampled_gray
+        headers = read_headers(values, 1) if is_gray else read_headers(values)
         sizes = headers.sizes
         for number in np.flatnonzero(headers.left).tolist():
             with self._named(indices, number):
                 sizes[number] = accepted_header(values[number]).size
         if field.kind == "labels":
             headers.left[:] = 1
-        return Opened(field, values, torch.from_numpy(sizes), headers, headers.seconds)
+        return Opened(field, values, torch.from_numpy(sizes), headers)
 
     def shapes(self, field: Field, windows: Tensor) -> list[tuple[int, int, int]]:
         """Return what each image becomes: C, h, w."""
@@ -95,38 +93,38 @@ class Pictures:
         ]
 
     def cut(
-        self, opened: Opened, windows: Tensor, indices: Tensor, results: Any, interleaved: bool
+        self, opened: Opened, windows: Tensor, part: Slice, results: Any, interleaved: bool
     ) -> None:
-        """Cut and scale images, and add what each took to ``opened.seconds``.
+        """Cut and scale images, and add what each took to ``part.seconds``.
 
         Args:
             opened: The images.
             windows: As ``Transform.windows`` returns them: int64 [B, 5].
-            indices: The records: int64 [B].
+            part: The records.
             results: uint8 arrays [C, h, w] or [h, w, C], stacked or in a list.
             interleaved: Whether they are [h, w, C].
 
         Raises:
             DataError: D106 for a file that is no image, D122 for colors where a sample had none.
         """
-        places = np.ascontiguousarray(windows.numpy())
+        places, seconds = windows.numpy(), np.asarray(part.seconds)
         antialias, field = self._transform.antialias, opened.field
-        numbers = range(len(places))
+        numbers: Sequence[int] = range(len(places))
         if opened.headers is not None:
-            opened.seconds[:] += decode(opened.headers, places, antialias, results, interleaved)
-            numbers = np.flatnonzero(opened.headers.left).tolist()
+            numbers = decode(opened.headers, places, antialias, results, interleaved)
+            seconds += opened.headers.seconds
         elif not interleaved:
             how = ANTIALIASED if antialias else LINEAR
             how = NEAREST if field.kind == "labels" else how
             layout = INTERLEAVED if field.interleaved else PLANAR
-            seconds = scale_windows(opened.values, layout, places, how, results)
-            if seconds is not None:
-                opened.seconds[:] += seconds
+            took = scale_windows(opened.values, layout, places, how, results)
+            if took is not None:
+                seconds += took
                 return
         for number in numbers:
-            window = places[number].tolist()
-            with self._named(indices, number), _stopped(opened.seconds, number):
-                pixels = self._pixels(opened, number, window, int(indices[number]))
+            window, index = places[number].tolist(), int(part.indices[number])
+            with self._named(part.indices, number), _stopped(seconds, number):
+                pixels = self._pixels(opened, number, window, index)
                 scale_into(
                     pixels,
                     antialias,

@@ -25,6 +25,7 @@ from framework.contracts.data import (
 )
 from framework.contracts.records import (
     Field,
+    Placed,
     Ragged,
     ReadsOneByOne,
     Records,
@@ -267,7 +268,7 @@ class BatchReader:
         if sounds:
             watch.mark("decode")
         if self.measures_records:
-            files = [values for values in records.values() if isinstance(values, list)]
+            files = [own for own in records.values() if isinstance(own, list | Placed)]
             slow = self._usual.slow(
                 indices,
                 seconds.tolist(),
@@ -492,10 +493,8 @@ class BatchReader:
     def _filled(
         self, opened: Opened, windows: Tensor, part: Slice, arrays: Any, interleaved: bool = False
     ) -> None:
-        self.pictures.cut(opened, windows, part.indices, arrays, interleaved)
+        self.pictures.cut(opened, windows, part, arrays, interleaved)
         part.watch.mark("transform" if opened.headers is None else "decode")
-        seconds = np.asarray(part.seconds)
-        seconds += opened.seconds
 
     def sizes(self, field: Field, values: Any, indices: Tensor) -> Tensor:
         """Return height and width of each image that the store gave for ``indices``."""

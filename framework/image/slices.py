@@ -18,53 +18,64 @@ from framework.system.native import find
 
 LINEAR, ANTIALIASED, NEAREST = range(3)  # native/scale.h
 IS_PORTABLE = False  # tests do without AVX2, which gives the same bits
-LYING = 5  # the first orientation of images that lie on their side
+MOST_CHANNELS = 255  # that a header can say
 
 
 class Headers(NamedTuple):
     """The headers of a slice of files, as far as C knows them.
 
     Attributes:
-        data: The address of each file: int64 [n].
-        lengths: The bytes of each: int64 [n].
-        rows: Height, width, channels and orientation, as stored: int32 [n, 4].
-        left: Whether Python must read it: int8 [n].
-        seconds: What each took: float64 [n].
+        table: A row of each file, int64 [n, 18], which C reads and writes: ``Image`` of
+            ``native/images.c``. One table has one address, and asking for one takes a microsecond.
+        address: Of the table.
     """
 
-    data: np.ndarray
-    lengths: np.ndarray
-    rows: np.ndarray
-    left: np.ndarray
-    seconds: np.ndarray
+    table: np.ndarray
+    address: int
+
+    @property
+    def stored(self) -> np.ndarray:
+        """Height, width, channels and orientation, as stored: int64 [n, 4], a view."""
+        return self.table[:, 2:6]
 
     @property
     def sizes(self) -> np.ndarray:
-        """Height and width of the upright images: int64 [n, 2], undefined if ``left``."""
-        lies = self.rows[:, 3:] >= LYING
-        return np.where(lies, self.rows[:, 1::-1], self.rows[:, :2]).astype(np.int64)
+        """Height and width of the upright images: int64 [n, 2], a view, undefined if ``left``."""
+        return self.table[:, 6:8]
+
+    @property
+    def left(self) -> np.ndarray:
+        """Whether Python must read it, 0 or 1: int64 [n], a view."""
+        return self.table[:, 8]
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """What each took: float64 [n]."""
+        return self.table[:, 9] * 1e-9
 
 
-def read_headers(files: Sequence[Any]) -> Headers:
-    """Read the headers of image files, bytes or buffers. C knows JPEGs of 8 bits."""
-    count = len(files)
-    arrays: Any = files
-    if not isinstance(files, Placed):
-        arrays = [np.frombuffer(file, np.uint8) for file in files]
-    data, lengths = _addresses(arrays)
-    rows = np.zeros((count, 4), np.int32)
-    left = np.ones(count, np.int8)
-    nanoseconds = np.zeros(count, np.int64)
+def read_headers(files: Sequence[Any], most_channels: int = MOST_CHANNELS) -> Headers:
+    """Read the headers of image files, bytes or buffers. C knows JPEGs of 8 bits.
+
+    Those with more channels are left to Python.
+    """
+    table = np.zeros((len(files), 18), np.int64)
+    if isinstance(files, Placed):
+        table[:, 0], table[:, 1] = files.addresses, files.lengths
+    else:
+        table[:, :2] = [_place_of(np.frombuffer(file, np.uint8)) for file in files]
+    headers = Headers(table, table.ctypes.data)
     read = find("paceline_image_headers")
-    if read is not None and jpeg.find() is not None:
-        read(*map(_pointer, (data, lengths)), count, *map(_pointer, (rows, left, nanoseconds)))
-        left |= rows[:, 0].astype(np.int64) * rows[:, 1] > MAX_PIXELS
-    return Headers(data, lengths, rows, left, nanoseconds * 1e-9)
+    if read is None or jpeg.find() is None:
+        headers.left[:] = 1
+    else:
+        read(headers.address, len(files), MAX_PIXELS, most_channels)
+    return headers
 
 
 def decode(
     headers: Headers, windows: np.ndarray, antialias: bool, results: Any, interleaved: bool
-) -> np.ndarray:
+) -> list[int]:
     """Decode, cut and scale a slice of files, except those that are ``left``.
 
     Each window is decoded at the smallest scale that covers its result, as ``window_pixels`` does.
@@ -77,24 +88,22 @@ def decode(
         interleaved: Whether they are [h, w, C].
 
     Returns:
-        The seconds of each image: float64 [n].
+        The places of those that are ``left``.
     """
-    nanoseconds = np.zeros(len(windows), np.int64)
-    if headers.left.all():
-        return nanoseconds * 1e-9
-    channels = results[0].shape[2 if interleaved else 0]
-    places = _places(results, interleaved)
+    table = headers.table
+    if jpeg.find() is None or find("paceline_decode_jpegs") is None:
+        return list(range(len(table)))
+    table[:, 10:15] = windows
+    _place(results, interleaved, table[:, 15:])
     decompressor = jpeg.decompressor()
-    find("paceline_decode_jpegs")(
+    num_left = find("paceline_decode_jpegs")(
         decompressor.functions,
         ctypes.byref(decompressor.handle),
-        *map(_pointer, (headers.data, headers.lengths)),
-        len(windows),
-        *map(_pointer, (headers.rows, windows, places)),
-        _scaling(channels, ANTIALIASED if antialias else LINEAR, interleaved),
-        *map(_pointer, (headers.left, nanoseconds)),
+        headers.address,
+        len(table),
+        _scaling(results, ANTIALIASED if antialias else LINEAR, interleaved),
     )
-    return nanoseconds * 1e-9
+    return np.flatnonzero(headers.left).tolist() if num_left else []
 
 
 def scale_windows(
@@ -113,22 +122,21 @@ def scale_windows(
         The seconds of each image, float64 [n]; None if C cannot do it.
     """
     scale = find("paceline_scale_windows")
-    count = len(windows)
-    channels = images[0].shape[layout[2]]
-    if scale is None or channels not in (1, 3):
+    if scale is None or images[0].shape[layout[2]] not in (1, 3):
         return None
     if type(images) is list and len({image.strides for image in images}) > 1:
         images = [np.ascontiguousarray(image) for image in images]
     strides = [images[0].strides[axis] for axis in layout]
-    data, _ = _addresses(images)
-    jobs = np.empty((count, 10), np.int64)
-    jobs[:, 0] = data + windows[:, 0] * strides[0] + windows[:, 1] * strides[1]
+    jobs = np.empty((len(windows), 10), np.int64)
+    jobs[:, 0] = _addresses(images)
+    jobs[:, 0] += windows[:, 0] * strides[0] + windows[:, 1] * strides[1]
     jobs[:, 1:3] = windows[:, 2:4]
     jobs[:, 3:6] = strides
     jobs[:, 6] = windows[:, 4]
-    jobs[:, 7:] = _places(results, False)
-    nanoseconds = np.zeros(count, np.int64)
-    if scale(_pointer(jobs), count, _scaling(channels, how, False), _pointer(nanoseconds)):
+    _place(results, False, jobs[:, 7:])
+    nanoseconds = np.zeros(len(windows), np.int64)
+    address, times = jobs.ctypes.data, nanoseconds.ctypes.data
+    if scale(address, len(windows), _scaling(results, how, False), times):
         raise MemoryError("no memory for the rows of an image")
     return nanoseconds * 1e-9
 
@@ -144,45 +152,41 @@ def scale_one(pixels: np.ndarray, how: int, flip: int, out: np.ndarray, interlea
         interleaved: Whether ``out`` is [h, w, C].
     """
     scale = find("paceline_scale_windows")
-    channels = pixels.shape[2]
-    if scale is None or channels not in (1, 3):
+    if scale is None or pixels.shape[2] not in (1, 3):
         return False
     size = out.shape[:2] if interleaved else out.shape[1:]
     place = (pixels.ctypes.data, *pixels.shape[:2], *pixels.strides, flip, out.ctypes.data, *size)
     nanoseconds = ctypes.c_int64()
     job = (ctypes.c_int64 * len(place))(*place)
-    if scale(job, 1, _scaling(channels, how, interleaved), ctypes.byref(nanoseconds)):
+    if scale(job, 1, _scaling([out], how, interleaved), ctypes.byref(nanoseconds)):
         raise MemoryError("no memory for the rows of an image")
     return True
 
 
-def _scaling(channels: int, how: int, interleaved: bool) -> Any:
+def _scaling(results: Any, how: int, interleaved: bool) -> Any:
+    channels = results[0].shape[2 if interleaved else 0]
     return (ctypes.c_int64 * 4)(channels, how, interleaved, IS_PORTABLE)
 
 
-def _pointer(array: np.ndarray) -> Any:
-    return array.ctypes.data
+def _place_of(array: np.ndarray) -> tuple[int, int]:
+    """Return where an array is in memory, and its bytes."""
+    return array.ctypes.data, array.nbytes
 
 
-def _addresses(arrays: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the address and the bytes of each array: int64 [n] each."""
+def _addresses(arrays: Any) -> Any:
+    """Return the address of each array: int64 [n]."""
     if isinstance(arrays, Placed):
-        return arrays.addresses, arrays.lengths
+        return arrays.addresses
     if isinstance(arrays, np.ndarray):
-        first, step = arrays.ctypes.data, arrays.strides[0]
-        data = first + step * np.arange(len(arrays), dtype=np.int64)
-        return data, np.full(len(arrays), arrays[0].nbytes if len(arrays) else 0, np.int64)
-    data = [array.__array_interface__["data"][0] for array in arrays]
-    return np.array(data, np.int64), np.array([array.nbytes for array in arrays], np.int64)
+        return arrays.ctypes.data + arrays.strides[0] * np.arange(len(arrays), dtype=np.int64)
+    return [array.ctypes.data for array in arrays]
 
 
-def _places(results: Any, interleaved: bool) -> np.ndarray:
-    """Return the address, the height and the width of each result: int64 [n, 3]."""
-    places = np.empty((len(results), 3), np.int64)
-    places[:, 0], _ = _addresses(results)
+def _place(results: Any, interleaved: bool, columns: np.ndarray) -> None:
+    """Write the address, the height and the width of each result to int64 [n, 3]."""
+    axes = slice(0, 2) if interleaved else slice(1, 3)
+    columns[:, 0] = _addresses(results)
     if isinstance(results, np.ndarray):
-        places[:, 1:] = results.shape[1:3] if interleaved else results.shape[2:]
+        columns[:, 1:] = results.shape[1:][axes]
     else:
-        axes = slice(0, 2) if interleaved else slice(1, 3)
-        places[:, 1:] = [image.shape[axes] for image in results]
-    return places
+        columns[:, 1:] = [image.shape[axes] for image in results]

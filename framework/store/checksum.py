@@ -14,7 +14,7 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import Field, Ragged, Records
+from framework.contracts.records import Field, Placed, Ragged, Records
 from framework.system.native import find
 
 # From so many bytes of a record on, ISA-L is faster than the tables of native/crc32.c. Measured on
@@ -67,7 +67,7 @@ def buffers(values: Any) -> Sequence[Any]:
         values = values.arrays()
     if isinstance(values, Tensor):
         values = values.numpy()
-    if isinstance(values, list) and values and isinstance(values[0], np.ndarray):
+    if isinstance(values, list | Placed) and len(values) and isinstance(values[0], np.ndarray):
         return [array.reshape(-1).view(np.uint8).data for array in values]
     if not isinstance(values, np.ndarray):
         return values

@@ -279,11 +279,13 @@ def _keys(path: str, file: h5py.File, num_records: int) -> Any:
 
 
 def _rows_of(array: np.ndarray, indices: Tensor) -> Placed:
-    """Return rows of an array, which are not copied."""
-    starts = indices.numpy() * array.strides[0]
-    lengths = np.full(len(starts), array.strides[0])
-    rows = [array[index] for index in indices.tolist()]
-    return Placed(rows, array.ctypes.data + starts, lengths)
+    """Return rows of an array, which are not copied. IndexError if one does not exist."""
+    check_range(indices, len(array))
+    size = array.strides[0]
+    lengths = np.full(len(indices), size)
+    return Placed(
+        array.ctypes.data, indices.numpy() * size, lengths, lambda start, _: array[start // size]
+    )
 
 
 @final
@@ -301,9 +303,10 @@ class _SliceGather:
 
     def __call__(self, indices: Tensor) -> Placed:
         starts, stops = self.offsets[indices.numpy()], self.offsets[indices.numpy() + 1]
-        places = zip(starts.tolist(), stops.tolist(), strict=True)
-        values = [self.data[start:stop] for start, stop in places]
-        return Placed(values, self._address + starts, stops - starts)
+        return Placed(self._address, starts, stops - starts, self._view)
+
+    def _view(self, start: int, size: int) -> memoryview:
+        return self.data[start : start + size]
 
     def ask(self, indices: Tensor) -> None:
         """Ask the disk for the byte strings."""

@@ -161,14 +161,14 @@ class Blocks:
     def views(self, name: str, rows: Rows) -> Placed:
         """Return the values of a field in the map, without copying them."""
         field = self.manifest.fields[name]
-        size = _num_bytes(field)
         shape = _shape(field)
         starts = self.starts(name, rows).numpy()
-        values = [
-            self.file[start : start + size].view(field.dtype).reshape(shape)
-            for start in starts.tolist()
-        ]
-        return Placed(values, self.file.ctypes.data + starts, np.full(len(starts), size))
+        lengths = np.full(len(starts), _num_bytes(field))
+
+        def view(start: int, size: int) -> np.ndarray:
+            return self.file[start : start + size].view(field.dtype).reshape(shape)
+
+        return Placed(self.file.ctypes.data, starts, lengths, view)
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         """Return the ``indices`` whose ``records`` differ from their checksum."""

@@ -60,9 +60,7 @@ class LMDBStore(FileStore["_OpenFile"]):
             if field.encoding != "raw" or name not in views:
                 records[name] = values.column(name, indices, starts[place : place + 2])
                 continue
-            parts: list[Any] = values.parts(starts[place], starts[place + 1])
-            shape = _shape(field)
-            records[name] = [np.frombuffer(part, field.dtype).reshape(shape) for part in parts]
+            records[name] = values.views(field, starts[place], starts[place + 1])
         return records
 
     def column(self, name: str) -> Any:
@@ -344,14 +342,24 @@ class _Values:
         """Return the stored CRC32s: uint32 [B]."""
         return self.heads(indices)[:, 0].numpy().astype(np.uint32)
 
-    def keys(self, indices: Tensor) -> list[memoryview]:
+    def keys(self, indices: Tensor) -> Sequence[memoryview]:
         return self.parts(self.starts(indices)[-1], (self.offsets + self.sizes)[indices])
 
     def parts(self, starts: Tensor, stops: Tensor) -> Placed:
         """Return pieces of the file without copying them."""
-        places = zip(starts.tolist(), stops.tolist(), strict=True)
-        values = [self.buffer[start:stop] for start, stop in places]
-        return Placed(values, self._address + starts.numpy(), (stops - starts).numpy())
+        return Placed(self._address, starts.numpy(), (stops - starts).numpy(), self._view)
+
+    def _view(self, start: int, size: int) -> memoryview:
+        return self.buffer[start : start + size]
+
+    def views(self, field: Field, starts: Tensor, stops: Tensor) -> Placed:
+        """Return the values of a raw field without copying them."""
+        shape = _shape(field)
+
+        def view(start: int, size: int) -> np.ndarray:
+            return np.frombuffer(self._view(start, size), field.dtype).reshape(shape)
+
+        return Placed(self._address, starts.numpy(), (stops - starts).numpy(), view)
 
     def column(self, name: str, indices: Tensor, bounds: list[Tensor]) -> Any:
         """Return the values of a field, given where they begin and end in the file."""

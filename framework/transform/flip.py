@@ -2,6 +2,7 @@
 
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,11 +10,10 @@ from framework.contracts.data import MIRRORED, UPSIDE_DOWN, chance
 from framework.transform.none import whole
 
 
-def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> Tensor:
-    """Return flip codes from draws [B, 2]: int64 [B, 1]."""
-    numbers = draws.numpy()
-    codes = (numbers[:, :1] < flip) * MIRRORED + (numbers[:, 1:2] < flip_vertical) * UPSIDE_DOWN
-    return torch.from_numpy(codes)
+def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> np.ndarray:
+    """Return flip codes from draws [B, 2]: int64 [B]."""
+    left, down = draws.numpy().T
+    return (left < flip) * MIRRORED + (down < flip_vertical) * UPSIDE_DOWN
 
 
 @final
@@ -32,5 +32,5 @@ class FlipTransform:
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         windows = whole(sizes)
         if draws is not None:
-            windows[:, 4:] = flip_codes(draws, self.flip, self.flip_vertical)
+            windows.numpy()[:, 4] = flip_codes(draws, self.flip, self.flip_vertical)
         return windows

@@ -86,7 +86,7 @@ def compare(files):
         if headers.left[number]:
             continue
         known = read_header(file)
-        own = headers.rows[number].tolist()
+        own = headers.stored[number].tolist()
         assert own == [known.height, known.width, known.channels, known.orientation]
         assert (known.format, known.bit_depth) == ("jpeg", 8)
 

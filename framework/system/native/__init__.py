@@ -40,8 +40,8 @@ SIGNATURES = {
     "paceline_permutation": (NUMBER, NUMBER, POINTER),
     "paceline_bijection": (NUMBER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER),
     "paceline_crop_flip": (POINTER, *(NUMBER,) * 5, *(POINTER,) * 5, COUNT),
-    "paceline_image_headers": (POINTER, POINTER, NUMBER, *(POINTER,) * 3),
-    "paceline_decode_jpegs": (*(POINTER,) * 4, NUMBER, *(POINTER,) * 6),
+    "paceline_image_headers": (POINTER, *(NUMBER,) * 3),
+    "paceline_decode_jpegs": (*(POINTER,) * 3, NUMBER, POINTER),
     "paceline_scale_windows": (POINTER, NUMBER, *(POINTER,) * 2),
     "paceline_color_jitter": (POINTER, COUNT, NUMBER, NUMBER, COUNT, POINTER, POINTER, COUNT),
 }

@@ -10,7 +10,7 @@
 #include "scale.h"
 
 enum { DONE, LEFT };                           /* the status of an image */
-enum { MOST_PARTS = 10000, ORIENTATION = 0x0112, MARGIN = 2 };
+enum { MOST_PARTS = 10000, ORIENTATION = 0x0112, LYING = 5, MARGIN = 2 };
 /* turbojpeg.h: enum TJINIT, TJPARAM, TJPF */
 enum { DECOMPRESS = 1, SUBSAMPLING = 4, WIDTH = 5, HEIGHT = 6, PRECISION = 7, COLORSPACE = 8, LOSSLESS = 15 };
 enum { RGB = 0, GRAY = 6 };
@@ -33,19 +33,18 @@ typedef struct {
     void (*destroy)(void *handle);
 } Turbo;
 
-/* As framework/image/header.py returns it; all are 8 bits a channel. */
+/* A file, its header as framework/image/header.py returns it, and a window of it: a row of the table
+   of image/slices.py. */
 typedef struct {
-    int32_t height, width, channels, orientation;
-} Header;
-
-typedef struct {
-    int64_t top, left, height, width, flip;
-} Cut;
-
-typedef struct {
+    const uint8_t *data;
+    int64_t size;
+    int64_t height, width, channels, orientation; /* as stored */
+    int64_t upright_height, upright_width;
+    int64_t status, ns;                           /* ns: nanoseconds that it took */
+    int64_t top, left, cut_height, cut_width, flip;
     uint8_t *out;
-    int64_t height, width;
-} Target;
+    int64_t out_height, out_width;
+} Image;
 
 static int64_t now(void)
 {
@@ -87,9 +86,10 @@ static int is_exif(const uint8_t *at)
 }
 
 /* Read the header of a JPEG of 8 bits. Return LEFT for all else. */
-static int read_header(const uint8_t *data, int64_t size, Header *header)
+static int read_header(Image *image)
 {
-    int64_t at = 2;
+    const uint8_t *data = image->data;
+    int64_t at = 2, size = image->size;
     int32_t orientation = 1;
     if (size < 3 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF)
         return LEFT;
@@ -103,11 +103,13 @@ static int read_header(const uint8_t *data, int64_t size, Header *header)
         if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
             if (at + 10 > size || data[at + 4] != 8)
                 return LEFT;
-            header->height = (int32_t)number(data + at + 5, 2, 0);
-            header->width = (int32_t)number(data + at + 7, 2, 0);
-            header->channels = data[at + 9];
-            header->orientation = orientation;
-            return header->height && header->width ? DONE : LEFT;
+            image->height = number(data + at + 5, 2, 0);
+            image->width = number(data + at + 7, 2, 0);
+            image->channels = data[at + 9];
+            image->orientation = orientation;
+            image->upright_height = orientation < LYING ? image->height : image->width;
+            image->upright_width = orientation < LYING ? image->width : image->height;
+            return image->height && image->width ? DONE : LEFT;
         }
         if (marker == 0xD9 || marker == 0xDA || length < 2)
             return LEFT;
@@ -118,15 +120,18 @@ static int read_header(const uint8_t *data, int64_t size, Header *header)
     return LEFT;
 }
 
-/* Read the headers of n files. ns gets the nanoseconds of each: a map reads its file only now. */
-void paceline_image_headers(const uint8_t *const *data, const int64_t *sizes, int64_t n,
-                            Header *headers, int8_t *status, int64_t *ns)
+/* Read the headers of n files. A map reads its file only now. Files of more than so many pixels or
+   channels are left. */
+void paceline_image_headers(Image *images, int64_t n, int64_t most_pixels, int64_t most_channels)
 {
     int64_t last = now();
     for (int64_t i = 0; i < n; i++) {
-        status[i] = (int8_t)read_header(data[i], sizes[i], headers + i);
+        Image *image = images + i;
+        image->status = read_header(image);
+        if (image->height * image->width > most_pixels || image->channels > most_channels)
+            image->status = LEFT;
         int64_t time = now();
-        ns[i] = time - last;
+        image->ns = time - last;
         last = time;
     }
 }
@@ -139,10 +144,13 @@ static int block_width(int subsampling)
 }
 
 /* Return the denominator of the smallest scale at which a window covers its target: 1, 2, 4, 8. */
-static int64_t denominator(const Cut *cut, int64_t height, int64_t width)
+static int64_t denominator(const Image *image)
 {
+    int turned = (image->flip & TURNED) != 0;
+    int64_t height = turned ? image->out_width : image->out_height;
+    int64_t width = turned ? image->out_height : image->out_width;
     for (int64_t d = 8; d > 1; d /= 2)
-        if (cut->height >= d * height && cut->width >= d * width)
+        if (image->cut_height >= d * height && image->cut_width >= d * width)
             return d;
     return 1;
 }
@@ -153,25 +161,24 @@ static int64_t least(int64_t one, int64_t other)
 }
 
 /* Decode one window as ``image/jpeg.py`` does, with the margin that interpolated colors need. */
-static int decode(const Turbo *turbo, void *handle, const uint8_t *data, int64_t size,
-                  const Header *header, const Cut *cut, const Target *target, const Scaling *scaling,
+static int decode(const Turbo *turbo, void *handle, const Image *image, const Scaling *scaling,
                   Memory *pixels, Memory *memory)
 {
+    const uint8_t *data = image->data;
+    size_t size = (size_t)image->size;
     turbo->set_factor(handle, (Factor){1, 1});
     turbo->set_region(handle, (Region){0, 0, 0, 0});
-    if (turbo->read_header(handle, data, (size_t)size))
+    if (turbo->read_header(handle, data, size))
         return LEFT;
     int colors = turbo->get(handle, COLORSPACE), block = block_width(turbo->get(handle, SUBSAMPLING));
     if (colors < 0 || colors > 2 || turbo->get(handle, PRECISION) != 8 || turbo->get(handle, LOSSLESS) ||
-        !block || turbo->get(handle, WIDTH) != header->width || turbo->get(handle, HEIGHT) != header->height)
+        !block || turbo->get(handle, WIDTH) != image->width || turbo->get(handle, HEIGHT) != image->height)
         return LEFT;
-    int turned = (cut->flip & TURNED) != 0;
-    int64_t d = denominator(cut, turned ? target->width : target->height,
-                            turned ? target->height : target->width);
-    int64_t full_height = (header->height + d - 1) / d, full_width = (header->width + d - 1) / d;
-    int64_t top = (cut->top + d / 2) / d, left = (cut->left + d / 2) / d;
-    int64_t height = least(full_height - top, (cut->height + d / 2) / d);
-    int64_t width = least(full_width - left, (cut->width + d / 2) / d);
+    int64_t d = denominator(image);
+    int64_t full_height = (image->height + d - 1) / d, full_width = (image->width + d - 1) / d;
+    int64_t top = (image->top + d / 2) / d, left = (image->left + d / 2) / d;
+    int64_t height = least(full_height - top, (image->cut_height + d / 2) / d);
+    int64_t width = least(full_width - left, (image->cut_width + d / 2) / d);
     int64_t unit = block / d < 1 ? 1 : block / d;
     int64_t x = left < MARGIN ? 0 : (left - MARGIN) / unit * unit, y = top < MARGIN ? 0 : top - MARGIN;
     int64_t w = least(full_width, left + width + MARGIN) - x;
@@ -180,38 +187,40 @@ static int decode(const Turbo *turbo, void *handle, const uint8_t *data, int64_t
     uint8_t *outer = paceline_memory(pixels, w * h * channels);
     if (!outer || turbo->set_factor(handle, (Factor){1, (int)d}) ||
         turbo->set_region(handle, (Region){(int)x, (int)y, (int)w, (int)h}) ||
-        turbo->decompress(handle, data, (size_t)size, outer, 0, channels == 3 ? RGB : GRAY))
+        turbo->decompress(handle, data, size, outer, 0, channels == 3 ? RGB : GRAY))
         return LEFT;
     Window window = {outer + ((top - y) * w + left - x) * channels, height, width, w * channels,
-                     channels, 1, cut->flip, target->out, target->height, target->width};
+                     channels, 1, image->flip, image->out, image->out_height, image->out_width};
     return paceline_scale_window(&window, scaling, memory) ? LEFT : DONE;
 }
 
 /* Decode, cut and scale n JPEGs, except those that have a status. One that fails gets one, and a new
-   handle follows, because one that met a damaged header reads no file again. */
-void paceline_decode_jpegs(const Turbo *turbo, void **handle, const uint8_t *const *data,
-                           const int64_t *sizes, int64_t n, const Header *headers, const Cut *cuts,
-                           const Target *targets, const Scaling *scaling, int8_t *status, int64_t *ns)
+   handle follows, because one that met a damaged header reads no file again. Return how many have a
+   status. */
+int paceline_decode_jpegs(const Turbo *turbo, void **handle, Image *images, int64_t n, const Scaling *scaling)
 {
     Memory pixels = {0}, memory = {0};
     int64_t last = now();
+    int left = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (status[i] == DONE && headers[i].orientation == 1) {
-            status[i] = (int8_t)decode(turbo, *handle, data[i], sizes[i], headers + i, cuts + i,
-                                       targets + i, scaling, &pixels, &memory);
-            if (status[i] != DONE) {
+        Image *image = images + i;
+        if (image->status == DONE && image->orientation == 1) {
+            image->status = decode(turbo, *handle, image, scaling, &pixels, &memory);
+            if (image->status != DONE) {
                 turbo->destroy(*handle);
                 *handle = turbo->init(DECOMPRESS);
             }
         } else {
-            status[i] = LEFT;
+            image->status = LEFT;
         }
+        left += image->status == LEFT;
         int64_t time = now();
-        ns[i] = time - last;
+        image->ns += time - last;
         last = time;
     }
     free(pixels.bytes);
     free(memory.bytes);
+    return left;
 }
 
 /* Scale n windows of pixels in memory. Return 0, or -1 if there is no memory. */
