@@ -68,7 +68,7 @@ class Pictures:
         """Read the sizes of images. DataError D106 for a file that is no image."""
         if field.encoding != "image":
             size = field.shape[:2] if field.interleaved else field.shape[1:]
-            sizes = torch.tensor([size] * len(indices), dtype=torch.int64)
+            sizes = torch.from_numpy(np.full((len(indices), 2), size, np.int64))
             if isinstance(values, Tensor):
                 values = values.numpy()
             return Opened(field, values, sizes, None)

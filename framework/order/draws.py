@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from framework.system.checked_kernel import CheckedKernel
+from framework.system.native import find
 
 
 def _signed(word: int) -> int:
@@ -46,7 +47,14 @@ def draws(
     A row depends only on (seed, epoch, record index, stream, num_draws), not on the batch, rank or
     device. The result is on the device of ``indices``.
     """
-    return keyed_draws(indices, key_of(seed, epoch, stream), num_draws)
+    key = key_of(seed, epoch, stream)
+    compiled = find("paceline_draws")
+    if compiled is None or indices.device.type != "cpu":
+        return keyed_draws(indices, key, num_draws)
+    indices = indices.contiguous()
+    out = torch.empty(len(indices), num_draws)
+    compiled(indices.data_ptr(), len(indices), num_draws, key, out.data_ptr())
+    return out
 
 
 def keyed_draws(indices: Tensor, key: int | Tensor, num_draws: int) -> Tensor:

@@ -44,8 +44,9 @@ class ProcessMaps(NamedTuple, Generic[MappedT]):
 
 def check_range(indices: Tensor, count: int) -> None:
     """Raise IndexError if an index is not one of ``count`` records."""
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
-        raise IndexError(f"records {int(indices.min())}..{int(indices.max())} of {count}")
+    numbers = indices.numpy()  # whose operators keep Python's lock, which takes less than giving it
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
+        raise IndexError(f"records {numbers.min()}..{numbers.max()} of {count}")
 
 
 class FileStore(ABC, Generic[MappedT]):

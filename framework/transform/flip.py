@@ -10,9 +10,9 @@ from framework.contracts.data import MIRRORED, UPSIDE_DOWN, chance
 from framework.transform.none import whole
 
 
-def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> np.ndarray:
-    """Return flip codes from draws [B, 2]: int64 [B]."""
-    left, down = draws.numpy().T
+def flip_codes(draws: np.ndarray, flip: float, flip_vertical: float) -> np.ndarray:
+    """Return flip codes from draws, float32 [B, 2]: int64 [B]."""
+    left, down = draws.T
     return (left < flip) * MIRRORED + (down < flip_vertical) * UPSIDE_DOWN
 
 
@@ -32,5 +32,5 @@ class FlipTransform:
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         windows = whole(sizes)
         if draws is not None:
-            windows.numpy()[:, 4] = flip_codes(draws, self.flip, self.flip_vertical)
+            windows.numpy()[:, 4] = flip_codes(draws.numpy(), self.flip, self.flip_vertical)
         return windows

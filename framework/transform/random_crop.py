@@ -40,5 +40,5 @@ class RandomCrop:
         if draws is None:
             return in_the_middle(sizes, cut)
         corner = (draws[:, :2].double() * (sizes - cut + 1)).long()
-        flips = torch.from_numpy(flip_codes(draws[:, 2:], self.flip, self.flip_vertical))
+        flips = torch.from_numpy(flip_codes(draws.numpy()[:, 2:], self.flip, self.flip_vertical))
         return torch.cat([corner, cut, flips.unsqueeze(1)], dim=1)

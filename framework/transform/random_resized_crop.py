@@ -59,15 +59,15 @@ class RandomResizedCrop:
         windows = np.empty((len(limits), 5), np.int64)
         cut = windows[:, 2:4] = self._cut(limits, numbers)
         windows[:, :2] = numbers[:, 2:4] * (limits - cut + 1)  # rounds down
-        windows[:, 4] = flip_codes(draws[:, 4:], self.flip, self.flip_vertical)
+        windows[:, 4] = flip_codes(draws.numpy()[:, 4:], self.flip, self.flip_vertical)
         return torch.from_numpy(windows)
 
     def _cut(self, limits: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Return heights and widths: int64 [B, 2]. NumPy takes a third of the time of torch."""
         (least, most), (low, high) = self.scale, self.log_ratio
         area = limits.astype(np.float64).prod(1) * (least + numbers[:, 0] * (most - least))
-        # the exponential is torch's: NumPy may round it differently
-        ratio = torch.exp(torch.from_numpy(low + numbers[:, 1] * (high - low))).numpy()
+        logarithm = torch.from_numpy(low + numbers[:, 1] * (high - low))
+        ratio = logarithm.exp_().numpy()  # NumPy may round it differently
         wanted = np.stack([np.sqrt(area / ratio), np.sqrt(area * ratio)], axis=1)
         shrink = np.minimum((limits / wanted).min(1, keepdims=True), 1.0)
         return np.minimum(np.maximum(np.rint(wanted * shrink).astype(np.int64), 1), limits)

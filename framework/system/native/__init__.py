@@ -39,24 +39,27 @@ SIGNATURES = {
     ),
     "paceline_permutation": (NUMBER, NUMBER, POINTER),
     "paceline_bijection": (NUMBER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER),
+    "paceline_draws": (POINTER, *(NUMBER,) * 3, POINTER),
     "paceline_crop_flip": (POINTER, *(NUMBER,) * 5, *(POINTER,) * 5, COUNT),
     "paceline_image_headers": (POINTER, *(NUMBER,) * 3),
     "paceline_decode_jpegs": (*(POINTER,) * 3, NUMBER, POINTER),
     "paceline_scale_windows": (POINTER, NUMBER, *(POINTER,) * 2),
     "paceline_color_jitter": (POINTER, COUNT, NUMBER, NUMBER, COUNT, POINTER, POINTER, COUNT),
 }
-
+# They keep Python's lock: the thread of the step would take it, and give it back only some time
+# after they have ended, which is soon.
+QUICK = {"paceline_draws", "paceline_should_ask"}
 # The others return an int, or nothing.
 RESULTS = {"paceline_lmdb_heads": NUMBER, "paceline_ask_pages": NUMBER}
 
 
 @cache
 def find(name: str) -> Any:
-    """Return a compiled function, which runs without Python's lock, or None.
+    """Return a compiled function, which runs without Python's lock unless it is quick, or None.
 
     None: it could not be compiled, or the library is older than the function.
     """
-    library = _library()
+    library = _library(ctypes.PyDLL if name in QUICK else ctypes.CDLL)
     function = getattr(library, name, None)
     if function is not None:
         function.argtypes = SIGNATURES[name]
@@ -66,7 +69,7 @@ def find(name: str) -> Any:
 
 def are_compiled() -> bool:
     """Return whether the C functions can be used."""
-    return _library() is not None
+    return _library(ctypes.CDLL) is not None
 
 
 class _Thread(threading.local):
@@ -140,10 +143,10 @@ def crowded() -> Generator[None]:
 
 
 @cache
-def _library() -> Any:
+def _library(kind: Any) -> Any:
     try:
         _openmp()
-        return ctypes.CDLL(str(Path(__file__).with_name("_native.so")))
+        return kind(str(Path(__file__).with_name("_native.so")))
     except OSError:  # not compiled, or for another machine
         return None
 
