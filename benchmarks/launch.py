@@ -7,8 +7,8 @@ reads batches of STORE with the given words, such as ``workers.num=1 transform=r
 'transform.size=[224,224]'``. The reference is the same thread beside one that hashes 64 MB blocks,
 which needs a core and memory but never Python's lock.
 
-Five pairs take turns. Printed: the median share of the reference's operations per second (and all
-five), the share of those issued alone, and the records read per second. Each thread needs a core of
+Seven pairs take turns. Printed: the median share of the reference's operations per second (and all
+seven), the share of those issued alone, and the records read per second. Each thread needs a core of
 its own: on two cores, use one worker.
 """
 
@@ -35,7 +35,7 @@ WORDS = (
     "batch_size=64",
     "last=drop",
 )
-PAIRS = 5
+PAIRS = 7
 ALONE_S = 2.0
 REFERENCE_S = 3.0
 BESIDE_S = 4.0

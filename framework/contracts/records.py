@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, final, overload, runtime_checkable
 
@@ -63,7 +63,7 @@ class Field:
                 kind = "video"
             object.__setattr__(self, "kind", kind)
 
-    @property
+    @cached_property
     def channels(self) -> int | None:
         """The number of channels of an image, encoded or raw; None for any other field."""
         if self.encoding == "image":

@@ -280,7 +280,7 @@ class DALISource:
         records = self.store.read(request.indices)
         if request.verify:
             check_crcs(self.store, request.indices, records)
-        numbers = self._reader.numbers(request, request.keys_of(0, len(request.indices)))
+        numbers = self._reader.numbers(request)
         records |= self._reader.followed(records, request.indices, numbers)
         records |= self._reader.heard(records, request.indices, numbers)
         ragged: Batch = {}

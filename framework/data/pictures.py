@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple, final
 
@@ -68,10 +69,9 @@ class Pictures:
         """Read the sizes of images. DataError D106 for a file that is no image."""
         if field.encoding != "image":
             size = field.shape[:2] if field.interleaved else field.shape[1:]
-            sizes = torch.from_numpy(np.full((len(indices), 2), size, np.int64))
             if isinstance(values, Tensor):
                 values = values.numpy()
-            return Opened(field, values, sizes, None)
+            return Opened(field, values, _all(size, len(indices)), None)
         is_gray = field in self._sampled_gray
         headers = read_headers(values, 1) if is_gray else read_headers(values)
         sizes = headers.sizes
@@ -157,6 +157,12 @@ class Pictures:
             yield
         except BadImage as error:
             raise unreadable(self._store, int(indices[number]), error) from error
+
+
+@lru_cache(maxsize=16)
+def _all(size: tuple[int, int], count: int) -> Tensor:
+    """Return the size of each of ``count`` images: int64 [count, 2], for reading alone."""
+    return torch.tensor([size] * count, dtype=torch.int64).view(count, 2)
 
 
 @contextmanager

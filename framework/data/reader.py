@@ -78,11 +78,11 @@ class _Memory:
         arrays = self._arrays
         for number in range(len(arrays)):
             if arrays[number].size >= size and sys.getrefcount(arrays[number]) == UNUSED:
-                return torch.from_numpy(arrays[number][:size]).view(shape)
+                return torch.from_numpy(arrays[number][:size].reshape(shape))
         # outgrown arrays go when their batches do
         self._arrays = [array for array in arrays if array.size >= size]
         self._arrays.append(np.empty(size, np.uint8))
-        return torch.from_numpy(self._arrays[-1]).view(shape)
+        return torch.from_numpy(self._arrays[-1].reshape(shape))
 
 
 @final
@@ -231,7 +231,7 @@ class BatchReader:
             for name, field in self.videos.items():
                 shape = (self._num_frames, field.shape[3] or 3, *size)
                 images[name] = self._memory_of(len(request.indices), *shape)
-        numbers = self.numbers(request, request.keys_of(0, len(request.indices)))
+        numbers = self.numbers(request)
         return ReadWork(request, images, {}, [], [], numbers)
 
     def _memory_of(self, *shape: int) -> Tensor:
@@ -247,7 +247,12 @@ class BatchReader:
         """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
         watch = Stopwatch()
         request = work.request
-        indices = request.indices[start:stop]
+        indices, keys, numbers, outs = request.indices, request.keys, work.numbers, work.images
+        if start > 0 or stop < len(indices):  # each view costs Python's lock
+            indices = indices[start:stop]
+            keys = keys if keys is None else keys[start:stop]
+            numbers = numbers if numbers is None else numbers[start:stop]
+            outs = {name: image[start:stop] for name, image in outs.items()}
         seconds = nothing_yet(len(indices))
         if self._one_by_one is not None:
             records = self._one_by_one.read_timed(indices, seconds)
@@ -256,12 +261,7 @@ class BatchReader:
         if request.verify:
             check_crcs(self.store, indices, records)
         watch.mark("read")
-        outs = work.images
-        if start > 0 or stop < len(request.indices):
-            outs = {name: image[start:stop] for name, image in outs.items()}
-        keys = request.keys_of(start, stop)
-        numbers = None if work.numbers is None else work.numbers[start:stop]
-        part = Slice(indices, keys, numbers, watch, seconds, {})
+        part = Slice(indices, indices if keys is None else keys, numbers, watch, seconds, {})
         images = self._images(records, request, part, outs) | self._clips(records, part, outs)
         followed = self.followed(records, indices, part.numbers, part.windows)
         sounds = self.heard(records, indices, part.numbers)
@@ -315,10 +315,11 @@ class BatchReader:
     def name(self, index: int) -> str:
         return self.store.name(index)
 
-    def numbers(self, request: Request, keys: Tensor) -> Tensor | None:
+    def numbers(self, request: Request) -> Tensor | None:
         """Return the transform's draws, float32 [B, num_draws]; None if nothing needs them."""
         if not request.training or not self.decodes:
             return None
+        keys = request.indices if request.keys is None else request.keys
         return draws(keys, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
 
     def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
@@ -454,15 +455,15 @@ class BatchReader:
         With ``collate=list`` and without a size, return a list.
         """
         opened, windows = self._opened(name, field, values, part)
-        shapes = self.pictures.shapes(field, windows)
-        if self.collate == "list" and self.transform.size is None:
-            arrays = [np.empty(shape, np.uint8) for shape in shapes]
-            self._filled(opened, windows, part, arrays)
-            return [torch.from_numpy(array) for array in arrays]
-        if len(set(shapes)) > 1:
-            place = next(place for place, shape in enumerate(shapes) if shape != shapes[0])
-            raise self._uneven(int(part.indices[place]), shapes[place], shapes[0])
         if out is None:
+            shapes = self.pictures.shapes(field, windows)
+            if self.collate == "list" and self.transform.size is None:
+                arrays = [np.empty(shape, np.uint8) for shape in shapes]
+                self._filled(opened, windows, part, arrays)
+                return [torch.from_numpy(array) for array in arrays]
+            if len(set(shapes)) > 1:
+                place = next(place for place, shape in enumerate(shapes) if shape != shapes[0])
+                raise self._uneven(int(part.indices[place]), shapes[place], shapes[0])
             out = torch.empty((len(shapes), *shapes[0]), dtype=torch.uint8)
         self._filled(opened, windows, part, out.numpy())
         return out

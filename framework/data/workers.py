@@ -232,8 +232,7 @@ class Workers:
                 for request in requests:
                     in_progress.append(self._submit(pool, request, num))
                     # Small batches have few slices, so more of them keep all threads busy.
-                    num_slices = sum(len(futures) for _, futures in in_progress)
-                    if len(in_progress) > ahead and num_slices > num:
+                    if len(in_progress) > ahead and sum(len(own[1]) for own in in_progress) > num:
                         yield self._finished(*in_progress.popleft())
                 while in_progress:
                     yield self._finished(*in_progress.popleft())

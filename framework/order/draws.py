@@ -6,6 +6,7 @@ Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OO
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -49,10 +50,10 @@ def draws(
     """
     key = key_of(seed, epoch, stream)
     compiled = find("paceline_draws")
-    if compiled is None or indices.device.type != "cpu":
+    if compiled is None or not indices.is_cpu:
         return keyed_draws(indices, key, num_draws)
     indices = indices.contiguous()
-    out = torch.empty(len(indices), num_draws)
+    out = torch.empty((len(indices), num_draws), dtype=torch.float32)
     compiled(indices.data_ptr(), len(indices), num_draws, key, out.data_ptr())
     return out
 
@@ -149,6 +150,7 @@ def record_seeds(indices: Tensor, seed: int, epoch: int) -> Tensor:
     return _shift(mix((indices + 1) * GOLDEN + key), 1)
 
 
+@lru_cache(maxsize=64)
 def key_of(*numbers: int) -> int:
     """Combine integers into one key. This is 60 times as fast as ``mix`` with small tensors."""
     key = 0

@@ -45,8 +45,11 @@ class ProcessMaps(NamedTuple, Generic[MappedT]):
 def check_range(indices: Tensor, count: int) -> None:
     """Raise IndexError if an index is not one of ``count`` records."""
     numbers = indices.numpy()  # whose operators keep Python's lock, which takes less than giving it
-    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
-        raise IndexError(f"records {numbers.min()}..{numbers.max()} of {count}")
+    if not len(numbers):
+        return
+    first, last = np.minimum.reduce(numbers), np.maximum.reduce(numbers)
+    if not 0 <= first <= last < count:
+        raise IndexError(f"records {first}..{last} of {count}")
 
 
 class FileStore(ABC, Generic[MappedT]):

@@ -63,7 +63,7 @@ class HDF5Store(FileStore["_OpenStore"]):
         records: Records = {}
         for name, gather in opened.gathers.items():
             if name in views and name in opened.arrays:
-                records[name] = _rows_of(opened.arrays[name], indices)
+                records[name] = opened.arrays[name](indices)
             else:
                 records[name] = gather(indices)
         return records
@@ -229,7 +229,7 @@ class _OpenStore:
         self.manifest = manifest
         self.file: h5py.File | None = None  # open if a field is chunked, since h5py reads that one
         self.gathers: dict[str, Any] = {}
-        self.arrays: dict[str, np.ndarray] = {}  # contiguous raw fields
+        self.arrays: dict[str, _Rows] = {}  # contiguous raw fields
         self.begins: dict[str, int] = {}  # the first byte of each of them in the file
         num_records = manifest.num_records
         part = "crc32"
@@ -254,7 +254,7 @@ class _OpenStore:
             raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
         if dataset.chunks is None:
             rows = _memory_map(self.path, file, f"records/{name}")
-            self.arrays[name] = rows.numpy()
+            self.arrays[name] = _Rows(rows.numpy())
             self.begins[name] = dataset.id.get_offset() or 0  # None if there is nothing in it
             return row_gather(rows)
         if dataset.nbytes > MAX_COMPRESSION_RATIO * os.path.getsize(self.path):
@@ -278,14 +278,23 @@ def _keys(path: str, file: h5py.File, num_records: int) -> Any:
     return lambda indices: [b""] * len(indices)
 
 
-def _rows_of(array: np.ndarray, indices: Tensor) -> Placed:
-    """Return rows of an array, which are not copied. IndexError if one does not exist."""
-    check_range(indices, len(array))
-    size = array.strides[0]
-    lengths = np.full(len(indices), size)
-    return Placed(
-        array.ctypes.data, indices.numpy() * size, lengths, lambda start, _: array[start // size]
-    )
+@final
+class _Rows:
+    """Views of the rows of a mapped array. IndexError if one does not exist."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self._address = array.ctypes.data
+
+    def __call__(self, indices: Tensor) -> Placed:
+        check_range(indices, len(self._array))
+        size = self._array.strides[0]
+        lengths = np.empty(len(indices), np.int64)
+        lengths.fill(size)
+        return Placed(self._address, indices.numpy() * size, lengths, self._view)
+
+    def _view(self, start: int, size: int) -> np.ndarray:
+        return self._array[start // size]
 
 
 @final

@@ -40,15 +40,16 @@ SIGNATURES = {
     "paceline_permutation": (NUMBER, NUMBER, POINTER),
     "paceline_bijection": (NUMBER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER),
     "paceline_draws": (POINTER, *(NUMBER,) * 3, POINTER),
+    "paceline_random_windows": (POINTER, NUMBER, NUMBER, *(POINTER,) * 3),
     "paceline_crop_flip": (POINTER, *(NUMBER,) * 5, *(POINTER,) * 5, COUNT),
     "paceline_image_headers": (POINTER, *(NUMBER,) * 3),
     "paceline_decode_jpegs": (*(POINTER,) * 3, NUMBER, POINTER),
-    "paceline_scale_windows": (POINTER, NUMBER, *(POINTER,) * 2),
+    "paceline_scale_windows": (POINTER, NUMBER, POINTER),
     "paceline_color_jitter": (POINTER, COUNT, NUMBER, NUMBER, COUNT, POINTER, POINTER, COUNT),
 }
 # They keep Python's lock: the thread of the step would take it, and give it back only some time
 # after they have ended, which is soon.
-QUICK = {"paceline_draws", "paceline_should_ask"}
+QUICK = {"paceline_draws", "paceline_random_windows", "paceline_should_ask"}
 # The others return an int, or nothing.
 RESULTS = {"paceline_lmdb_heads": NUMBER, "paceline_ask_pages": NUMBER}
 

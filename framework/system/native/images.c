@@ -223,16 +223,21 @@ int paceline_decode_jpegs(const Turbo *turbo, void **handle, Image *images, int6
     return left;
 }
 
+typedef struct {
+    Window window;
+    int64_t ns; /* nanoseconds that it took */
+} Job;
+
 /* Scale n windows of pixels in memory. Return 0, or -1 if there is no memory. */
-int paceline_scale_windows(const Window *windows, int64_t n, const Scaling *scaling, int64_t *ns)
+int paceline_scale_windows(Job *jobs, int64_t n, const Scaling *scaling)
 {
     Memory memory = {0};
     int failed = 0;
     int64_t last = now();
     for (int64_t i = 0; i < n && !failed; i++) {
-        failed = paceline_scale_window(windows + i, scaling, &memory);
+        failed = paceline_scale_window(&jobs[i].window, scaling, &memory);
         int64_t time = now();
-        ns[i] = time - last;
+        jobs[i].ns = time - last;
         last = time;
     }
     free(memory.bytes);
