@@ -59,6 +59,7 @@ class Contestant(NamedTuple):
         name: The name in the report.
         enter: The function that opens the data and returns an ``Epoch``.
         make: The function that writes the contestant's own format, or "".
+        before: The folder of the revision of Paceline that it runs, or "" for this one.
     """
 
     workload: str
@@ -67,6 +68,7 @@ class Contestant(NamedTuple):
     name: str
     enter: str
     make: str = ""
+    before: str = ""
 
 
 def contestants() -> Iterator[Contestant]:
@@ -218,6 +220,12 @@ BASELINES = {
 }
 
 
+def earlier(row: Contestant, folder: str) -> Iterator[Contestant]:
+    """Yield one of our rows as another revision runs it."""
+    if row.role == "ours":
+        yield row._replace(name=f"{row.name}, before", before=os.path.abspath(folder))
+
+
 class Bench:
     """The work folder, and the steps that fill it and run the contestants."""
 
@@ -332,7 +340,12 @@ class Bench:
                 if row in failed:
                     continue
                 result = measure.run(
-                    row.enter, self.work(row), self.options.laps, self.log, self.options.timeout
+                    row.enter,
+                    self.work(row),
+                    self.options.laps,
+                    self.log,
+                    self.options.timeout,
+                    row.before,
                 )
                 if "failed" in result:
                     failed[row] = result["failed"]
@@ -371,6 +384,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", help="contestants whose name contains this; may be repeated"
     )
+    parser.add_argument(
+        "--before", help="folder of another revision, compiled, whose rows run beside ours"
+    )
     parser.add_argument("--images-count", type=int, default=NUM_IMAGES)
     parser.add_argument("--small-count", type=int, default=NUM_SMALL)
     parser.add_argument("--ragged-count", type=int, default=NUM_RAGGED)
@@ -398,6 +414,8 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     if options.only:
         rows = [row for row in rows if any(word in row.name for word in options.only)]
+    if options.before:
+        rows = [each for row in rows for each in (row, *earlier(row, options.before))]
     failed = bench.make_formats(rows)
     results = list(bench.rounds(rows, failed))
     extra = packing(bench) if "P" in options.workloads and "P" not in absent else {}

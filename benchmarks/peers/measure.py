@@ -27,8 +27,12 @@ END_S = 15.0
 LOOK_S = 0.05
 
 
-def run(enter: str, work: Work, laps: int, log: Path, timeout_s: float) -> dict[str, Any]:
+def run(
+    enter: str, work: Work, laps: int, log: Path, timeout_s: float, before: str = ""
+) -> dict[str, Any]:
     """Run a contestant, and return what is known of it.
+
+    ``before`` is the folder of a revision of Paceline, if this one shall not be used.
 
     Returns:
         - ``rates``: records per second of each lap
@@ -41,9 +45,8 @@ def run(enter: str, work: Work, laps: int, log: Path, timeout_s: float) -> dict[
 
         If the contestant fails, ``failed`` says why.
     """
-    return _converse(
-        {"call": enter, "make": False, "work": asdict(work), "laps": laps}, log, timeout_s
-    )
+    order = {"call": enter, "make": False, "work": asdict(work), "laps": laps}
+    return _converse(order, log, timeout_s, before)
 
 
 def make(function: str, work: Work, log: Path, timeout_s: float) -> dict[str, Any]:
@@ -51,9 +54,15 @@ def make(function: str, work: Work, log: Path, timeout_s: float) -> dict[str, An
     return _converse({"call": function, "make": True, "work": asdict(work)}, log, timeout_s)
 
 
-def _converse(order: dict[str, Any], log: Path, timeout_s: float) -> dict[str, Any]:
+def _converse(
+    order: dict[str, Any], log: Path, timeout_s: float, before: str = ""
+) -> dict[str, Any]:
     # Libraries such as litdata keep files in the home directory. They belong in the work folder.
-    environment = {**os.environ, "PYTHONPATH": PATH, "HOME": str(log.parent)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{before}:{PATH}" if before else PATH,
+        "HOME": str(log.parent),
+    }
     command = [sys.executable, "-m", "peers.child", json.dumps(order)]
     with open(log, "ab") as errors:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}

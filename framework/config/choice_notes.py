@@ -14,8 +14,9 @@ from framework.order.draws import draw_kernel
 from framework.system import native
 
 NOT_COMPILED = (
-    "the C functions are not compiled: stored values are gathered at half the speed, and changed "
-    "on the CPU at a quarter; install a C compiler, then Paceline again"
+    "the C functions are not compiled: images are scaled by other libraries, up to one level off, "
+    "beside Python's lock; stored values are gathered at half the speed, and changed on the CPU at "
+    "a quarter; install a C compiler, then Paceline again"
 )
 MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand classes
 

@@ -1,6 +1,8 @@
 """Cuts and scales the images of a slice of records: image files, and raw pixels."""
 
-from collections.abc import Generator, Sequence
+import math
+import sys
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from time import perf_counter
@@ -16,7 +18,7 @@ from framework.data.requests import Slice
 from framework.errors import DataError
 from framework.image.crop import window_pixels
 from framework.image.decode import accepted_header, refuse_colors
-from framework.image.header import BadImage
+from framework.image.header import BadImage, ImageHeader
 from framework.image.label_map import decode_labels
 from framework.image.scale import before_turn, scale_into
 from framework.image.slices import (
@@ -29,6 +31,8 @@ from framework.image.slices import (
     scale_windows,
 )
 
+SAMPLED = 16  # records that show the formats of a store's images
+UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
 INTERLEAVED, PLANAR = (0, 1, 2), (1, 2, 0)  # the axes of rows, columns and channels
 
 
@@ -40,12 +44,41 @@ class Opened(NamedTuple):
         values: Files, or arrays [C, H, W] or [H, W, C]: a list or one stacked array.
         sizes: Height and width of each, upright: int64 [B, 2].
         headers: Those of files.
+        left: Those that C left to Python, by place.
     """
 
     field: Field
     values: Any
     sizes: Tensor
     headers: Headers | None
+    left: Mapping[int, ImageHeader]
+
+
+@final
+class BatchMemory:
+    """Memory of batches that nobody holds any more: fresh memory costs a page fault per 4 kB.
+
+    A tensor made of a NumPy array holds the array while the tensor or a view of it lives, so the
+    array's reference count shows whether it is free.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_arrays": []}
+
+    def take(self, *shape: int) -> Tensor:
+        """Return uint8 of this shape, with undefined content."""
+        size = math.prod(shape)
+        arrays = self._arrays
+        for number in range(len(arrays)):
+            if arrays[number].size >= size and sys.getrefcount(arrays[number]) == UNUSED:
+                return torch.from_numpy(arrays[number][:size].reshape(shape))
+        # outgrown arrays go when their batches do
+        self._arrays = [array for array in arrays if array.size >= size]
+        self._arrays.append(np.empty(size, np.uint8))
+        return torch.from_numpy(self._arrays[-1].reshape(shape))
 
 
 @final
@@ -71,16 +104,18 @@ class Pictures:
             size = field.shape[:2] if field.interleaved else field.shape[1:]
             if isinstance(values, Tensor):
                 values = values.numpy()
-            return Opened(field, values, _all(size, len(indices)), None)
+            return Opened(field, values, _all(size, len(indices)), None, {})
         is_gray = field in self._sampled_gray
         headers = read_headers(values, 1) if is_gray else read_headers(values)
         sizes = headers.sizes
+        left: dict[int, ImageHeader] = {}
         for number in np.flatnonzero(headers.left).tolist():
             with self._named(indices, number):
-                sizes[number] = accepted_header(values[number]).size
+                left[number] = accepted_header(values[number])
+                sizes[number] = left[number].size
         if field.kind == "labels":
             headers.left[:] = 1
-        return Opened(field, values, torch.from_numpy(sizes), headers)
+        return Opened(field, values, torch.from_numpy(sizes), headers, left)
 
     def shapes(self, field: Field, windows: Tensor) -> list[tuple[int, int, int]]:
         """Return what each image becomes: C, h, w."""
@@ -145,7 +180,7 @@ class Pictures:
             return pixels[rows, columns]
         if field.kind == "labels":
             return decode_labels(data)[rows, columns]
-        header = accepted_header(data)
+        header = opened.left.get(number) or accepted_header(data)
         if field in self._sampled_gray and header.colors > 1:
             refuse_colors(data, self._store.name(index))
         size = self._transform.size and before_turn(flip, self._transform.size)
@@ -171,6 +206,15 @@ def _stopped(seconds: np.ndarray, number: int) -> Generator[None]:
     start = perf_counter()
     yield
     seconds[number] += perf_counter() - start
+
+
+def decodes_in_python(store: RecordStore, name: str) -> bool:
+    """Return whether C leaves most images of a field to Python, as far as a sample shows."""
+    count = store.manifest.num_records
+    if not count:
+        return False
+    records = store.read(torch.arange(0, count, -(-count // SAMPLED)))
+    return bool(2 * read_headers(records[name]).left.mean() > 1)
 
 
 def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:

@@ -4,8 +4,6 @@ A reader is picklable, so any kind of worker can run it. It works in slices, so 
 can share a batch.
 """
 
-import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from time import perf_counter
@@ -43,7 +41,7 @@ from framework.data.cut_fields import (
     moved,
 )
 from framework.data.ledger import Usual
-from framework.data.pictures import Opened, Pictures, uneven
+from framework.data.pictures import BatchMemory, Opened, Pictures, decodes_in_python, uneven
 from framework.data.record_function import FunctionOfRecords
 from framework.data.requests import ReadWork, Request, Slice, Timed, nothing_yet
 from framework.data.sounds import heard
@@ -55,34 +53,6 @@ from framework.system.page_locked import pins_here
 
 AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes
 NOTHING_KNOWN: Mapping[str, Tensor] = {}
-UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
-
-
-@final
-class _Memory:
-    """Memory of batches that nobody holds any more: fresh memory costs a page fault per 4 kB.
-
-    A tensor made of a NumPy array holds the array while the tensor or a view of it lives, so the
-    array's reference count shows whether it is free.
-    """
-
-    def __init__(self) -> None:
-        self._arrays: list[np.ndarray] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_arrays": []}
-
-    def take(self, *shape: int) -> Tensor:
-        """Return uint8 of this shape, with undefined content."""
-        size = math.prod(shape)
-        arrays = self._arrays
-        for number in range(len(arrays)):
-            if arrays[number].size >= size and sys.getrefcount(arrays[number]) == UNUSED:
-                return torch.from_numpy(arrays[number][:size].reshape(shape))
-        # outgrown arrays go when their batches do
-        self._arrays = [array for array in arrays if array.size >= size]
-        self._arrays.append(np.empty(size, np.uint8))
-        return torch.from_numpy(self._arrays[-1].reshape(shape))
 
 
 @final
@@ -110,7 +80,7 @@ class BatchReader:
         self._transform_key = context.transform_key
         self.seed = context.seed
         self.collate = context.collate
-        self._memory = _Memory()
+        self._memory = BatchMemory()
         self._usual = Usual()
         self.pictures = Pictures(store, context.transform, self.sampled_gray)
         check_fields(store.manifest, context)
@@ -182,6 +152,11 @@ class BatchReader:
     def decodes(self) -> bool:
         """Whether reading costs more than copying, and so is worth a pool of threads."""
         return bool(self.cut or self.sounds or self.videos)
+
+    def decodes_in_python(self) -> bool:
+        """Whether most images of a field are of formats that C does not read, by a sample."""
+        files = [name for name, field in self.cut.items() if field.encoding == "image"]
+        return any(decodes_in_python(self.store, name) for name in files)
 
     @cached_property
     def measures_records(self) -> bool:

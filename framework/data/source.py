@@ -211,7 +211,10 @@ class StoreSource(WorkerSource[BatchReader]):
         counters: list[Counter] = [Padding(read.padded)]
         if counter is not None:
             counters.append(counter)
-        super().__init__(read, order, context, "thread", counters)
+        # One thread that decodes PNG or WebP takes a tenth of the operations that a step launches
+        # on a GPU (docs/gpu.md).
+        is_apart = context.device.type == "cuda" and read.decodes_in_python()
+        super().__init__(read, order, context, "process" if is_apart else "thread", counters)
         self._on_close = on_close
 
     @property

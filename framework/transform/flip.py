@@ -3,7 +3,6 @@
 from typing import final
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from framework.contracts.data import MIRRORED, UPSIDE_DOWN, chance
