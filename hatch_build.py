@@ -37,8 +37,8 @@ class CompileNative(BuildHookInterface):
             )
         else:
             self.app.display_warning(
-                "no C compiler: torch and OpenCV will scale images, up to one level off, gather raw "
-                "records, at half the speed, and augment on the CPU, at a quarter or less"
+                "no C compiler: torch and OpenCV will scale images, up to one level off, gather "
+                "raw records, at half the speed, and augment on the CPU, at a quarter or less"
             )
 
 

@@ -8,8 +8,8 @@ reads batches of STORE with the given words, such as ``workers.num=1 transform=r
 which needs a core and memory but never Python's lock.
 
 Seven pairs take turns. Printed: the median share of the reference's operations per second (and all
-seven), the share of those issued alone, and the records read per second. Each thread needs a core of
-its own: on two cores, use one worker.
+seven), the share of those issued alone, and the records read per second. Each thread needs a core
+of its own: on two cores, use one worker.
 """
 
 import argparse

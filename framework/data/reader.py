@@ -154,7 +154,7 @@ class BatchReader:
         return bool(self.cut or self.sounds or self.videos)
 
     def decodes_in_python(self) -> bool:
-        """Whether most images of a field are of formats that C does not read, by a sample."""
+        """Return whether C leaves most images of a field to Python, as far as a sample shows."""
         files = [name for name, field in self.cut.items() if field.encoding == "image"]
         return any(decodes_in_python(self.store, name) for name in files)
 

@@ -342,8 +342,8 @@ class _Values:
         """Return the stored CRC32s: uint32 [B]."""
         return self.heads(indices)[:, 0].numpy().astype(np.uint32)
 
-    def keys(self, indices: Tensor) -> Sequence[memoryview]:
-        return self.parts(self.starts(indices)[-1], (self.offsets + self.sizes)[indices])
+    def keys(self, indices: Tensor) -> list[memoryview]:
+        return list(self.parts(self.starts(indices)[-1], (self.offsets + self.sizes)[indices]))
 
     def parts(self, starts: Tensor, stops: Tensor) -> Placed:
         """Return pieces of the file without copying them."""

@@ -18,6 +18,7 @@ from framework.data.lmdb import lmdb_source
 from framework.data.reader import BatchReader
 from framework.data.requests import Request
 from framework.errors import ConfigError, DataError
+from framework.image.decode import encode_png
 from framework.measure.host import rss_bytes
 from framework.measure.stopwatch import Stages
 from framework.order.draws import ON_HOST, draws
@@ -283,3 +284,23 @@ def test_memory_stays_as_it_is_from_epoch_to_epoch():
     growth = [queue.get() for _ in range(2)]
     process.join()
     assert max(growth) < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("data", "device", "kind"),
+    [
+        (encode_png(np.zeros((3, 8, 8), np.uint8)), "cuda", "process"),
+        (encode_png(np.zeros((3, 8, 8), np.uint8)), "cpu", "thread"),
+        (jpeg(0), "cuda", "thread"),
+    ],
+)
+def test_formats_that_hold_the_lock_are_read_in_processes_beside_a_gpu(
+    tmp_path, data, device, kind
+):
+    if kind == "thread" and device == "cuda":
+        pytest.importorskip("turbojpeg")
+    fields = {"image": Field("uint8", (3, None, None), "image")}
+    path = write_store(str(tmp_path / "x.h5"), {"image": [data] * 3}, fields)
+    context = make_context(worker_kind=None, device=torch.device(device))
+    with closing(hdf5_source(path, context=context)) as source:
+        assert source.workers.kind == kind

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.order.draws import DeviceDraws, draws, record_seeds
+from framework.order.draws import ON_HOST, DeviceDraws, draws, key_of, keyed_draws, record_seeds
 
 INDICES = st.lists(st.integers(0, 2**31), min_size=1, max_size=20)
 SEEDS = st.integers(0, 2**40)
@@ -24,6 +24,13 @@ def test_draws_and_seeds_belong_to_the_record_and_not_to_its_batch(indices, seed
         alone = torch.tensor([index])
         assert torch.equal(together[place], draws(alone, seed, epoch, num_draws)[0])
         assert int(seeds[place]) == int(record_seeds(alone, seed, epoch))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9), SEEDS, st.integers(1, 31))
+def test_compiled_draws_are_those_of_operators(records, seed, num_draws):
+    indices = torch.tensor(records, dtype=torch.int64)
+    by_operators = keyed_draws(indices, key_of(seed, 3, ON_HOST), num_draws)
+    assert torch.equal(draws(indices, seed, 3, num_draws, ON_HOST), by_operators)
 
 
 def test_draws_and_seeds_differ_between_seeds_epochs_and_records():

@@ -299,3 +299,19 @@ def test_windows_without_samples_or_frames_are_refused():
     for frames, stride in ((0, 1), (4, 0)):
         with pytest.raises(ValueError, match="both must be at least 1"):
             VideoWindow(frames, stride)
+
+
+@given(
+    st.lists(st.tuples(SIDES, SIDES, *[NUMBERS] * 6), max_size=5),
+    st.tuples(NUMBERS, NUMBERS),
+    st.sampled_from([(0.08, 1.0), (1.0, 1.0)]),
+)
+def test_compiled_windows_are_those_of_numpy(images, flips, scale):
+    table = np.array(images, np.float64).reshape(-1, 8)
+    sizes = torch.from_numpy(table[:, :2].astype(np.int64))
+    numbers = torch.from_numpy(table[:, 2:].astype(np.float32))
+    crop = RandomResizedCrop([8, 8], scale, [3 / 4, 4 / 3], *flips, True)
+    expected = crop._windows(sizes.numpy(), numbers.numpy())
+    apart = torch.cat([sizes, sizes], dim=1)[:, 2:]  # as in a table of headers
+    assert np.array_equal(crop.windows(sizes, numbers), expected)
+    assert np.array_equal(crop.windows(apart, numbers), expected)
