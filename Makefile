@@ -88,8 +88,9 @@ gpu: $(COMPLETE)  ## tests that need CUDA
 bench-gpu: $(COMPLETE)  ## figures of a GPU beside their goals: ARGS="--only PARTS --cifar10 FOLDER --out DIR"
 	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
-gpu-bundle: $(COMPLETE)  ## what a GPU machine without a package registry needs: OUT=FOLDER CIFAR=FOLDER_OR_TAR
+gpu-bundle: $(COMPLETE)  ## what a GPU machine without a package registry needs: OUT=FOLDER CIFAR=FOLDER_OR_TAR DALI=FOLDER
 	$(BIN)/python benchmarks/gpu_bundle.py $(OUT) $(if $(CIFAR),--cifar10 $(CIFAR)) $(ARGS)
+	$(if $(DALI),$(BIN)/python benchmarks/gpu_dali.py $(DALI))
 
 # hydra-ray-launcher alone asks for an old cloudpickle; it works with what submitit brings
 $(VENV)/.cluster: $(COMPLETE)

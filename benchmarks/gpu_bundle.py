@@ -161,13 +161,19 @@ def add_tree(bundle: Path) -> None:
 
 def add_wheels(bundle: Path, python: str) -> None:
     """Download wheels for ``python``, and build those that exist only as source."""
+    download(bundle / "wheels", python, CARRIED)
+    pip = (sys.executable, "-m", "pip")
     folder = str(bundle / "wheels")
+    output(*pip, "wheel", "-q", "--no-deps", "-w", folder, *pinned(BUILT_HERE))
+
+
+def download(folder: Path, python: str, names: tuple[str, ...]) -> None:
+    """Download wheels for ``python``. BundleError if there is none."""
     pip = (sys.executable, "-m", "pip")
     version = ("--python-version", python, "--implementation", "cp")
     platforms = [f"--platform={platform}" for platform in PLATFORMS]
     wheels_only = ("--no-deps", "--only-binary=:all:", *version, *platforms)
-    output(*pip, "download", "-q", *wheels_only, "-d", folder, *pinned(CARRIED))
-    output(*pip, "wheel", "-q", "--no-deps", "-w", folder, *pinned(BUILT_HERE))
+    output(*pip, "download", "-q", *wheels_only, "-d", str(folder), *pinned(names))
 
 
 def pinned(names: tuple[str, ...]) -> list[str]:

@@ -5,6 +5,9 @@
     python3 go.py second    # benchmarks: cifar10_fast, augments, switches
     python3 go.py third --nets resnet50    # benchmarks: utilization, one net in a go
 
+With ``--dali FOLDER``, where the parts lie that `benchmarks/gpu_dali.py` has made, DALI is there,
+too.
+
 `benchmarks/gpu_bundle.py` makes the bundle, and copies this file into it as ``go.py``. It needs
 only the standard library. Every go first checks the bundle, unpacks it into the folder ``unpacked``
 beside this file, and compiles the C code there. The packages of the machine stay as they are.
@@ -22,6 +25,7 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import lzma
 import os
 import shutil
 import signal
@@ -67,6 +71,10 @@ class Places(NamedTuple):
     site: Path
 
     @property
+    def dali(self) -> Path:
+        return self.bundle / "unpacked" / "dali"
+
+    @property
     def environment(self) -> dict[str, str]:
         """Return the environment for programs of the tree.
 
@@ -74,8 +82,13 @@ class Places(NamedTuple):
         """
         given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         paths = [self.bundle, self.tree, self.tree / "examples", self.site, *filter(None, given)]
-        path = os.pathsep.join(map(str, paths))
-        return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        own = {"PYTHONUNBUFFERED": "1"}
+        if self.dali.is_dir():
+            paths.append(self.dali)
+            given = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+            libraries = [*sorted(self.dali.glob("nvidia/*/lib")), *filter(None, given)]
+            own["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
+        return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
 class GoError(Exception):
@@ -93,7 +106,7 @@ def main() -> int:
         for go in options.goes:
             end = time.monotonic() + 60 * options.minutes
             results.joinpath(go).mkdir(parents=True, exist_ok=True)
-            places = set_up(bundle, results)
+            places = set_up(bundle, results, options.dali)
             if go == "tests":
                 failed |= run_tests(places, results / go, end)
             else:
@@ -115,6 +128,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", help="passed on to benchmarks/gpu.py")
     parser.add_argument("--seconds", default="3", help="passed on to benchmarks/gpu.py")
     parser.add_argument("--nets", default="resnet50,resnet18", help="of utilization")
+    parser.add_argument("--dali", help="the folder with all parts of DALI")
     parser.add_argument("--small", action="store_true", help="sizes for a trial without a GPU")
     return parser.parse_args()
 
@@ -127,7 +141,7 @@ def stop(number: int, _: Any) -> None:
 # --- set up
 
 
-def set_up(bundle: Path, results: Path) -> Places:
+def set_up(bundle: Path, results: Path, dali: str | None) -> Places:
     """Unpack the bundle, compile its C code, and say what the machine is.
 
     Raises:
@@ -135,6 +149,8 @@ def set_up(bundle: Path, results: Path) -> Places:
     """
     manifest = check_bundle(bundle)
     places = unpack(bundle, manifest)
+    if dali is not None and not places.dali.is_dir():
+        unpack_dali(Path(dali), places.dali)
     compiled = compile_native(places)
     done = subprocess.run(
         [sys.executable, "-c", LOOK],
@@ -188,6 +204,24 @@ def unpack(bundle: Path, manifest: dict[str, Any]) -> Places:
     install(sorted((bundle / "wheels").glob("*.whl")), places.site)
     write_text(stamp, json.dumps(manifest))
     return places
+
+
+def unpack_dali(parts: Path, folder: Path) -> None:
+    """Join the parts of DALI and unpack them. GoError if one is missing."""
+    paths = sorted(parts.glob("part-*"), key=lambda path: int(path.name.partition("-")[2]))
+    whole, middle = parts / "whole.tar.xz", folder.with_name("dali-unpacked")
+    with open(whole, "wb") as file:
+        file.writelines(path.read_bytes() for path in paths)
+    try:
+        with tarfile.open(whole) as archive:
+            archive.extractall(middle, filter="data")
+    except (tarfile.TarError, EOFError, lzma.LZMAError) as error:
+        shutil.rmtree(middle, ignore_errors=True)
+        what = f"{len(paths)} parts are not all ({error})"
+        raise GoError(f"--dali = {parts}: {what}; copy every part there") from error
+    finally:
+        whole.unlink()
+    middle.rename(folder)
 
 
 def install(wheels: list[Path], site: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -207,6 +208,49 @@ def test_what_the_package_needs_is_carried_or_on_the_machine(scripts):
     assert not {*module.CARRIED} & {*module.ON_THE_MACHINE}
     carried = module.CARRIED + module.BUILT_HERE
     assert len(module.pinned(carried)) == len(carried)
+
+
+def fat_binary(*entries):
+    """Return a fat binary, whose entries are given as kind, architecture and code."""
+    rest = b"".join(
+        struct.pack("<HHIQ12xI32x", kind, 0, 64, len(code), architecture) + code
+        for kind, architecture, code in entries
+    )
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(rest)) + rest
+
+
+def test_dali_travels_in_parts_with_the_code_of_one_architecture(scripts, tmp_path):
+    import gpu_dali
+
+    _, gpu_go = scripts
+    codes = [(2, 80, b"old" * 9), (2, 90, b"new" * 9), (1, 100, b"ptx" * 9)]
+    around = b"\x50\xed\x55\xba" + os.urandom(999)  # the first word also comes by chance
+    files = {
+        "nvidia/__init__.py": b"",
+        "nvidia/dali/libdali.so": around + fat_binary(*codes) + around,
+        "nvidia/nvjpeg/lib/libnvjpeg.so.12": os.urandom(9999),
+        "nvidia/dali/own.cpython-312-x86_64-linux-gnu.so": b"3.12",
+        "nvidia/dali/own.cpython-311-x86_64-linux-gnu.so": b"3.11",
+    }
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels" / "dali-1-py3-none-any.whl", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    site = tmp_path / "site"
+    gpu_dali.unpack(tmp_path / "wheels", site, "3.12")
+    for library in site.rglob("*.so*"):
+        gpu_dali.prune(library, 90)
+    assert gpu_dali.pack(site, tmp_path / "parts", 4000) > 2
+    gpu_go.unpack_dali(tmp_path / "parts", tmp_path / "there")
+    names = {str(path.relative_to(tmp_path / "there")) for path in tmp_path.rglob("there/**/*.*")}
+    assert names == {*files} - {"nvidia/__init__.py", [*files][-1]}
+    kept = [(kind, arch, code if arch == 90 else bytes(27)) for kind, arch, code in codes]
+    pruned = (tmp_path / "there" / "nvidia/dali/libdali.so").read_bytes()
+    assert pruned == around + fat_binary(*kept) + around
+    (tmp_path / "parts" / "part-2").unlink()
+    with pytest.raises(gpu_go.GoError, match=r"are not all .* copy every part there"):
+        gpu_go.unpack_dali(tmp_path / "parts", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
 
 
 # --- a go

@@ -75,7 +75,8 @@ class DALISource:
             raise ConfigError(174, where, "DALI is not given videos", "choose data=hdf5 or lmdb")
         self._turns: dict[str, deque[Tensor]] = {}  # of the same batches, by field
         self._feed: Iterator[tuple[Any, ...]] = iter(())
-        self._under_way: deque[Tensor] = deque()  # the records of the same batches
+        # The records of the same batches, and what DALI was given: it reads that where it lies.
+        self._under_way: deque[tuple[Tensor, Any]] = deque()
         self._failure: Exception | None = None  # ended the feed
         self._pipeline: Any = None
         is_gpu = context.device.type == "cuda"
@@ -160,8 +161,9 @@ class DALISource:
                 break
             except Exception as error:
                 self._pipeline = None  # DALI's pipelines are unusable after an error
-                raise self._explain(error, list(self._under_way)) from error
-            indices = self._under_way.popleft()
+                under_way = [indices for indices, _ in self._under_way]
+                raise self._explain(error, under_way) from error
+            indices, _ = self._under_way.popleft()
             batch = self._turned(dict(zip(self._names, tensors, strict=True)))
             yield with_nested({"index": indices.clone(), **batch, **self._ragged.popleft()})
         if self._failure is not None:
@@ -175,7 +177,7 @@ class DALISource:
             except Exception as error:  # noqa: BLE001  # raised where its batch is awaited
                 self._failure = error
                 return
-            self._under_way.append(request.indices)
+            self._under_way.append((request.indices, inputs))
             yield inputs
 
     def _turned(self, batch: Batch) -> Batch:
@@ -237,37 +239,47 @@ class DALISource:
                 source=lambda: next(self._feed),
                 num_outputs=len(fields) + 4 * len(self._cut),
                 batch=True,
+                no_copy=True,
             )
             windows = {name: inputs[len(fields) + 4 * n :][:4] for n, name in enumerate(self._cut)}
             outputs: list[Any] = []
             for node, (name, field) in zip(inputs, fields.items(), strict=False):
-                is_ready = field.encoding == "raw" or name in self._maps
                 image = node
-                if not is_ready:
-                    image = self._decoded(node, field.shape[0], gpu)
+                if field.encoding != "raw" and name not in self._maps:
+                    image = self._decoded(node, windows[name], field.shape[0], gpu)
                 elif gpu:
                     image = node.gpu()
+                if name in windows and field.encoding == "raw":
+                    image = self._sliced(image, windows[name])
                 if name in windows:
-                    image = self._windowed(image, windows[name])
+                    image = self._finished(image, windows[name])
                 outputs.append(image)
             pipeline.set_outputs(*outputs)
         pipeline.build()
         return pipeline
 
-    def _decoded(self, data: Any, channels: int | None, gpu: bool) -> Any:
+    def _decoded(self, data: Any, window: list[Any], channels: int | None, gpu: bool) -> Any:
+        """Return the transform's window of files, [h, w, C]. Pixels beside it are not decoded."""
         fn, types, _ = self._dali
-        color = types.GRAY if channels == 1 else types.RGB
-        return fn.decoders.image(
-            data, device="mixed" if gpu else "cpu", output_type=color, adjust_orientation=True
+        return fn.decoders.image_slice(
+            data,
+            start=window[0],
+            shape=window[1],
+            axes=(0, 1),
+            device="mixed" if gpu else "cpu",
+            output_type=types.GRAY if channels == 1 else types.RGB,
+            adjust_orientation=True,
         )
 
-    def _windowed(self, image: Any, window: list[Any]) -> Any:
-        """Return the transform's window of [H, W, C], as [C, h, w]."""
+    def _sliced(self, image: Any, window: list[Any]) -> Any:
+        """Return the transform's window of raw pixels, [h, w, C]."""
         fn, _, _ = self._dali
-        start, shape, mirror, upside_down = window
-        image = fn.slice(
-            image, start, shape, axes=(0, 1), normalized_anchor=False, normalized_shape=False
-        )
+        return fn.slice(image, start=window[0], shape=window[1], axes=(0, 1))
+
+    def _finished(self, image: Any, window: list[Any]) -> Any:
+        """Return a window scaled and flipped, [C, h, w]."""
+        fn, _, _ = self._dali
+        _, _, mirror, upside_down = window
         if self.context.transform.size is not None:
             image = fn.resize(
                 image, size=self.context.transform.size, antialias=self.context.transform.antialias
@@ -310,8 +322,7 @@ class DALISource:
     ) -> tuple[Any, ...]:
         sizes = self._reader.sizes(self.manifest.fields[name], images, indices)
         windows = self.context.transform.windows(sizes, numbers)
-        start = windows[:, :2].float()
-        shape = windows[:, 2:4].float()
+        start, shape = windows[:, :2].int(), windows[:, 2:4].int()
         bits = torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])
         mirrored, upside_down, turned = (windows[:, 4:] & bits).ne(0).unbind(1)
         if may_turn(self.context.transform):
