@@ -7,8 +7,7 @@ try up to ten windows until one fits; here, the only one drawn is shrunk until i
 import ctypes
 import math
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -18,6 +17,8 @@ from framework.contracts.data import chance
 from framework.system.native import find
 from framework.transform.flip import flip_codes
 from framework.transform.resize import centered, pixels
+
+OPTIONS = ctypes.c_double * 6  # native/windows.c
 
 
 @final
@@ -63,13 +64,9 @@ class RandomResizedCrop:
             return torch.from_numpy(self._windows(sizes.numpy(), draws.numpy()))
         windows = torch.empty((len(sizes), 5), dtype=torch.int64)
         places = sizes.data_ptr(), sizes.stride(0), len(sizes), draws.data_ptr()
-        compiled(*places, self._options, windows.data_ptr())
+        options = OPTIONS(*self.scale, *self.log_ratio, self.flip, self.flip_vertical)
+        compiled(*places, options, windows.data_ptr())
         return windows
-
-    @cached_property
-    def _options(self) -> Any:
-        numbers = (*self.scale, *self.log_ratio, self.flip, self.flip_vertical)
-        return (ctypes.c_double * len(numbers))(*numbers)
 
     def _windows(self, limits: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """Return what ``windows`` returns, by NumPy."""
