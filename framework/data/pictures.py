@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.data import Transform
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, Transform
 from framework.contracts.records import Field, RecordStore
 from framework.data.requests import Slice
-from framework.errors import DataError
+from framework.errors import ConfigError, DataError
 from framework.image.crop import window_pixels
 from framework.image.decode import accepted_header, refuse_colors
 from framework.image.header import BadImage, ImageHeader
@@ -32,6 +32,7 @@ from framework.image.slices import (
 )
 
 SAMPLED = 16  # records that show the formats of a store's images
+MOST_FLIP = MIRRORED | UPSIDE_DOWN | TURNED
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
 INTERLEAVED, PLANAR = (0, 1, 2), (1, 2, 0)  # the axes of rows, columns and channels
 
@@ -117,6 +118,22 @@ class Pictures:
             headers.left[:] = 1
         return Opened(field, values, torch.from_numpy(sizes), headers, left)
 
+    def check_windows(self, sizes: Tensor, windows: Tensor, indices: Tensor) -> None:
+        """Raise ConfigError C400 for a window that is not in its image, as a user's may be."""
+        limits, places = sizes.numpy(), windows.numpy()
+        begins, lengths = places[:, :2], places[:, 2:4]
+        wrong = (begins < 0) | (lengths < 1) | (lengths > limits) | (begins > limits - lengths)
+        flips = places[:, 4]
+        bad = wrong.any(1) | (flips < 0) | (flips > MOST_FLIP)
+        if bad.any():
+            number = int(bad.argmax())
+            where = f"transform = {type(self._transform).__name__}"
+            height, width = limits[number].tolist()
+            name = self._store.name(int(indices[number]))
+            what = f"its window {places[number].tolist()} is not in {name}, {height} x {width}"
+            fix = "return top, left, height and width of a part of each image, and a flip of 0 to 7"
+            raise ConfigError(400, where, what, fix)
+
     def shapes(self, field: Field, windows: Tensor) -> list[tuple[int, int, int]]:
         """Return what each image becomes: C, h, w."""
         channels, size = field.channels or 3, self._transform.size
@@ -156,6 +173,8 @@ class Pictures:
             if took is not None:
                 seconds += took
                 return
+        if numbers:
+            self.check_windows(opened.sizes, windows, part.indices)
         for number in numbers:
             window, index = places[number].tolist(), int(part.indices[number])
             with self._named(part.indices, number), _stopped(seconds, number):

@@ -302,7 +302,7 @@ class BatchReader:
         field = self.store.manifest.fields[name]
         seconds = nothing_yet(len(indices))
         part = Slice(indices, indices, numbers, Stopwatch(), seconds, {})
-        return self._cut(name, field, values, part, None)
+        return self._stacked(name, field, values, part, None)
 
     def heard(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
         """Return the samples of the sounds that the store gave for ``indices``."""
@@ -419,23 +419,31 @@ class BatchReader:
         seconds = nothing_yet(len(frames))
         indices, keys = (each.repeat_interleave(length) for each in (part.indices, part.keys))
         flat = Slice(indices, keys, numbers, part.watch, seconds, {})
-        images = self._cut(name, self.videos[name].frame, frames, flat, out)
+        images = self._stacked(name, self.videos[name].frame, frames, flat, out)
         for number in range(len(part.seconds)):
             part.seconds[number] += sum(seconds[number * length : (number + 1) * length])
         return images.unflatten(0, (-1, length))
 
     def _cut(self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None) -> Any:
-        """Write each image's window to ``out``, or to new memory of the first window's size.
+        """Return the windows of images, stacked; with ``collate=list`` and without a size, a list.
 
-        With ``collate=list`` and without a size, return a list.
+        ``out`` is memory for all of them, if their size is known.
         """
+        if self.collate != "list" or self.transform.size is not None:
+            return self._stacked(name, field, values, part, out)
+        opened, windows = self._opened(name, field, values, part)
+        shapes = self.pictures.shapes(field, windows)
+        arrays = [np.empty(shape, np.uint8) for shape in shapes]
+        self._filled(opened, windows, part, arrays)
+        return [torch.from_numpy(array) for array in arrays]
+
+    def _stacked(
+        self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None
+    ) -> Tensor:
+        """Write each image's window to ``out``, or to new memory of the first window's size."""
         opened, windows = self._opened(name, field, values, part)
         if out is None:
             shapes = self.pictures.shapes(field, windows)
-            if self.collate == "list" and self.transform.size is None:
-                arrays = [np.empty(shape, np.uint8) for shape in shapes]
-                self._filled(opened, windows, part, arrays)
-                return [torch.from_numpy(array) for array in arrays]
             if len(set(shapes)) > 1:
                 place = next(place for place, shape in enumerate(shapes) if shape != shapes[0])
                 raise self._uneven(int(part.indices[place]), shapes[place], shapes[0])
@@ -462,6 +470,8 @@ class BatchReader:
         if opened.headers is not None:
             part.watch.mark("decode")
         windows = self.transform.windows(opened.sizes, part.numbers)
+        if self.transform.size is None:  # windows decide the memory; others are checked in C
+            self.pictures.check_windows(opened.sizes, windows, part.indices)
         part.windows[name] = windows
         part.watch.mark("transform")
         return opened, windows

@@ -18,6 +18,7 @@ from framework.system.native import find
 
 LINEAR, ANTIALIASED, NEAREST = range(3)  # native/scale.h
 SCALING = ctypes.c_int64 * 4  # native/scale.h
+JOB, LAYOUT = ctypes.c_int64 * 10, ctypes.c_int64 * 5  # native/images.c
 BYTES = ctypes.c_char * 0
 IS_PORTABLE = False  # tests do without AVX2, which gives the same bits
 MOST_CHANNELS = 255  # that a header can say
@@ -81,7 +82,8 @@ def decode(
     Each window is decoded at the smallest scale that covers its result, as ``window_pixels`` does.
 
     Args:
-        headers: Of the files, which must stay in memory. ``left`` becomes 1 where C fails.
+        headers: Of the files, which must stay in memory. ``left`` becomes 1 where C fails, or a
+            window is not in its image.
         windows: As ``Transform.windows`` returns them: int64 [n, 5].
         antialias: See ``scale``.
         results: Arrays [C, h, w] or [h, w, C], stacked or in a list.
@@ -91,7 +93,7 @@ def decode(
         The places of those that are ``left``.
     """
     table = headers.table
-    if jpeg.find() is None or find("paceline_decode_jpegs") is None:
+    if not len(table) or jpeg.find() is None or find("paceline_decode_jpegs") is None:
         return list(range(len(table)))
     table[:, 10:15] = windows
     _place(results, interleaved, table[:, 15:])
@@ -119,31 +121,32 @@ def scale_windows(
         results: Arrays [C, h, w], stacked or in a list.
 
     Returns:
-        The seconds of each image, float64 [n]; None if C cannot do it.
+        The seconds of each image, float64 [n]; None if C cannot do all, or a window is outside.
     """
     scale = find("paceline_scale_windows")
-    if scale is None or images[0].shape[layout[2]] not in (1, 3):
+    if scale is None or not len(windows) or images[0].shape[layout[2]] not in (1, 3):
         return None
-    if type(images) is list and len({image.strides for image in images}) > 1:
+    first = images[0]
+    strides = [first.strides[axis] for axis in layout]
+    others = images if type(images) is list else ()
+    if any(image.strides != first.strides for image in others) or not _is_plain(strides, 3):
         images = [np.ascontiguousarray(image) for image in images]
-    strides = [images[0].strides[axis] for axis in layout]
-    jobs = np.empty((len(windows), 11), np.int64)
+        strides = [images[0].strides[axis] for axis in layout]
+    jobs = np.empty((len(windows), 10), np.int64)
     jobs[:, 0] = _addresses(images)
-    jobs[:, 0] += windows[:, 0] * strides[0] + windows[:, 1] * strides[1]
-    jobs[:, 1:3] = windows[:, 2:4]
-    jobs[:, 3:6] = strides
-    jobs[:, 6] = windows[:, 4]
-    _place(results, False, jobs[:, 7:10])
-    if scale(_buffer(jobs), len(windows), _scaling(results, how, False)):
-        raise MemoryError("no memory for the rows of an image")
-    return jobs[:, 10] * 1e-9
+    jobs[:, 1:6] = windows
+    _place(results, False, jobs[:, 6:9])
+    shared = LAYOUT(first.shape[layout[0]], first.shape[layout[1]], *strides)
+    if scale(_buffer(jobs), len(windows), shared, _scaling(results, how, False)):
+        return None
+    return jobs[:, 9] * 1e-9
 
 
 def scale_one(pixels: np.ndarray, how: int, flip: int, out: np.ndarray, interleaved: bool) -> bool:
     """Scale and turn one image, [h, w, C] with any strides, into ``out``. False if C cannot.
 
     Args:
-        pixels: uint8, with 1 or 3 channels.
+        pixels: uint8.
         how: One of LINEAR, ANTIALIASED, NEAREST.
         flip: As ``Transform.windows`` returns it.
         out: Contiguous, [C, h, w] or [h, w, C].
@@ -152,12 +155,19 @@ def scale_one(pixels: np.ndarray, how: int, flip: int, out: np.ndarray, interlea
     scale = find("paceline_scale_windows")
     if scale is None or pixels.shape[2] not in (1, 3):
         return False
-    size = out.shape[:2] if interleaved else out.shape[1:]
-    place = (pixels.ctypes.data, *pixels.shape[:2], *pixels.strides, flip, out.ctypes.data, *size)
-    job = (ctypes.c_int64 * 11)(*place)
-    if scale(job, 1, _scaling([out], how, interleaved)):
-        raise MemoryError("no memory for the rows of an image")
-    return True
+    if not _is_plain(pixels.strides, pixels.shape[2]):
+        pixels = np.ascontiguousarray(pixels)
+    height, width = pixels.shape[:2]
+    out_size = out.shape[:2] if interleaved else out.shape[1:]
+    job = JOB(pixels.ctypes.data, 0, 0, height, width, flip, out.ctypes.data, *out_size)
+    return not scale(
+        job, 1, LAYOUT(height, width, *pixels.strides), _scaling([out], how, interleaved)
+    )
+
+
+def _is_plain(strides: Sequence[int], channels: int) -> bool:
+    """Return whether the channels of a pixel, or the pixels of a row, are neighbors."""
+    return strides[1] == 1 or tuple(strides[1:]) == (channels, 1)
 
 
 def _scaling(results: Any, how: int, interleaved: bool) -> Any:

@@ -44,7 +44,7 @@ SIGNATURES = {
     "paceline_crop_flip": (POINTER, *(NUMBER,) * 5, *(POINTER,) * 5, COUNT),
     "paceline_image_headers": (POINTER, *(NUMBER,) * 3),
     "paceline_decode_jpegs": (*(POINTER,) * 3, NUMBER, POINTER),
-    "paceline_scale_windows": (POINTER, NUMBER, POINTER),
+    "paceline_scale_windows": (POINTER, NUMBER, POINTER, POINTER),
     "paceline_color_jitter": (POINTER, COUNT, NUMBER, NUMBER, COUNT, POINTER, POINTER, COUNT),
 }
 # They keep Python's lock: the thread of the step would take it, and give it back only some time

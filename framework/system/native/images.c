@@ -33,6 +33,10 @@ typedef struct {
     void (*destroy)(void *handle);
 } Turbo;
 
+typedef struct {
+    int64_t top, left, height, width, flip;
+} Cut;
+
 /* A file, its header as framework/image/header.py returns it, and a window of it: a row of the table
    of image/slices.py. */
 typedef struct {
@@ -41,7 +45,7 @@ typedef struct {
     int64_t height, width, channels, orientation; /* as stored */
     int64_t upright_height, upright_width;
     int64_t status, ns;                           /* ns: nanoseconds that it took */
-    int64_t top, left, cut_height, cut_width, flip;
+    Cut cut;
     uint8_t *out;
     int64_t out_height, out_width;
 } Image;
@@ -146,13 +150,21 @@ static int block_width(int subsampling)
 /* Return the denominator of the smallest scale at which a window covers its target: 1, 2, 4, 8. */
 static int64_t denominator(const Image *image)
 {
-    int turned = (image->flip & TURNED) != 0;
+    int turned = (image->cut.flip & TURNED) != 0;
     int64_t height = turned ? image->out_width : image->out_height;
     int64_t width = turned ? image->out_height : image->out_width;
     for (int64_t d = 8; d > 1; d /= 2)
-        if (image->cut_height >= d * height && image->cut_width >= d * width)
+        if (image->cut.height >= d * height && image->cut.width >= d * width)
             return d;
     return 1;
+}
+
+/* Whether a window lies in an image: a user's transform may return any. */
+static int is_inside(const Cut *cut, int64_t height, int64_t width)
+{
+    return cut->height > 0 && cut->height <= height && cut->top >= 0 && cut->top <= height - cut->height &&
+           cut->width > 0 && cut->width <= width && cut->left >= 0 && cut->left <= width - cut->width &&
+           cut->flip >= 0 && cut->flip <= (MIRRORED | UPSIDE_DOWN | TURNED);
 }
 
 static int64_t least(int64_t one, int64_t other)
@@ -176,9 +188,9 @@ static int decode(const Turbo *turbo, void *handle, const Image *image, const Sc
         return LEFT;
     int64_t d = denominator(image);
     int64_t full_height = (image->height + d - 1) / d, full_width = (image->width + d - 1) / d;
-    int64_t top = (image->top + d / 2) / d, left = (image->left + d / 2) / d;
-    int64_t height = least(full_height - top, (image->cut_height + d / 2) / d);
-    int64_t width = least(full_width - left, (image->cut_width + d / 2) / d);
+    int64_t top = (image->cut.top + d / 2) / d, left = (image->cut.left + d / 2) / d;
+    int64_t height = least(full_height - top, (image->cut.height + d / 2) / d);
+    int64_t width = least(full_width - left, (image->cut.width + d / 2) / d);
     int64_t unit = block / d < 1 ? 1 : block / d;
     int64_t x = left < MARGIN ? 0 : (left - MARGIN) / unit * unit, y = top < MARGIN ? 0 : top - MARGIN;
     int64_t w = least(full_width, left + width + MARGIN) - x;
@@ -190,7 +202,7 @@ static int decode(const Turbo *turbo, void *handle, const Image *image, const Sc
         turbo->decompress(handle, data, size, outer, 0, channels == 3 ? RGB : GRAY))
         return LEFT;
     Window window = {outer + ((top - y) * w + left - x) * channels, height, width, w * channels,
-                     channels, 1, image->flip, image->out, image->out_height, image->out_width};
+                     channels, 1, image->cut.flip, image->out, image->out_height, image->out_width};
     return paceline_scale_window(&window, scaling, memory) ? LEFT : DONE;
 }
 
@@ -204,7 +216,8 @@ int paceline_decode_jpegs(const Turbo *turbo, void **handle, Image *images, int6
     int left = 0;
     for (int64_t i = 0; i < n; i++) {
         Image *image = images + i;
-        if (image->status == DONE && image->orientation == 1) {
+        if (image->status == DONE && image->orientation == 1 &&
+            is_inside(&image->cut, image->height, image->width)) {
             image->status = decode(turbo, *handle, image, scaling, &pixels, &memory);
             if (image->status != DONE) {
                 turbo->destroy(*handle);
@@ -223,23 +236,41 @@ int paceline_decode_jpegs(const Turbo *turbo, void **handle, Image *images, int6
     return left;
 }
 
+/* A window of an image in memory: a row of the table of image/slices.py. */
 typedef struct {
-    Window window;
-    int64_t ns; /* nanoseconds that it took */
+    const uint8_t *pixels; /* of the whole image */
+    Cut cut;
+    uint8_t *out;
+    int64_t out_height, out_width;
+    int64_t ns;            /* nanoseconds that it took */
 } Job;
 
-/* Scale n windows of pixels in memory. Return 0, or -1 if there is no memory. */
-int paceline_scale_windows(Job *jobs, int64_t n, const Scaling *scaling)
+/* What all images of a slice share: their size, and the bytes from each row to the next, and so on. */
+typedef struct {
+    int64_t height, width, to_row, to_pixel, to_channel;
+} Layout;
+
+/* Scale n windows of images in memory. Return DONE, or LEFT if one of them cannot be done here. */
+int paceline_scale_windows(Job *jobs, int64_t n, const Layout *layout, const Scaling *scaling)
 {
     Memory memory = {0};
-    int failed = 0;
+    int status = DONE;
     int64_t last = now();
-    for (int64_t i = 0; i < n && !failed; i++) {
-        failed = paceline_scale_window(&jobs[i].window, scaling, &memory);
+    for (int64_t i = 0; i < n && status == DONE; i++) {
+        Job *job = jobs + i;
+        const Cut *cut = &job->cut;
+        if (!is_inside(cut, layout->height, layout->width)) {
+            status = LEFT;
+            break;
+        }
+        const uint8_t *first = job->pixels + cut->top * layout->to_row + cut->left * layout->to_pixel;
+        Window window = {first, cut->height, cut->width, layout->to_row, layout->to_pixel,
+                         layout->to_channel, cut->flip, job->out, job->out_height, job->out_width};
+        status = paceline_scale_window(&window, scaling, &memory) ? LEFT : DONE;
         int64_t time = now();
-        jobs[i].ns = time - last;
+        job->ns = time - last;
         last = time;
     }
     free(memory.bytes);
-    return failed;
+    return status;
 }

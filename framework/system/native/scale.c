@@ -20,7 +20,7 @@
 #define HAS_AVX2 1
 #endif
 
-enum { WEIGHT_BITS = 14, ROW_BITS = 6, CHUNK = 512 };
+enum { WEIGHT_BITS = 14, ROW_BITS = 6, CHUNK = 512, MOST_SHRUNK = 1000 };
 
 /* For each result of an axis the first source pixel and pairs of weights, the last perhaps 0. */
 typedef struct {
@@ -433,6 +433,8 @@ int paceline_scale_window(const Window *given, const Scaling *scaling, Memory *m
     int antialiased = scaling->how == ANTIALIASED && !grows;
     double high = antialiased ? fmax(1, (double)height / out_height) : 1;
     double wide = antialiased ? fmax(1, (double)width / out_width) : 1;
+    if (high > MOST_SHRUNK || wide > MOST_SHRUNK)
+        return -1;
     Taps down = {num_pairs(height, out_height, high), NULL, NULL};
     Taps across = {num_pairs(width, out_width, wide), NULL, NULL};
     int64_t starts = aligned((out_height + out_width) * (int64_t)sizeof(int32_t));

@@ -5,7 +5,8 @@
 enum { LINEAR, ANTIALIASED, NEAREST };              /* how to scale */
 enum { MIRRORED = 1, UPSIDE_DOWN = 2, TURNED = 4 }; /* how to turn: contracts/data.py */
 
-/* Where the pixels of a window lie, and where they go. */
+/* Where the pixels of a window lie, and where they go. Of three channels, either those of a pixel are
+   neighbors, or the pixels of a row are. */
 typedef struct {
     const uint8_t *pixels;                    /* the first one */
     int64_t height, width;
@@ -31,5 +32,6 @@ typedef struct {
 /* Return memory for so many bytes, or NULL. */
 uint8_t *paceline_memory(Memory *memory, int64_t size);
 
-/* Return 0, or -1 if there is no memory. Memory is for tables and rows. */
+/* Return 0, or -1 if there is no memory, or if it shrinks by more than 1,000: weights would be too
+   coarse. Memory is for tables and rows. */
 int paceline_scale_window(const Window *window, const Scaling *scaling, Memory *memory);
