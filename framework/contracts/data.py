@@ -424,6 +424,19 @@ class ReadsOn(Protocol):
     @property
     def reads_on(self) -> bool: ...
 
+    @property
+    def starts_processes(self) -> bool:
+        """Whether the next batches need processes that do not run yet.
+
+        Started beside a step, they would inherit locks that it holds, such as the random
+        generator's, and wait for ever.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise DataError D117 if a file was replaced or rewritten since it was first opened."""
+        ...
+
     def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
         """Yield ``steps`` steps from ``start`` of an epoch on, those of the next epochs included.
 

@@ -149,6 +149,15 @@ class MappedSource:
     def reads_on(self) -> bool:
         return reading_on(self.source) is not None
 
+    @property
+    def starts_processes(self) -> bool:
+        assert isinstance(self.source, ReadsOn)
+        return self.source.starts_processes
+
+    def check(self) -> None:
+        assert isinstance(self.source, ReadsOn)
+        self.source.check()
+
     def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
         assert isinstance(self.source, ReadsOn)
         return self._of(self.source.stream(epoch, start, steps))

@@ -93,6 +93,13 @@ class DALISource:
     def reads_on(self) -> bool:
         return True
 
+    @property
+    def starts_processes(self) -> bool:
+        return False
+
+    def check(self) -> None:
+        self.store.check()
+
     def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
         self.store.check()
         training = self.context.training
@@ -111,11 +118,7 @@ class DALISource:
             crowded() if decodes else nullcontext(),
             closing(self._run(requests, self._largest_share)) as batches,
         ):
-            present = epoch
-            for (number, share), batch in zip(shares, batches, strict=False):
-                if number != present:
-                    self.store.check()  # as if the epoch had begun only now
-                    present = number
+            for (_, share), batch in zip(shares, batches, strict=False):
                 steps_left -= share.last
                 if verify and not steps_left:  # before the consumer closes this generator
                     self._is_verified = True

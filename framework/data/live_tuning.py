@@ -155,6 +155,7 @@ class LiveTuning:
             other_cores=0.0 if "RANK" in os.environ else max(0.0, busy - own),
             free_memory=available_memory_bytes() / total_memory_bytes(),
             batch_bytes=self._source.batch_bytes,
+            num_slices=self._source.num_slices,
             worker_bytes=_bytes_of_a_child(),
             is_changing=self._source.workers.is_changing,
         )

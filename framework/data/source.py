@@ -104,14 +104,10 @@ class WorkerSource(Generic[R]):
             )
             for number, own in ahead
         )
-        present = epoch
         ledger = self.workers.ledger
         ledger.begin()
         with closing(self.read_batches(requests)) as batches:
-            for (number, share), batch in zip(shares, batches, strict=False):
-                if number != present:
-                    self.read.check()  # as if the epoch had begun only now
-                    present = number
+            for (_, share), batch in zip(shares, batches, strict=False):
                 batch = keyed(self._finished(batch), share)  # noqa: PLW2901
                 for counter in self._counters:
                     counter.add(batch)
@@ -129,6 +125,13 @@ class WorkerSource(Generic[R]):
         return True
 
     @property
+    def starts_processes(self) -> bool:
+        return self.workers.num_to_start > 0
+
+    def check(self) -> None:
+        self.read.check()
+
+    @property
     def takes_workers(self) -> bool:
         """Whether workers can read its records."""
         return True
@@ -136,9 +139,12 @@ class WorkerSource(Generic[R]):
     @property
     def num_ahead(self) -> int:
         """The most batches that workers read ahead of the consumer."""
-        if self.workers.kind == "process":
-            return self.workers.ahead * self.workers.num
-        return self.workers.ahead * min(1, self.workers.num)
+        return self.workers.most_ahead(self.order.smallest_pass(self.order.batch_size))
+
+    @property
+    def num_slices(self) -> int:
+        """Into how many slices threads cut a batch."""
+        return self.workers.num_slices(self.order.smallest_pass(self.order.batch_size))
 
     def sample(self, count: int) -> Batch:
         indices = self.order.sample(count)

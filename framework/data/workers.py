@@ -157,6 +157,16 @@ class Workers:
         """How many processes the next batches have to wait for, because they do not run yet."""
         return self.num if self.kind == "process" and self._loader is None else 0
 
+    def num_slices(self, batch_size: int) -> int:
+        """Return into how many slices threads cut a batch."""
+        return -(-batch_size // self._slice_size(batch_size, self.num))
+
+    def most_ahead(self, batch_size: int) -> int:
+        """Return the most batches that are under way ahead of the consumer."""
+        if self.kind == "process":
+            return self.ahead * self.num
+        return self.num and max(self.ahead, self.num // self.num_slices(batch_size))
+
     @property
     def is_changing(self) -> bool:
         """Whether the workers from before the newest ``change`` still read."""
@@ -242,15 +252,21 @@ class Workers:
     def _submit(self, pool: "_Pool", request: Request, num: int) -> tuple[Work, list[Future[None]]]:
         work: Work = self.read.begin(request)
         count = len(request.indices)
-        # Raw records form one slice, since two threads do not read them faster than one. Otherwise
-        # each thread gets one slice: smaller slices would not finish the batch any sooner.
-        step = max(1, count)
-        if self.read.decodes:
-            step = max(LEAST_SLICE, -(-count // num))
+        step = self._slice_size(count, num)
         return work, [
             pool.submit(self.read.fill, work, start, min(start + step, count))
             for start in range(0, max(1, count), step)
         ]
+
+    def _slice_size(self, count: int, num: int) -> int:
+        """Return the most records of a slice of a batch of ``count``, for ``num`` threads.
+
+        Raw records form one slice, since two threads do not read them faster than one. Otherwise
+        each thread gets one slice: smaller slices would not finish the batch any sooner.
+        """
+        if not self.read.decodes:
+            return max(1, count)
+        return max(LEAST_SLICE, -(-count // max(1, num)))
 
     def _finished(self, work: Work, futures: list[Future[None]]) -> Batch:
         end = time.monotonic() + self.timeout_s

@@ -268,8 +268,8 @@ class Ahead(Generic[T]):
 class EpochLoader(ABC):
     """What loaders share: host batches that are read without a stop over the ends of epochs.
 
-    ``expect`` begins to read, and ``epoch`` goes on with what it began. What nobody expects is read
-    epoch by epoch.
+    ``expect`` begins to read, and ``epoch`` goes on with what it began, or begins what is expected.
+    What nobody expects is read epoch by epoch.
     """
 
     def __init__(self, pinned: bool, context: LoaderContext) -> None:
@@ -279,6 +279,7 @@ class EpochLoader(ABC):
         self.identity = context.source.order.identity
         self.notes: tuple[str, ...] = ()
         self._opened: MicroBatches | Ahead[MicroBatch] | None = None
+        self._expected = Steps(0, 0, 0)  # what ``epoch`` shall begin
         self._next = Steps(0, 0, 0)  # what is left of the open batches
         self._number = 0  # of the next batch, since they were opened
 
@@ -289,13 +290,16 @@ class EpochLoader(ABC):
     def expect(self, epoch: int, start: int, steps: int) -> None:
         expected = Steps(epoch, start, steps)
         is_open = self._opened is not None and self._next == expected
-        if is_open or reading_on(self.context.source) is None:
+        source = reading_on(self.context.source)
+        if is_open or source is None:
             return
         self._end()
-        if steps:
+        self._expected = expected
+        if steps and not source.starts_processes:
             self._begin(expected)
 
     def _begin(self, steps: Steps) -> None:
+        self._expected = Steps(0, 0, 0)
         self._opened = self._open(steps)
         self._next = steps
         self._number = 0
@@ -310,9 +314,15 @@ class EpochLoader(ABC):
 
         Closing them ends all reading, unless they are taken and batches of a next epoch follow.
         """
+        source = reading_on(self.context.source)
         if self._opened is None or self._next[:2] != (epoch, start):
             self._end()
-            self._begin(Steps(epoch, start, self.num_steps - start))
+            steps = Steps(epoch, start, self.num_steps - start)
+            if self._expected.num_steps and self._expected[:2] == steps[:2]:
+                steps = self._expected
+            self._begin(steps)
+        elif source is not None:
+            source.check()  # it has read from files that may be others by now
         return closing(self._taken())
 
     def _taken(self) -> MicroBatches:

@@ -64,6 +64,7 @@ class Observation(NamedTuple):
         other_cores: Cores that other programs used.
         free_memory: The share of the memory that is free.
         batch_bytes: Bytes of a batch.
+        num_slices: Into how many slices threads cut it.
         worker_bytes: Bytes of a worker process of its own.
         is_changing: Whether the workers from before the newest change still read.
     """
@@ -77,6 +78,7 @@ class Observation(NamedTuple):
     other_cores: float = 0.0
     free_memory: float = 1.0
     batch_bytes: float = 0.0
+    num_slices: int = 1
     worker_bytes: float = 0.0
     is_changing: bool = False
 
@@ -235,7 +237,8 @@ class Tuner:
     def _bytes(self, plan: ReadPlan, seen: Observation) -> float:
         """Return the memory that a plan needs."""
         if not self.limits.are_processes:
-            return seen.batch_bytes * (plan.ahead + plan.depth)
+            under_way = max(plan.ahead, plan.num_workers // seen.num_slices)
+            return seen.batch_bytes * (under_way + plan.depth)
         num_batches = plan.num_workers * plan.ahead + plan.depth
         return seen.batch_bytes * num_batches + seen.worker_bytes * plan.num_workers
 

@@ -102,10 +102,16 @@ def test_prefetch_makes_batches_in_another_thread_and_not_more_than_its_depth(wa
 class Following(Watched):
     """A source that reads on, and notes the epoch of each batch that it has made."""
 
-    def __init__(self, reads_on=True, bad_epoch=None):
+    def __init__(self, reads_on=True, bad_epoch=None, starts_processes=False):
         super().__init__(16)  # four steps
         self.reads_on = reads_on
+        self.starts_processes = starts_processes
+        self.is_replaced = False
         self.bad_epoch = bad_epoch
+
+    def check(self):
+        if self.is_replaced:
+            raise DataError(117, "x", "was replaced", "begin a new run")
 
     def stream(self, epoch, start, steps):
         pairs = self.order.shares_on(epoch, start, steps)
@@ -160,6 +166,24 @@ def test_an_error_of_the_next_epoch_waits_for_its_turn(following):
     loader.expect(0, 0, 8)
     assert len(list(loader.epoch(0))) == 4
     with pytest.raises(DataError, match="D106"):
+        next(loader.epoch(1))
+
+
+def test_processes_start_where_the_first_batch_is_awaited(following):
+    loader, made = following(starts_processes=True)
+    loader.expect(0, 0, 8)
+    assert loader._opened is None  # forked beside a step, they would inherit its locks
+    list(loader.epoch(0))
+    wait_until(lambda: len(made) == 4 + 3)
+
+
+def test_a_file_that_is_replaced_is_noticed_before_the_first_step_with_its_records(following):
+    loader, made = following()
+    loader.expect(0, 0, 8)
+    list(loader.epoch(0))
+    wait_until(lambda: len(made) == 4 + 3)
+    loader.context.source.is_replaced = True
+    with pytest.raises(DataError, match="D117"):
         next(loader.epoch(1))
 
 

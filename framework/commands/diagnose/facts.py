@@ -192,7 +192,12 @@ class DiagnosisFacts:
 
     @property
     def mostly_slowed(self) -> bool:
-        """Whether reading costs a step more by slowing it than by making it wait."""
+        """Whether reading costs a step more by slowing it than by making it wait.
+
+        Without workers and a loader's thread, nothing is read beside the step.
+        """
+        if self.settings.loader == "plain" and not self.settings.workers:
+            return False
         slowed_s = self.slowed_share * self.alone_s
         waiting_s = self.rates.wait * self.step_ms(self.rates.whole) / 1e3
         return self.data_limits and self.slowed_share > SLOWED and slowed_s > waiting_s
