@@ -66,6 +66,8 @@ def test_a_clip_has_frames_of_its_video(path, encode):
             assert np.array_equal(frames(clip), [whole[number] for number in numbers])
             last = len(whole) - 1
             assert numbers == [min(numbers[0] + 2 * place, last) for place in range(4)]
+        listed = clips_of(store, VideoWindow(4, 2), collate="list")
+        assert all(map(torch.equal, listed, clips))
         middle = clips_of(store, VideoWindow(4, 2), training=False)
         expected = [[0, 2, 4, 4], [0, 2, 4, 6], [2, 4, 6, 8]]
         assert [numbers_of(frames(clip)) for clip in middle] == expected

@@ -304,3 +304,42 @@ def test_formats_that_hold_the_lock_are_read_in_processes_beside_a_gpu(
     context = make_context(worker_kind=None, device=torch.device(device))
     with closing(hdf5_source(path, context=context)) as source:
         assert source.workers.kind == kind
+
+
+class OwnWindow(NoTransform):
+    """Windows that a user has written."""
+
+    def __init__(self, window, size):
+        self.window = window
+        self.size = size
+
+    def windows(self, sizes, draws):
+        return torch.tensor([self.window]).repeat(len(sizes), 1)
+
+
+@pytest.mark.parametrize("size", [None, (8, 8)])
+@pytest.mark.parametrize("kind", ["jpegs", "raw"])
+@pytest.mark.parametrize(
+    "window",
+    [
+        [-1, 0, 8, 8, 0],
+        [0, -(2**40), 8, 8, 0],
+        [9, 0, 8, 8, 0],
+        [0, 2**62, 8, 2**62, 0],
+        [0, 0, 0, 8, 0],
+        [0, 0, 8, -8, 0],
+        [0, 0, 8, 8, 8],
+    ],
+)
+def test_a_window_of_the_users_that_leaves_its_image_is_refused(tmp_path, kind, window, size):
+    images = [jpeg(0), jpeg(1)]
+    fields = {"image": Field("uint8", (3, None, None), "image")}
+    if kind == "raw":
+        images, fields = np.zeros((2, 3, 16, 12), np.uint8), {"image": Field("uint8", (3, 16, 12))}
+    path = write_store(str(tmp_path / "x.h5"), {"image": images}, fields)
+    read = reader(HDF5Store(path), OwnWindow(window, size))
+    if kind == "raw" and size is None:
+        assert read(ask(0, 1))["image"].shape == (2, 3, 16, 12)  # passes as it is
+        return
+    with pytest.raises(ConfigError, match=r"C400.*OwnWindow: its window .* is not in .*record-0"):
+        read(ask(0, 1))

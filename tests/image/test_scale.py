@@ -24,6 +24,31 @@ def test_shrinking_is_pillows_bilinear_within_a_level(height, width, high, wide,
     assert np.abs(scale(image, (high, wide), antialias=True).astype(int) - expected).max() <= 1
 
 
+LAYOUTS = {
+    "neighbors of four channels": lambda image: image[..., :3],
+    "channels backwards": lambda image: image[..., 2::-1],
+    "one channel of several": lambda image: image[..., 1:2],
+    "columns backwards": lambda image: image[:, ::-1, :3],
+    "every second column": lambda image: image[:, ::2, :3],
+    "rows backwards": lambda image: image[::-1, :, :3],
+    "columns as rows": lambda image: image[..., :3].swapaxes(0, 1),
+    "planes": lambda image: np.asfortranarray(image[..., :3]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("antialias", [True, False])
+def test_an_array_of_any_layout_has_the_pixels_of_its_copy(layout, antialias):
+    image = LAYOUTS[layout](np.random.default_rng(0).integers(0, 256, (37, 51, 4), np.uint8))
+    scaled = scale(image, (13, 9), antialias)
+    assert np.array_equal(scaled, scale(np.ascontiguousarray(image), (13, 9), antialias))
+
+
+def test_a_row_of_many_pixels_shrinks_to_its_mean():
+    image = np.tile(np.array([[[40], [60]]], np.uint8), (1, 30_000, 1))
+    assert np.abs(scale(image, (1, 3), antialias=True).astype(int) - 50).max() <= 1
+
+
 def nearest(image, size):
     """Return the pixel under the center of each result."""
     rows, columns = (
