@@ -58,11 +58,9 @@ def _converse(
     order: dict[str, Any], log: Path, timeout_s: float, before: str = ""
 ) -> dict[str, Any]:
     # Libraries such as litdata keep files in the home directory. They belong in the work folder.
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{before}:{PATH}" if before else PATH,
-        "HOME": str(log.parent),
-    }
+    path = os.pathsep.join([before, PATH]) if before else PATH
+    environment = {**os.environ, "PYTHONPATH": path, "HOME": str(log.parent)}
+    environment["PYTHONSAFEPATH"] = "1"  # the present folder would come before ``before``
     command = [sys.executable, "-m", "peers.child", json.dumps(order)]
     with open(log, "ab") as errors:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
