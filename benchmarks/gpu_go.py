@@ -86,8 +86,8 @@ class Places(NamedTuple):
         if self.dali.is_dir():
             paths.append(self.dali)
             given = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-            libraries = [*sorted(self.dali.glob("nvidia/*/lib")), *filter(None, given)]
-            own["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
+            libraries = [path for path in self.dali.glob("nvidia/*/lib*") if path.is_dir()]
+            own["LD_LIBRARY_PATH"] = os.pathsep.join([*map(str, libraries), *filter(None, given)])
         return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
