@@ -105,7 +105,8 @@ class Pictures:
             size = field.shape[:2] if field.interleaved else field.shape[1:]
             if isinstance(values, Tensor):
                 values = values.numpy()
-            return Opened(field, values, _all(size, len(indices)), None, {})
+            sizes = _all(size, len(indices)).clone()  # a transform may change them
+            return Opened(field, values, sizes, None, {})
         is_gray = field in self._sampled_gray
         headers = read_headers(values, 1) if is_gray else read_headers(values)
         sizes = headers.sizes
@@ -215,7 +216,7 @@ class Pictures:
 
 @lru_cache(maxsize=16)
 def _all(size: tuple[int, int], count: int) -> Tensor:
-    """Return the size of each of ``count`` images: int64 [count, 2], for reading alone."""
+    """Return the size of each of ``count`` images: int64 [count, 2]."""
     return torch.tensor([size] * count, dtype=torch.int64).view(count, 2)
 
 
