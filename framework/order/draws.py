@@ -5,7 +5,7 @@ the same numbers. A resumed run can compute any step directly and needs no saved
 Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
@@ -78,11 +78,16 @@ class DeviceDraws:
         num_draws: Numbers per record.
         alternating: Columns that hold epoch 0's numbers d in even epochs, and 1 - 2**-24 - d in odd
             ones. These are all numbers that a draw can be, in reverse order.
+        first_key: Epoch 0's key, for ``alternating``.
     """
 
     seed: int
     num_draws: int
     alternating: tuple[int, ...] = ()
+    first_key: int = field(init=False)  # torch's compiler warns where it meets a cached function
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first_key", key_of(self.seed, 0, ON_DEVICE))
 
     def keys(self, epoch: int) -> tuple[Tensor, ...]:
         """Return what decides the numbers of an epoch: tensors without dimensions, on the host.
@@ -119,9 +124,8 @@ class DeviceDraws:
         shape = (len(indices), self.num_draws)
         out = torch.empty(shape, dtype=torch.float32, device=indices.device)
         # the keys lie on the host: reading them waits for nothing
-        first = key_of(self.seed, 0, ON_DEVICE)
         is_mirrored = mirror is not None and bool(mirror)
-        launch(indices.contiguous(), int(key), first, self.alternating, is_mirrored, out)
+        launch(indices.contiguous(), int(key), self.first_key, self.alternating, is_mirrored, out)
         return out
 
     def by_operators(self, indices: Tensor, key: Tensor, mirror: Tensor | None = None) -> Tensor:
@@ -129,7 +133,7 @@ class DeviceDraws:
         result = keyed_draws(indices, key, self.num_draws)
         if mirror is None:
             return result
-        first = keyed_draws(indices, key_of(self.seed, 0, ON_DEVICE), self.num_draws)
+        first = keyed_draws(indices, self.first_key, self.num_draws)
         first = (mirror - first).abs()  # exact: all are multiples of 2**-24
         for column in self.alternating:
             result[:, column] = first[:, column]
