@@ -6,6 +6,7 @@ of error, which decides the exit code. A number never changes.
 """
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import ClassVar
 
 # Exit codes that are not 0 (success) and belong to no error. Those of errors are in the classes.
@@ -49,6 +50,15 @@ def printable(text: str) -> str:
     Names of files come from elsewhere and may contain commands for the terminal.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
+    """Return `` (did you mean 'x'?)`` with the nearest of ``known``, or nothing."""
+    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    if not close:
+        return ""
+    nearest = f"{prefix}.{close[0]}" if prefix else close[0]
+    return f" (did you mean '{nearest}'?)"
 
 
 class ConfigError(PacelineError):

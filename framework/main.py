@@ -8,8 +8,13 @@ from importlib import import_module
 from framework import __version__
 from framework.cli.arguments import check_words, literal
 from framework.cli.signals import reader_has_gone
-from framework.config.targets import did_you_mean
-from framework.errors import EXIT_INTERRUPTED, ConfigError, PacelineError, ResourceError
+from framework.errors import (
+    EXIT_INTERRUPTED,
+    ConfigError,
+    PacelineError,
+    ResourceError,
+    did_you_mean,
+)
 from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {

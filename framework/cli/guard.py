@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from framework.cli import precedence
 from framework.cli.arguments import long_word, quoted
 from framework.cli.config_source import begin_composition, checked_places, endless
-from framework.cli.paths import CONF
 from framework.cli.reference_limit import count_references_anew, limit_references
 from framework.cli.typed_blocks import drop_replaced
+from framework.config.paths import CONF
 from framework.config.targets import walk
 from framework.errors import ConfigError
 

@@ -18,11 +18,10 @@ from framework.cli.explain import explain
 from framework.cli.guard import IsSweep
 from framework.cli.help import help_text
 from framework.cli.hydra_session import hydra_session, stamp
-from framework.cli.paths import CONF
 from framework.cli.reference_limit import count_references_anew
 from framework.cli.signals import reader_has_gone
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, PacelineError
+from framework.config.paths import CONF
+from framework.errors import ConfigError, PacelineError, did_you_mean
 from framework.system.stopping import undone
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from framework.cli.config_source import RECIPES, CheckedFolder, checked_places, set_users_folder
 from framework.cli.guard import GuardedLoader
-from framework.cli.paths import CONF, ROOT
+from framework.config.paths import CONF, ROOT
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra

@@ -31,8 +31,7 @@ from framework.commands.bench.print_bench import (
 from framework.commands.bench.process import measure_cell
 from framework.commands.own_keys import CONFIG_DIR, CommandWords, read_keys, split_words
 from framework.config.rule import Rule
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, PacelineError, ResourceError
+from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean
 from framework.measure.statistics import repeats_needed
 from framework.system.stopping import printed, undone
 

@@ -4,7 +4,6 @@ import pytest
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.cli.paths import ROOT
 from framework.commands.diagnose.measure_parts import (
     Setting,
     gather_facts,
@@ -12,6 +11,7 @@ from framework.commands.diagnose.measure_parts import (
     storage_of,
     storage_of_items,
 )
+from framework.config.paths import ROOT
 from framework.contracts.records import Field, Manifest
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from tests.commands.diagnose.cases import facts
