@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from framework.config.foreign_models import is_foreign
-from framework.config.paths import CONF
+from framework.config.paths import CONF, ROOT
 from framework.config.signature import classes_of
 from framework.errors import ConfigError, did_you_mean
 
@@ -25,6 +25,7 @@ LISTED: dict[str, Mapping[str, str]] = {
     "metrics": {f"torchmetrics.{name}": f"torchmetrics.{name}" for name in METRICS},
 }
 TARGET = re.compile(r"^[^#\n]*\b_target_: *([\w.]+)", re.MULTILINE)
+EXAMPLE = re.compile(r"\bpaceline_examples\.\w+\.\w+")
 BY_NAME = ("metrics", "sink", "watchers")  # places of several blocks by name
 # Parts of ``data`` that are places of another kind. Objects of the user's have no list.
 IN_DATA = {"source": "data", "writer": "output", "val_transform": "transform"}
@@ -72,6 +73,9 @@ def _names(place: str) -> frozenset[str]:
     names = {name for text in texts for name in TARGET.findall(text)}
     if place != "output":
         names -= _names("output")  # writers, of data that is packed on the way
+    if place == "input":  # functions that make the records of our recipes
+        recipes = [path.read_text(encoding="utf-8") for path in (ROOT / "recipes").glob("*.yaml")]
+        names.update(EXAMPLE.findall("\n".join(recipes)))
     for package, module in LISTED.get(place, {}).items():
         names.update(f"{package}.{name}" for name in classes_of(module))
     return frozenset(names)

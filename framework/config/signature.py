@@ -41,7 +41,7 @@ def classes_of(module: str) -> frozenset[str]:
         if isinstance(node, ast.Assign | ast.AugAssign) and isinstance(node.value, ast.List):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             if isinstance(target, ast.Name) and target.id == "__all__":
-                names.update(ast.literal_eval(node.value))
+                names.update(ast.unparse(name).strip("'") for name in node.value.elts)
     return frozenset(name for name in names if name[0].isupper())
 
 

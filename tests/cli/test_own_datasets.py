@@ -151,7 +151,7 @@ def test_data_that_cannot_be_called_is_refused(number, words):
         ("C231", ["data=dataset", "data.train={_target_: mine.make_loader}"]),
         ("C232", ["data=dataset", CLIPS, "data.fields=wave"]),
         ("C174", [*LOADER, "batch_size=128"]),
-        ("C234", ["data=dataloader", "data.train={_target_: torch.nn.Identity}"]),
+        ("C234", ["data=dataloader", "data.train={_target_: mine.Dropout}"]),
         ("D230", ["data=dataset", "data.train={_target_: mine.Pairs}"]),
     ],
 )
