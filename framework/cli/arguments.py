@@ -15,7 +15,7 @@ MOST_VALUES = 1000
 DEEPEST = 40
 TAKES_VALUE = (
     *("--cfg", "-c", "--config-dir", "-cd", "--explain", "--package", "-p"),
-    *("--config-path", "-cp", "--config-name", "-cn", "--info", "-i"),
+    *("--info", "-i"),
 )
 MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
 NOT_HYDRAS = ("resume", "resume.run")

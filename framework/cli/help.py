@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from framework.cli.yaml_limits import MOST_BYTES
+from framework.cli.config_source import MOST_BYTES
 from framework.config.paths import CONF, ROOT
 from framework.errors import did_you_mean, printable
 

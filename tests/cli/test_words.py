@@ -16,7 +16,6 @@ from framework.cli.arguments import (
     plain_words_alone,
     quoted,
 )
-from framework.cli.guard import MOST_JOBS, check_jobs
 from framework.cli.sweep import axes_of
 from framework.errors import ConfigError
 
@@ -185,23 +184,3 @@ def test_a_recipe_sweeps_unless_the_command_line_replaces_a_key():
 def test_a_sweep_without_a_list_of_values_is_refused(word, number):
     with pytest.raises(ConfigError, match=number):
         axes_of([word])
-
-
-@pytest.mark.parametrize(
-    ("words", "fits"),
-    [
-        (["a=1"], True),
-        (["a=range(0,100)", "b=range(0,100)"], True),
-        (["a=range(0,101)", "b=range(0,100)"], False),
-        (["a=choice(1,2)", f"b=range(0,{MOST_JOBS})"], False),
-        (["a=range(0,1,1e-9)"], False),
-        (["a=range(0,1,0)"], False),
-    ],
-)
-def test_a_sweep_has_at_most_ten_thousand_jobs(words, fits):
-    overrides = OverridesParser.create().parse_overrides(words)
-    if fits:
-        check_jobs(overrides)
-        return
-    with pytest.raises(ConfigError, match="C129"):
-        check_jobs(overrides)
