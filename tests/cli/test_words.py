@@ -127,15 +127,19 @@ def own_path(monkeypatch):
 
 def test_packages_are_allowed_by_a_typed_word_or_the_variable(monkeypatch):
     monkeypatch.setenv(VARIABLE, "theirs")
-    assert granted(["epochs=1", "+allow_targets=[mine]"]) == Grant(True, "theirs")
+    assert granted(["epochs=1", "+allow_targets=[mine]"]) == Grant(
+        frozenset({"epochs", "allow_targets"}), "theirs"
+    )
     monkeypatch.delenv(VARIABLE)
-    assert granted(["epochs=1"]) == Grant(False, "")
+    assert granted(["epochs=1"]) == Grant(frozenset({"epochs"}), "")
 
 
 def test_allowed_packages_are_found_in_this_directory(own_path):
-    assert allowed_targets({}, Grant(False, "")) == ()
+    assert allowed_targets({}, Grant(frozenset(), "")) == ()
     assert os.getcwd() not in sys.path
-    allowed = allowed_targets({"allow_targets": ["mine"]}, Grant(True, "theirs"))
+    allowed = allowed_targets(
+        {"allow_targets": ["mine"]}, Grant(frozenset({"allow_targets"}), "theirs")
+    )
     assert {"mine.", "theirs."} <= set(allowed)
     assert os.getcwd() in sys.path
 
@@ -149,7 +153,7 @@ def test_allowed_packages_are_found_in_this_directory(own_path):
 )
 def test_packages_are_not_allowed(given, typed, number):
     with pytest.raises(ConfigError, match=number):
-        allowed_targets({"allow_targets": given}, Grant(typed, ""))
+        allowed_targets({"allow_targets": given}, Grant(frozenset(["allow_targets"] * typed), ""))
 
 
 # ---------------------------------------------------------------------------------------- sweeps

@@ -15,7 +15,8 @@ from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import DATA_PATHS, with_recipe_said
 from framework.config.schema import GROUPS
 from framework.errors import CheckpointError, ConfigError
-from framework.system.run_dir import FACTS, reached, read_json
+from framework.system.redaction import restored
+from framework.system.run_dir import FACTS, check_entry, reached, read_json
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NAMES_DATA = (
@@ -109,6 +110,7 @@ def _without_resume(arguments: list[str]) -> list[str]:
 def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
     """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``."""
     where, fix = f"resume = {resume}", "give the path a run printed"
+    check_entry(run_dir, writes=True)
     try:
         facts = read_json(run_dir / FACTS)
         words, config_dir = _checked(facts["overrides"]), facts.get("config_dir")
@@ -123,8 +125,8 @@ def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
         what = f"its {FACTS} names no folder as config_dir"
         raise CheckpointError(101, where, what, "correct or remove it")
     folder = facts.get("folder")
-    if isinstance(folder, str) and Path(folder) != Path.cwd():
-        words = [_reached(word, folder) for word in words]
+    if isinstance(folder, str) and Path(restored(folder)) != Path.cwd():
+        words = [_reached(word, restored(folder)) for word in words]
     return words, config_dir
 
 
@@ -149,7 +151,7 @@ def _checked(words: Any) -> list[str]:
         raise TypeError("not words")
     check_words(words)
     for word in words:
-        starts_runs = word.lstrip("+~").startswith(("hydra.", "hydra/", "-"))
+        starts_runs = word.startswith("-") or "hydra" in word.partition("=")[0]
         if starts_runs or not ("=" in word or word.startswith("~")):
             what = "in a run.json, which repeats what was chosen for a run, not how it is started"
             raise ConfigError(125, word[:100], what, "remove it from there")
