@@ -6,13 +6,16 @@ folder, and the addresses of servers.
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from framework.cli.arguments import quoted
 from framework.config.schema import RULES
 from framework.config.targets import as_prefixes, val_sets
 from framework.errors import ConfigError
+from framework.system.redaction import redacted
 
 VARIABLE = "PACELINE_ALLOW_TARGETS"
 
@@ -49,7 +52,9 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     for key, place in _places(config, grant):
         if key not in grant.keys and place is not None and not _is_below(str(place)):
             what = "named by a file, which may name places below the present folder alone"
-            raise ConfigError(207, f"{key} = {place}", what, f"if you trust it, type {key}=...")
+            word = shlex.quote(f"{key}={quoted(redacted(str(place)))}")
+            fix = f"if you trust it, add {word} on the command line"
+            raise ConfigError(207, f"{key} = {redacted(place)}", what, fix)
     allowed = as_prefixes([*map(str, given), *grant.exported.split(",")])
     find_packages(allowed)
     return allowed

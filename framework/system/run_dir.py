@@ -59,9 +59,9 @@ def _strangeness(run_dir: Path, path: str, writes: bool) -> str:
     facts = os.lstat(path)
     if stat.S_ISLNK(facts.st_mode):
         inside = os.path.join(os.path.realpath(run_dir), "")
-        is_tracked = path.startswith(os.path.join(run_dir, TRACKED, ""))
-        if is_tracked and os.path.realpath(path).startswith(inside):
-            return ""
+        folder, *below = os.path.relpath(path, run_dir).split(os.sep)
+        if folder == TRACKED and (below[1:] or os.path.realpath(path).startswith(inside)):
+            return ""  # nobody follows what lies in one of its runs
         return f"is a link to {os.readlink(path)}"
     if stat.S_ISDIR(facts.st_mode):
         return ""
