@@ -51,7 +51,7 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
         raise ConfigError(105, where, what, f"give it on the command line, or by {VARIABLE}")
     for key, place in _places(config, grant):
         if key not in grant.keys and place is not None and not _is_below(str(place)):
-            what = "named by a file, which may name places below the present folder alone"
+            what = "named by a file, which may name no server, and places below this folder alone"
             word = shlex.quote(f"{key}={quoted(redacted(str(place)))}")
             fix = f"if you trust it, add {word} on the command line"
             raise ConfigError(207, f"{key} = {redacted(place)}", what, fix)
@@ -73,6 +73,9 @@ def _places(config: dict[str, Any], grant: Grant) -> Iterator[tuple[str, Any]]:
     for name, block in (config.get("sink") or {}).items():
         if isinstance(block, dict):
             yield f"sink.{name}.uri", block.get("uri")
+    parallel = config.get("parallel")
+    if isinstance(parallel, dict):
+        yield "parallel.endpoint", parallel.get("endpoint")
 
 
 def _is_below(place: str) -> bool:

@@ -60,7 +60,7 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
     check_entry(run_dir)
     try:
         newest = newest_config(run_dir)
-        chosen = run_dir / (name or newest.name)
+        chosen = run_dir / Path(name or newest.name).name
         config = _resolved(read_json(chosen))
         facts = read_json(run_dir / FACTS)
     except (FileNotFoundError, NotADirectoryError) as error:

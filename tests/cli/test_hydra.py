@@ -1,8 +1,9 @@
 """Commands as applications of Hydra, and what the guard keeps Hydra from calling or following."""
 
-import json
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from framework.cli.guard import GuardedLoader, may_set
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.hydra_session import hydra_session, slug, stamp
 from framework.errors import ConfigError
+from framework.system.run_dir import read_json
 from tests.cli.command import is_one_error_line, paceline, refusal_of
+from tests.saved_runs import change
 
 
 def recipe(text, folder="."):
@@ -272,9 +275,21 @@ def test_the_directory_of_a_run_cannot_allow_itself_anything():
     words = ["--config-dir", ".", "recipes=mine", "debug=tiny", "hydra.run.dir=run"]
     assert paceline("train", *words, "allow_targets=[evil]").code == 0
     Path("ran").unlink()
-    facts = json.loads(Path("run/run.json").read_text())
-    facts["overrides"].append("allow_targets=[evil]")
-    Path("run/run.json").write_text(json.dumps(facts))
+    words = read_json(Path("run/run.json"))["overrides"]
+    change(Path("run/run.json"), overrides=[*words, "allow_targets=[evil]"])
     assert is_one_error_line(paceline("train", "resume=run", "max_steps=4"), "C105")
     assert not Path("ran").exists()
     assert paceline("train", "resume=run", "max_steps=4", "allow_targets=[evil]").code == 0
+
+
+@pytest.mark.slow
+def test_nothing_is_imported_from_the_present_folder():
+    for name in ("torch", "numpy", "h5py", "multiprocessing", "json"):
+        Path(f"{name}.py").write_text("open('ran', 'w').close()\n")
+    words = "max_steps=1 parallel=ddp parallel.num_processes=1 workers.num=1 workers.kind=process"
+    command = [sys.executable, "-m", "framework", "train", *words.split()]
+    done = subprocess.run(
+        [*command, "workers.start_method=spawn"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not Path("ran").exists()

@@ -188,3 +188,57 @@ def test_a_recipe_sweeps_unless_the_command_line_replaces_a_key():
 def test_a_sweep_without_a_list_of_values_is_refused(word, number):
     with pytest.raises(ConfigError, match=number):
         axes_of([word])
+
+
+# ---------------------------------------------------------------- what a file must not say
+
+
+MLFLOW = {"_target_": "framework.sink.mlflow.MLflowSink"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"output": {"path": "/elsewhere/x.csv"}},
+        {"output": {"path": "../x.csv"}},
+        {
+            "output": {
+                "_target_": "framework.store.hdf5_store.HDF5Writer",
+                "path": "/elsewhere/x.h5",
+            }
+        },
+        {"prepare": {"train": {}}, "dataset": "/elsewhere", "data": {"train": "/elsewhere/a.h5"}},
+        {"sink": {"a": {**MLFLOW, "uri": "http://elsewhere"}}},
+        {"sink": {"a": {**MLFLOW, "uri": "postgresql://elsewhere/x"}}},
+        {"sink": {"a": {**MLFLOW, "uri": "sqlite:////elsewhere/x.db"}}},
+        {"sink": {"a": {**MLFLOW, "uri": "sqlite:///file:/elsewhere/x.db?uri=true"}}},
+        {"sink": {"a": {**MLFLOW, "uri": "file:%2e%2e/x"}}},
+        {"parallel": {"endpoint": "elsewhere:29400"}},
+    ],
+)
+def test_a_file_names_no_server_and_no_place_outside_this_folder(config):
+    with pytest.raises(ConfigError, match=r"C207.*named by a file"):
+        allowed_targets(config, granted(["epochs=1", "sink=[mlflow]", "parallel=ddp"]))
+
+
+def test_a_typed_word_names_any_place_and_any_server():
+    config = {
+        "output": {"path": "/elsewhere"},
+        "sink": {"mlflow": {**MLFLOW, "uri": "http://here"}},
+        "parallel": {"endpoint": "here:29400"},
+    }
+    words = ["output=/elsewhere", "sink.mlflow.uri=http://here", "parallel.endpoint=here:29400"]
+    assert allowed_targets(config, granted(words)) == ()
+
+
+def test_a_file_names_places_below_this_folder_and_data_that_is_there(tmp_path):
+    (tmp_path / "a.h5").touch()
+    config = {
+        "prepare": {"train": {}},
+        "dataset": str(tmp_path),
+        "data": {"train": str(tmp_path / "a.h5"), "val": None},
+        "output": {"path": "results/x.csv"},
+        "sink": {"mlflow": {**MLFLOW, "uri": "sqlite:///runs.db"}, "jsonl": {}},
+        "parallel": {"endpoint": None},
+    }
+    assert allowed_targets(config, granted([])) == ()
