@@ -87,7 +87,7 @@ def _quoting(words: list[str]) -> str:
         key, sign, value = word.partition("=")
         if not sign or word.startswith("-"):
             continue
-        with suppress(HydraException):
+        with suppress(HydraException, RecursionError):
             if not parser.parse_override(word).is_sweep_override():
                 continue
         return f"to give it as text, quote the value: {shlex.quote(f'{key}={quoted(value)}')}"

@@ -10,7 +10,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from framework.cli.allowed import VARIABLE, Grant, allowed_targets, granted
 from framework.cli.arguments import (
     block_words,
-    check_words,
     literal,
     option,
     plain_words_alone,
@@ -93,28 +92,6 @@ def test_a_short_word_stands_for_what_hydra_takes(word, whole):
 )
 def test_a_block_is_read_as_it_was_written(value):
     assert parsed(f"key={block_words(value)}") == value
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        pytest.param("source=" + "x" * 100_000, id="long"),
-        pytest.param("source=[" + "1," * 20_000 + "1]", id="many values"),
-        pytest.param("source=" + "[" * 500 + "]" * 500, id="deep"),
-        pytest.param("+" + "a." * 5000 + "a=1", id="many dots"),
-    ],
-)
-def test_a_word_that_would_hang_hydra_is_refused(word):
-    with pytest.raises(ConfigError, match="C128"):
-        check_words([word])
-
-
-def test_thousands_of_overrides_are_refused_but_not_of_files():
-    with pytest.raises(ConfigError, match=r"C128.*5000 words"):
-        check_words([f"+a{number}=1" for number in range(5000)])
-    check_words([f"x{number}.h5" for number in range(5000)])
-    Path("a=[[").touch()
-    check_words(["a=[["])
 
 
 # ------------------------------------------------------------------------ packages of the user's

@@ -9,7 +9,7 @@ from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from framework.cli.arguments import block_words, check_words, option, quoted, without_options
+from framework.cli.arguments import block_words, option, quoted, without_options
 from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import DATA_PATHS, with_recipe_said
@@ -53,7 +53,7 @@ def resumed(arguments: list[str]) -> list[str]:
         typed = {_key(parser, word) for word in rest if _is_override(word)}
         before = with_recipe_said(before, rest)
         kept = [word for word in before if not _is_replaced(_key(parser, word), typed)]
-    except HydraException:
+    except (HydraException, RecursionError):
         return arguments  # Hydra itself says what is wrong with them
     flags: list[str] = []
     if config_dir and option(arguments, "--config-dir", "-cd") is None:
@@ -149,7 +149,6 @@ def _checked(words: Any) -> list[str]:
     """Check the words of a run.json, which may come from somebody else. ConfigError C125."""
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise TypeError("not words")
-    check_words(words)
     for word in words:
         starts_runs = word.startswith("-") or "hydra" in word.partition("=")[0]
         if starts_runs or not ("=" in word or word.startswith("~")):
