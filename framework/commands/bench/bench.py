@@ -18,8 +18,8 @@ from hydra.errors import HydraException
 from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
-from framework.cli.sweep import Axes, axes_of
 from framework.commands.bench import compare_benches as compare
+from framework.commands.bench.axes import Axes, axes_of
 from framework.commands.bench.grid import BenchCell, BenchPlan, combinations, measurements
 from framework.commands.bench.lines import SCHEMA, Bench, collected, read
 from framework.commands.bench.print_bench import (
