@@ -1,12 +1,15 @@
 """Small runs for the tests of what uses them."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from framework.image.decode import encode_png
 from framework.store.open_store import open_store
+from framework.system.run_dir import SUMMARY, read_json, write_object
 from tests.cli.command import paceline
 
 
@@ -25,7 +28,20 @@ def digits_run(folder: Path, *words: str, name: str = "run") -> Path:
 
 
 def summary_of(run: Path) -> dict:
-    return json.loads((run / "summary.json").read_text())
+    return read_json(run / SUMMARY)
+
+
+def write_signed(path: Path, text: str) -> None:
+    """Write a text that may be no JSON. An object is signed as its writer does."""
+    path.write_text(text)
+    with suppress(ValueError, RecursionError):
+        if isinstance(value := json.loads(text), dict):
+            write_object(path, value, redact=False)
+
+
+def change(path: Path, **values: Any) -> None:
+    """Change values of an object of a run, and sign it as its writer does."""
+    write_object(path, {**read_json(path), **values}, redact=False)
 
 
 def digit_files(folder: Path, count: int) -> None:

@@ -22,6 +22,7 @@ from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.parallel.none import NoParallel
 from framework.run import _finished_summary, choices, facts, run
+from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import newest_state
 from tests.fakes import Reads
 
@@ -110,10 +111,6 @@ def run_dir(dataset, tmp_path_factory):
     return folder
 
 
-def read(path):
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def lines(run_dir, split):
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [line for line in records if line["split"] == split]
@@ -130,12 +127,12 @@ def test_it_leaves_these_files_and_no_others(run_dir):
 
 
 def test_the_summary_has_every_key_of_its_type_and_no_other(run_dir):
-    summary = read(run_dir / "summary.json")
+    summary = read_json(run_dir / "summary.json")
     assert {name: type(value) for name, value in summary.items()} == SUMMARY
 
 
 def test_the_summary_s_spans_are_parts_of_its_wall_time(run_dir):
-    summary = read(run_dir / "summary.json")
+    summary = read_json(run_dir / "summary.json")
     spans = summary["spans"]
     assert tuple(spans) == SPANS
     assert all(
@@ -172,7 +169,7 @@ def test_a_training_line_has_every_key(run_dir):
 
 
 def test_the_log_and_the_summary_say_how_reading_and_the_machine_went(run_dir):
-    summary, logged = read(run_dir / "summary.json"), lines(run_dir, "train")
+    summary, logged = read_json(run_dir / "summary.json"), lines(run_dir, "train")
     assert "read" in summary["stages_s"]
     steps = [2, 1, 1, 2]  # of each line
     told_s = sum(
@@ -187,7 +184,7 @@ def test_the_log_and_the_summary_say_how_reading_and_the_machine_went(run_dir):
 
 
 def test_run_json_says_what_ran_where_on_which_data(run_dir):
-    known = read(run_dir / "run.json")
+    known = read_json(run_dir / "run.json")
     assert known.keys() == {
         *("command", "overrides", "started", "versions", "git", "machine", "data", "auto"),
         *("starts", "folder"),
@@ -204,11 +201,10 @@ def test_run_json_says_what_ran_where_on_which_data(run_dir):
 
 
 def test_run_json_keeps_what_was_known_before(dataset, tmp_path):
-    (tmp_path / "run.json").write_text(
-        json.dumps({**facts(["paceline", "train"], ["epochs=1"]), "mine": 1})
-    )
+    before = {**facts(["paceline", "train"], ["epochs=1"]), "mine": 1}
+    write_object(tmp_path / "run.json", before)
     trained(dataset, tmp_path, "max_steps=1")
-    known = read(tmp_path / "run.json")
+    known = read_json(tmp_path / "run.json")
     assert (known["command"], known["overrides"], known["mine"]) == (
         ["paceline", "train"],
         ["epochs=1"],
@@ -241,7 +237,7 @@ def test_the_same_seed_learns_the_same_and_another_one_does_not(dataset, run_dir
         trained(dataset, tmp_path / "again"),
         trained(dataset, tmp_path / "other", "seed=1"),
     )
-    assert again["val"] == read(run_dir / "summary.json")["val"]
+    assert again["val"] == read_json(run_dir / "summary.json")["val"]
     assert other["val"] != again["val"]
 
 
@@ -270,7 +266,7 @@ def test_notes_of_parts_are_said_and_kept(dataset, tmp_path):
     assert summary["notes"]
     assert said == [*(f"note: {note}" for note in summary["notes"]), said[-1]]
     assert said[-1].startswith("training: model ")
-    assert read(tmp_path / "summary.json")["notes"] == summary["notes"]
+    assert read_json(tmp_path / "summary.json")["notes"] == summary["notes"]
 
 
 def test_a_moving_average_is_what_is_kept(dataset, tmp_path):
@@ -327,7 +323,7 @@ def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):
     plain, traced = tmp_path / "plain", tmp_path / "traced"
     trained(dataset, plain, "max_steps=16", "epochs=9")
     trained(dataset, traced, "debug=profile", "epochs=9")
-    trace = read(traced / "profile" / "rank0.pt.trace.json")
+    trace = read_json(traced / "profile" / "rank0.pt.trace.json")
     names = {event.get("name") for event in trace["traceEvents"]}
     assert names >= {*SPANS, "aten::conv2d"}
     assert [line["loss"] for line in lines(traced, "train")] == [
@@ -346,7 +342,7 @@ def test_a_run_that_goes_on_has_not_ended(dataset, tmp_path):
         raise Killed
 
     trained(dataset, tmp_path, "max_steps=3")
-    (tmp_path / "exit.json").write_text("{}")
+    write_object(tmp_path / "exit.json", {})
     with pytest.raises(Killed):
         trained(dataset, tmp_path, "max_steps=5", f'resume.run="{tmp_path}"', stop=stop)
     assert not (tmp_path / "summary.json").exists()
@@ -372,7 +368,7 @@ class SecondRank(NoParallel):
 )
 def test_whether_a_run_is_finished_is_what_rank_0_has_read(tmp_path, mine, of_rank_0):
     if mine is not None:
-        (tmp_path / "summary.json").write_text(json.dumps(mine))
+        write_object(tmp_path / "summary.json", mine)
     parallel = SecondRank(device=torch.device("cpu"))
     parallel.of_rank_0 = json.dumps({"summary": of_rank_0}).encode()
     assert _finished_summary(tmp_path, parallel) == of_rank_0

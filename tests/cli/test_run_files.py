@@ -1,8 +1,6 @@
 """The directory of a run: who may have it, what its files hold, and how a run ended."""
 
 import errno
-import json
-import os
 from pathlib import Path
 
 import pytest
@@ -10,13 +8,15 @@ import torch
 from omegaconf import OmegaConf
 
 import framework.cli.rundir
-from framework.cli.environment import as_written, without_values
+from framework.cli.environment import as_written
 from framework.cli.outcome import RunOutcome, conclude, outcome_of
 from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.config.schema import AFTER_STEP
 from framework.errors import ConfigError, ResourceError
 from framework.system.algorithms import choose_algorithms
-from tests.cli.command import paceline
+from framework.system.run_dir import read_json, write_object
+from tests.cli.command import is_one_error_line, paceline
+from tests.commands.runs.run_folders import make_run
 
 CONFIG = {"epochs": 1, "resume": {"run": None}}
 
@@ -32,7 +32,7 @@ def failed(**ending):
     """Claim the directory, and write ``ending`` as the end of its run."""
     take()
     ending = {"code": 3, "reason": "error", "step": None, "checkpoint": None} | ending
-    Path("run/exit.json").write_text(json.dumps(ending))
+    write_object(Path("run/exit.json"), ending)
 
 
 # ---------------------------------------------------------------------------------- the directory
@@ -40,8 +40,8 @@ def failed(**ending):
 
 def test_a_claimed_directory_holds_what_the_run_was_started_with():
     take()
-    assert json.loads(Path("run/resolved.json").read_text()) == CONFIG
-    assert json.loads(Path("run/run.json").read_text())["overrides"] == ["epochs=1"]
+    assert read_json(Path("run/resolved.json")) == CONFIG
+    assert read_json(Path("run/run.json"))["overrides"] == ["epochs=1"]
     assert Path("run/config.yaml").is_file()
 
 
@@ -93,6 +93,31 @@ def test_a_resumed_run_keeps_the_files_of_its_start():
     assert Path("run/resolved.1.json").is_file()
 
 
+ENTERED = [
+    "train resume=run",
+    "train hydra.run.dir=run resume=auto",
+    "train hydra.run.dir=run",
+    "evaluate run",
+    "predict run input=folder input.path=photos output=x.csv",
+    "export run to=onnx output.path=x",
+    "replay run step=3",
+    "report run",
+    "runs send run",
+]
+
+
+@pytest.mark.parametrize("command", ENTERED)
+def test_every_command_that_enters_a_run_refuses_a_link_in_it(command):
+    Path("outside").write_text("kept")
+    log = make_run(Path("run")) / "metrics.jsonl"
+    log.unlink()
+    log.symlink_to("../outside")
+    done = paceline(*command.split())
+    assert is_one_error_line(done, "K126")
+    assert "run/metrics.jsonl: is a link to ../outside" in done.last_line
+    assert Path("outside").read_text() == "kept"
+
+
 def test_only_one_process_trains_in_a_directory(monkeypatch):
     monkeypatch.setattr(framework.cli.rundir, "PATIENCE_S", 0.0)
     Path("run").mkdir()
@@ -137,15 +162,6 @@ def test_a_reference_is_filled_in_unless_it_leads_to_the_environment(text, writt
     assert OmegaConf.to_container(config, resolve=True) == before  # the environment is read again
 
 
-def test_words_about_a_run_name_the_variable_instead_of_its_value(monkeypatch):
-    monkeypatch.setenv("NAME", "it's\nlong")
-    monkeypatch.setenv("SHORT", "no")
-    names = {"x": "${oc.env:NAME}", "y": "${oc.env:SHORT}", "z": "${oc.env:GONE}"}
-    Path("resolved.json").write_text(json.dumps(names))
-    assert without_values("say it's long, no?", Path()) == "say ${oc.env:NAME}, no?"
-    assert without_values(f"say {os.environ['NAME']}", Path()) == "say ${oc.env:NAME}"
-
-
 SECRET = "hunter2-s3cr3t"
 RECIPE = """# @package _global_
 defaults: [digits]
@@ -174,12 +190,12 @@ def leaks(folder):
 
 def test_a_run_is_resumed_and_reported_without_writing_the_environment(secret):
     assert paceline(*secret, "recipes=secret", "hydra.run.dir=run").code == 0
-    resolved = json.loads(Path("run/resolved.json").read_text())
+    resolved = read_json(Path("run/resolved.json"))
     assert resolved["source"] == "${oc.env:PACELINE_SECRET}"
     assert resolved["model"]["width"] == "${oc.decode:${oc.env:PACELINE_WIDTH}}"
     assert paceline("train", "resume=run", "max_steps=4").code == 0
     assert paceline("report", "run").code == 0
-    assert json.loads(Path("run/summary.json").read_text())["steps"] == 4
+    assert read_json(Path("run/summary.json"))["steps"] == 4
     assert leaks("run") == []
 
 
@@ -271,5 +287,5 @@ def test_an_error_has_the_step_after_which_it_came():
 
 def test_the_end_of_a_run_is_written_and_printed(capsys):
     assert conclude(RunOutcome(5, "error[R104]: memory"), Path(), short=False) == 5
-    assert json.loads(Path("exit.json").read_text())["code"] == 5
+    assert read_json(Path("exit.json"))["code"] == 5
     assert capsys.readouterr().err == "error[R104]: memory\n"

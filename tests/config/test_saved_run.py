@@ -1,6 +1,5 @@
 """A run directory opened for use: its own configuration, weights, classes and batches."""
 
-import json
 import shutil
 from contextlib import closing
 from functools import cache
@@ -18,10 +17,11 @@ from framework.config.saved_run import open_run
 from framework.errors import CheckpointError, ConfigError, DataError
 from framework.measure.clock import NoClock
 from framework.system.algorithms import choose_algorithms, is_deterministic
+from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import newest_state, save_state
 from framework.train.validate import evaluate
 from tests.cli.command import config_of, paceline
-from tests.saved_runs import digits_run, summary_of
+from tests.saved_runs import change, digits_run, summary_of, write_signed
 
 # -------------------------------------------------------------------------------- its configuration
 
@@ -40,8 +40,8 @@ def write(facts=None, **changes):
     for key, value in changes.items():
         is_block = isinstance(value, dict) and value
         config[key] = {**config[key], **value} if is_block else value
-    Path("resolved.json").write_text(json.dumps(config))
-    Path("run.json").write_text(json.dumps(facts or {"data": {"train": TRAIN}}))
+    write_object(Path("resolved.json"), config)
+    write_object(Path("run.json"), facts or {"data": {"train": TRAIN}})
 
 
 def test_values_that_the_data_gave_replace_auto():
@@ -84,7 +84,7 @@ def test_paths_before_a_resume_are_those_of_its_folder(tmp_path):
     write({"data": {"train": TRAIN}, "folder": str(tmp_path / "y"), "starts": starts})
     for name in ("resolved.json", "resolved.2.json"):
         config = synthetic()
-        Path(name).write_text(json.dumps({**config, "data": {**config["data"], "train": "t.h5"}}))
+        write_object(Path(name), {**config, "data": {**config["data"], "train": "t.h5"}})
     read = [read_config(tmp_path, part["config"]) for part in starts]
     assert [saved.folder for saved in read] == [part["folder"] for part in starts]
     assert [Path(saved.config["data"]["train"]).parent.name for saved in read] == ["x", "y"]
@@ -137,8 +137,7 @@ def test_what_cannot_be_decoded_is_refused_without_its_value(text, monkeypatch):
 def test_the_newest_configuration_of_a_resumed_run_counts():
     write()
     for number, batch_size in ((10, 7), (2, 5)):
-        text = json.dumps({**synthetic(), "batch_size": batch_size})
-        Path(f"resolved.{number}.json").write_text(text)
+        write_object(Path(f"resolved.{number}.json"), {**synthetic(), "batch_size": batch_size})
     assert read_config(Path())[0]["batch_size"] == 7
 
 
@@ -153,7 +152,7 @@ def test_values_that_cannot_be_are_refused(change):
 
 def test_a_run_that_never_began_is_refused():
     write()
-    Path("run.json").write_text("{}")
+    write_object(Path("run.json"), {})
     with pytest.raises(CheckpointError, match=r"K120.*never began"):
         read_config(Path())
 
@@ -198,9 +197,9 @@ def test_its_validation_is_that_of_training_to_the_bit(run_dir):
 
 
 def test_validation_data_that_has_changed_must_be_named(copy):
-    facts = json.loads((copy / "run.json").read_text())
+    facts = read_json(copy / "run.json")
     facts["data"]["val"]["digest"] = "0" * 64
-    (copy / "run.json").write_text(json.dumps(facts))
+    write_object(copy / "run.json", facts)
     run = framework.load(copy)
     with pytest.raises(CheckpointError, match=r"K125.*data.val = digits/val.h5: is other data"):
         run.source()
@@ -234,16 +233,15 @@ def test_a_loaded_run_leaves_the_determinism_of_this_process_on(run_dir):
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"data": 3}', '{"model": "${oc.env:NO_SUCH}"}'])
 def test_a_damaged_configuration_is_refused(copy, text):
-    (copy / "resolved.json").write_text(text)
+    write_signed(copy / "resolved.json", text)
     with pytest.raises(CheckpointError, match="K120"):
         framework.load(copy)
 
 
 def test_a_class_that_nobody_allowed_is_not_called(copy):
-    config = json.loads((copy / "resolved.json").read_text())
-    config["model"] = {"_target_": "mypkg.Net"}
-    config["allow_targets"] = ["mypkg"]  # a file must not allow itself anything
-    (copy / "resolved.json").write_text(json.dumps(config))
+    # A file must not allow itself anything.
+    values = {"model": {"_target_": "mypkg.Net"}, "allow_targets": ["mypkg"]}
+    change(copy / "resolved.json", **values)
     with pytest.raises(ConfigError, match=r"C105.*model._target_ = mypkg.Net"):
         framework.load(copy)
 

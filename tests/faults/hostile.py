@@ -24,6 +24,7 @@ import lmdb
 import numpy as np
 import torch
 
+from framework.system.run_dir import read_json, write_object
 from framework.train import checkpoint
 from framework.train.checkpoint import read_state, save_state
 from tests.cli.command import Done
@@ -495,8 +496,8 @@ def by_run(change: dict[str, Any]) -> list[str]:
     """Write a run's directory that somebody sent, and return the words that resume it."""
     a_run()
     evil_files()
-    facts = json.loads(Path("run/run.json").read_text())
-    Path("run/run.json").write_text(json.dumps({**facts, **change}))
+    path = Path("run/run.json")
+    write_object(path, {**read_json(path), **change}, redact=False)  # as an attacker signs it
     return RESUME
 
 

@@ -3,6 +3,7 @@ import os
 import pytest
 
 from framework.sink.config_files import inside, read_config
+from tests.saved_runs import write_signed
 
 
 @pytest.mark.parametrize(
@@ -14,7 +15,7 @@ from framework.sink.config_files import inside, read_config
     ],
 )
 def test_a_configuration_is_read_by_dotted_names(tmp_path, text, values):
-    (tmp_path / "resolved.json").write_text(text)
+    write_signed(tmp_path / "resolved.json", text)
     assert read_config(tmp_path / "resolved.json") == values
 
 

@@ -7,6 +7,7 @@ from framework.contracts.training import Report, RunContext
 from framework.errors import ConfigError
 from framework.sink.mlflow import MLflowSink, MLflowTracker
 from framework.sink.outbox import Outbox
+from framework.system.run_dir import write_object
 from tests.cli.command import losses, paceline
 from tests.sink.tracking_server import TrackingServer
 
@@ -40,7 +41,7 @@ def run_dir(tmp_path):
     run_dir = tmp_path / "my run"
     (run_dir / "checkpoints").mkdir(parents=True)
     (run_dir / "checkpoints" / "best.pt").write_bytes(b"weights")
-    (run_dir / "resolved.json").write_text('{"optim": {"lr": 0.1}, "epochs": 1}')
+    write_object(run_dir / "resolved.json", {"optim": {"lr": 0.1}, "epochs": 1})
     return run_dir
 
 
@@ -130,7 +131,7 @@ def test_what_a_lost_server_missed_is_sent_when_the_run_is_resumed(mortal_server
 def test_a_resumed_run_that_learns_the_same_continues_its_run_without_doubles(server, run_dir):
     log(server, run_dir, report(2), report(4), report(6))
     (before,) = runs(server, run_dir)[1]
-    (run_dir / "resolved.1.json").write_text('{"optim": {"lr": 0.2}, "epochs": 1}')
+    write_object(run_dir / "resolved.1.json", {"optim": {"lr": 0.2}, "epochs": 1})
     log(server, run_dir, report(6), report(10), start_step=4)
     (after,) = runs(server, run_dir)[1]
     assert after.info.run_id == before.info.run_id

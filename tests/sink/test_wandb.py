@@ -6,6 +6,7 @@ import torch
 
 from framework.contracts.training import Report, RunContext
 from framework.sink.wandb import WandbSink
+from framework.system.run_dir import write_object
 
 SAMPLE = {"image": torch.zeros(4, 3, 8, 8, dtype=torch.uint8)}
 BLOCK = 1 << 15
@@ -16,7 +17,7 @@ def run_dir(tmp_path):
     run_dir = tmp_path / "my run"
     (run_dir / "checkpoints").mkdir(parents=True)
     (run_dir / "checkpoints" / "best.pt").write_bytes(b"weights")
-    (run_dir / "resolved.json").write_text('{"optim": {"lr": 0.1}}')
+    write_object(run_dir / "resolved.json", {"optim": {"lr": 0.1}})
     return run_dir
 
 

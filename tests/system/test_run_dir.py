@@ -1,14 +1,21 @@
+import json
 import os
+import re
+import stat
 
 import pytest
 
+from framework.errors import CheckpointError
+from framework.system import redaction
 from framework.system.run_dir import (
+    check_entry,
     configurations,
     is_run,
     newest_config,
     open_file,
     read_json,
     read_object,
+    write_object,
 )
 
 
@@ -20,7 +27,7 @@ def test_the_newest_configuration_is_that_of_the_last_resume(tmp_path):
 
 
 def test_links_pipes_and_folders_of_a_run_are_not_read(tmp_path):
-    (tmp_path / "outside").write_text('{"a": 1}')
+    write_object(tmp_path / "outside", {"a": 1})
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     os.symlink(tmp_path / "outside", run_dir / "run.json")
@@ -45,8 +52,121 @@ def test_a_file_that_holds_no_object_is_empty(tmp_path, text):
 
 
 def test_a_file_larger_than_a_run_writes_is_not_read(tmp_path, monkeypatch):
-    (tmp_path / "run.json").write_text('{"a": 1}')
+    write_object(tmp_path / "run.json", {"a": 1})
     assert read_object(tmp_path / "run.json") == {"a": 1}
     monkeypatch.setattr("framework.system.run_dir.MOST_BYTES", 3)
     with pytest.raises(ValueError, match="more than"):
         read_json(tmp_path / "run.json")
+
+
+# --------------------------------------------------------------------------------------- the digest
+
+SIGNED = ["run.json", "run.next.json", "summary.json", "exit.json", "resolved.json"]
+
+
+@pytest.mark.parametrize("name", [*SIGNED, "resolved.12.json"])
+def test_another_digit_in_a_signed_file_is_noticed(tmp_path, name):
+    path = tmp_path / name
+    write_object(path, {"val": {"accuracy": 0.13}})
+    assert read_json(path) == {"val": {"accuracy": 0.13}}
+    path.write_text(path.read_text().replace("0.13", "0.93"))
+    assert read_object(path) == {}
+    with pytest.raises(ValueError, match=f"{name} is not as a run wrote it"):
+        read_json(path)
+
+
+def test_a_file_without_a_digest_is_not_as_a_run_wrote_it(tmp_path):
+    (tmp_path / "run.json").write_text('{"a": 1}')
+    with pytest.raises(ValueError, match="digest differs"):
+        read_json(tmp_path / "run.json")
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    assert read_json(tmp_path / "other.json") == {"a": 1}
+
+
+def test_neither_formatting_nor_the_order_of_keys_matters(tmp_path):
+    value = {"b": [1, 2.5, None], "a": {"d": float("inf"), "c": "\u00e9"}}
+    write_object(tmp_path / "run.json", value)
+    written = json.loads((tmp_path / "run.json").read_text())
+    text = json.dumps(dict(reversed(written.items())), indent=7, ensure_ascii=False)
+    (tmp_path / "run.json").write_text(text)
+    assert read_json(tmp_path / "run.json") == value
+
+
+def test_values_of_the_environment_are_written_only_on_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(redaction, "_names", {"TOKEN"})
+    monkeypatch.setenv("TOKEN", "hunter2")
+    write_object(tmp_path / "run.json", {"a": ["x hunter2"]})
+    assert read_json(tmp_path / "run.json") == {"a": ["x ${oc.env:TOKEN}"]}
+    write_object(tmp_path / "run.json", {"a": ["x hunter2"]}, redact=False)
+    assert read_json(tmp_path / "run.json") == {"a": ["x hunter2"]}
+
+
+# ---------------------------------------------------------------------------------------- the entry
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Return the directory of a run beside a file and a folder that do not belong to it."""
+    (tmp_path / "outside" / "inner").mkdir(parents=True)
+    (tmp_path / "outside" / "file").write_text("kept")
+    for name in ("checkpoints", "wandb"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    return tmp_path / "run"
+
+
+STRANGE = {
+    "a link to a file": lambda path: path.symlink_to("../../outside/file"),
+    "a link to a folder": lambda path: path.symlink_to("../../outside"),
+    "a link inside the run": lambda path: path.symlink_to("../metrics.jsonl"),
+    "a dangling link": lambda path: path.symlink_to("nowhere"),
+    "a loop": lambda path: path.symlink_to(path),
+    "a pipe": os.mkfifo,
+    "a socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+}
+
+
+@pytest.mark.parametrize("name", ["x", "checkpoints/x"])
+@pytest.mark.parametrize("plant", STRANGE.values(), ids=STRANGE)
+def test_what_leads_out_of_a_run_is_refused_by_its_name(run_dir, plant, name):
+    check_entry(run_dir, writes=True)
+    plant(run_dir / name)
+    for writes in (False, True):
+        with pytest.raises(CheckpointError, match=f"K126.*{re.escape(str(run_dir / name))}"):
+            check_entry(run_dir, writes)
+
+
+def test_a_hard_link_is_refused_only_where_a_run_writes(run_dir):
+    os.link(run_dir.parent / "outside" / "file", run_dir / "run.json")
+    check_entry(run_dir)
+    with pytest.raises(CheckpointError, match=r"K126.*run\.json: has a second name"):
+        check_entry(run_dir, writes=True)
+
+
+def test_a_link_of_weights_and_biases_may_lead_within_the_run(run_dir):
+    (run_dir / "wandb" / "run-1").mkdir()
+    (run_dir / "wandb" / "latest-run").symlink_to("run-1")
+    (run_dir / "wandb" / "run-1" / "x").symlink_to("/nowhere")  # which nobody follows
+    check_entry(run_dir, writes=True)
+    (run_dir / "wandb" / "debug.log").symlink_to("../../outside/file")
+    with pytest.raises(CheckpointError, match=r"K126.*debug\.log: is a link to"):
+        check_entry(run_dir)
+
+
+def test_the_folder_of_weights_and_biases_must_not_lead_out_of_the_run(run_dir):
+    (run_dir / "wandb").rmdir()
+    (run_dir / "wandb").symlink_to("../outside")
+    with pytest.raises(CheckpointError, match="K126"):
+        check_entry(run_dir)
+
+
+def test_the_directory_itself_may_be_a_link_and_need_not_exist(run_dir):
+    link = run_dir.with_name("link")
+    link.symlink_to(run_dir)
+    check_entry(link, writes=True)
+    (run_dir / "wandb" / "latest-run").symlink_to("../checkpoints")
+    check_entry(link)
+    check_entry(run_dir / "missing")
+    (run_dir / "x").symlink_to("nowhere")
+    with pytest.raises(CheckpointError, match="K126"):
+        check_entry(link)

@@ -3,6 +3,7 @@
 import json
 
 from framework.commands.replay.run_history import Attempt, read_history
+from framework.system.run_dir import write_object
 from framework.train.checkpoint import save_state
 
 
@@ -23,7 +24,7 @@ def test_reports_cover_the_steps_since_the_one_before(tmp_path):
 def test_the_last_step_is_the_last_that_any_file_knows(tmp_path):
     assert read_history(tmp_path).last_step == 0
     (tmp_path / "metrics.jsonl").write_text(line(5))
-    (tmp_path / "exit.json").write_text(json.dumps({"code": 6, "step": 7}))
+    write_object(tmp_path / "exit.json", {"code": 6, "step": 7})
     history = read_history(tmp_path)
     assert history.last_step == 7
     assert history.diverged
@@ -43,7 +44,7 @@ def test_a_resumed_run_has_parts(tmp_path):
         {"step": 0, "config": "resolved.json", "ranks": 2},
         {"step": 5, "config": "resolved.1.json"},
     ]
-    (tmp_path / "run.json").write_text(json.dumps({"starts": parts}))
+    write_object(tmp_path / "run.json", {"starts": parts})
     history = read_history(tmp_path)
     assert history.attempt_at(4) == Attempt(0, "resolved.json", 2)
     assert history.attempt_at(5) == Attempt(5, "resolved.1.json", None)

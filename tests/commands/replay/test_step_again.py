@@ -5,6 +5,7 @@ import json
 import pytest
 
 from framework.errors import ConfigError, DataError
+from framework.system.run_dir import read_json, write_object
 from tests.cli.command import paceline
 from tests.commands.replay.replayed_runs import (
     EVERY_STEP,
@@ -13,6 +14,7 @@ from tests.commands.replay.replayed_runs import (
     known_run,
     replayed,
 )
+from tests.saved_runs import change
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_a_resumed_run_is_repeated_with_the_configuration_of_each_part(tmp_path)
     known_run(tmp_path, "workers.num=0", "epochs=1")  # keeps the state of step 4
     words = ["resume=run", "epochs=3", "report_every=1", "loader=plain"]
     assert paceline("train", *words, cwd=tmp_path).code == 0
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["starts"] == [
+    assert read_json(tmp_path / "run" / "run.json")["starts"] == [
         {"step": 0, "config": "resolved.json", "ranks": 1, "folder": str(tmp_path)},
         {"step": 4, "config": "resolved.1.json", "ranks": 1, "folder": str(tmp_path)},
     ]
@@ -81,12 +83,11 @@ def test_the_first_step_of_other_ranks_is_shown_without_the_step_before_it(tmp_p
     words = [*SMALL, *EVERY_STEP, "workers.num=0", "hydra.run.dir=run", "epochs=1"]
     assert paceline("train", *words, cwd=tmp_path).code == 0
     assert paceline("train", "resume=run", "epochs=3", cwd=tmp_path).code == 0
-    path = tmp_path / "run" / "resolved.json"
-    config = json.loads(path.read_text())
     parallel = {"_target_": "framework.parallel.ddp.DistributedParallel", "num_processes": 2}
-    path.write_text(json.dumps({**config, "parallel": parallel}))
-    facts = tmp_path / "run" / "run.json"
-    facts.write_text(facts.read_text().replace('"ranks": 1', '"ranks": 2', 1))
+    change(tmp_path / "run" / "resolved.json", parallel=parallel)
+    starts = read_json(tmp_path / "run" / "run.json")["starts"]
+    starts[0]["ranks"] = 2
+    change(tmp_path / "run" / "run.json", starts=starts)
     own = replayed(tmp_path / "run", 6)
     assert own["from_step"] == 5
     assert [near["step"] for near in own["neighbors"]] == [7]
@@ -97,15 +98,15 @@ def test_a_replay_that_ends_before_the_step_says_so(tmp_path):
     known = known_run(tmp_path, "workers.num=0", "report_every=5", "schedule=constant")
     for path in (known.path / "checkpoints").glob("step-*.pt"):
         path.unlink()
-    config = json.loads((known.path / "resolved.json").read_text())
-    config["optim"]["lr"] = 1e18  # as if this machine computed other bits
-    (known.path / "resolved.json").write_text(json.dumps(config))
+    optim = read_json(known.path / "resolved.json")["optim"]
+    # As if this machine computed other bits.
+    change(known.path / "resolved.json", optim={**optim, "lr": 1e18})
     lines = [json.loads(line) for line in (known.path / "metrics.jsonl").read_text().splitlines()]
     reports = [line for line in lines if line["split"] == "train"]
     reports[1]["loss"] = 99.0
     text = "".join(f"{json.dumps(line)}\n" for line in reports[:2])
     (known.path / "metrics.jsonl").write_text(text)
-    (known.path / "exit.json").write_text('{"code": 6}')
+    write_object(known.path / "exit.json", {"code": 6})
     for step in ("10", "max:loss", "nan"):
         with pytest.raises(ConfigError, match=r"C343.*ended before it, after step \d+ \(.*N101"):
             replayed(known.path, step)

@@ -8,6 +8,7 @@ from framework.commands.report.chart import Chart
 from framework.commands.report.compare_runs import labels, relative
 from framework.commands.report.read_run import read_run
 from framework.commands.report.write_report import charts
+from framework.system.run_dir import write_object
 
 SPANS_S = {
     "wait": 0.4e-3,
@@ -87,17 +88,14 @@ def make_run(
         "git": "abc",
         "machine": machine or MACHINE,
     }
-    (path / "run.json").write_text(json.dumps(facts))
-    (path / "resolved.json").write_text(
-        json.dumps(
-            {"batch_size": 128, **dict(word.split("=", 1) for word in overrides), **(config or {})}
-        )
-    )
+    write_object(path / "run.json", facts)
+    options = {"batch_size": 128, **dict(word.split("=", 1) for word in overrides)}
+    write_object(path / "resolved.json", {**options, **(config or {})})
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if code is not None:
-        (path / "exit.json").write_text(json.dumps({"code": code, "reason": reason}))
+        write_object(path / "exit.json", {"code": code, "reason": reason})
     if code == 0:
-        (path / "summary.json").write_text(json.dumps(summary_of(lines, slow, notes)))
+        write_object(path / "summary.json", summary_of(lines, slow, notes))
     return path
 
 

@@ -1,6 +1,6 @@
-import json
-
+from framework.system.run_dir import read_json
 from tests.commands.report.runs import drawn, make_run, make_sweep
+from tests.saved_runs import change
 
 
 def test_runs_that_failed_are_in_the_bars_as_such(tmp_path):
@@ -12,9 +12,8 @@ def test_runs_that_failed_are_in_the_bars_as_such(tmp_path):
 
 def test_a_device_that_idles_is_drawn_in_the_place_of_wait(tmp_path):
     path = make_run(tmp_path / "a")
-    summary = json.loads((path / "summary.json").read_text())
-    summary["spans"]["idle"] = {"mean_s": 0.5}
-    (path / "summary.json").write_text(json.dumps(summary))
+    spans = read_json(path / "summary.json")["spans"]
+    change(path / "summary.json", spans={**spans, "idle": {"mean_s": 0.5}})
     chart = drawn([path])["spans"]
     assert ">idle</text>" in chart.svg
     assert ">wait</text>" not in chart.svg

@@ -1,9 +1,9 @@
-import json
-
 import pytest
 
 from framework.commands.report.read_run import read_run
+from framework.system.run_dir import read_json, write_object
 from tests.commands.report.runs import SPANS_S, make_run
+from tests.saved_runs import change, write_signed
 
 
 def test_a_finished_run_is_read_whole(tmp_path):
@@ -43,9 +43,8 @@ def test_a_run_that_was_killed_is_unfinished(tmp_path):
 
 def test_of_a_resumed_run_the_newest_configuration_counts(tmp_path):
     path = make_run(tmp_path / "a", config={"epochs": 1})
-    (path / "resolved.2.json").write_text('{"epochs": 2}')
-    (path / "resolved.10.json").write_text('{"epochs": 10}')
-    (path / "resolved.x.json").write_text('{"epochs": 11}')
+    for name, epochs in (("2", 2), ("10", 10), ("x", 11)):
+        write_object(path / f"resolved.{name}.json", {"epochs": epochs})
     assert read_run(path).config == {"epochs": 10}
 
 
@@ -69,15 +68,14 @@ JUNK = [
 )
 def test_whatever_a_file_holds_the_run_is_read(tmp_path, name, junk):
     path = make_run(tmp_path / "a")
-    (path / name).write_text(junk)
+    write_signed(path / name, junk)
     assert read_run(path).status in {"finished", "unfinished"}
 
 
 def test_a_device_that_idles_is_distinguished_from_a_host_that_waits(tmp_path):
     path = make_run(tmp_path / "a")
-    summary = json.loads((path / "summary.json").read_text())
-    summary["spans"]["idle"] = {"mean_s": 0.5}
-    (path / "summary.json").write_text(json.dumps(summary))
+    spans = read_json(path / "summary.json")["spans"]
+    change(path / "summary.json", spans={**spans, "idle": {"mean_s": 0.5}})
     run = read_run(path)
     assert list(run.spans) == ["idle", "copy", "forward", "backward", "optimizer", "report"]
     assert run.beside["wait"].mean_s == pytest.approx(SPANS_S["wait"])
@@ -97,8 +95,7 @@ RANKS = {"num": 2, "spans": {"forward": SPAN}, "late": LATE}
 
 def with_ranks(folder, ranks):
     path = make_run(folder)
-    summary = json.loads((path / "summary.json").read_text())
-    (path / "summary.json").write_text(json.dumps({**summary, "ranks": ranks}))
+    change(path / "summary.json", ranks=ranks)
     return read_run(path)
 
 

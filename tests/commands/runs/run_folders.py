@@ -1,8 +1,9 @@
 """Run directories as runs leave them, made without training."""
 
-import json
 import os
 import time
+
+from framework.system.run_dir import write_object
 
 
 def make_run(
@@ -17,20 +18,16 @@ def make_run(
     """Write a run directory and return its path. With ``code`` None, its end is not recorded."""
     (path / "checkpoints").mkdir(parents=True)
     (path / "checkpoints" / "last.pt").write_bytes(b"x" * 5000)
-    write(path / "run.json", {"started": started, "overrides": list(overrides)})
-    write(path / "resolved.json", config or {})
+    write_object(path / "run.json", {"started": started, "overrides": list(overrides)})
+    write_object(path / "resolved.json", config or {})
     (path / "metrics.jsonl").write_text("")
     if code is not None:
-        write(path / "exit.json", {"code": code, "reason": "why", "step": 7})
+        write_object(path / "exit.json", {"code": code, "reason": "why", "step": 7})
     if code == 0:
         best = {**(metrics or {"accuracy": 0.5}), "step": 7}
         summary = {"status": status, "steps": 8, "wall_s": 2.5, "best": best, "val": best}
-        write(path / "summary.json", summary)
+        write_object(path / "summary.json", summary)
     return path
-
-
-def write(path, value):
-    path.write_text(json.dumps(value))
 
 
 def age(path, seconds):

@@ -8,7 +8,8 @@ from framework.commands.runs.run_listing import (
     read_listed,
     run_dirs,
 )
-from tests.commands.runs.run_folders import make_run, write
+from framework.system.run_dir import write_object
+from tests.commands.runs.run_folders import make_run
 
 
 def test_neither_links_nor_leftovers_nor_folders_inside_a_run_are_runs(tmp_path):
@@ -69,8 +70,9 @@ def test_no_pipe_is_waited_for(tmp_path, name):
 )
 def test_hostile_facts_are_shown_without_commands_for_the_terminal(tmp_path, facts):
     path = make_run(tmp_path / "run")
-    write(path / "run.json", facts)
-    write(path / "summary.json", {"steps": 1e400, "wall_s": -1, "best": {"\x1b[1m": 1, "a": "b"}})
+    write_object(path / "run.json", facts)
+    summary = {"steps": 1e400, "wall_s": -1, "best": {"\x1b[1m": 1, "a": "b"}}
+    write_object(path / "summary.json", summary)
     run = read_listed(path)
     text = f"{run.started}{run.recorded.choices}{list(run.best)}"
     assert "\x1b" not in text

@@ -9,8 +9,16 @@ from framework.system.lock import locked
 from tests.commands.runs.run_folders import make_run
 from tests.sink.tracking_server import TrackingServer
 
+ADDRESS = "http://127.0.0.1:9"  # where nobody answers
 
-def waiting(path, uri):
+
+@pytest.fixture(autouse=True)
+def address(monkeypatch):
+    """Name a server, as whoever sends runs does."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", ADDRESS)
+
+
+def waiting(path, uri=ADDRESS):
     """Write a killed run with two events for a server."""
     box = Outbox(path, "mlflow", 0)
     box.state = {"uri": uri, "experiment": "sent", "name": "mine", "checkpoints": True}
@@ -22,13 +30,14 @@ def waiting(path, uri):
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_sent_with_its_weights_and_its_end(tmp_path, capsys):
+def test_a_killed_run_is_sent_with_its_weights_and_its_end(tmp_path, capsys, monkeypatch):
     from mlflow import MlflowClient
 
     server = TrackingServer(tmp_path)
     server.start()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     path = make_run(tmp_path / "run", code=137, config={"seed": 3})
-    waiting(path, server.uri)
+    waiting(path)
     send([path])
     send([path])
     client = MlflowClient(server.uri)
@@ -48,7 +57,7 @@ def test_a_killed_run_is_sent_with_its_weights_and_its_end(tmp_path, capsys):
 
 def test_a_server_that_is_lost_is_an_error_and_everything_is_kept(tmp_path):
     path = make_run(tmp_path / "run", code=137)
-    waiting(path, "http://127.0.0.1:9")
+    waiting(path)
     for _ in range(2):
         with pytest.raises(ResourceError, match="R192"):
             send([path])
@@ -58,7 +67,7 @@ def test_a_server_that_is_lost_is_an_error_and_everything_is_kept(tmp_path):
 @pytest.mark.parametrize("torn", ['{"report": "tr', '{"end": "FINISHED", "step": 2}'])
 def test_a_run_whose_last_event_was_torn_ends_all_the_same(tmp_path, torn):
     path = make_run(tmp_path / "run", code=137)
-    waiting(path, "http://127.0.0.1:9")
+    waiting(path)
     with open(path / "outbox" / "mlflow.jsonl", "a") as file:
         file.write(torn)
     for _ in range(2):
@@ -83,9 +92,9 @@ def test_a_run_without_a_tracking_server_says_so(tmp_path, capsys):
     assert capsys.readouterr().out == f"{path}: no tracking server was chosen\n"
 
 
-@pytest.mark.parametrize("uri", ["file:///tmp/x", "databricks", "", "sqlite:///x.db"])
-def test_a_run_directory_cannot_choose_another_place_than_a_server(tmp_path, uri, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+@pytest.mark.parametrize("uri", [ADDRESS, "file:///tmp/x", "databricks", "", "sqlite:///x.db"])
+def test_a_run_directory_does_not_choose_the_server(tmp_path, uri, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     path = make_run(tmp_path / "run")
     waiting(path, uri)
     with pytest.raises(ConfigError, match="C379"):
@@ -94,7 +103,7 @@ def test_a_run_directory_cannot_choose_another_place_than_a_server(tmp_path, uri
 
 def test_files_outside_of_the_run_directory_are_not_sent(tmp_path):
     path = make_run(tmp_path / "run")
-    waiting(path, "http://127.0.0.1:9")
+    waiting(path)
     text = json.dumps({"files": ["../../etc/passwd"], "step": 0})
     (path / "outbox" / "mlflow.jsonl").write_text(f'{text}\n{{"end": "KILLED"}}\n')
     with pytest.raises(ResourceError, match="R192"):

@@ -1,6 +1,5 @@
 """What ``resume=`` stands for."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,11 +7,13 @@ import pytest
 from framework.cli.arguments import quoted
 from framework.commands.train.resume_words import resumed
 from framework.errors import CheckpointError, ConfigError
+from framework.system.run_dir import write_object
+from tests.saved_runs import write_signed
 
 
 def run_with(*overrides, **facts):
     Path("RUN").mkdir()
-    Path("RUN/run.json").write_text(json.dumps({"overrides": list(overrides), **facts}))
+    write_object(Path("RUN/run.json"), {"overrides": list(overrides), **facts})
 
 
 def test_a_run_s_own_words_come_first():
@@ -81,7 +82,7 @@ def test_auto_refuses_a_directory_that_differs_each_time(words):
 @pytest.mark.parametrize("text", ["", "[]", '{"overrides": [1]}', '{"overrides": 7}'])
 def test_a_directory_without_a_run_is_refused(text):
     Path("RUN").mkdir()
-    Path("RUN/run.json").write_text(text)
+    write_signed(Path("RUN/run.json"), text)
     with pytest.raises(CheckpointError, match="K101"):
         resumed(["resume=RUN"])
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from framework.cli.outcome import RunOutcome
+from framework.commands.train.run_ranks import RankedJob
 from tests.cli.command import paceline
 
 
 def start_rank(code: int) -> int:
     """Start a rank that has ended with ``code`` before; return its exit code now."""
     Path("run").mkdir()
-    shared = {"config": {}, "run_dir": "run", "allowed": [], "launcher": "here"}
-    Path("shared.json").write_text(json.dumps(shared))
+    Path("shared.json").write_text(RankedJob({}, "run", ()).as_text(launcher="here"))
     outcome = RunOutcome(code, "the reason")._asdict()
     Path("run/exit.rank0.here.json").write_text(json.dumps(outcome))
     command = [sys.executable, "-m", "framework.commands.train.start_rank", "shared.json"]

@@ -13,6 +13,7 @@ import torch
 from framework.commands.train.train import _check_search, _jobs_elsewhere, _of_first_set
 from framework.errors import ConfigError
 from framework.system import durable
+from framework.system.run_dir import read_json, write_object
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.faults import forked
 
@@ -64,15 +65,11 @@ LINE = {
 LIMIT_S = 180  # longer than any of this takes on a busy machine: a hang
 
 
-def read(path: Path):
-    return json.loads(path.read_text())
-
-
 @pytest.mark.slow
 def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
     done = paceline("train", "hydra.run.dir=run")
     run = Path("run")
-    summary = read(run / "summary.json")
+    summary = read_json(run / "summary.json")
     assert done.code == 0
     assert summary["val"]["accuracy"] >= 0.97
     assert set(summary) == SUMMARY
@@ -92,8 +89,8 @@ def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
         "rank": None,
         "checkpoint": checkpoint,
     }
-    assert read(run / "exit.json") == ended
-    assert {"command", "versions", "git", "machine", "data"} <= set(read(run / "run.json"))
+    assert read_json(run / "exit.json") == ended
+    assert {"command", "versions", "git", "machine", "data"} <= set(read_json(run / "run.json"))
     assert all((run / name).exists() for name in ("config.yaml", "resolved.json", "tensorboard"))
     assert all(word in done.out for word in ("where the step time went", "share", "p50", "p90"))
     assert "run directory:" in done.out
@@ -136,7 +133,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, parallel):
     process = start("epochs=5000", f"parallel={parallel}")
     process.send_signal(number)
     assert process.wait(LIMIT_S) == code
-    ended = read(Path("run/exit.json"))
+    ended = read_json(Path("run/exit.json"))
     assert ended["code"] == code
     assert "resume=" in ended["reason"]
     assert Path("run", ended["checkpoint"]).exists()
@@ -200,7 +197,7 @@ def test_torchrun_starts_ranks_of_one_run():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert read(Path("run/summary.json"))["choices"]["parallel"] == "ddp"
+    assert read_json(Path("run/summary.json"))["choices"]["parallel"] == "ddp"
     assert paceline("train", "debug=tiny", "hydra.run.dir=alone").code == 0
     assert losses(Path("run")) == pytest.approx(losses(Path("alone")), rel=1e-5)
 
@@ -235,7 +232,7 @@ def test_a_lost_rank_is_said_in_one_line(tmp_path):
     assert done.code == 7
     assert is_one_error_line(done, "P102")
     assert "rank 1" in done.err
-    assert read(Path("run/exit.json"))["code"] == 7
+    assert read_json(Path("run/exit.json"))["code"] == 7
 
 
 @pytest.mark.slow
@@ -259,14 +256,14 @@ def test_a_job_of_dali_has_a_process_of_its_own_in_a_sweep(tmp_path):
     done = paceline("train", "-m", "--config-dir", ".", *words, "allow_targets=[lost]")
     assert done.code == 7
     assert is_one_error_line(done, "P102")
-    assert [read(path)["code"] for path in sorted(Path("sweep").glob("*/exit.json"))] == [7, 0]
+    assert [read_json(path)["code"] for path in sorted(Path("sweep").glob("*/exit.json"))] == [7, 0]
     assert paceline("train", "data=dali", "max_steps=2", "hydra.run.dir=alone").code == 0
     assert losses(Path("alone")) == losses(next(Path("sweep").glob("1-*")))
 
 
 def end_job(name: str) -> None:
     Path("sweep", name).mkdir(parents=True, exist_ok=True)
-    Path("sweep", name, "exit.json").write_text("{}")
+    write_object(Path("sweep", name, "exit.json"), {})
 
 
 def test_jobs_that_ran_elsewhere_are_found_in_their_order():
