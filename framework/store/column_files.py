@@ -17,14 +17,12 @@ import torch
 
 from framework.contracts.records import Ragged
 from framework.errors import DataError, listed, words_of
+from framework.store.expansion import most_bytes
 from framework.store.identity import Identity, identify, unreadable
 from framework.store.label import MOST_CLASSES
 
 MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
 WRITE_AGAIN = "download, copy or write it again"
-# Numbers that a file of few bytes declares: a column of zeros needs next to none.
-MOST_SMALL_BYTES = 256 << 20
-MOST_RATIO = 1100  # of the bytes of numbers to those of a larger file, as of deflate
 MOST_JSON_BYTES = 1 << 24
 SCAN_ROWS = 1 << 16
 STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
@@ -102,7 +100,7 @@ class _ParquetFile:
             raise ValueError(f"its groups hold {sum(self.rows)} of {self.metadata.num_rows} rows")
         row_bytes = sum(_row_bytes(field.type) for field in self.schema)
         declared = max(self.rows, default=0) * row_bytes
-        if declared > max(MOST_SMALL_BYTES, MOST_RATIO * os.path.getsize(path)):
+        if declared > most_bytes(os.path.getsize(path)):
             raise ValueError(f"a group declares {declared:,} bytes of numbers")
 
     def _open(self, metadata: Any = None) -> Any:

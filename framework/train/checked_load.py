@@ -131,7 +131,7 @@ def _check_zip(file: IO[bytes], is_whole: bool) -> None:
 
 
 def _start_of_directory(file: IO[bytes]) -> int:
-    """Return where an archive says that its directory begins, -1 if that is not just before its end.
+    """Return where an archive says that its directory begins; -1 if it is not before the end.
 
     ``zipfile`` looks for the directory before the end, torch looks where the archive says.
     """
