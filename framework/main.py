@@ -9,7 +9,7 @@ from framework import __version__
 from framework.cli.arguments import check_words, literal
 from framework.cli.signals import reader_has_gone
 from framework.config.targets import did_you_mean
-from framework.errors import EXIT_INTERRUPTED, ConfigError, PacelineError, ResourceError
+from framework.errors import EXIT_INTERRUPTED, ConfigError, PacelineError, ResourceError, say
 from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {
@@ -44,7 +44,7 @@ def main() -> None:
     try:
         code = run(sys.argv[1:])
     except Exception:  # noqa: BLE001  # unforeseen
-        traceback.print_exc()
+        say(traceback.format_exc(), sys.stderr)
         code = 1
     leave(code)
 

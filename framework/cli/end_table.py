@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from framework.config.schema import PROFILE
@@ -14,6 +13,7 @@ from framework.contracts.slow_records import slow_words
 from framework.contracts.span import IDLE
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from framework.measure.statistics import BUSY_CORES, NO_CLAIM, claim
+from framework.system.console import SafeConsole
 from framework.system.run_dir import ENDED, FACTS, SUMMARY, read_object
 
 STAGES = ("read", "decode", "transform", "collate")
@@ -33,7 +33,7 @@ SEEN = 0.1
 SWEEP_COLUMNS = 110
 
 
-def _print_spans(console: Console, summary: Mapping[str, Any]) -> None:
+def _print_spans(console: SafeConsole, summary: Mapping[str, Any]) -> None:
     if summary.get("spans"):
         console.print(spans_table(summary["spans"]))
     if ranks := summary.get("ranks"):
@@ -44,7 +44,7 @@ def _print_spans(console: Console, summary: Mapping[str, Any]) -> None:
 
 def print_run(run_dir: Path, code: int, short: bool) -> None:
     """Print the table of one run, or one line for a job of a sweep (``short``)."""
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = SafeConsole()
     summary: dict[str, Any] = {}
     if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED):
         summary = read_object(run_dir / SUMMARY)
@@ -190,7 +190,7 @@ def print_sweep(jobs: Sequence[SweepJob]) -> None:
         table.add_column(name, justify="right")
     for job, words in zip(jobs, chosen, strict=True):
         table.add_row(str(job.number), *[words.get(key, "") for key in keys], *_figures(job))
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = SafeConsole()
     console.width = max(console.width, SWEEP_COLUMNS)
     console.print(table)
     differing = [{key: job[key] for key in keys if key in job} for job in chosen]

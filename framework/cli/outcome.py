@@ -25,6 +25,8 @@ from framework.errors import (
     PacelineError,
     ResourceError,
     UserCodeError,
+    escaped,
+    say,
     words_of,
 )
 from framework.system.durable import write_json
@@ -80,7 +82,7 @@ def told(action: Callable[[Path], RunOutcome]) -> int:
 def told_code(outcome: RunOutcome) -> int:
     """Print why an action failed, if it did. Return the exit code."""
     if outcome.code:
-        print(outcome.reason, file=sys.stderr)
+        say(outcome.reason, sys.stderr)
     return outcome.code
 
 
@@ -113,7 +115,7 @@ def outcome_of(
         if known is None and isinstance(error, SystemExit):
             raise
         if show_traceback:
-            traceback.print_exc()
+            say(traceback.format_exc(), sys.stderr)
         return _failure(error, known, run_dir)
 
 
@@ -130,7 +132,7 @@ def _failure(error: BaseException, known: PacelineError | None, run_dir: Path) -
         log = run_dir / "debug.log"
         with suppress(OSError):  # the directory may be what is gone
             text = "".join(traceback.format_exception(error))
-            log.write_text(without_values(text, run_dir), encoding="utf-8")
+            log.write_text(escaped(without_values(text, run_dir)), "utf-8", "surrogateescape")
         if log.exists():
             hint = f"; the traceback is in {log}"
     return RunOutcome(code, without_values(line, run_dir) + hint, _step(error))

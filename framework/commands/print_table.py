@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
+
+from framework.system.console import SafeConsole
 
 COLUMNS = 110  # without a terminal Rich wraps rows at 80 columns
 BORDERS = 3  # around a cell, beside one more for the whole row
@@ -38,7 +39,7 @@ def print_table(
         table.add_column(name, overflow="fold", no_wrap=name in whole)
     for row in rows:
         table.add_row(*row)
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = SafeConsole()
     console.width = max(console.width, COLUMNS, _least_width(table))
     console.print(table)
 

@@ -66,7 +66,7 @@ from framework.data.classes import MappedSource, agree_on_classes
 from framework.data.collate import length_name
 from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
-from framework.errors import CheckpointError, ConfigError, listed
+from framework.errors import CheckpointError, ConfigError, listed, say
 from framework.measure.clock import NoClock
 from framework.measure.numa import stay_beside
 from framework.store.file_format import format_of
@@ -656,7 +656,7 @@ def open_run(
     allowed: Sequence[str],
     weights: str = BEST,
     changes: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = say,
 ) -> SavedRun:
     """Open the directory of a run.
 

@@ -271,7 +271,7 @@ def _nodes(path: str, file: h5py.File) -> tuple[dict[str, Dataset | None], dict[
                     nodes[name] = _dataset(node.id, size)
 
     def visit_link(name: bytes, link: Any) -> None:
-        if link.type != h5py.h5l.TYPE_HARD:
+        if link.type != h5py.h5l.TYPE_HARD:  # pyright: ignore[reportAttributeAccessIssue]  # the stub lacks it
             outside[name.decode(errors="backslashreplace")] = "a link"
 
     file.visititems(visit)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from framework.contracts.parallel import Parallel
-from framework.errors import ConfigError
+from framework.errors import ConfigError, say
 from framework.train.owned_objects import (
     FILLED,
     OwnedObjects,
@@ -44,7 +44,7 @@ class ObjectiveState:
     """
 
     def __init__(
-        self, objective: object, parallel: Parallel, say: Callable[[str], None] = print
+        self, objective: object, parallel: Parallel, say: Callable[[str], None] = say
     ) -> None:
         self._objective = objective
         self._parallel = parallel

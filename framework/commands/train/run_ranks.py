@@ -35,6 +35,7 @@ from framework.errors import (
     DistributedError,
     NumericError,
     UserCodeError,
+    say,
 )
 from framework.measure.host import num_cores
 from framework.parallel.launch.hosts import Meeting
@@ -116,7 +117,7 @@ def _run(job: RankedJob, signals: StopSignals) -> RunOutcome:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    say(text, sys.stderr)
 
 
 def launch_ranks(
