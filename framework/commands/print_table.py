@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len
 from rich.table import Table
 
+from framework.errors import printable
 from framework.system.console import SafeConsole
 
 COLUMNS = 110  # without a terminal Rich wraps rows at 80 columns
@@ -38,7 +39,7 @@ def print_table(
     for name in last:
         table.add_column(name, overflow="fold", no_wrap=name in whole)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))  # here, so that columns are as wide
     console = SafeConsole()
     console.width = max(console.width, COLUMNS, _least_width(table))
     console.print(table)

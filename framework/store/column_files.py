@@ -17,9 +17,10 @@ import torch
 
 from framework.contracts.records import Ragged
 from framework.errors import DataError, listed, words_of
-from framework.store.expansion import most_bytes
+from framework.store.expansion import MOST_SMALL_BYTES, most_bytes
 from framework.store.identity import Identity, identify, unreadable
 from framework.store.label import MOST_CLASSES
+from framework.store.parquet_pages import ParquetPages
 
 MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
 WRITE_AGAIN = "download, copy or write it again"
@@ -112,17 +113,45 @@ class _ParquetFile:
         # pyarrow ends the process if the metadata of a column is damaged, but not that of a group.
         return self.metadata.row_group(group).total_byte_size
 
+    @cached_property
+    def _pages(self) -> ParquetPages:
+        return ParquetPages(self.path)
+
+    @cached_property
+    def _most(self) -> int:
+        return min(most_bytes(os.path.getsize(self.path)), 2 * MOST_GROUP_BYTES)
+
     def read(self, group: int, columns: list[str]) -> Any:
-        with self._open(self.metadata) as file:
-            # One thread: the reader's own threads read other groups meanwhile.
-            table = file.read_row_group(group, columns=columns, use_threads=False)
+        pieces = list(self._pieces(group, columns, max(1, self.rows[group])))
+        table = self.schema.empty_table().select(columns)
+        if pieces:
+            table = library().arrow.Table.from_batches(pieces)
         table.validate(full=True)
         return table
 
     def batches(self, column: str) -> Iterator[Any]:
-        with self._open(self.metadata) as file:
-            for batch in file.iter_batches(SCAN_ROWS, columns=[column], use_threads=False):
+        for group in range(len(self.rows)):
+            for batch in self._pieces(group, [column], SCAN_ROWS):
                 yield batch.column(0)
+
+    def _pieces(self, group: int, columns: list[str], rows: int) -> Iterator[Any]:
+        """Yield a group in pieces of ``rows`` rows, or of fewer if their texts may be long.
+
+        ValueError if they take much more than the file has.
+        """
+        size = self._pages.decoded(group)
+        if size.num_bytes > self._most:
+            raise ValueError(f"its pages declare {size.num_bytes:,} bytes")
+        if size.largest * self.rows[group] > self._most:  # all rows may share the longest text
+            rows = min(rows, max(1, MOST_SMALL_BYTES // 8 // size.largest))
+        total = 0
+        with self._open(self.metadata) as file:
+            # One thread: the reader's own threads read other groups meanwhile.
+            for batch in file.iter_batches(rows, [group], columns, use_threads=False):
+                total += batch.nbytes
+                if total > self._most:
+                    raise ValueError(f"its texts take more than {self._most:,} bytes")
+                yield batch
 
 
 @final

@@ -19,7 +19,7 @@ def test_names_from_elsewhere_do_not_reach_the_terminal_as_commands():
     assert shown(EVIL) == SAFE + "\n"
     table = Table(EVIL, title=Text(EVIL))
     table.add_row(EVIL)
-    assert shown(table).count(SAFE) == 3
+    assert shown(table).count(r"\x1b]0;title[red]") == 3
     assert "\x1b" not in shown(table)
 
 

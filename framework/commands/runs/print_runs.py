@@ -11,7 +11,7 @@ from framework.commands.print_table import print_table
 from framework.commands.report.compare_runs import chosen, varying
 from framework.commands.report.units import plain, plural, seconds, size
 from framework.commands.runs.run_listing import ListedRun
-from framework.errors import printable, say
+from framework.errors import say
 
 MOST_CHOICES = 6  # columns of the table
 MOST_METRICS = 3
@@ -70,7 +70,7 @@ def _row(
 
 def _name(run: ListedRun, folder: Path) -> str:
     name = os.path.relpath(run.path, folder)
-    return printable(run.recorded.name if name == "." else name)
+    return run.recorded.name if name == "." else name
 
 
 def _facts(run: ListedRun) -> dict[str, Any]:
