@@ -13,8 +13,8 @@ from framework.contracts.slow_records import slow_words
 from framework.contracts.span import IDLE
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from framework.measure.statistics import BUSY_CORES, NO_CLAIM, claim
-from framework.system.console import SafeConsole
 from framework.system.run_dir import ENDED, FACTS, SUMMARY, read_object
+from framework.system.safe_console import SafeConsole
 
 STAGES = ("read", "decode", "transform", "collate")
 # Key of the summary's usage, its label, its unit.

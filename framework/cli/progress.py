@@ -23,7 +23,7 @@ from framework.pack.engine.packing import Packed, PackedSplit, Packing, PackProg
 from framework.pack.images import Preparation
 from framework.pack.split import SplitRule
 from framework.store.hdf5_store import HDF5Writer
-from framework.system.console import SafeConsole
+from framework.system.safe_console import SafeConsole
 
 PREPARATION_RULES = {
     "encode": Rule(str),

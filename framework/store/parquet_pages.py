@@ -8,6 +8,7 @@ Source: parquet.thrift of the Parquet format, and Thrift's compact protocol.
 """
 
 import os
+import re
 import struct
 from typing import Any, NamedTuple, final
 
@@ -17,8 +18,9 @@ BYTE_ARRAY = 6
 LEVEL_BYTES = 4  # of a value: how deep it lies in lists, and where a list begins
 MOST_HEADER_BYTES = 16 << 20  # of a page; its statistics may hold long texts
 MOST_DEPTH = 16
+OLD = re.compile(rb"(?i)\s*parquet-mr(?!\s+version\s*(1\.[3-9]|1\.\d\d|[2-9]))")
 # numbers of the fields of Thrift's structs
-ROW_GROUPS, COLUMNS, META_DATA = 4, 1, 3
+ROW_GROUPS, CREATED_BY, COLUMNS, META_DATA = 4, 6, 1, 3
 TYPE, COMPRESSED, DATA_PAGE, DICTIONARY_PAGE = 1, 7, 9, 11
 PAGE_BYTES, STORED_BYTES, NUM_VALUES = 2, 3, 1
 DATA_HEADER, DICTIONARY_HEADER, DATA_HEADER_2 = 5, 7, 8
@@ -48,6 +50,9 @@ class ParquetPages:
             (length,) = struct.unpack("<I4x", file.read(8))
             file.seek(max(0, size - 8 - length))
             footer = _Thrift(file.read(length)).struct()
+        # of these, Arrow reads a page that begins behind its column (PARQUET-816)
+        if OLD.match(footer.get(CREATED_BY) or b""):
+            raise ValueError("was written by a parquet-mr before 1.3")
         self._groups = [
             [column[META_DATA] for column in group[COLUMNS]] for group in footer[ROW_GROUPS]
         ]
@@ -146,7 +151,8 @@ class _Thrift:
         number = self._varint()
         return (number >> 1) ^ -(number & 1)
 
-    def _skip(self, count: int) -> None:
+    def _skip(self, count: int) -> bytes:
         self.place += count
         if self.place > len(self._data):
             raise IndexError(self.place)
+        return self._data[self.place - count : self.place]

@@ -13,7 +13,7 @@ from framework.commands.bench.lines import Measured
 from framework.commands.print_table import print_table
 from framework.commands.report.units import plural, rate
 from framework.errors import say
-from framework.system.console import SafeConsole
+from framework.system.safe_console import SafeConsole
 
 DOES_NOT_RUN = "does not run"
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from framework.cli.end_table import spans_table
 from framework.commands.evaluate.write_evaluation import RESULT
-from framework.system.console import SafeConsole
+from framework.system.safe_console import SafeConsole
 
 MOST_CLASSES = 20  # in the table; of more, those with the lowest f1
 

@@ -13,7 +13,7 @@ from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Entry, Final, Rung
 from framework.errors import say
 from framework.measure.statistics import median
-from framework.system.console import SafeConsole
+from framework.system.safe_console import SafeConsole
 
 if TYPE_CHECKING:
     from framework.commands.tune.search import Search

@@ -3,7 +3,7 @@ import io
 from rich.table import Table
 from rich.text import Text
 
-from framework.system.console import SafeConsole
+from framework.system.safe_console import SafeConsole
 
 EVIL = "\x1b]0;title[red]cat[/red]\x9b2J"
 SAFE = r"\x1b]0;title[red]cat[/red]\x9b2J"
