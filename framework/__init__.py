@@ -10,6 +10,14 @@ that ``import framework`` costs nothing:
     print(store.manifest.num_records)
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    module_name = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+    if module_name.split(".")[0] == __name__:
+        # ``python -m framework`` puts the present folder first, which may be somebody else's
+        del sys.path[0]
+
 import ast
 from functools import cache
 from importlib import import_module

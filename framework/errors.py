@@ -7,6 +7,7 @@ of error, which decides the exit code. A number never changes.
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import ClassVar, TextIO
 
 # Exit codes that are not 0 (success) and belong to no error. Those of errors are in the classes.
@@ -66,6 +67,15 @@ def escaped(text: str) -> str:
 def say(text: str, file: TextIO | None = None) -> None:
     """Print lines of text with all that a terminal would obey escaped; by default on stdout."""
     print(printable(text, keep="\n\t"), file=file, flush=True)
+
+
+def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
+    """Return `` (did you mean 'x'?)`` with the nearest of ``known``, or nothing."""
+    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    if not close:
+        return ""
+    nearest = f"{prefix}.{close[0]}" if prefix else close[0]
+    return f" (did you mean '{nearest}'?)"
 
 
 class ConfigError(PacelineError):

@@ -6,10 +6,16 @@ import traceback
 from importlib import import_module
 
 from framework import __version__
-from framework.cli.arguments import check_words, literal
+from framework.cli.arguments import literal
 from framework.cli.signals import reader_has_gone
-from framework.config.targets import did_you_mean
-from framework.errors import EXIT_INTERRUPTED, ConfigError, PacelineError, ResourceError, say
+from framework.errors import (
+    EXIT_INTERRUPTED,
+    ConfigError,
+    PacelineError,
+    ResourceError,
+    did_you_mean,
+    say,
+)
 from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {
@@ -90,7 +96,6 @@ def _dispatch(arguments: list[str]) -> int:
         raise ConfigError(120, command, what, f"choose {', '.join(COMMANDS)}")
     if command in AS_TYPED:
         return import_module(f"framework.commands.{command}.{command}").main(rest)
-    check_words(rest)
     return _start(command, [literal(word) for word in rest])
 
 

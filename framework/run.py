@@ -31,7 +31,6 @@ from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
 from framework.sink.measured import MeasuredSink
-from framework.system.durable import write_json
 from framework.system.run_dir import (
     ENDED,
     FACTS,
@@ -40,6 +39,7 @@ from framework.system.run_dir import (
     newest_config,
     read_json,
     read_object,
+    write_object,
 )
 from framework.train.checkpoint import RecoveredState, newest_path, newest_state
 from framework.train.trainer import Trainer
@@ -153,7 +153,7 @@ def _fit(
             "records_per_epoch": assembly.train_source.order.num_places,
         }
         if assembly.leads:
-            write_json(run_dir / SUMMARY, summary)
+            write_object(run_dir / SUMMARY, summary)
         return summary
 
 
@@ -195,7 +195,7 @@ def _revalidate(
         "notes": [*summary["notes"], *notes],
     }
     if assembly.leads:
-        write_json(run_dir / SUMMARY, summary)
+        write_object(run_dir / SUMMARY, summary)
     return summary
 
 
@@ -317,7 +317,7 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
     known["starts"] = _starts(run_dir, start_step, assembly.parallel.world_size, known["folder"])
     if assembly.config["init"]["weights"] is not None:
         known["init"] = assembly.config["init"]
-    write_json(run_dir / FACTS, known)
+    write_object(run_dir / FACTS, known)
     _complete_resolved(run_dir, assembly.from_data)
     for name in (SUMMARY, ENDED):
         (run_dir / name).unlink(missing_ok=True)
@@ -344,4 +344,4 @@ def _complete_resolved(run_dir: Path, from_data: Config) -> None:
     config = read_json(newest)
     for name, value in from_data.items():
         put(config, name, value)
-    write_json(newest, config)
+    write_object(newest, config, redact=False)

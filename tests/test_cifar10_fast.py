@@ -25,7 +25,7 @@ WORDS = (
 
 
 def config_of(dataset, *words):
-    return composed([f'dataset="{dataset}"', *WORDS, *words], Grant(False, ""))[0]
+    return composed([f'dataset="{dataset}"', *WORDS, *words], Grant(frozenset(), ""))[0]
 
 
 def trained(dataset, folder, *words, stop=lambda: False):

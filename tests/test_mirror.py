@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import framework
-from framework.cli.paths import CONF, ROOT
+from framework.config.paths import CONF, ROOT
 
 PACKAGE = Path(framework.__file__).parent
 EXAMPLES = ROOT / "examples" / "paceline_examples"

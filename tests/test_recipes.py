@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from framework.cli.paths import ROOT
+from framework.config.paths import ROOT
 from framework.measure.disk_kind import disk_kind
 from tests.cli.command import losses, paceline
 

@@ -1,52 +1,88 @@
-"""The user's packages that a configuration may call.
+"""What only the command line and the environment may say, and no file.
 
-Only the command line and the environment name them, never a file.
+These are the user's packages that a configuration may call, places to write outside the present
+folder, and the addresses of servers.
 """
 
 import os
+import re
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from framework.cli.arguments import quoted
 from framework.config.schema import RULES
-from framework.config.targets import as_prefixes
+from framework.config.targets import as_prefixes, val_sets
 from framework.errors import ConfigError
+from framework.system.redaction import redacted
 
 VARIABLE = "PACELINE_ALLOW_TARGETS"
 
 
 class Grant(NamedTuple):
-    """What the user allowed. It is noted before Hydra runs, since a file may set the environment.
+    """What the user said. It is noted before Hydra runs, since a file may set the environment.
 
     Attributes:
-        typed: Whether ``allow_targets`` was typed.
-        exported: The value of the environment variable.
+        keys: The keys that were typed.
+        exported: The packages in the environment variable.
     """
 
-    typed: bool
+    keys: frozenset[str]
     exported: str
 
 
-def granted(arguments: list[str]) -> Grant:
-    """Return what the command line and the environment allow."""
-    typed = any(word.lstrip("+").startswith("allow_targets=") for word in arguments)
-    return Grant(typed, os.environ.get(VARIABLE, ""))
+def granted(arguments: Sequence[str]) -> Grant:
+    """Return what the command line and the environment say."""
+    keys = (word.partition("=")[0].lstrip("+") for word in arguments)
+    return Grant(frozenset(keys), os.environ.get(VARIABLE, ""))
 
 
 def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     """Return what a ``_target_`` may begin with, beyond ours.
 
-    ConfigError C105 if a file says so.
+    ConfigError C105, C207 for what a file must not say.
     """
     given = config.get("allow_targets") or []
     where = f"allow_targets = {given}"
     RULES["allow_targets"].check("allow_targets", given)
-    if given and not grant.typed:
+    if given and "allow_targets" not in grant.keys:
         what = "set by a configuration file, which must not allow itself anything"
         raise ConfigError(105, where, what, f"give it on the command line, or by {VARIABLE}")
+    for key, place in _places(config, grant):
+        if key not in grant.keys and place is not None and not _is_below(str(place)):
+            what = "named by a file, which may name no server, and places below this folder alone"
+            word = shlex.quote(f"{key}={quoted(redacted(str(place)))}")
+            fix = f"if you trust it, add {word} on the command line"
+            raise ConfigError(207, f"{key} = {redacted(place)}", what, fix)
     allowed = as_prefixes([*map(str, given), *grant.exported.split(",")])
     find_packages(allowed)
     return allowed
+
+
+def _places(config: dict[str, Any], grant: Grant) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of places to write, and of servers."""
+    output = config.get("output")
+    if isinstance(output, dict) and ("_target_" in output or "output" not in grant.keys):
+        yield "output.path", output.get("path")
+    data = config.get("data")
+    if config.get("prepare") and isinstance(data, dict):
+        sets = (data.get("train"), *val_sets(data).values())
+        if not all(os.path.exists(path) for path in sets if isinstance(path, str)):
+            yield "dataset", config.get("dataset")
+    for name, block in (config.get("sink") or {}).items():
+        if isinstance(block, dict):
+            yield f"sink.{name}.uri", block.get("uri")
+    parallel = config.get("parallel")
+    if isinstance(parallel, dict):
+        yield "parallel.endpoint", parallel.get("endpoint")
+
+
+def _is_below(place: str) -> bool:
+    """Return whether a path, or the address of a database in a file, is below this folder."""
+    path = re.sub(r"^(sqlite:///|file:(//)?)", "", place)
+    inside = os.path.join(os.getcwd(), "")
+    return not re.search(r"[:?%]", path) and os.path.abspath(path).startswith(inside)
 
 
 def find_packages(allowed: Sequence[str]) -> None:

@@ -3,19 +3,13 @@
 import json
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from framework.errors import ConfigError
 
-# Hydra's grammar takes a second for about twice as much.
-MOST_WORDS = 1000
-MOST_CHARACTERS = 16 << 10
-MOST_VALUES = 1000
-DEEPEST = 40
 TAKES_VALUE = (
     *("--cfg", "-c", "--config-dir", "-cd", "--explain", "--package", "-p"),
-    *("--config-path", "-cp", "--config-name", "-cn", "--info", "-i"),
+    *("--info", "-i"),
 )
 MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
 NOT_HYDRAS = ("resume", "resume.run")
@@ -145,34 +139,3 @@ def without_options(arguments: list[str]) -> list[str]:
     """Return the words that are neither options nor options' values."""
     pairs = zip(["", *arguments], arguments, strict=False)
     return [w for before, w in pairs if not w.startswith("-") and before not in TAKES_VALUE]
-
-
-def check_words(words: Sequence[str]) -> None:
-    """Check the overrides' sizes. ConfigError C128 if Hydra's grammar would hang on one."""
-    overrides = [word for word in words if "=" in word and not os.path.exists(word[:4096])]
-    if len(overrides) > MOST_WORDS:
-        what = f"more than {MOST_WORDS:,} overrides"
-        raise ConfigError(128, f"{len(overrides)} words", what, "put them into a recipe")
-    for word in overrides:
-        where = f"{word[:40]}..."
-        key, _, value = word.partition("=")
-        values = sum(map(value.count, ",[{("))
-        if len(word) > MOST_CHARACTERS or values > MOST_VALUES:
-            size = f"{len(word):,} characters and {values:,} values"
-            what = f"{size}, more than {MOST_CHARACTERS:,} and {MOST_VALUES:,}"
-            raise ConfigError(128, where, what, "put it into a file")
-        if max(key.count("."), _depth(value)) > DEEPEST:
-            raise ConfigError(128, where, f"nested more than {DEEPEST} deep", "make it flatter")
-
-
-def _depth(text: str) -> int:
-    """Return how deep the brackets of a text are nested."""
-    depth = 0
-    deepest = 0
-    for letter in text:
-        if letter in "[{(":
-            depth += 1
-        elif letter in "]})":
-            depth -= 1
-        deepest = max(deepest, depth)
-    return deepest

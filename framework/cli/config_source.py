@@ -8,36 +8,20 @@ import yaml
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import OmegaConf
+from yaml.reader import ReaderError
 
 from framework.cli import precedence
-from framework.cli.yaml_limits import MOST_NODES, count_nodes, read_text, too_much, unreadable
 from framework.errors import ConfigError
 
 SCHEME = "paceline"
 RECIPES = "paceline"  # the provider of our recipes
-# Our own defaults lists have about 30 entries, each of which Hydra follows once.
-MOST_ENTRIES = 1000
+MOST_BYTES = 64 << 10  # Hydra reads a file of this size, twice, in less than a second
 HEADER_CHARACTERS = 512  # as many as Hydra searches for "# @package"
-# Hydra imports a package to look into it. These hold configurations and nothing else.
-PACKAGES = ("hydra.conf.", "hydra_plugins.")
+# libyaml is 20 times as fast, but not every installation has it.
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-
-class _Spent:
-    """What the present composition has read: followed entries, the newest last, and nodes."""
-
-    def __init__(self) -> None:
-        self.entries: list[str] = []
-        self.nodes = 0
-
-
-_spent = _Spent()
+_read: list[str] = []  # what the present composition has read, the newest last
 _users_folder: str | None = None
-
-
-def begin_composition() -> None:
-    """Count files and entries of defaults lists from zero."""
-    global _spent  # noqa: PLW0603  # Hydra makes the sources itself, and copies them
-    _spent = _Spent()
 
 
 def set_users_folder(folder: str | None) -> None:
@@ -46,48 +30,10 @@ def set_users_folder(folder: str | None) -> None:
     _users_folder = folder
 
 
-def _check_hidden(name: str, path: str) -> None:
-    """Check that the file at ``path``, which Hydra reads for ``name``, hides none of the user's.
-
-    Raises:
-        ConfigError: C206 if it does.
-    """
-    if _users_folder is None:
-        return
-    hidden = os.path.join(_users_folder, name)
-    if os.path.isfile(hidden) and not os.path.samefile(hidden, path):
-        what = "has the name of a file of Paceline, which Hydra reads instead"
-        raise ConfigError(206, hidden, what, "rename it")
-
-
 def endless() -> ConfigError:
-    """Return the ConfigError C117 that names the newest entries, which are the circle if one
-    exists.
-    """
-    newest = list(dict.fromkeys(_spent.entries[:-9:-1]))
-    what = "lists of defaults that lead back to themselves, or are far too long"
-    return ConfigError(
-        117, " -> ".join(reversed(newest)), what, "take the entry out that leads back"
-    )
-
-
-def checked_places(places: list[str]) -> list[str]:
-    """Return a search path whose folders are read by ``CheckedFolder``.
-
-    Raises:
-        ConfigError: C125 for a package that does not hold configurations.
-    """
-    checked: list[str] = []
-    for place in places:
-        scheme, separator, path = place.rpartition("://")
-        name = path.replace("/", ".").rstrip(".") + "."
-        if scheme == "pkg" and not name.startswith(PACKAGES):
-            fix = "give a folder: file://DIR, or --config-dir DIR"
-            what = "would import a package that no list checks"
-            raise ConfigError(125, f"hydra.searchpath = {place}", what, fix)
-        is_folder = not separator or scheme == "file"
-        checked.append(f"{SCHEME}://{path}" if is_folder else place)
-    return checked
+    """Return the ConfigError C117 that names the files read last, which are the circle."""
+    what = "lists of defaults that lead back to themselves"
+    return ConfigError(117, " -> ".join(_read[-8:]), what, "take the entry out that leads back")
 
 
 class CheckedFolder(ConfigSource):
@@ -112,21 +58,15 @@ class CheckedFolder(ConfigSource):
         if not os.path.exists(path):
             raise ConfigLoadError(f"Config not found : {path}")
         _check_hidden(file_name, path)
-        text = read_text(path)
-        _spent.nodes += count_nodes(path, text)
-        if _spent.nodes > MOST_NODES:
-            what = f"makes more than {MOST_NODES:,} values, with the files read before it"
-            raise too_much(path, what)
+        _read.append(config_path)
+        text = _text_of(path)
         try:
             config: Any = OmegaConf.load(StringIO(text))
             header = self._get_header_dict(text[:HEADER_CHARACTERS])
             precedence.edit(config_path, path, header["package"] == "_global_", config)
         except (yaml.YAMLError, RecursionError, ValueError, OSError) as error:
-            raise unreadable(path, error) from error
-        _check_places_of(config)
-        result = _CountedResult(self.provider, self.full_path(), config, header)
-        result.name = config_path
-        return result
+            raise _unreadable(path, error) from error
+        return ConfigResult(self.provider, self.full_path(), config, header)
 
     def available(self) -> bool:
         return self.is_group("")
@@ -153,28 +93,47 @@ class CheckedFolder(ConfigSource):
         return os.path.join(self.path, name)
 
 
-class _CountedResult(ConfigResult):
-    """A file as it was read. Hydra reads ``defaults_list`` each time it follows the file."""
-
-    name = ""
-    _entries: list[Any] | None = None
-
-    @property
-    def defaults_list(self) -> Any:
-        _spent.entries.append(self.name)
-        if len(_spent.entries) > MOST_ENTRIES:
-            raise endless()
-        return self._entries
-
-    @defaults_list.setter
-    def defaults_list(self, entries: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._entries = entries
-
-
-def _check_places_of(config: Any) -> None:
-    """Have the folders of a file's own search path checked too. Only the primary file's counts."""
-    if not OmegaConf.is_dict(config):
+def _check_hidden(name: str, path: str) -> None:
+    """Raise ConfigError C206 if the file that Hydra reads for ``name`` hides one of the user's."""
+    if _users_folder is None:
         return
-    places: Any = OmegaConf.select(config, "hydra.searchpath")
-    if OmegaConf.is_list(places) and all(isinstance(place, str) for place in places):
-        OmegaConf.update(config, "hydra.searchpath", checked_places(list(places)))
+    hidden = os.path.join(_users_folder, name)
+    if os.path.isfile(hidden) and not os.path.samefile(hidden, path):
+        what = "has the name of a file of Paceline, which Hydra reads instead"
+        raise ConfigError(206, hidden, what, "rename it")
+
+
+def _text_of(path: str) -> str:
+    """Read a YAML file without aliases, which can stand for any number of values in a few lines.
+
+    ConfigError C114 for more than 64 KiB, C115 for what is no text, no YAML, or has an alias.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1).decode()
+        aliases = [e for e in yaml.parse(text, Loader=LOADER) if isinstance(e, yaml.AliasEvent)]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise _unreadable(path, error) from error
+    if len(text) > MOST_BYTES:
+        fix = "no configuration needs that: keep data in files of their own"
+        raise ConfigError(114, path, f"has more than {MOST_BYTES:,} bytes", fix)
+    for alias in aliases:
+        where = f"{path}, line {alias.start_mark.line + 1}"
+        what = f"an alias, *{alias.anchor}"
+        raise ConfigError(115, where, what, "refer to a key, as in ${optim.lr}, or write it out")
+    return text
+
+
+def _unreadable(path: str, error: Exception) -> ConfigError:
+    """Return the ConfigError C115 for what no YAML reader takes, in one line."""
+    where = path
+    problem: object = error
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        where = f"{path}, line {error.problem_mark.line + 1}"
+        problem = error.problem or error
+    elif isinstance(error, ReaderError):
+        problem = error.reason
+    elif isinstance(error, OSError):
+        problem = error.strerror or error
+    words = " ".join(str(problem).split())[:200] or type(error).__name__
+    return ConfigError(115, where, f"not YAML that can be read ({words})", "correct the file")

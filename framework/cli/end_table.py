@@ -1,9 +1,8 @@
 """What a run prints at its end: where the step time went, and where its files are."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.table import Table
 
@@ -12,8 +11,8 @@ from framework.contracts.rank_spans import LateRank
 from framework.contracts.slow_records import slow_words
 from framework.contracts.span import IDLE
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
-from framework.measure.statistics import BUSY_CORES, NO_CLAIM, claim
-from framework.system.run_dir import ENDED, FACTS, SUMMARY, read_object
+from framework.measure.statistics import BUSY_CORES
+from framework.system.run_dir import SUMMARY, read_object
 from framework.system.safe_console import SafeConsole
 
 STAGES = ("read", "decode", "transform", "collate")
@@ -29,8 +28,6 @@ USAGE = (
 )
 # Cores that other programs keep busy: enough to mention.
 SEEN = 0.1
-# Without a terminal rich assumes 80 columns, and folds every row of a sweep.
-SWEEP_COLUMNS = 110
 
 
 def _print_spans(console: SafeConsole, summary: Mapping[str, Any]) -> None:
@@ -50,7 +47,7 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
         summary = read_object(run_dir / SUMMARY)
     if summary and short:
         rate = f"{summary['records_per_s']:,.0f} records/s{_beside(summary)}"
-        console.print(f"{_metrics(summary)}  {rate}", soft_wrap=True)
+        console.print(f"{metrics_words(summary)}  {rate}", soft_wrap=True)
     elif summary:
         _print_spans(console, summary)
         for line in _lines(summary):
@@ -126,8 +123,8 @@ def _result(summary: dict[str, Any]) -> Iterator[str]:
     if reason := summary.get("reason"):
         yield f"ended early: {reason}"
     if summary["val"]:
-        best = _metrics({"val": summary["best"]}).removeprefix("val ")
-        yield f"{_metrics(summary)}  (best {best})"
+        best = metrics_words({"val": summary["best"]}).removeprefix("val ")
+        yield f"{metrics_words(summary)}  (best {best})"
 
 
 def _beside(summary: dict[str, Any]) -> str:
@@ -145,96 +142,9 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value:.2f} cores"
 
 
-def _metrics(summary: dict[str, Any]) -> str:
+def metrics_words(summary: dict[str, Any]) -> str:
+    """Return the means of the last validation; nothing if there is none."""
     values = [f"{name} {mean:.4f}" for name, mean in summary["val"].items() if name != "step"]
     if not values:
         return ""
     return "val " + "  ".join(values)
-
-
-class SweepJob(NamedTuple):
-    """A job of a sweep.
-
-    Attributes:
-        number: Hydra's, with which the name of its directory begins.
-        run_dir: Its directory.
-        words: Its overrides.
-        refusal: Why it could not start; empty if it did.
-    """
-
-    number: int
-    run_dir: Path
-    words: Sequence[str]
-    refusal: str = ""
-
-    @classmethod
-    def read(cls, run_dir: Path) -> "SweepJob":
-        """Return a job that another process has run."""
-        number = re.match(r"\d*", run_dir.name)
-        words = read_object(run_dir / FACTS).get("overrides", [])
-        return cls(int(number[0]) if number and number[0] else 0, run_dir, words)
-
-    @property
-    def chosen(self) -> dict[str, str]:
-        words = [word if "=" in word else f"{word.removeprefix('~')}=null" for word in self.words]
-        return dict(word.split("=", 1) for word in words)
-
-
-def print_sweep(jobs: Sequence[SweepJob]) -> None:
-    """Print a line per job: the choices in which the jobs differ, and how it went."""
-    chosen = [job.chosen for job in jobs]
-    every = dict.fromkeys(key for job in chosen for key in job)
-    keys = [key for key in every if len({job.get(key) for job in chosen}) > 1]
-    table = Table("job", *keys, title="sweep", title_justify="left")
-    for name in ("records/s", "other programs", "waiting", "validation"):
-        table.add_column(name, justify="right")
-    for job, words in zip(jobs, chosen, strict=True):
-        table.add_row(str(job.number), *[words.get(key, "") for key in keys], *_figures(job))
-    console = SafeConsole()
-    console.width = max(console.width, SWEEP_COLUMNS)
-    console.print(table)
-    differing = [{key: job[key] for key in keys if key in job} for job in chosen]
-    if words := _fastest(jobs, differing):
-        console.print(words, soft_wrap=True)
-    console.print(f"sweep directory: {jobs[0].run_dir.parent}", soft_wrap=True)
-
-
-def _fastest(jobs: Sequence[SweepJob], chosen: list[dict[str, str]]) -> str:
-    """Name the fastest choice and its test, or say why no difference can be claimed.
-
-    Jobs that differ only in their seed are repeats of one choice.
-    """
-    samples: dict[str, list[tuple[float, float, float]]] = {}
-    for job, words in zip(jobs, chosen, strict=True):
-        summary = {} if job.refusal else read_object(job.run_dir / SUMMARY)
-        if summary.get("status") == "finished":
-            name = " ".join(f"{key}={value}" for key, value in words.items() if key != "seed")
-            load = summary.get("usage", {}).get("others_cpu_cores", 0.0)
-            samples.setdefault(name, []).append((summary["records_per_s"], load, job.number))
-    if len(samples) < 2:
-        return ""
-    rates, loads, places = (
-        [[sample[column] for sample in each] for each in samples.values()] for column in range(3)
-    )
-    result = claim(rates, loads, places)
-    name = list(samples)[result.highest]
-    if result.proved:
-        return f"fastest: {name} ({result.words})"
-    return f"{NO_CLAIM} ({result.words}); the highest rate has {name}"
-
-
-def _figures(job: SweepJob) -> tuple[str, str, str, str]:
-    """Return the cells of one job: rate, other programs, waiting, validation."""
-    if job.refusal:
-        return "", "", "", job.refusal
-    summary = read_object(job.run_dir / SUMMARY)
-    if not summary:
-        return "", "", "", str(read_object(job.run_dir / ENDED).get("reason", "failed"))
-    share = beside = ""
-    spans = summary.get("spans") or {}
-    if waiting := spans.get(IDLE) or spans.get("wait"):
-        share = f"{100 * waiting['share']:.0f} %"
-    usage = summary.get("usage", {})
-    if "others_cpu_cores" in usage:
-        beside = f"{usage['others_cpu_cores']:.1f} cores"
-    return f"{summary['records_per_s']:,.0f}", beside, share, _metrics(summary)

@@ -1,21 +1,24 @@
-"""Keep secrets out of files: a run directory names environment variables, and never their
-values.
-"""
+"""Read the environment for a configuration, and write the configuration without its values."""
 
 import os
 import re
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-# Shorter values are no secrets, and are part of every other word.
-LEAST_LETTERS = 4
+from framework.system.redaction import note
+
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
+
+
+def read_environment(key: str, *default: Any) -> Any:
+    """Resolve ``${oc.env:NAME}``, and keep the value out of the files of runs."""
+    note([key])
+    return oc.env(key, *default)
 
 
 def as_written(config: DictConfig) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def _environment_unread() -> Generator[None, None, None]:
     try:
         yield
     finally:
-        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+        OmegaConf.register_new_resolver("oc.env", read_environment, replace=True)
         OmegaConf.register_new_resolver("oc.decode", oc.decode, replace=True)
 
 
@@ -63,19 +66,3 @@ def _decoded_later(text: Any, _parent_: Any, _node_: Node) -> Any:
     if _REFERENCE.search(str(text)):
         return f"${{oc.decode:{text}}}"
     return oc.decode(text, _parent_, _node_)
-
-
-def without_values(text: str, run_dir: Path) -> str:
-    """Replace values from the environment in ``text``, such as an error's, by references to
-    them.
-    """
-    names: set[str] = set()
-    for path in run_dir.glob("resolved*.json"):
-        with suppress(OSError, UnicodeDecodeError):
-            names.update(_REFERENCE.findall(path.read_text(encoding="utf-8")))
-    values = {name: os.environ.get(name, "") for name in names}
-    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
-        if len(value) >= LEAST_LETTERS:
-            for form in (value, repr(value)[1:-1], " ".join(value.split())):
-                text = text.replace(form, f"${{oc.env:{name}}}")
-    return text

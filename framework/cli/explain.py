@@ -19,10 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from framework.cli.arguments import quoted
 from framework.cli.help import groups_of
 from framework.cli.hydra_session import hydra_session
-from framework.cli.paths import CONF
+from framework.config.paths import CONF
 from framework.config.signature import static_signature
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, PacelineError, ResourceError, listed
+from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean, listed
 from framework.system.extras import pip_install
 
 T = TypeVar("T")
@@ -88,7 +87,7 @@ def _quoting(words: list[str]) -> str:
         key, sign, value = word.partition("=")
         if not sign or word.startswith("-"):
             continue
-        with suppress(HydraException):
+        with suppress(HydraException, RecursionError):
             if not parser.parse_override(word).is_sweep_override():
                 continue
         return f"to give it as text, quote the value: {shlex.quote(f'{key}={quoted(value)}')}"

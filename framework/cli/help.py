@@ -8,10 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from framework.cli.paths import CONF, ROOT
-from framework.cli.yaml_limits import MOST_BYTES
-from framework.config.targets import did_you_mean
-from framework.errors import printable
+from framework.cli.config_source import MOST_BYTES
+from framework.config.paths import CONF, ROOT
+from framework.errors import did_you_mean, printable
 
 HEADER = """usage: paceline {command} [group=choice] [key=value] ...
 

@@ -18,11 +18,9 @@ from framework.cli.explain import explain
 from framework.cli.guard import IsSweep
 from framework.cli.help import help_text
 from framework.cli.hydra_session import hydra_session, stamp
-from framework.cli.paths import CONF
 from framework.cli.reference_limit import count_references_anew
 from framework.cli.signals import reader_has_gone
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, PacelineError
+from framework.errors import ConfigError, PacelineError, did_you_mean
 from framework.system.stopping import undone
 
 if TYPE_CHECKING:
@@ -80,13 +78,12 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
     sys.argv = [f"paceline {command}", *arguments]
     if args.shell_completion:
         sys.argv[0] = "paceline"
-    folder = os.path.abspath(args.config_path or CONF)
     try:
         with (
-            hydra_session(command, config_dir, folder) as hydra,
+            hydra_session(command, config_dir) as hydra,
             _without_new_folders(command, arguments),
         ):
-            _do(hydra, args.config_name or command, args, job)
+            _do(hydra, command, args, job)
     except JobFailed as error:
         codes.append(*error.args)
     except Exception as error:  # a file can make Hydra raise anything
@@ -133,8 +130,7 @@ def _parser() -> _Parser:
     one_of.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--package", "-p")
-    for name, short in (("path", "-cp"), ("name", "-cn"), ("dir", "-cd")):
-        parser.add_argument(f"--config-{name}", short)
+    parser.add_argument("--config-dir", "-cd")
     return parser
 
 

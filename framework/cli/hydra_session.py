@@ -16,9 +16,10 @@ from hydra.plugins.config_source import ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from framework.cli.config_source import RECIPES, CheckedFolder, checked_places, set_users_folder
+from framework.cli.config_source import RECIPES, SCHEME, CheckedFolder, set_users_folder
+from framework.cli.environment import read_environment
 from framework.cli.guard import GuardedLoader
-from framework.cli.paths import CONF, ROOT
+from framework.config.paths import CONF, ROOT
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
@@ -34,28 +35,26 @@ class SearchFolders(SearchPathPlugin):
         if self.config_dir is not None:
             search_path.append("command-line", os.path.abspath(self.config_dir))
         for element in search_path.get_path():
-            element.path = checked_places([element.path])[0]
+            if "://" not in element.path or element.path.startswith("file://"):
+                element.path = f"{SCHEME}://{element.path.removeprefix('file://')}"
 
 
 @contextmanager
-def hydra_session(
-    command: str, config_dir: str | None = None, config_path: str = str(CONF)
-) -> Generator["Hydra"]:
+def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hydra"]:
     """Start Hydra for ``conf/<command>.yaml``; ``hydra.compose`` works inside the block.
 
     Args:
         command: The name of the job.
         config_dir: The user's folder of groups and recipes.
-        config_path: The folder of the primary configurations.
     """
     _register()
     SearchFolders.config_dir = config_dir
     set_users_folder(config_dir)
     GlobalHydra.instance().clear()
-    with initialize_config_dir(config_path, version_base="1.3", job_name=command):
+    with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.config_loader = GuardedLoader(hydra.config_loader)
+        hydra.config_loader = GuardedLoader(hydra.config_loader, config_dir is not None)
         yield hydra
 
 
@@ -70,6 +69,7 @@ def _register() -> None:
     now = stamp()
     OmegaConf.register_new_resolver("stamp", lambda: now, replace=True)
     OmegaConf.register_new_resolver("slug", slug, replace=True)
+    OmegaConf.register_new_resolver("oc.env", read_environment, replace=True)
 
 
 @cache

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from hydra.core.hydra_config import HydraConfig
 
 from framework.cli.end_table import print_run
-from framework.cli.environment import without_values
 from framework.cli.rundir import discard_if_empty
 from framework.config.schema import AFTER_STEP
 from framework.errors import (
@@ -29,8 +28,8 @@ from framework.errors import (
     say,
     words_of,
 )
-from framework.system.durable import write_json
-from framework.system.run_dir import ENDED, NEXT_FACTS
+from framework.system.redaction import redacted
+from framework.system.run_dir import ENDED, NEXT_FACTS, write_object
 from framework.system.stopping import Stop, message_if_stopped, undone
 from framework.system.user_code import user_error
 
@@ -132,10 +131,10 @@ def _failure(error: BaseException, known: PacelineError | None, run_dir: Path) -
         log = run_dir / "debug.log"
         with suppress(OSError):  # the directory may be what is gone
             text = "".join(traceback.format_exception(error))
-            log.write_text(escaped(without_values(text, run_dir)), "utf-8", "surrogateescape")
+            log.write_text(escaped(redacted(text)), "utf-8", "surrogateescape")
         if log.exists():
             hint = f"; the traceback is in {log}"
-    return RunOutcome(code, without_values(line, run_dir) + hint, _step(error))
+    return RunOutcome(code, redacted(line) + hint, _step(error))
 
 
 def _step(error: BaseException) -> int | None:
@@ -162,7 +161,7 @@ def told_if_stopped(run_dir: Path) -> Generator[None]:
         path = newest()
         (run_dir / NEXT_FACTS).unlink(missing_ok=True)
         outcome = RunOutcome(*stop, checkpoint=path and str(path.relative_to(run_dir)))
-        write_json(run_dir / ENDED, outcome._asdict())
+        write_object(run_dir / ENDED, outcome._asdict())
 
     with message_if_stopped(lambda by: f"stopped at once{by}; {_stands(newest())}"), undone(write):
         yield
@@ -189,7 +188,7 @@ def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
     with suppress(PacelineError, OSError):
         newest = _newest(run_dir)
         whole = outcome._replace(checkpoint=newest and str(newest.relative_to(run_dir)))
-        write_json(run_dir / ENDED, whole._asdict())
+        write_object(run_dir / ENDED, whole._asdict())
     (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
     return told_code(outcome)

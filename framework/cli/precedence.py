@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from framework.cli.arguments import SHORT
-from framework.cli.paths import CONF
+from framework.config.paths import CONF
 from framework.errors import ConfigError, printable, say
 
 TRAIN = "train"  # the only command with a default recipe

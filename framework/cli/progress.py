@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from framework.cli.paths import CONF, SUFFIXES
+from framework.config.paths import CONF, SUFFIXES
 from framework.config.prepare_data import packed_from_others, prepare
 from framework.config.rule import Rule, check_known, check_values
 from framework.contracts.records import RecordInput, notes_of

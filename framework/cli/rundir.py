@@ -10,9 +10,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.environment import as_written
 from framework.errors import ConfigError, ResourceError
-from framework.system.durable import remove_leftovers, write_json, write_text
+from framework.system.durable import remove_leftovers, write_text
 from framework.system.lock import locked
-from framework.system.run_dir import ENDED, FACTS, NEXT_FACTS, RESOLVED, read_json
+from framework.system.run_dir import (
+    ENDED,
+    FACTS,
+    NEXT_FACTS,
+    RESOLVED,
+    check_entry,
+    read_json,
+    write_object,
+)
 from framework.system.stopping import undone
 
 # How long a requeued job waits for the job before it.
@@ -25,7 +33,11 @@ LOCK = "run.lock"
 
 @contextmanager
 def in_use(run_dir: Path) -> Generator[None]:
-    """Let one process at a time train in ``run_dir``. ResourceError R108 names the other."""
+    """Let one process at a time train in ``run_dir``.
+
+    ResourceError R108 names the other. CheckpointError K126 for a directory with links.
+    """
+    check_entry(run_dir, writes=True)
     fix = "wait until it ends, or stop it"
     lock = locked(
         run_dir / LOCK,
@@ -78,13 +90,13 @@ def claim(
         if resumed:  # the files of the run's first start stay
             suffix = f".{len(list(run_dir.glob('config*.yaml')))}"
         write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
-        write_json(run_dir / f"resolved{suffix}.json", as_written(cfg))
+        write_object(run_dir / f"resolved{suffix}.json", as_written(cfg), redact=False)
         from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
 
         # A resumed run's facts count once its state is loaded: an error before that changes
         # nothing.
         name = NEXT_FACTS if resumed else FACTS
-        write_json(run_dir / name, {**facts(sys.argv, overrides), "config_dir": config_dir})
+        write_object(run_dir / name, {**facts(sys.argv, overrides), "config_dir": config_dir})
 
 
 def _taken(run_dir: Path, in_sweep: bool) -> ConfigError:

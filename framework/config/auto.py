@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from framework.config.declared_inputs import NOTHING, DeclaredInputs
-from framework.config.targets import data_name, did_you_mean, walk
+from framework.config.targets import data_name, walk
 from framework.contracts.data import Source
 from framework.contracts.records import LABEL, ChannelStatistics, Manifest
 from framework.data.classes import is_numbered
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
-from framework.errors import ConfigError, listed
+from framework.errors import ConfigError, did_you_mean, listed
 from framework.store.channel_statistics import num_channels, of_batch, statistics_of
 from framework.store.columns import StoreFacts
 

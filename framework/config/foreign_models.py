@@ -39,11 +39,6 @@ def is_from_folder(target: Any) -> bool:
     return is_foreign(target) and target.endswith(".from_pretrained") and "Config." not in target
 
 
-def is_home(home: str, target: str) -> bool:
-    """Return whether a model of another library is defined in that library itself."""
-    return is_foreign(target) and home.startswith(f"{target.partition('.')[0]}.")
-
-
 def secured(where: str, block: Config, allowed: Sequence[str]) -> Config:
     """Return the arguments of a model of another library, with those that make it safe.
 

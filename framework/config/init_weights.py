@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from framework.config.foreign_models import FOLDER
-from framework.config.targets import Config, did_you_mean
-from framework.errors import CheckpointError, ConfigError
+from framework.config.targets import Config
+from framework.errors import CheckpointError, ConfigError, did_you_mean
 from framework.train.weight_files import read_weights, weights_path
 
 FEW = 4  # names in a message

@@ -118,7 +118,8 @@ def _is_missing(config: Config, path: Any) -> bool:
         or config["dataset"] is None
     ):
         return False
-    return Path(path).is_relative_to(config["dataset"]) and not Path(path).exists()
+    folder = os.path.abspath(config["dataset"])
+    return Path(os.path.abspath(path)).is_relative_to(folder) and not Path(path).exists()
 
 
 def _input_of_split(split: str, block: Any, allowed: Sequence[str]) -> MarkedInput:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from framework.config.targets import did_you_mean, val_sets, walk
+from framework.config.targets import val_sets, walk
 from framework.contracts.records import Manifest
-from framework.errors import CheckpointError, ConfigError
+from framework.errors import CheckpointError, ConfigError, did_you_mean
 from framework.train.freeze import thaws_of
 from framework.train.plain_state import foreign_value
 

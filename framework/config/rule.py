@@ -7,8 +7,7 @@ from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError
+from framework.errors import ConfigError, did_you_mean
 
 KINDS: dict[Any, str] = {
     bool: "true or false",

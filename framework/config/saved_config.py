@@ -19,7 +19,8 @@ from framework.config.schema import RULES, RULES_BY_BLOCK
 from framework.config.targets import Config
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
-from framework.system.run_dir import FACTS, newest_config, reached, read_json
+from framework.system.redaction import REFERENCE, note, restored
+from framework.system.run_dir import FACTS, check_entry, newest_config, reached, read_json
 
 # The keys and parts of a configuration that use needs; training alone reads the others.
 KEYS = (
@@ -28,7 +29,6 @@ KEYS = (
     *("collate", "verify", "clock", "deterministic"),
 )
 USED_PARTS = ("model", "objective", "transform", "augment", "precision", "parallel", "loader")
-_REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
 _DECODED = "${oc.decode:"
 
 
@@ -53,13 +53,14 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
     """Return the resolved configuration of a run, and what it knows of its data.
 
     ``name`` is the file of the configuration; None: the newest one. Nothing that the configuration
-    names is imported. CheckpointError K120.
+    names is imported. CheckpointError K120, or K126 for a directory with links.
     """
     where = f"run = {run_dir}"
     fix = "give the directory that a run printed"
+    check_entry(run_dir)
     try:
         newest = newest_config(run_dir)
-        chosen = run_dir / (name or newest.name)
+        chosen = run_dir / Path(name or newest.name).name
         config = _resolved(read_json(chosen))
         facts = read_json(run_dir / FACTS)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -79,6 +80,7 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
         digests = {split: block.get("digest") for split, block in facts["data"].items()}
         folders = {part["config"]: part.get("folder") for part in facts.get("starts", [])}
         folder: Any = folders.get(chosen.name) or facts.get("folder")
+        folder = restored(folder) if isinstance(folder, str) else folder
         given = config
         if isinstance(folder, str) and Path(folder) != Path.cwd():
             config = _reached_from(config, folder)
@@ -120,7 +122,7 @@ def _filled(text: str) -> Any:
     """
     before, mark, rest = text.partition(_DECODED)
     if not mark:
-        return _REFERENCE.sub(_from_environment, text)
+        return REFERENCE.sub(_from_environment, text)
     end = _closing_brace(rest)
     value = _decoded(rest[:end])
     if not before and end == len(rest) - 1:
@@ -148,6 +150,7 @@ def _decoded(text: str) -> Any:
 
 
 def _from_environment(match: re.Match[str]) -> str:
+    note([match[1]])
     value = os.environ.get(match[1])
     if value is None:
         raise ValueError(f"the environment variable {match[1]} is not set")

@@ -31,6 +31,20 @@ def static_signature(target: str) -> Signature | None:
     return None
 
 
+def classes_of(module: str) -> frozenset[str]:
+    """Return the names of classes in a module's ``__all__``, none if it is not installed."""
+    path = _module_path(tuple(module.split(".")), os.getcwd())
+    if path is None:
+        return frozenset()
+    names: set[str] = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Assign | ast.AugAssign) and isinstance(node.value, ast.List):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and target.id == "__all__":
+                names.update(ast.unparse(name).strip("'") for name in node.value.elts)
+    return frozenset(name for name in names if name[0].isupper())
+
+
 @cache
 def _module_path(parts: tuple[str, ...], folder: str) -> Path | None:
     """Return the file of a module. The import system looks up only the top package, unrun.

@@ -2,25 +2,15 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any
 
-from framework.config.foreign_models import is_foreign, secured
+from framework.config.foreign_models import secured
+from framework.config.names import check_name
 from framework.config.signature import static_signature
-from framework.errors import ConfigError
+from framework.errors import ConfigError, did_you_mean
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 
-TORCH = ("torch.nn.", "torch.optim.")
-# folders whose classes and sources a configuration may name
-FOLDERS = (
-    "augment|data|input|loader|model|objective|optim|order|parallel|precision|schedule|sink|store"
-    "|transform"
-)
-METRIC = re.compile(r"torchmetrics\.(\w+\.)*[A-Z]\w*")  # a class, and no function
-_PART = re.compile(
-    rf"framework\.({FOLDERS})\.\w+\.([A-Z]\w*|(\w+_)?source)"
-    r"|paceline_examples\.\w+\.[A-Za-z]\w*"
-)
+# Values are always plain lists and dicts, as with Hydra's ``_convert_: all``.
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
 STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
@@ -154,36 +144,6 @@ def with_folds(config: Config) -> Config:
         "data": {**config["data"], "val": config["data"]["train"]},
         "prepare": prepare,
     }
-
-
-def is_allowed(name: str, allowed: Sequence[str]) -> bool:
-    """Return whether a configuration may call a dotted name.
-
-    Of our own code only parts may be called. Another function, such as one that starts processes,
-    would do so for anybody who names it.
-    """
-    is_known = is_foreign(name) or _PART.fullmatch(name) or METRIC.fullmatch(name)
-    return name.startswith((*TORCH, *allowed)) or bool(is_known)
-
-
-def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
-    """Check that a name is on the list. ConfigError C105."""
-    if not isinstance(target, str) or not is_allowed(target, allowed):
-        what = "not on the list of what a configuration may call"
-        package = "its package"
-        if isinstance(target, str) and target.partition(".")[0].isidentifier():
-            package = target.partition(".")[0]
-        fix = f"if you trust it, add 'allow_targets=[{package}]' on the command line"
-        raise ConfigError(105, f"{where}._target_ = {target}", what, fix)
-
-
-def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
-    """Return `` (did you mean 'x'?)`` with the nearest of ``known``, or nothing."""
-    close = get_close_matches(word, known, n=1, cutoff=0.5)
-    if not close:
-        return ""
-    nearest = f"{prefix}.{close[0]}" if prefix else close[0]
-    return f" (did you mean '{nearest}'?)"
 
 
 def as_prefixes(packages: Sequence[str]) -> tuple[str, ...]:

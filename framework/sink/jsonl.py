@@ -8,6 +8,7 @@ from typing import Any, final
 from torch import Tensor
 
 from framework.contracts.training import Report, RunContext
+from framework.system.redaction import redacted
 from framework.system.run_dir import REPORTS
 
 
@@ -54,7 +55,7 @@ class JsonlSink:
             line["ready"] = report.ready
         if report.arrays:
             line["arrays"] = {name: _nested(array) for name, array in report.arrays.items()}
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(json.dumps(redacted(line)) + "\n")
 
     def flush(self) -> None:
         os.fsync(self._file.fileno())

@@ -17,6 +17,7 @@ from framework.sink.delivery import StartOver
 from framework.sink.outbox import Event, Outbox
 from framework.sink.tracked_sink import TrackedSink
 from framework.system.extras import needed
+from framework.system.redaction import redacted
 
 NAME = "mlflow"
 # The limits of MLflow's server.
@@ -63,7 +64,9 @@ class MLflowSink(TrackedSink):
         *,
         run: RunContext,
     ) -> None:
-        tracker = MLflowTracker(uri, experiment, name or run.run_dir.resolve().name)
+        # the names are sent as typed, with ${oc.env:NAME} in place of a value
+        name = redacted(name or run.run_dir.resolve().name)
+        tracker = MLflowTracker(uri, redacted(experiment), name)
         super().__init__(
             NAME,
             tracker,

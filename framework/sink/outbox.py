@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from framework.system.durable import write_json
+from framework.system.redaction import redacted
 from framework.system.run_dir import read_object
 
 FOLDER = "outbox"
@@ -69,7 +70,7 @@ class Outbox:
             # Unbuffered: a killed process leaves whole lines, and at most one part of a line.
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
             self._is_torn = _is_torn(self.path)
-        line = json.dumps(event).encode() + b"\n"
+        line = json.dumps(redacted(event)).encode() + b"\n"
         if self._is_torn:
             line = b"\n" + line
         written = self._file.write(line)
@@ -119,7 +120,7 @@ class Outbox:
     def save(self) -> None:
         """Keep ``state``, ``sent`` and ``ahead``."""
         known = {"sent": self.sent, "state": self.state, "ahead": self.ahead}
-        write_json(self._state_path, known)
+        write_json(self._state_path, redacted(known))
 
     def _drop_after(self, start_step: int) -> None:
         """Cut off the events after a step, and remember those reports that were sent."""

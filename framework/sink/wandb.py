@@ -1,6 +1,7 @@
 """Weights & Biases, offline: a run in ``run_dir/wandb``, for ``wandb sync`` to upload."""
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any, final
 
 from framework.contracts.training import RunContext
+from framework.errors import ConfigError
 from framework.sink.config_files import inside, read_config
 from framework.sink.outbox import Event, Outbox
 from framework.sink.tracked_sink import TrackedSink
 from framework.system.extras import needed
+from framework.system.redaction import redacted
 
 NAME = "wandb"
 # Nothing is sent anywhere, the library's own statistics included.
@@ -49,7 +52,13 @@ class WandbSink(TrackedSink):
         *,
         run: RunContext,
     ) -> None:
-        tracker = WandbTracker(project, name or run.run_dir.resolve().name, run.say)
+        name = name or run.run_dir.resolve().name
+        for key, text in (("project", project), ("name", name)):
+            if redacted(text) != text:
+                where = f"sink.wandb.{key} = {redacted(text)}"
+                what = "would stand in files of wandb with the value from the environment"
+                raise ConfigError(208, where, what, "write it out")
+        tracker = WandbTracker(project, name, run.say)
         super().__init__(
             NAME,
             tracker,
@@ -77,8 +86,9 @@ class WandbTracker:
 
     def prepare(self, outbox: Outbox, checkpoints: bool) -> None:
         """Remember in the outbox what writes the run again, and write it from the first event."""
+        known = str(outbox.state.get("id"))  # names a folder
         outbox.state |= {
-            "id": outbox.state.get("id", uuid.uuid4().hex[:8]),
+            "id": known if re.fullmatch("[0-9a-f]{8}", known) else uuid.uuid4().hex[:8],
             "project": self._project,
             "name": self._name,
             "checkpoints": checkpoints,

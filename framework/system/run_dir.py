@@ -1,7 +1,7 @@
 """The files of a run directory: their names, and the one way to read them.
 
-A run directory may be half written, damaged, or come from somebody else. So no file is read that is
-a link, a pipe, or larger than a run writes.
+A run directory may be half written, damaged, or come from somebody else. So it is entered by
+``check_entry``, and no file is read that is a pipe, or larger than a run writes.
 """
 
 import glob
@@ -9,9 +9,15 @@ import json
 import os
 import re
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from framework.errors import CheckpointError
+from framework.system.durable import write_json
+from framework.system.redaction import redacted
 
 FACTS = "run.json"  # what is known before the first step
 NEXT_FACTS = "run.next.json"  # what FACTS will be, once a resumed run has loaded its state
@@ -20,8 +26,50 @@ SUMMARY = "summary.json"
 ENDED = "exit.json"
 RESOLVED = "resolved.json"
 OBJECTS = (FACTS, SUMMARY, ENDED)
+SIGNED = re.compile(r"(run|run\.next|summary|exit|resolved(\.\d+)?)\.json")
+DIGEST = "digest"
 MARKS = (*OBJECTS, REPORTS)  # one of them makes a directory that of a run
 MOST_BYTES = 64 << 20  # of a file with one object
+TRACKED = "wandb"  # a folder in which Weights & Biases links to files of its own
+
+
+def check_entry(run_dir: Path, writes: bool = False) -> None:
+    """Check that nothing in the directory of a run leads out of it, before anything is read there.
+
+    The directory itself may be a link: who names it has chosen it.
+
+    Args:
+        run_dir: The directory. One that does not exist has nothing in it.
+        writes: Whether files in it will be changed, which may have a second name elsewhere.
+
+    Raises:
+        CheckpointError: K126 for a link, or for what is neither a file nor a folder.
+    """
+    for folder, folders, files in os.walk(run_dir):
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            with suppress(FileNotFoundError):  # of a run that is under way
+                if what := _strangeness(run_dir, path, writes):
+                    fix = "remove it: a run has files of its own; cp -rL copies a run without links"
+                    raise CheckpointError(126, path, what, fix)
+
+
+def _strangeness(run_dir: Path, path: str, writes: bool) -> str:
+    """Return what makes a path in a run's directory lead out of it, or nothing."""
+    facts = os.lstat(path)
+    if stat.S_ISLNK(facts.st_mode):
+        inside = os.path.join(os.path.realpath(run_dir), "")
+        folder, *below = os.path.relpath(path, run_dir).split(os.sep)
+        if folder == TRACKED and (below[1:] or os.path.realpath(path).startswith(inside)):
+            return ""  # nobody follows what lies in one of its runs
+        return f"is a link to {os.readlink(path)}"
+    if stat.S_ISDIR(facts.st_mode):
+        return ""
+    if not stat.S_ISREG(facts.st_mode):
+        return "is neither a file nor a folder"
+    if writes and facts.st_nlink > 1:
+        return "has a second name elsewhere (a hard link), which would change with it"
+    return ""
 
 
 def is_run(path: Path) -> bool:
@@ -46,15 +94,36 @@ def open_file(path: Path) -> BinaryIO:
     return open(descriptor, "rb")
 
 
+def write_object(path: Path, value: Mapping[str, Any], redact: bool = True) -> None:
+    """Publish an object with a digest of its own content, which ``read_json`` compares.
+
+    With ``redact``, it has no values from the environment.
+    """
+    plain = json.loads(json.dumps(redacted(value) if redact else value))
+    write_json(path, {**plain, DIGEST: _digest(plain)})
+
+
+def _digest(value: dict[str, Any]) -> str:
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+
+
 def read_json(path: Path) -> Any:
-    """Return what a file holds. OSError if it cannot be read, ValueError if that is no JSON."""
+    """Return what a file holds.
+
+    OSError if it cannot be read, ValueError if it is no JSON or was changed after it was written.
+    """
     with open_file(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_BYTES:
             raise ValueError(f"{path.name} has more than {MOST_BYTES >> 20} MiB")
         try:
-            return json.loads(file.read())
+            value = json.loads(file.read())
         except RecursionError as error:
             raise ValueError(f"{path.name} is nested too deeply") from error
+    if SIGNED.fullmatch(path.name) and isinstance(value, dict):
+        digest = value.pop(DIGEST, None)
+        if digest != _digest(value):
+            raise ValueError(f"{path.name} is not as a run wrote it: its digest differs")
+    return value
 
 
 def read_object(path: Path) -> dict[str, Any]:

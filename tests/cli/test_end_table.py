@@ -1,9 +1,9 @@
-import json
-
 import pytest
 
-from framework.cli.end_table import SweepJob, print_run, print_sweep
+from framework.cli.end_table import print_run
+from framework.commands.train.sweep_table import SweepJob, print_sweep
 from framework.contracts.rank_spans import LateRank
+from framework.system.run_dir import write_object
 
 SPAN = {"total_s": 4.0, "mean_s": 0.04, "p50_s": 0.035, "p90_s": 0.0625, "share": 0.5}
 SUMMARY = {
@@ -31,7 +31,7 @@ def printed(tmp_path, capsys):
     """Return a function that returns what a run with a changed summary prints at its end."""
 
     def printed(**change):
-        (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, **change}))
+        write_object(tmp_path / "summary.json", {**SUMMARY, **change})
         print_run(tmp_path, 0, short=False)
         return capsys.readouterr().out
 
@@ -74,7 +74,7 @@ def test_programs_beside_a_run_are_reported(printed, tmp_path, capsys, cores, is
     assert (f"other programs {cores:.2f} cores" in out) == (cores > 0.1)
     assert ("OMP_NUM_THREADS=1 may be faster" in out) == is_busy
     assert "OMP_NUM_THREADS" not in printed(usage={**usage, "peak_device_bytes": 1.0})
-    (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, "usage": usage}))
+    write_object(tmp_path / "summary.json", {**SUMMARY, "usage": usage})
     print_run(tmp_path, 0, short=True)
     assert ("(beside other programs on 0.9 cores)" in capsys.readouterr().out) == is_busy
 
@@ -100,8 +100,7 @@ def test_a_sweep_has_the_share_of_waiting_of_each_job(tmp_path, capsys):
     idle = {"wait": {**SPAN, "share": 0.9}, "idle": {**SPAN, "share": 0.125}}
     for number, spans in enumerate([wait, idle, {}]):
         (tmp_path / str(number)).mkdir()
-        text = json.dumps({**SUMMARY, "spans": spans})
-        (tmp_path / str(number) / "summary.json").write_text(text)
+        write_object(tmp_path / str(number) / "summary.json", {**SUMMARY, "spans": spans})
     print_sweep([SweepJob.read(tmp_path / str(number)) for number in range(3)])
     out = capsys.readouterr().out
     assert ["25 %" in out, "12 %" in out, "90 %" in out] == [True, True, False]
@@ -123,9 +122,9 @@ def sweep(folder, rates, load=0.1, takes_turns=True):
     for number, (loader, seed, rate) in enumerate(jobs):
         (folder / str(number)).mkdir()
         summary = {**SUMMARY, "records_per_s": rate, "usage": {"others_cpu_cores": load * number}}
-        (folder / str(number) / "summary.json").write_text(json.dumps(summary))
+        write_object(folder / str(number) / "summary.json", summary)
         words = [f"loader={loader}", f"seed={seed}", "epochs=1"]
-        (folder / str(number) / "run.json").write_text(json.dumps({"overrides": words}))
+        write_object(folder / str(number) / "run.json", {"overrides": words})
     return [SweepJob.read(folder / str(number)) for number in range(len(jobs))]
 
 
@@ -174,9 +173,9 @@ def test_brackets_are_printed_as_text(tmp_path, capsys):
     words = ["resume.allow=[optim.lr]", "data.train=[/data/a.h5]", "epochs=[red]"]
     for number, run_dir in enumerate([folder / "0", folder / "1"]):
         run_dir.mkdir()
-        (run_dir / "summary.json").write_text(json.dumps({**SUMMARY, "val": {"[x]": number}}))
+        write_object(run_dir / "summary.json", {**SUMMARY, "val": {"[x]": number}})
         overrides = [words[0], words[1 + number]]
-        (run_dir / "run.json").write_text(json.dumps({"overrides": overrides}))
+        write_object(run_dir / "run.json", {"overrides": overrides})
     print_run(folder / "0", 0, short=False)
     print_run(folder / "1", 0, short=True)
     print_sweep([SweepJob.read(folder / "0"), SweepJob.read(folder / "1")])

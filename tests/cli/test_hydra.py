@@ -1,8 +1,9 @@
 """Commands as applications of Hydra, and what the guard keeps Hydra from calling or following."""
 
-import json
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from framework.cli.guard import GuardedLoader
+from framework.cli.guard import GuardedLoader, may_set
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.hydra_session import hydra_session, slug, stamp
 from framework.errors import ConfigError
+from framework.system.run_dir import read_json
 from tests.cli.command import is_one_error_line, paceline, refusal_of
+from tests.saved_runs import change
 
 
 def recipe(text, folder="."):
@@ -150,30 +153,80 @@ def test_the_process_of_a_launcher_composes_through_the_guard_too():
         job = sent.load_sweep_config(master, ["optim=adam"])
         assert isinstance(sent, GuardedLoader)
         assert job.optim.lr == 1e-3  # the recipe's own is dropped
-        with pytest.raises(ConfigError, match="C125"):
-            sent.load_sweep_config(master, ["+hydra.callbacks.a=b"])
 
 
-def test_a_file_that_makes_a_sweep_is_limited_too():
-    recipe("hydra: {sweeper: {params: {seed: 'range(0,20000)'}}}")
-    words = ["recipes=mine", "hydra.mode=MULTIRUN"]
-    with hydra_session("train", ".") as hydra:
-        with pytest.raises(ConfigError, match="C129"):
-            hydra.compose_config("train", words, RunMode.MULTIRUN)
-        typed = [*words, "seed=1,2"]  # replaces the file's
-        hydra.compose_config("train", typed, RunMode.MULTIRUN)
-
-
-@pytest.mark.parametrize("place", ["pkg://evil", "file://{here}/mine", "{here}/mine"])
-def test_a_typed_search_path_is_read_with_checks(place):
+def test_a_typed_search_path_is_refused_and_nothing_on_it_imported():
     Path("evil").mkdir()
     Path("evil/__init__.py").write_text("open('ran', 'w').close()\n")
-    Path("mine/model").mkdir(parents=True)
-    Path("mine/model/own.yaml").write_text("width: !!python/name:os.system\n")
-    word = f"hydra.searchpath=['{place.format(here=Path.cwd())}']"
-    with hydra_session("train") as hydra, pytest.raises(ConfigError, match=r"C125|C115"):
-        hydra.compose_config("train", [word, "model=own"], RunMode.RUN)
+    with hydra_session("train") as hydra, pytest.raises(ConfigError, match=r"C125.*--config-dir"):
+        hydra.compose_config("train", ["hydra.searchpath=[pkg://evil]"], RunMode.RUN)
     assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "may"),
+    [
+        ("launcher.cpus_per_task", 2, True),
+        ("launcher.gres", "gpu:4", True),
+        ("launcher.gres", "gpu:4\ntouch ran", False),
+        ("launcher.setup", ["touch ran"], False),
+        ("launcher._target_", "evil.Launcher", False),
+        ("launcher.ray.remote.num_gpus", 4, True),
+        ("launcher.ray.init.address", "ray://elsewhere", False),
+        ("launcher.ray.init.runtime_env.pip", ["evil"], False),
+        ("sweeper.direction", ["minimize", "maximize"], True),
+        ("sweeper.params.optim.lr", "0.1,0.2", True),
+        ("sweeper.storage", "sqlite:////elsewhere/x.db", False),
+        ("sweeper.sampler._target_", "evil.Sampler", False),
+        ("sweeper.custom_search_space", "evil.space", False),
+    ],
+)
+def test_a_file_may_size_a_launcher_and_describe_a_search_and_no_more(key, value, may):
+    assert may_set(key, value) == may
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hydra: {callbacks: {x: {_target_: builtins.print}}}",
+        "hydra: {job_logging: {handlers: {x: {class: logging.FileHandler, filename: x}}}}",
+        "hydra: {hydra_logging: {filters: {x: {(): builtins.print}}}}",
+        "hydra: {job: {env_copy: [PATH]}}",
+        "hydra: {output_subdir: x}",
+        "hydra: {launcher: {_target_: builtins.print}}",
+        "hydra: {sweeper: {params: {hydra.callbacks.x: y}}}",
+        "hydra: {sweep: {dir: '${now:.}${now:.}/x'}}",
+        "hydra: {overrides: {task: [seed=1]}}",
+        "hydra: {help: {header: x}}",
+        "optim: {_target_: torch.optim.SGD}\nhydra: {verbose: true}",
+    ],
+)
+def test_a_file_cannot_tell_hydra_what_to_call_or_where_to_write(text):
+    recipe(text)
+    with hydra_session("train", ".") as hydra, pytest.raises(ConfigError, match=r"C125\]: hydra\."):
+        hydra.compose_config("train", ["recipes=mine"], RunMode.RUN)
+
+
+def test_a_choice_of_a_file_for_hydra_is_refused():
+    Path("hydra/callbacks").mkdir(parents=True)
+    Path("hydra/callbacks/x.yaml").write_text("x: {_target_: builtins.print}\n")
+    Path("recipes").mkdir()
+    header = "# @package _global_\ndefaults: [digits, override /hydra/callbacks: x]\n"
+    Path("recipes/mine.yaml").write_text(header)
+    with hydra_session("train", ".") as hydra:
+        with pytest.raises(ConfigError, match=r"C125\]: hydra\.callbacks"):
+            hydra.compose_config("train", ["recipes=mine"], RunMode.RUN)
+        hydra.compose_config("train", ["hydra/callbacks=x"], RunMode.RUN)  # typed
+
+
+def test_a_file_may_describe_a_sweep():
+    params = "{params: {seed: '1,2', optim: 'sgd,adam'}}"
+    recipe(
+        f"hydra: {{mode: MULTIRUN, sweep: {{subdir: 'a-${{hydra.job.num}}'}}, sweeper: {params}}}"
+    )
+    with hydra_session("train", ".") as hydra:
+        config = hydra.compose_config("train", ["recipes=mine"], RunMode.MULTIRUN)
+    assert config.hydra.sweeper.params == {"seed": "1,2", "optim": "sgd,adam"}
 
 
 EVIL = (
@@ -222,9 +275,21 @@ def test_the_directory_of_a_run_cannot_allow_itself_anything():
     words = ["--config-dir", ".", "recipes=mine", "debug=tiny", "hydra.run.dir=run"]
     assert paceline("train", *words, "allow_targets=[evil]").code == 0
     Path("ran").unlink()
-    facts = json.loads(Path("run/run.json").read_text())
-    facts["overrides"].append("allow_targets=[evil]")
-    Path("run/run.json").write_text(json.dumps(facts))
+    words = read_json(Path("run/run.json"))["overrides"]
+    change(Path("run/run.json"), overrides=[*words, "allow_targets=[evil]"])
     assert is_one_error_line(paceline("train", "resume=run", "max_steps=4"), "C105")
     assert not Path("ran").exists()
     assert paceline("train", "resume=run", "max_steps=4", "allow_targets=[evil]").code == 0
+
+
+@pytest.mark.slow
+def test_nothing_is_imported_from_the_present_folder():
+    for name in ("torch", "numpy", "h5py", "multiprocessing", "json"):
+        Path(f"{name}.py").write_text("open('ran', 'w').close()\n")
+    words = "max_steps=1 parallel=ddp parallel.num_processes=1 workers.num=1 workers.kind=process"
+    command = [sys.executable, "-m", "framework", "train", *words.split()]
+    done = subprocess.run(
+        [*command, "workers.start_method=spawn"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not Path("ran").exists()

@@ -41,6 +41,9 @@ class Dropout(torch.nn.Sequential):
     def __init__(self, num_classes=2):
         super().__init__(torch.nn.Dropout(0.5), torch.nn.Linear(8, num_classes))
 
+class Nothing:
+    pass
+
 def collate(items, scale=1.0):
     return {"wave": scale * torch.stack([item["wave"] for item in items]),
             "label": torch.tensor([item["label"] for item in items])}
@@ -151,7 +154,7 @@ def test_data_that_cannot_be_called_is_refused(number, words):
         ("C231", ["data=dataset", "data.train={_target_: mine.make_loader}"]),
         ("C232", ["data=dataset", CLIPS, "data.fields=wave"]),
         ("C174", [*LOADER, "batch_size=128"]),
-        ("C234", ["data=dataloader", "data.train={_target_: torch.nn.Identity}"]),
+        ("C234", ["data=dataloader", "data.train={_target_: mine.Nothing}"]),
         ("D230", ["data=dataset", "data.train={_target_: mine.Pairs}"]),
     ],
 )

@@ -28,7 +28,10 @@ from tests.cli.command import config_of, refusal_of
         ("order.window_blocks=4", "order.window_blocks = 4: no blocks are shuffled"),
         ("workers.num=0 workers.kind=process", "workers.kind = process: there are no workers"),
         ("+data.stagee=ram", "data.stagee: nothing reads it"),
-        ("verify=always data=dataset data.train={_target_:torch.nn.Identity}", "verify = always"),
+        (
+            "verify=always data=dataset allow_targets=[mine] data.train={_target_:mine.Clips}",
+            "verify = always",
+        ),
     ],
     ids=lambda text: text[:40],
 )

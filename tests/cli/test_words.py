@@ -10,14 +10,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from framework.cli.allowed import VARIABLE, Grant, allowed_targets, granted
 from framework.cli.arguments import (
     block_words,
-    check_words,
     literal,
     option,
     plain_words_alone,
     quoted,
 )
-from framework.cli.guard import MOST_JOBS, check_jobs
-from framework.cli.sweep import axes_of
+from framework.commands.bench.axes import axes_of
 from framework.errors import ConfigError
 
 
@@ -96,28 +94,6 @@ def test_a_block_is_read_as_it_was_written(value):
     assert parsed(f"key={block_words(value)}") == value
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        pytest.param("source=" + "x" * 100_000, id="long"),
-        pytest.param("source=[" + "1," * 20_000 + "1]", id="many values"),
-        pytest.param("source=" + "[" * 500 + "]" * 500, id="deep"),
-        pytest.param("+" + "a." * 5000 + "a=1", id="many dots"),
-    ],
-)
-def test_a_word_that_would_hang_hydra_is_refused(word):
-    with pytest.raises(ConfigError, match="C128"):
-        check_words([word])
-
-
-def test_thousands_of_overrides_are_refused_but_not_of_files():
-    with pytest.raises(ConfigError, match=r"C128.*5000 words"):
-        check_words([f"+a{number}=1" for number in range(5000)])
-    check_words([f"x{number}.h5" for number in range(5000)])
-    Path("a=[[").touch()
-    check_words(["a=[["])
-
-
 # ------------------------------------------------------------------------ packages of the user's
 
 
@@ -128,15 +104,19 @@ def own_path(monkeypatch):
 
 def test_packages_are_allowed_by_a_typed_word_or_the_variable(monkeypatch):
     monkeypatch.setenv(VARIABLE, "theirs")
-    assert granted(["epochs=1", "+allow_targets=[mine]"]) == Grant(True, "theirs")
+    assert granted(["epochs=1", "+allow_targets=[mine]"]) == Grant(
+        frozenset({"epochs", "allow_targets"}), "theirs"
+    )
     monkeypatch.delenv(VARIABLE)
-    assert granted(["epochs=1"]) == Grant(False, "")
+    assert granted(["epochs=1"]) == Grant(frozenset({"epochs"}), "")
 
 
 def test_allowed_packages_are_found_in_this_directory(own_path):
-    assert allowed_targets({}, Grant(False, "")) == ()
+    assert allowed_targets({}, Grant(frozenset(), "")) == ()
     assert os.getcwd() not in sys.path
-    allowed = allowed_targets({"allow_targets": ["mine"]}, Grant(True, "theirs"))
+    allowed = allowed_targets(
+        {"allow_targets": ["mine"]}, Grant(frozenset({"allow_targets"}), "theirs")
+    )
     assert {"mine.", "theirs."} <= set(allowed)
     assert os.getcwd() in sys.path
 
@@ -150,7 +130,7 @@ def test_allowed_packages_are_found_in_this_directory(own_path):
 )
 def test_packages_are_not_allowed(given, typed, number):
     with pytest.raises(ConfigError, match=number):
-        allowed_targets({"allow_targets": given}, Grant(typed, ""))
+        allowed_targets({"allow_targets": given}, Grant(frozenset(["allow_targets"] * typed), ""))
 
 
 # ---------------------------------------------------------------------------------------- sweeps
@@ -187,21 +167,55 @@ def test_a_sweep_without_a_list_of_values_is_refused(word, number):
         axes_of([word])
 
 
+# ---------------------------------------------------------------- what a file must not say
+
+
+MLFLOW = {"_target_": "framework.sink.mlflow.MLflowSink"}
+
+
 @pytest.mark.parametrize(
-    ("words", "fits"),
+    "config",
     [
-        (["a=1"], True),
-        (["a=range(0,100)", "b=range(0,100)"], True),
-        (["a=range(0,101)", "b=range(0,100)"], False),
-        (["a=choice(1,2)", f"b=range(0,{MOST_JOBS})"], False),
-        (["a=range(0,1,1e-9)"], False),
-        (["a=range(0,1,0)"], False),
+        {"output": {"path": "/elsewhere/x.csv"}},
+        {"output": {"path": "../x.csv"}},
+        {
+            "output": {
+                "_target_": "framework.store.hdf5_store.HDF5Writer",
+                "path": "/elsewhere/x.h5",
+            }
+        },
+        {"prepare": {"train": {}}, "dataset": "/elsewhere", "data": {"train": "/elsewhere/a.h5"}},
+        {"sink": {"a": {**MLFLOW, "uri": "http://elsewhere"}}},
+        {"sink": {"a": {**MLFLOW, "uri": "postgresql://elsewhere/x"}}},
+        {"sink": {"a": {**MLFLOW, "uri": "sqlite:////elsewhere/x.db"}}},
+        {"sink": {"a": {**MLFLOW, "uri": "sqlite:///file:/elsewhere/x.db?uri=true"}}},
+        {"sink": {"a": {**MLFLOW, "uri": "file:%2e%2e/x"}}},
+        {"parallel": {"endpoint": "elsewhere:29400"}},
     ],
 )
-def test_a_sweep_has_at_most_ten_thousand_jobs(words, fits):
-    overrides = OverridesParser.create().parse_overrides(words)
-    if fits:
-        check_jobs(overrides)
-        return
-    with pytest.raises(ConfigError, match="C129"):
-        check_jobs(overrides)
+def test_a_file_names_no_server_and_no_place_outside_this_folder(config):
+    with pytest.raises(ConfigError, match=r"C207.*named by a file"):
+        allowed_targets(config, granted(["epochs=1", "sink=[mlflow]", "parallel=ddp"]))
+
+
+def test_a_typed_word_names_any_place_and_any_server():
+    config = {
+        "output": {"path": "/elsewhere"},
+        "sink": {"mlflow": {**MLFLOW, "uri": "http://here"}},
+        "parallel": {"endpoint": "here:29400"},
+    }
+    words = ["output=/elsewhere", "sink.mlflow.uri=http://here", "parallel.endpoint=here:29400"]
+    assert allowed_targets(config, granted(words)) == ()
+
+
+def test_a_file_names_places_below_this_folder_and_data_that_is_there(tmp_path):
+    (tmp_path / "a.h5").touch()
+    config = {
+        "prepare": {"train": {}},
+        "dataset": str(tmp_path),
+        "data": {"train": str(tmp_path / "a.h5"), "val": None},
+        "output": {"path": "results/x.csv"},
+        "sink": {"mlflow": {**MLFLOW, "uri": "sqlite:///runs.db"}, "jsonl": {}},
+        "parallel": {"endpoint": None},
+    }
+    assert allowed_targets(config, granted([])) == ()

@@ -11,7 +11,7 @@ from framework.commands.probe import Counted, Probe, Rate, Windows, visit
 from framework.errors import ConfigError
 from tests.conftest import make_records, write_store
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 TINY = ["data=synthetic", "batch_size=8"]
 
 

@@ -136,16 +136,26 @@ def test_a_forbidden_target_inside_a_block_is_refused_before_anything_is_made():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("paceline_examples.digits_net.NoSuch", "cannot be found"),
-        ("framework.model.nowhere.Net", "cannot be found"),
-        ("torch.nn.Linaer", "cannot be found"),
-        ("framework.parallel.ddp.COMPRESS", ""),  # cannot be called
+        ("lent.NoSuch", "cannot be found"),
+        ("lent.WIDTH", "is really"),  # cannot be called
+        ("lent.os.mkdir", "is really posix.mkdir"),
     ],
 )
-def test_a_name_that_is_not_there_is_refused(name, text):
-    assert refused("model", {"_target_": name}).startswith(
-        f"error[C105]: model._target_ = {name}: {text}"
-    )
+def test_a_name_in_a_package_of_the_user_that_is_not_its_own_is_refused(
+    name, text, monkeypatch, tmp_path
+):
+    (tmp_path / "lent.py").write_text("import os\nWIDTH = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    line = refused("model", {"_target_": name, "_args_": ["canary"]}, ("lent.",))
+    assert line.startswith(f"error[C105]: model._target_ = {name}: {text}")
+    assert not Path("canary").exists()
+
+
+def test_what_is_left_of_a_reference_stays_text():
+    text = "${oc.create:{_target_: os.mkdir, path: canary}}"
+    block = {"_target_": "torch.nn.Sequential", "_args_": [text]}
+    assert "str is not a Module" in refused("model", block)
+    assert not Path("canary").exists()
 
 
 # ---------------------------------------------------------------------------------------- schedules

@@ -16,7 +16,6 @@ from framework.config.foreign_models import (
     advice,
     is_foreign,
     is_from_folder,
-    is_home,
     secured,
 )
 from framework.config.targets import check_targets
@@ -75,11 +74,6 @@ def test_what_only_builds_a_model_may_be_named(name):
 )
 def test_nothing_else_of_these_libraries_may_be_named(name):
     assert not is_foreign(name)
-
-
-def test_a_model_must_be_defined_in_its_own_library():
-    assert is_home("timm.models._factory.create_model", "timm.create_model")
-    assert not is_home("os.system", "timm.create_model")
 
 
 def test_only_models_come_from_a_folder():

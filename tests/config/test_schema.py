@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from omegaconf import OmegaConf
 
-from framework.cli.paths import CONF
+from framework.config.paths import CONF
 from framework.config.schema import (
     CHOICE_RULES,
     NAMED,

@@ -172,6 +172,7 @@ observations = st.builds(
     free_memory=st.floats(0, 1),
     batch_bytes=st.floats(0, 1e9),
     worker_bytes=st.floats(0, 1e9),
+    num_slices=st.integers(1, 32),
 )
 
 

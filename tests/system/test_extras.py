@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
-from framework.cli.paths import ROOT
+from framework.config.paths import ROOT
 from framework.errors import ResourceError
 from framework.measure.statistics import claim
 from framework.system.extras import needed, pip_install

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 from framework.cli.allowed import granted
 from framework.cli.arguments import option
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
-from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
 from framework.commands.own_keys import check_output, read_keys, split_words
+from framework.config.paths import CONF
 from framework.config.rule import Rule
 from framework.config.schema import LOADER
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, printable, say
+from framework.errors import ConfigError, did_you_mean, printable, say
 from framework.parallel.launch.srun import rank_environment
 from framework.system.durable import write_json
 from framework.system.stopping import message_if_stopped, undone

@@ -10,6 +10,7 @@ from framework.config.saved_run import SavedRun
 from framework.errors import ResourceError, say
 from framework.system.durable import write_json, write_text
 from framework.system.extras import needed
+from framework.system.redaction import redacted
 
 RESULT = "evaluation.json"
 
@@ -40,9 +41,10 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
     if parts:
         from framework.commands.evaluate.worst_page import worst_page  # noqa: PLC0415
 
-        write_text(output / "worst.html", worst_page(parts, job.run, job.weights))
+        page = worst_page(parts, job.run, job.weights)
+        write_text(output / "worst.html", redacted(page))
         summary["files"].append("worst.html")
-    write_json(output / RESULT, summary)
+    write_json(output / RESULT, redacted(summary))
 
 
 def _say(text: str) -> None:

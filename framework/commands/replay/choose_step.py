@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from framework.commands.replay.run_history import RunHistory
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, listed
+from framework.errors import ConfigError, did_you_mean, listed
 
 NAN = "nan"
 KINDS = "give a number, max:METRIC, min:METRIC or nan"

@@ -19,6 +19,7 @@ from framework.errors import ResourceError
 from framework.sink.sample_pictures import write_grid_picture
 from framework.system.durable import write_json, write_text
 from framework.system.extras import needed
+from framework.system.redaction import redacted
 
 RESULT = "replay.json"
 MOST_PICTURES = 64  # records in the picture and on the page
@@ -37,9 +38,9 @@ def write_replay(replayed: ReplayedStep, run_dir: Path) -> Path:
     if _draws_pages():
         from framework.commands.replay.replay_page import replay_page  # noqa: PLC0415  # needs jinja2
 
-        write_text(folder / "replay.html", replay_page(summary, pictures))
+        write_text(folder / "replay.html", redacted(replay_page(summary, pictures)))
         summary["files"].append("replay.html")
-    write_json(folder / RESULT, summary)
+    write_json(folder / RESULT, redacted(summary))
     return folder
 
 

@@ -37,6 +37,7 @@ from framework.system.run_dir import (
     OBJECTS,
     REPORTS,
     SUMMARY,
+    check_entry,
     is_file,
     newest_config,
     read_object,
@@ -48,7 +49,11 @@ NOT_CHOICES = ("hydra.", "hydra/", "resume", "allow_targets")
 
 
 def read_run(path: Path) -> RecordedRun:
-    """Read the directory of a run. Missing and damaged files leave defaults and a note."""
+    """Read the directory of a run. Missing and damaged files leave defaults and a note.
+
+    CheckpointError K126 for a directory with links.
+    """
+    check_entry(path)
     facts = read_object(path / FACTS)
     summary = read_object(path / SUMMARY)
     config = flat(read_object(newest_config(path)))

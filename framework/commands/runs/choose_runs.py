@@ -8,8 +8,7 @@ import numpy as np
 
 from framework.commands.report.compare_runs import UNKNOWN, chosen
 from framework.commands.runs.run_listing import ListedRun
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, listed
+from framework.errors import ConfigError, did_you_mean, listed
 
 FACTS = ("name", "status", "code", "started", "steps", "time_s", "disk_bytes")
 

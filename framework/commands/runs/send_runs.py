@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from framework.commands.report.units import plural
 from framework.commands.runs.run_listing import ListedRun, read_listed
@@ -13,13 +12,13 @@ from framework.commands.runs.run_state import FAILED, FINISHED, LOCK, running_by
 from framework.errors import ConfigError, ResourceError, say
 from framework.sink.delivery import StartOver, Tracker, reason_of
 from framework.sink.mlflow import NAME as MLFLOW
-from framework.sink.mlflow import MLflowTracker, without_user
+from framework.sink.mlflow import MLflowTracker
 from framework.sink.outbox import Outbox
 from framework.sink.tracked_sink import end_events
 from framework.sink.wandb import NAME as WANDB
 from framework.sink.wandb import WandbTracker
 from framework.system.lock import locked
-from framework.system.run_dir import FACTS, is_file
+from framework.system.run_dir import FACTS, check_entry, is_file
 
 
 def send(paths: Sequence[Path]) -> None:
@@ -30,6 +29,7 @@ def send(paths: Sequence[Path]) -> None:
         ResourceError: R190 if a run is running, R192 if a server does not take an event.
     """
     for path in paths:
+        check_entry(path, writes=True)
         _check_ended(path)
         run = read_listed(path)
         with locked(path / LOCK, lambda _: None, needed=False):
@@ -93,17 +93,15 @@ def _send_all(outbox: Outbox, tracker: Tracker) -> None:
 
 
 def _mlflow_tracker(path: Path, state: dict[str, Any]) -> MLflowTracker:
-    """Return the tracker of a run's server.
+    """Return the tracker of the server that the environment names.
 
-    The address in the environment has the user's name and password, which no file of a run holds.
+    The directory may be somebody else's, and the server gets the user's token.
     """
-    uri = str(state.get("uri"))
-    own = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if own and without_user(own) == uri:
-        uri = own
-    elif urlsplit(uri).scheme not in ("http", "https"):
-        fix = "if you trust it, set MLFLOW_TRACKING_URI to it"
-        raise ConfigError(379, f"{path}: {uri}"[:200], "is no address of a server", fix)
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if not uri:
+        where = f"{path}: {state.get('uri')}"[:200]
+        what = "is where the run was sent, and a file must not choose who gets your token"
+        raise ConfigError(379, where, what, "if you trust it, set MLFLOW_TRACKING_URI to it")
     return MLflowTracker(uri, str(state.get("experiment")), str(state.get("name")))
 
 

@@ -9,13 +9,14 @@ from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from framework.cli.arguments import block_words, check_words, option, quoted, without_options
+from framework.cli.arguments import block_words, option, quoted, without_options
 from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import DATA_PATHS, with_recipe_said
 from framework.config.schema import GROUPS
 from framework.errors import CheckpointError, ConfigError
-from framework.system.run_dir import FACTS, reached, read_json
+from framework.system.redaction import restored
+from framework.system.run_dir import FACTS, check_entry, reached, read_json
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NAMES_DATA = (
@@ -52,7 +53,7 @@ def resumed(arguments: list[str]) -> list[str]:
         typed = {_key(parser, word) for word in rest if _is_override(word)}
         before = with_recipe_said(before, rest)
         kept = [word for word in before if not _is_replaced(_key(parser, word), typed)]
-    except HydraException:
+    except (HydraException, RecursionError):
         return arguments  # Hydra itself says what is wrong with them
     flags: list[str] = []
     if config_dir and option(arguments, "--config-dir", "-cd") is None:
@@ -109,6 +110,7 @@ def _without_resume(arguments: list[str]) -> list[str]:
 def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
     """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``."""
     where, fix = f"resume = {resume}", "give the path a run printed"
+    check_entry(run_dir, writes=True)
     try:
         facts = read_json(run_dir / FACTS)
         words, config_dir = _checked(facts["overrides"]), facts.get("config_dir")
@@ -123,8 +125,8 @@ def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
         what = f"its {FACTS} names no folder as config_dir"
         raise CheckpointError(101, where, what, "correct or remove it")
     folder = facts.get("folder")
-    if isinstance(folder, str) and Path(folder) != Path.cwd():
-        words = [_reached(word, folder) for word in words]
+    if isinstance(folder, str) and Path(restored(folder)) != Path.cwd():
+        words = [_reached(word, restored(folder)) for word in words]
     return words, config_dir
 
 
@@ -147,9 +149,8 @@ def _checked(words: Any) -> list[str]:
     """Check the words of a run.json, which may come from somebody else. ConfigError C125."""
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise TypeError("not words")
-    check_words(words)
     for word in words:
-        starts_runs = word.lstrip("+~").startswith(("hydra.", "hydra/", "-"))
+        starts_runs = word.startswith("-") or "hydra" in word.partition("=")[0]
         if starts_runs or not ("=" in word or word.startswith("~")):
             what = "in a run.json, which repeats what was chosen for a run, not how it is started"
             raise ConfigError(125, word[:100], what, "remove it from there")

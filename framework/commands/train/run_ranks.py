@@ -43,6 +43,7 @@ from framework.run import run
 from framework.store.staging import remove_leftovers
 from framework.system.durable import remove_leftovers as remove_temporary
 from framework.system.durable import uninterrupted, write_json
+from framework.system.redaction import note, noted
 from framework.system.stopping import die_with_parent, exit_code, leave, undone
 
 Config = dict[str, Any]
@@ -74,7 +75,7 @@ class RankedJob(NamedTuple):
         return outcome_of(action, Path(self.run_dir), debugs, self.allowed)
 
     def as_text(self, **more: str) -> str:
-        return json.dumps({**self._asdict(), **more})
+        return json.dumps({**self._asdict(), "secrets": noted(), **more})
 
 
 def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = False) -> RunOutcome:
@@ -242,6 +243,7 @@ def run_shared(composed: RankedJob | None) -> int:
 
 def read_job(text: str) -> RankedJob:
     values = json.loads(text)
+    note(values["secrets"])
     return RankedJob(values["config"], values["run_dir"], tuple(values["allowed"]))
 
 

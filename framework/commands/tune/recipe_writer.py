@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.cli.paths import CONF, ROOT
 from framework.cli.precedence import default_recipes, typed_for_train
 from framework.commands.tune.candidate import Candidate
+from framework.config.paths import CONF, ROOT
 from framework.errors import ConfigError, printable
 from framework.system.durable import write_text
 from framework.system.stopping import undone

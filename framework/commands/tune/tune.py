@@ -14,8 +14,7 @@ from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.commands.own_keys import CONFIG_DIR, check_output, read_keys, split_words
 from framework.commands.tune.recipe_writer import check_name, typed
 from framework.config.rule import Rule
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError
+from framework.errors import ConfigError, did_you_mean
 
 Config = dict[str, Any]
 RULES = {

@@ -11,8 +11,7 @@ from framework.commands.own_keys import check_output, read_keys
 from framework.commands.watch.run_script import Script, end_like, run_script
 from framework.commands.watch.when_imported import when_imported
 from framework.config.rule import Rule
-from framework.config.targets import did_you_mean
-from framework.errors import ConfigError, PacelineError, say
+from framework.errors import ConfigError, PacelineError, did_you_mean, say
 
 RULES = {
     "steps": Rule(int, 1, 1_000_000_000, number=358),

@@ -8,7 +8,7 @@ from framework.cli.compose_config import composed
 from framework.commands.bench import cell as module
 from framework.commands.bench.cell import PARTS, measure, together, yardstick
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 
 
 def spec(*words: str, what: str = "loader") -> dict:

@@ -13,7 +13,7 @@ from framework.commands.bench.grid import BenchCell, BenchPlan
 from framework.commands.bench.process import measure_cell
 from framework.system import stopping
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 
 
 def cell(*words: str) -> BenchCell:

@@ -8,7 +8,7 @@ from framework.cli.compose_config import composed
 from framework.commands.diagnose.diagnose import changed
 from framework.commands.diagnose.measure_parts import Setting
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 
 
 def setting(*words: str) -> Setting:

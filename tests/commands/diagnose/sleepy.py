@@ -93,7 +93,7 @@ def sleepy_probe(tmp_path, monkeypatch, words=(), **seconds: float) -> Iterator[
         ),
         *words,
     ]
-    probe = Setting(*composed(given, Grant(typed=True, exported=""))).probe()
+    probe = Setting(*composed(given, Grant(frozenset({"allow_targets"}), ""))).probe()
     try:
         yield probe
     finally:

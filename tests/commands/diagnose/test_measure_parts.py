@@ -4,7 +4,6 @@ import pytest
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.cli.paths import ROOT
 from framework.commands.diagnose.measure_parts import (
     Setting,
     gather_facts,
@@ -12,6 +11,7 @@ from framework.commands.diagnose.measure_parts import (
     storage_of,
     storage_of_items,
 )
+from framework.config.paths import ROOT
 from framework.contracts.records import Field, Manifest
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from tests.commands.diagnose.cases import facts
@@ -63,7 +63,7 @@ def test_a_function_in_a_thread_slows_a_step_of_small_operations(monkeypatch, tm
     from planted.loading import PLANTED
 
     planted = next(planted for planted in PLANTED if planted.cause == "slowed_step")
-    configured = composed(planted.words(tmp_path), Grant(typed=True, exported=""))
+    configured = composed(planted.words(tmp_path), Grant(frozenset({"allow_targets"}), ""))
     with closing(Setting(*configured, threads=1).probe()) as probe:
         alone = probe.compute(1.0, 0.3)
         together = probe.train(1.0, 0.3)
@@ -81,7 +81,7 @@ CLIPS = (
 
 
 def of_dataset(*words):
-    return Setting(*composed([*CLIPS, *words], Grant(typed=True, exported="")))
+    return Setting(*composed([*CLIPS, *words], Grant(frozenset({"allow_targets"}), "")))
 
 
 def test_a_dataset_of_the_users_is_measured_by_one_thread():

@@ -47,7 +47,7 @@ def run(tmp_path, monkeypatch):
             *("model.width=4", "batch_size=8", f"data.train={train}"),
             *(f"data.val={val}", "+sink.slow._target_=slowsink.Sink", "allow_targets=[slowsink]"),
         ]
-        return Setting(*composed([*known, *words], Grant(typed=True, exported="")))
+        return Setting(*composed([*known, *words], Grant(frozenset({"allow_targets"}), "")))
 
     return made
 

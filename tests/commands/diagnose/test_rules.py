@@ -1,9 +1,9 @@
 import re
 
-from framework.cli.paths import ROOT
 from framework.commands.diagnose import rank_rules
 from framework.commands.diagnose.rules import MODULES, verdicts_of
 from framework.commands.diagnose.step_parts import TITLES
+from framework.config.paths import ROOT
 from framework.contracts.span import SPANS
 from tests.commands.diagnose.cases import FINE, facts
 

@@ -16,7 +16,7 @@ from framework.config.assemble import assemble
 from framework.config.schema import check
 from tests.conftest import make_records, write_store
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 LOADERS = {
     "plain": {"pin_memory": True},
     "prefetch": {"depth": 2},
@@ -131,7 +131,7 @@ OWN = (
 )
 def test_a_dataset_of_the_users_is_read_by_processes(words, kinds, num_workers, monkeypatch):
     monkeypatch.setattr("framework.config.assemble.cores_per_rank", lambda: 3)
-    config, allowed = composed([*words, *OWN], Grant(typed=True, exported=""))
+    config, allowed = composed([*words, *OWN], Grant(frozenset({"allow_targets"}), ""))
     assembly = assemble(config, allowed)
     result = facts_of(assembly, 3)
     assembly.close()

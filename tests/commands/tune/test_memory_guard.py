@@ -11,7 +11,7 @@ from framework.commands.tune.batch_sizes import Trial
 from framework.commands.tune.memory_guard import TrialProcess, smallest_fails
 from framework.errors import DataError
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 LARGE = ["data=synthetic", "data.source.num_records=400000", "device=cpu"]
 
 

@@ -16,7 +16,7 @@ from framework.commands.tune.recipe_writer import (
 )
 from framework.errors import ConfigError
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 DEEP = Candidate(4, "process", "prefetch", 8)
 
 

@@ -8,7 +8,7 @@ from framework.commands.tune.search import Search
 from framework.errors import ConfigError
 from tests.conftest import make_records, write_store
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 
 
 def search(*words: str) -> Search:

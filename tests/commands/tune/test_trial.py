@@ -9,7 +9,7 @@ from framework.cli.compose_config import composed
 from framework.commands.tune.trial import attempt, is_memory
 from framework.errors import DataError
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 LIMITED = """
 import numpy as np
 from framework.commands.tune.trial import limit_this_process

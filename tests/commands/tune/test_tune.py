@@ -17,7 +17,7 @@ from framework.commands.tune.tune import parse, recipe_path
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, losses, paceline
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 TINY = ["data=synthetic", "device=cpu"]
 WRONG = [
     (["budget=abc"], "C195"),

@@ -9,7 +9,6 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from framework.cli.explain import explained
-from framework.cli.guard import check_jobs
 from framework.cli.hydra_session import hydra_session
 from framework.errors import ConfigError
 
@@ -23,7 +22,7 @@ def axes_of(words: Sequence[str], config_dir: str | None = None) -> tuple[Axes, 
     is the user's folder of groups and recipes.
 
     Raises:
-        ConfigError: C100 for what Hydra cannot read, C129 for a sweep that is too large, C186 for a
+        ConfigError: C100 for what Hydra cannot read, C186 for a
             sweep without a list of values, or over a key of Hydra's.
     """
     with explained("train", words, config_dir), hydra_session("train", config_dir) as hydra:
@@ -33,7 +32,6 @@ def axes_of(words: Sequence[str], config_dir: str | None = None) -> tuple[Axes, 
         params = _by_key(parser.parse_overrides(_params_of(fixed)))
         of_file = {key: params[key] for key in params if key not in typed}
         swept = {**of_file, **typed}
-        check_jobs(list(swept.values()))
         axes = {key: _values(swept[key]) for key in swept if swept[key].is_sweep_override()}
         return axes, [*_lines(of_file), *fixed]
 
