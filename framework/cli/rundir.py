@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.environment import as_written
-from framework.errors import ConfigError, ResourceError
+from framework.errors import ConfigError, ResourceError, printable
 from framework.system.durable import remove_leftovers, write_json, write_text
 from framework.system.lock import locked
 from framework.system.run_dir import ENDED, FACTS, NEXT_FACTS, RESOLVED, read_json
@@ -27,10 +27,16 @@ LOCK = "run.lock"
 def in_use(run_dir: Path) -> Generator[None]:
     """Let one process at a time train in ``run_dir``. ResourceError R108 names the other."""
     fix = "wait until it ends, or stop it"
+
+    def tell(holder: str) -> None:
+        what = f"{holder} is training there; waiting up to {PATIENCE_S:.0f} s for its end"
+        print(f"note: {printable(f'{run_dir}: {what}')}", file=sys.stderr)
+
     lock = locked(
         run_dir / LOCK,
         lambda holder: ResourceError(108, str(run_dir), f"{holder} is training there", fix),
         patience_s=PATIENCE_S,
+        waits=tell,
         needed=False,
     )
     with undone(lambda _: discard_if_empty(run_dir)), lock:
