@@ -21,6 +21,7 @@ from framework.config.schema import AFTER_STEP
 from framework.errors import (
     EXIT_INTERRUPTED,
     ConfigError,
+    DataError,
     DistributedError,
     PacelineError,
     ResourceError,
@@ -28,6 +29,7 @@ from framework.errors import (
     words_of,
 )
 from framework.system.durable import write_json
+from framework.system.no_memory import lacks_memory, memory_error
 from framework.system.run_dir import ENDED, NEXT_FACTS
 from framework.system.stopping import Stop, message_if_stopped, undone
 from framework.system.user_code import user_error
@@ -205,6 +207,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | None:
     """Return the error of ours that tells the user what to do, or None."""
     chain = list(_chain(error))
+    # A damaged file may claim any size.
+    if not isinstance(error, DataError | ResourceError):
+        for part in chain:
+            if lacks_memory(part):
+                return memory_error(part)
     if refusal := _limit(chain) or _not_repeatable(chain):
         return refusal
     if isinstance(error, PacelineError):
@@ -212,9 +219,6 @@ def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | Non
     words = words_of(error)[:200]
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return _refused(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        fix = "lower batch_size, or raise accumulate"
-        return ResourceError(104, "memory", words or "used up", fix)
     # A lost worker comes first: torch's handlers raise in any line, also in the user's code.
     known = _lost(error, chain, words) or user_error(error, packages)
     if known is None and isinstance(error, OSError) and error.errno in REFUSED:
