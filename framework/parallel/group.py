@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.batch_norm import synchronized
 from framework.parallel.exchange import Exchange
+from framework.parallel.launch.hang import own_notes
 from framework.parallel.launch.hosts import choose_interface
 from framework.parallel.launch.ranks import all_up, meet, under_launcher
 from framework.system.stopping import handled
@@ -63,7 +64,7 @@ class RankGroup:
         if device.type == "cuda":
             self.device = _own_gpu(where)
         self._timeout = timedelta(seconds=timeout_s)
-        self.exchange = Exchange()
+        self.exchange = Exchange(own_notes().state)
         self._excepthook = sys.excepthook
         self._join(where)
         self.rank = dist.get_rank()

@@ -3,7 +3,7 @@
 import os
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -107,6 +107,21 @@ def _innermost(error: BaseException, packages: Sequence[str]) -> Place | None:
 def user_line(file: str, line: int) -> str | None:
     """Return ``file:line`` if a file is the user's, and None for a library's or ours."""
     return f"{_shortest(file)}:{line}" if is_users(file) else None
+
+
+def nearest_line(frames: Iterable[Place]) -> str:
+    """Return the innermost place outside libraries as ``file:line (function)``, "" for none.
+
+    ``frames`` are places from the innermost to the outermost.
+    """
+    places = list(frames)
+    own = [place for place in places if _is_ours(place.file) or not _is_library(place.file)]
+    for place in own or places:
+        file = _shortest(place.file)
+        if _is_ours(place.file):
+            file = os.path.relpath(place.file, os.path.dirname(_PACKAGE))
+        return f"{file}:{place.line} ({place.function})"
+    return ""
 
 
 def is_users(file: str) -> bool:
