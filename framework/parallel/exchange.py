@@ -1,6 +1,7 @@
 """Mark the time in which a rank exchanges something with the others, and so waits for the last."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
@@ -38,6 +39,13 @@ class Exchange:
             self._is_open = False
             self._state[0] = WORKS
             self.mark(EXCHANGE)
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Note that this rank waits for the others outside a step, where nothing is timed."""
+        self._state[0] = WAITS
+        yield
+        self._state[0] = WORKS  # not after an error, when the rank still is about to give up
 
     def __enter__(self) -> None:
         self.begin()

@@ -126,7 +126,8 @@ class RankGroup:
         """Give ``model`` on every rank the weights and buffers that it has on rank 0."""
         for tensor in (*model.parameters(), *model.buffers()):
             shared = tensor.detach().to(self.device)
-            dist.broadcast(shared, 0)
+            with self.exchange.waiting():
+                dist.broadcast(shared, 0)
             tensor.data.copy_(shared)
 
     def time_exchanges(self, mark: Callable[[str], None]) -> None:
@@ -181,10 +182,11 @@ class RankGroup:
 
     def wait(self) -> None:
         work: Any = dist.all_reduce(torch.zeros(1), group=self._patient, async_op=True)
-        if self.rank == 0:
-            work.wait(self._timeout)
-        else:
-            work.wait()
+        with self.exchange.waiting():
+            if self.rank == 0:
+                work.wait(self._timeout)
+            else:
+                work.wait()
 
     def close(self) -> None:
         """Leave the group, but keep the object alive.

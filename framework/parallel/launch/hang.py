@@ -30,6 +30,7 @@ WORKS, WAITS, TIMED_OUT, CUT_OFF, KNOWS = range(5)  # the first byte
 GAVE_UP = (TIMED_OUT, CUT_OFF, KNOWS)
 PATIENCE_S = 3.0  # how long a rank that gave up waits for the others to give up, too
 ANSWER_S = 1.0  # how long a rank may take to write its lines
+FAR_S = 2.0  # how long a file may take to reach another host
 LOOK_S = 0.1
 FRAME = re.compile(r'File "(.+)", line (\d+),? in (.+)')
 
@@ -185,7 +186,7 @@ def _of_other_hosts(rank: int, here: Findings, run_dir: Path) -> Findings:
         return here
     name = f"hang.{_peers[0].pid}"  # of this attempt
     write_json(temporary_name(run_dir / f"{name}.rank{rank}"), here._asdict())
-    end = time.monotonic() + PATIENCE_S + ANSWER_S
+    end = time.monotonic() + PATIENCE_S + ANSWER_S + FAR_S
     while True:
         hung, waited, timed_out = dict(here.hung), dict(here.waited), here.timed_out
         for path in run_dir.glob(f"{name}.rank*.tmp.*"):
