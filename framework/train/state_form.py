@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LARGEST = 1 << 63  # torch takes no integer from here on
+LARGEST = 1 << 63  # no tensor holds an integer of this size
 TRIED = ("torch.optim.", "framework.optim.")  # a step of these optimizers touches only its own
 PLAIN_STEP = {"foreach": False, "fused": False, "capturable": False}
 

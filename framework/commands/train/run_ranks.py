@@ -83,10 +83,10 @@ class RankedJob(NamedTuple):
             if fault is None or "RANK" not in os.environ:
                 raise
             timeout_s = self.config["parallel"].get("timeout_s", 0.0)
-            found = hung_rank(fault, int(os.environ["RANK"]), Path(self.run_dir), timeout_s)
-            if found is None:
+            hung = hung_rank(fault, int(os.environ["RANK"]), Path(self.run_dir), timeout_s)
+            if hung is None:
                 raise
-            raise found from error
+            raise hung from error
 
     def as_text(self, **more: str) -> str:
         return json.dumps({**self._asdict(), **more})

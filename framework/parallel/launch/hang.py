@@ -28,6 +28,7 @@ from framework.system.user_code import Place, nearest_line
 
 WORKS, WAITS, TIMED_OUT, CUT_OFF, KNOWS = range(5)  # the first byte
 GAVE_UP = (TIMED_OUT, CUT_OFF, KNOWS)
+GIVING_UP = (bytes([TIMED_OUT]), bytes([CUT_OFF]))
 PATIENCE_S = 3.0  # how long a rank that gave up waits for the others to give up, too
 ANSWER_S = 1.0  # how long a rank may take to write its lines
 FAR_S = 2.0  # how long a file may take to reach another host
@@ -134,14 +135,15 @@ def hung_rank(
     if not heard.timed_out or not heard.hung:
         _useless.clear()  # a rank was lost instead
         return None
-    where = _named(sorted(heard.hung))
-    found = HungRankError(103, where, _words(heard, timeout_s), FIX)
-    found.rank = min(heard.hung)
-    found.add_note("\n".join(f"rank {other}:\n{text}" for other, text in sorted(texts.items())))
-    return found
-
-
-FIX = "correct that, or raise parallel.timeout_s if it only takes longer"
+    ranks = _named(sorted(heard.hung))
+    hangs = ", ".join(dict.fromkeys(heard.hung.values()))  # ranks often hang alike
+    waits = _grouped(heard.waited)
+    what = f"{hangs}, while the others waited {timeout_s:g} s ({waits})"
+    fix = "correct that, or raise parallel.timeout_s if it only takes longer"
+    fault = HungRankError(103, ranks, what, fix)
+    fault.rank = min(heard.hung)
+    fault.add_note("\n".join(f"rank {other}:\n{text}" for other, text in sorted(texts.items())))
+    return fault
 
 
 def _of_this_host(rank: int, timed_out: bool, own: str) -> tuple[Findings, dict[int, str]]:
@@ -214,13 +216,12 @@ def _named(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _words(heard: Findings, timeout_s: float) -> str:
-    hangs = ", ".join(dict.fromkeys(heard.hung.values()))  # ranks often hang alike
+def _grouped(lines: dict[int, str]) -> str:
+    """Name the ranks at each line."""
     ranks_at: dict[str, list[int]] = {}
-    for n, line in sorted(heard.waited.items()):
-        ranks_at.setdefault(line, []).append(n)
-    waits = "; ".join(f"{_named(ranks)} at {line}" for line, ranks in ranks_at.items())
-    return f"{hangs}, while the others waited {timeout_s:g} s ({waits})"
+    for rank, line in sorted(lines.items()):
+        ranks_at.setdefault(line, []).append(rank)
+    return "; ".join(f"{_named(ranks)} at {line}" for line, ranks in ranks_at.items())
 
 
 def end_useless() -> None:
@@ -233,7 +234,7 @@ def end_useless() -> None:
     others = [peer for peer in _peers if peer.host == host and peer.pid != mine]
     end = time.monotonic() + PATIENCE_S
     while _useless and time.monotonic() < end:
-        if not any(peer.notes()[:1] in (b"\2", b"\3") for peer in others):
+        if not any(peer.notes()[:1] in GIVING_UP for peer in others):
             break
         time.sleep(LOOK_S)
     for peer in _useless:
