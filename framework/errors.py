@@ -123,6 +123,15 @@ class DistributedError(PacelineError):
     exit_code = 7
 
 
+class HungRankError(DistributedError):
+    """A rank hangs, and the others have waited for it in vain. Exit code 7.
+
+    Its notes are the lines of Python at which each rank is.
+    """
+
+    rank: int = 0  # the first that hangs
+
+
 class UserCodeError(PacelineError):
     """The user's own code raised an exception; see ``framework.system.user_code``. Exit code 9."""
 

@@ -749,7 +749,7 @@ def _read_chosen(run_dir: Path, weights: str, names: Collection[str]) -> dict[st
     if weights != AVERAGE:
         return read_weights(path, names=names)
     state = newest_state(run_dir).state
-    if not state.get("average"):
+    if not isinstance(state.get("average"), dict):
         what = f"{run_dir} keeps no average of the weights"
         fix = "train with ema_decay, or give weights=last"
         raise CheckpointError(124, f"weights = {weights}", what, fix)
