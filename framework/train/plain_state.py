@@ -1,14 +1,13 @@
 """Which values a saved state may hold: those that are read again without running any code."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 PLAIN = (bool, int, float, str, torch.dtype, torch.device)
-MOST_MOMENTS = 16  # of an optimizer for each parameter; Adam has three
 
 
 def is_plain(value: Any) -> bool:
@@ -48,38 +47,6 @@ def foreign_weight(weights: Mapping[str, Any]) -> str:
     """Return what no saved state may hold in a model's ``state_dict``, or "" if all is plain."""
     foreign = (name for name, value in weights.items() if not is_plain(value))
     return next((f"the model's {name} is {_inside(weights[name])}" for name in foreign), "")
-
-
-def check_moments(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Check that the state of an optimizer is of the sizes of its parameters.
-
-    A tensor has the parameter's shape, or at most as many numbers as the parameter or a square
-    matrix over its longest dimension.
-
-    Raises:
-        ValueError: A tensor is larger, or a parameter has too many.
-    """
-    saved = [number for group in state["param_groups"] for number in group["params"]]
-    parameters = [own for group in optimizer.param_groups for own in group["params"]]
-    for number, parameter in zip(saved, parameters, strict=True):
-        longest = max(parameter.shape, default=1)
-        most = max(parameter.numel(), longest * longest)
-        moments = state["state"].get(number, {})
-        sizes = [moment.numel() for moment in _tensors(moments)]
-        if max(sizes, default=0) > most:
-            what = f"for a parameter of the shape {tuple(parameter.shape)}"
-            raise ValueError(f"the optimizer has {max(sizes)} numbers {what}")
-        if sum(sizes) > MOST_MOMENTS * most:
-            raise ValueError(f"the optimizer has {len(sizes)} tensors for one parameter")
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(part)
 
 
 def _inside(value: Any) -> str:

@@ -20,7 +20,6 @@ from framework.train.metrics import PassPlace, Progress, Tally, next_due, next_v
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.pace import TrainPace
 from framework.train.parts import Parts
-from framework.train.plain_state import check_moments
 from framework.train.rank_watch import RankWatch
 from framework.train.reporter import Reporter, SplitResults
 from framework.train.step import Passes, Stepper
@@ -351,7 +350,6 @@ class Trainer:
         If this run has more ranks than the saved one, some ranks get the same generator state.
         """
         parallel, stepper = self.parts.parallel, self.stepper
-        check_moments(state["optimizer"], stepper.optimizer)
         stepper.load_state_dict(parallel.shard_state(state, stepper.model, stepper.optimizer))
         if self.parts.owned is not None:
             self.parts.owned.load_state_dict(state.get("objective", {}))
