@@ -5,9 +5,10 @@ of error, which decides the exit code. A number never changes.
 ``docs/errors.md`` lists all errors and exit codes.
 """
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import ClassVar, TextIO
 
 # Exit codes that are not 0 (success) and belong to no error. Those of errors are in the classes.
 EXIT_SKIPPED = 8  # packed or predicted, but on_error=skip left out bad items
@@ -16,6 +17,8 @@ EXIT_INTERRUPTED = 130  # SIGINT
 EXIT_PIPE = 141  # the reader of the output has gone, as in ``| head``
 EXIT_TERMINATED = 143  # SIGTERM or SIGUSR1 with nothing to save, or a second one of them
 MOST_LISTED = 20  # names in a message
+# C0 and C1 without tabs and line breaks, also as bytes of file names
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]|\r(?!\n)")
 
 
 class PacelineError(Exception):
@@ -44,12 +47,26 @@ class PacelineError(Exception):
         return printable(" ".join(self.raw_message.split()))
 
 
-def printable(text: str) -> str:
-    """Escape all characters that a terminal would obey or could not show.
+def printable(text: str, keep: str = "") -> str:
+    """Escape all characters that a terminal would obey or could not show, but those of ``keep``.
 
     Names of files come from elsewhere and may contain commands for the terminal.
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def escaped(text: str) -> str:
+    """Escape the characters that a terminal obeys, as JSON does, but not tabs and line breaks."""
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def say(text: str, file: TextIO | None = None) -> None:
+    """Print lines of text with all that a terminal would obey escaped; by default on stdout."""
+    print(printable(text, keep="\n\t"), file=file, flush=True)
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
@@ -104,6 +121,15 @@ class DistributedError(PacelineError):
 
     letter = "P"
     exit_code = 7
+
+
+class HungRankError(DistributedError):
+    """A rank hangs, and the others have waited for it in vain. Exit code 7.
+
+    Its notes are the lines of Python at which each rank is.
+    """
+
+    rank: int = 0  # the first that hangs
 
 
 class UserCodeError(PacelineError):

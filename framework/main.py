@@ -14,6 +14,7 @@ from framework.errors import (
     PacelineError,
     ResourceError,
     did_you_mean,
+    say,
 )
 from framework.system.stopping import ends_on_signals, leave
 
@@ -49,7 +50,7 @@ def main() -> None:
     try:
         code = run(sys.argv[1:])
     except Exception:  # noqa: BLE001  # unforeseen
-        traceback.print_exc()
+        say(traceback.format_exc(), sys.stderr)
         code = 1
     leave(code)
 

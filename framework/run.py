@@ -19,7 +19,8 @@ from framework.config.assemble import Assembly, assemble
 from framework.config.choice_notes import choice_notes, first_line
 from framework.config.group_table import group_table
 from framework.config.init_weights import with_saved_digest
-from framework.config.restore_run import restore
+from framework.config.restore_run import fits_run, restore
+from framework.config.resume import check_form
 from framework.config.saved_config import put
 from framework.config.schema import AFTER_STEP, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
@@ -41,7 +42,7 @@ from framework.system.run_dir import (
     read_object,
     write_object,
 )
-from framework.train.checkpoint import RecoveredState, newest_path, newest_state
+from framework.train.checkpoint import RecoveredState, newest_path, newest_state, read_stamp
 from framework.train.trainer import Trainer
 
 Config = dict[str, Any]
@@ -164,7 +165,13 @@ def _saved_state(resume: Config) -> RecoveredState | None:
     run_dir = Path(resume["run"])
     if resume["auto"] and newest_path(run_dir) is None:
         return None
-    return newest_state(run_dir)
+    saved = newest_state(run_dir)
+    with fits_run(resume["run"]):
+        check_form(saved.state)
+        with open(saved.path, "rb") as file:
+            if read_stamp(file).step != saved.state["progress"]["step"]:
+                raise ValueError("its progress is that of another step")
+    return saved
 
 
 def _finished_summary(run_dir: Path, parallel: Parallel) -> dict[str, Any] | None:
@@ -328,9 +335,11 @@ def _starts(run_dir: Path, start_step: int, ranks: int, folder: str) -> list[dic
 
     Parts that began later than the newest are void: their steps are taken again.
     """
-    before: list[dict[str, Any]] = read_object(run_dir / FACTS).get("starts", [])
+    before = read_object(run_dir / FACTS).get("starts")
+    if not isinstance(before, list) or not all(type(part) is dict for part in before):
+        before = []
     newest = {"config": newest_config(run_dir).name, "ranks": ranks, "folder": folder}
-    kept = [part for part in before if part["step"] < start_step]
+    kept = [part for part in before if type(part.get("step")) is int and part["step"] < start_step]
     if kept and kept[-1] == {**newest, "step": kept[-1]["step"]}:  # ranks that started again
         return kept
     return [*kept, {"step": start_step, **newest}]

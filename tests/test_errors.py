@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from framework import errors
 from framework.cli.arguments import SHORT
 from framework.config.paths import CONF, ROOT
-from framework.errors import DataError, PacelineError
+from framework.errors import DataError, PacelineError, say
 
 KINDS = PacelineError.__subclasses__()
 
@@ -21,6 +21,11 @@ def test_an_error_is_one_line_that_names_place_fault_and_remedy():
         str(error)
         == "error[D102]: train.h5: truncated (eof = 96, stored_eof = 2048); pack it again"
     )
+
+
+def test_a_note_is_said_without_commands_for_the_terminal(capsys):
+    say("a\x1b[2J\u202eb\n\tc")
+    assert capsys.readouterr().out == "a\\x1b[2J\\u202eb\n\tc\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)

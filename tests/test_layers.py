@@ -81,7 +81,7 @@ HOMES = {
         "commands/evaluate/confusion_picture.py",
     },
     "jinja2": {"commands/page_template.py"},
-    "rich": {"sink/console.py", "cli", "commands"},
+    "rich": {"system/safe_console.py", "sink/console.py", "cli", "commands"},
 }
 
 

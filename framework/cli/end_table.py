@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from framework.config.schema import PROFILE
@@ -14,6 +13,7 @@ from framework.contracts.span import IDLE
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from framework.measure.statistics import BUSY_CORES
 from framework.system.run_dir import SUMMARY, read_object
+from framework.system.safe_console import SafeConsole
 
 STAGES = ("read", "decode", "transform", "collate")
 # Key of the summary's usage, its label, its unit.
@@ -30,7 +30,7 @@ USAGE = (
 SEEN = 0.1
 
 
-def _print_spans(console: Console, summary: Mapping[str, Any]) -> None:
+def _print_spans(console: SafeConsole, summary: Mapping[str, Any]) -> None:
     if summary.get("spans"):
         console.print(spans_table(summary["spans"]))
     if ranks := summary.get("ranks"):
@@ -41,7 +41,7 @@ def _print_spans(console: Console, summary: Mapping[str, Any]) -> None:
 
 def print_run(run_dir: Path, code: int, short: bool) -> None:
     """Print the table of one run, or one line for a job of a sweep (``short``)."""
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = SafeConsole()
     summary: dict[str, Any] = {}
     if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED):
         summary = read_object(run_dir / SUMMARY)

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from framework.cli import precedence
 from framework.cli.explain import explained, unknown_key
 from framework.cli.hydra_session import hydra_session
-from framework.errors import ConfigError, printable
+from framework.errors import ConfigError, say
 
 
 class Origin(NamedTuple):
@@ -64,14 +64,14 @@ def _print_leaf(config: DictConfig, key: str, value: Any, origins: Sequence[Orig
             resolved = f"  (that is {OmegaConf.select(config, key)})"
         except OmegaConfBaseException as error:
             resolved = f"  (cannot be resolved: {str(error).splitlines()[0]})"
-    print(printable(f"{key} = {_shown(value)}{resolved}"))
+    say(f"{key} = {_shown(value)}{resolved}")
     counting = next((origin for origin in reversed(origins) if not origin.dropped), None)
     width = max((len(origin.place) for origin in origins), default=0)
     for origin in origins:
         end = f"  {origin.dropped}" if origin.dropped else ""
         if origin is counting:
             end = "  <- this one counts"
-        print(printable(f"  {origin.place:{width}}  {_shown(origin.value)}{end}"))
+        say(f"  {origin.place:{width}}  {_shown(origin.value)}{end}")
 
 
 def _shown(value: Any) -> str:

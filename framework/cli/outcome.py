@@ -19,13 +19,19 @@ from framework.cli.rundir import discard_if_empty
 from framework.config.schema import AFTER_STEP
 from framework.errors import (
     EXIT_INTERRUPTED,
+    CheckpointError,
     ConfigError,
+    DataError,
     DistributedError,
+    HungRankError,
     PacelineError,
     ResourceError,
     UserCodeError,
+    escaped,
+    say,
     words_of,
 )
+from framework.system.no_memory import lacks_memory, memory_error
 from framework.system.redaction import redacted
 from framework.system.run_dir import ENDED, NEXT_FACTS, write_object
 from framework.system.stopping import Stop, message_if_stopped, undone
@@ -79,7 +85,7 @@ def told(action: Callable[[Path], RunOutcome]) -> int:
 def told_code(outcome: RunOutcome) -> int:
     """Print why an action failed, if it did. Return the exit code."""
     if outcome.code:
-        print(outcome.reason, file=sys.stderr)
+        say(outcome.reason, sys.stderr)
     return outcome.code
 
 
@@ -94,7 +100,7 @@ def outcome_of(
     Args:
         action: What to do.
         run_dir: Gets ``debug.log`` with the traceback of an error in the user's code, or an unknown
-            one.
+            one, and with those of all ranks if one hangs.
         show_traceback: Print the traceback, too.
         packages: Prefixes of the user's module names, for installed code.
     """
@@ -112,7 +118,7 @@ def outcome_of(
         if known is None and isinstance(error, SystemExit):
             raise
         if show_traceback:
-            traceback.print_exc()
+            say(traceback.format_exc(), sys.stderr)
         return _failure(error, known, run_dir)
 
 
@@ -124,15 +130,16 @@ def _failure(error: BaseException, known: PacelineError | None, run_dir: Path) -
         code = known.exit_code
         line = str(known)
     hint = ""
-    if known is None or isinstance(known, UserCodeError):
+    if known is None or isinstance(known, UserCodeError | HungRankError):
         hint = "; debug=trace shows more"
         log = run_dir / "debug.log"
         with suppress(OSError):  # the directory may be what is gone
             text = "".join(traceback.format_exception(error))
-            log.write_text(redacted(text), encoding="utf-8")
+            log.write_text(escaped(redacted(text)), "utf-8", "surrogateescape")
         if log.exists():
             hint = f"; the traceback is in {log}"
-    return RunOutcome(code, redacted(line) + hint, _step(error))
+    rank = known.rank if isinstance(known, HungRankError) else None
+    return RunOutcome(code, redacted(line) + hint, _step(error), rank)
 
 
 def _step(error: BaseException) -> int | None:
@@ -204,18 +211,20 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | None:
     """Return the error of ours that tells the user what to do, or None."""
     chain = list(_chain(error))
+    # A damaged file may claim any size.
+    if not isinstance(error, DataError | ResourceError):
+        for part in chain:
+            if lacks_memory(part):
+                return memory_error(part)
     if refusal := _limit(chain) or _not_repeatable(chain):
         return refusal
-    if isinstance(error, PacelineError):
+    is_made = isinstance(error, ConfigError | CheckpointError) and exchange_error(error)
+    if isinstance(error, PacelineError) and not is_made:
         return error
-    words = words_of(error)[:200]
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return _refused(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        fix = "lower batch_size, or raise accumulate"
-        return ResourceError(104, "memory", words or "used up", fix)
     # A lost worker comes first: torch's handlers raise in any line, also in the user's code.
-    known = _lost(error, chain, words) or user_error(error, packages)
+    known = _lost(error, chain) or user_error(error, packages)
     if known is None and isinstance(error, OSError) and error.errno in REFUSED:
         return _refused(error)
     return known
@@ -260,7 +269,16 @@ def _refused(error: OSError) -> ResourceError:
     )
 
 
-def _lost(error: BaseException, chain: list[BaseException], words: str) -> PacelineError | None:
+def exchange_error(error: BaseException) -> BaseException | None:
+    """Return what a failed exchange between ranks has raised, if ``error`` was made of that."""
+    for part in _chain(error):
+        text = words_of(part, ALL)
+        if isinstance(part, RuntimeError) and any(word in text for word in PEER_WORDS):
+            return part
+    return None
+
+
+def _lost(error: BaseException, chain: list[BaseException]) -> PacelineError | None:
     """Return the error for a lost worker or a lost rank."""
     for part in chain:
         # torch's SIGCHLD handler raises anywhere, also where another error is made of it.
@@ -272,8 +290,7 @@ def _lost(error: BaseException, chain: list[BaseException], words: str) -> Pacel
                 "or set workers.kind=thread"
             )
             return ResourceError(102, "workers", what, fix)
-    text = words_of(error, ALL)
-    if isinstance(error, RuntimeError) and any(word in text for word in PEER_WORDS):
+    if fault := exchange_error(error):
         fix = "another rank ended or hangs; its own line says why"
-        return DistributedError(103, "a rank", words, fix)
+        return DistributedError(103, "a rank", words_of(fault)[:200], fix)
     return None

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from framework.cli.arguments import SHORT
 from framework.config.paths import CONF
-from framework.errors import ConfigError, printable
+from framework.errors import ConfigError, printable, say
 
 TRAIN = "train"  # the only command with a default recipe
 DATA_KEYS = ("dataset", "source", "prepare", "data.train", "data.val")  # they name the data
@@ -171,7 +171,7 @@ def tell(lines: Sequence[str]) -> None:
     for note in lines:
         if (os.getpid(), note) not in _told:
             _told.add((os.getpid(), note))
-            print(f"note: {note}", file=sys.stderr)
+            say(f"note: {note}", sys.stderr)
 
 
 def notes() -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from framework.config.paths import CONF, SUFFIXES
@@ -17,13 +16,14 @@ from framework.config.prepare_data import packed_from_others, prepare
 from framework.config.rule import Rule, check_known, check_values
 from framework.contracts.records import RecordInput, notes_of
 from framework.data.classes import is_numbered
-from framework.errors import ConfigError, listed, printable
+from framework.errors import ConfigError, listed, printable, say
 from framework.pack.engine.jobs import MakeWriter
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packed, PackedSplit, Packing, PackProgress
 from framework.pack.images import Preparation
 from framework.pack.split import SplitRule
 from framework.store.hdf5_store import HDF5Writer
+from framework.system.safe_console import SafeConsole
 
 PREPARATION_RULES = {
     "encode": Rule(str),
@@ -126,7 +126,7 @@ def print_notes(part: object) -> None:
 
 
 def _note(text: str) -> None:
-    print(f"note: {printable(text)}", file=sys.stderr)
+    say(f"note: {text}", sys.stderr)
 
 
 def _pack_one(
@@ -146,10 +146,10 @@ def show_packing(packing: Packing, num_workers: int | None) -> Packed:
     with progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell, on_note=_note)
     if packed.manifest is not None and packed.manifest.classes:
-        console.print(f"labels: {_labels(packed.manifest.classes)}", soft_wrap=True, markup=False)
+        console.print(f"labels: {_labels(packed.manifest.classes)}", soft_wrap=True)
     for split in packed.splits:
-        console.print(_split_line(split, packed), soft_wrap=True, markup=False)
-    console.print(_summary(packing, packed), soft_wrap=True, markup=False)
+        console.print(_split_line(split, packed), soft_wrap=True)
+    console.print(_summary(packing, packed), soft_wrap=True)
     sys.stderr.flush()
     return packed
 
@@ -192,7 +192,7 @@ def progress_bar(name: str) -> Generator[Any, None, None]:
 
     The bar is drawn on a terminal only, and removed at the end.
     """
-    console = Console(stderr=True, highlight=False)
+    console = SafeConsole(stderr=True)
     bar = Progress(
         TextColumn("{task.fields[phase]} {task.description}", markup=False),
         BarColumn(),

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.environment import as_written
-from framework.errors import ConfigError, ResourceError
+from framework.errors import ConfigError, ResourceError, say
 from framework.system.durable import remove_leftovers, write_text
 from framework.system.lock import locked
 from framework.system.run_dir import (
@@ -39,10 +39,16 @@ def in_use(run_dir: Path) -> Generator[None]:
     """
     check_entry(run_dir, writes=True)
     fix = "wait until it ends, or stop it"
+
+    def tell(holder: str) -> None:
+        what = f"{holder} is training there; waiting up to {PATIENCE_S:.0f} s for its end"
+        say(f"note: {run_dir}: {what}", sys.stderr)
+
     lock = locked(
         run_dir / LOCK,
         lambda holder: ResourceError(108, str(run_dir), f"{holder} is training there", fix),
         patience_s=PATIENCE_S,
+        waits=tell,
         needed=False,
     )
     with undone(lambda _: discard_if_empty(run_dir)), lock:

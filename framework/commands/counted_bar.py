@@ -4,16 +4,16 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from framework.errors import printable
+from framework.system.safe_console import SafeConsole
 
 
 @contextmanager
 def counted_bar(words: str, total: int | None = None) -> Generator[Callable[..., None]]:
     """Yield a function that takes ``completed``, ``advance`` or ``total``; drawn on terminals."""
-    console = Console(stderr=True, highlight=False)
+    console = SafeConsole(stderr=True)
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
+
+from framework.errors import printable
+from framework.system.safe_console import SafeConsole
 
 COLUMNS = 110  # without a terminal Rich wraps rows at 80 columns
 BORDERS = 3  # around a cell, beside one more for the whole row
@@ -37,8 +39,8 @@ def print_table(
     for name in last:
         table.add_column(name, overflow="fold", no_wrap=name in whole)
     for row in rows:
-        table.add_row(*row)
-    console = Console(highlight=False, markup=False, emoji=False)
+        table.add_row(*map(printable, row))  # here, so that columns are as wide
+    console = SafeConsole()
     console.width = max(console.width, COLUMNS, _least_width(table))
     console.print(table)
 

@@ -51,7 +51,7 @@ from framework.contracts.waits import Waits
 from framework.data.classes import with_agreed_classes
 from framework.data.cut_fields import followers
 from framework.data.live_tuning import LiveTuning, start_tuning
-from framework.errors import ConfigError
+from framework.errors import ConfigError, say
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.measure.numa import stay_beside
@@ -206,7 +206,7 @@ class Assembly:
 def assemble(
     config: Config,
     allowed: Sequence[str],
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = say,
     profile: Path | None = None,
 ) -> Assembly:
     """Build the parts that deliver a run's data, each after the parts that it needs.

@@ -11,8 +11,6 @@ from functools import partial
 from types import NoneType
 from typing import Any
 
-import torch
-
 from framework.config.foreign_models import advice, is_foreign, prepare, secured
 from framework.config.names import check_name
 from framework.config.rule import Rule
@@ -35,6 +33,7 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
     Raises:
         ConfigError: C101, C105, C106, C113.
         UserCodeError: U100 for an exception in the user's own code.
+        ResourceError: R104 for a lack of memory.
     """
     for place, inner in targets(block, where):
         check_name(place, inner["_target_"], allowed)
@@ -48,8 +47,6 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
         arguments = {**deferred.keywords, **runtime}
         _check_arguments(where, deferred.func, deferred.args, arguments)
         return deferred.func(*deferred.args, **arguments)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
         raise_if_user_error(error, allowed, fix=f"correct it, or the arguments of {where}")
         if isinstance(error, TypeError | ValueError | RuntimeError):

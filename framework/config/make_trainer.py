@@ -12,6 +12,7 @@ from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.records import notes_of
 from framework.contracts.training import Objective, Schedule, Watcher
 from framework.data.dataloader import loader_source
+from framework.errors import say
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import make_clock
 from framework.order.batches import Order
@@ -42,7 +43,7 @@ def make_trainer(
     metrics: Mapping[str, Any] | None = None,
     best: Goal | None = None,
     watchers: Mapping[str, Watcher] | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = say,
 ) -> Trainer:
     """Return a Trainer over the batches of a DataLoader. It saves nothing.
 

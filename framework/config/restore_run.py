@@ -1,14 +1,15 @@
 """Continue a saved run: check that it learns the same, and load its state."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from framework.config.assemble import Assembly
 from framework.config.build import last_line
-from framework.config.preflight import MISFITS
 from framework.config.resume import check_form, check_same
 from framework.config.run_watchers import PATIENCE
-from framework.errors import CheckpointError
+from framework.errors import CheckpointError, PacelineError
 from framework.train.trainer import Trainer
 
 
@@ -24,6 +25,29 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
             otherwise, K105 if the saved run learns something else.
     """
     resume = assembly.config["resume"]
+    with fits_run(resume["run"]):
+        return _restored(trainer, assembly, state)
+
+
+@contextmanager
+def fits_run(run: str) -> Generator[None]:
+    """Turn any exception of a part that gets something else from a state into K103."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except Exception as error:
+        what = f"its state does not fit this configuration ({last_line(error)})"
+        fix = (
+            "resume with the model and optimizer it was saved with, "
+            f"or begin a new run from its weights: init={run}"
+        )
+        raise CheckpointError(103, f"resume = {run}", what, fix) from error
+
+
+def _restored(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool:
+    check_form(state)
+    resume = assembly.config["resume"]
     anew = state["validation"] != assembly.validates
     if anew:
         state = {**state, "best": {}, "val": {}, "watching": _without_patience(state["watching"])}
@@ -31,18 +55,10 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
         state = {**state, "ended": "", "watching": {**state["watching"], "reason": ""}}
 
     loads = partial(_loads, trainer, assembly, state)
-    try:
-        check_same(resume["run"], state["learned"], assembly.learns, resume["allow"], loads)
-        _load(trainer, state, resume["run"])
-        if anew:
-            trainer.stepper.forget_best()
-    except MISFITS as error:
-        what = f"its state does not fit this configuration ({last_line(error)})"
-        fix = (
-            "resume with the model and optimizer it was saved with, "
-            f"or begin a new run from its weights: init={resume['run']}"
-        )
-        raise CheckpointError(103, f"resume = {resume['run']}", what, fix) from error
+    check_same(resume["run"], state["learned"], assembly.learns, resume["allow"], loads)
+    _load(trainer, state, resume["run"])
+    if anew:
+        trainer.stepper.forget_best()
     return anew
 
 
@@ -59,7 +75,7 @@ def _loads(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool:
         return False  # torch would load another optimizer's state, and fail in the first step
     try:
         _load(trainer, state, assembly.config["resume"]["run"])
-    except (CheckpointError, *MISFITS):
+    except Exception:  # noqa: BLE001  # of any part that gets what another one has saved
         return False
     return True
 
@@ -70,7 +86,6 @@ def _load(trainer: Trainer, state: dict[str, Any], run: str) -> None:
         what = f"was saved inside an epoch of {state['order']}, this one has {identity}"
         fix = "change them when the epoch has ended"
         raise CheckpointError(104, f"resume = {run}", what, fix)
-    check_form(state)
     trainer.load_state_dict(state)
 
 

@@ -3,14 +3,21 @@
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from hashlib import sha256
+from types import NoneType
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from framework.config.targets import val_sets, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError, did_you_mean
 from framework.train.freeze import thaws_of
+from framework.train.metrics import Progress
 from framework.train.plain_state import foreign_value
+from framework.train.state_form import LARGEST
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
@@ -23,6 +30,15 @@ MADE_KEYS = ("fields", "ragged", "collate", "num_batches")
 SELECTING = ("select", "fold", "folds", "fold_by")
 AVERAGING = ("ema_decay", "ema_every", "ema_ramp", "ema_lookahead")
 KEYS = ("seed", "shuffle", "last", "limit", "clip_norm", *AVERAGING, *SELECTING)
+KINDS = {  # of the parts of a state
+    **dict.fromkeys(("model", "optimizer", "precision", "progress", "order"), dict),
+    **dict.fromkeys(("best", "val", "pending", "watching", "learned", "ends"), dict),
+    **dict.fromkeys(("average", "schedule", "validation"), (dict, NoneType)),
+    "generators": list,
+    "trained_s": float,
+    "ended": str,
+    "init": (str, NoneType),
+}
 FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validations decide
 
 
@@ -217,21 +233,49 @@ def _check_means(state: Mapping[str, Any]) -> None:
         raise ValueError("best and val have no mean in common")
 
 
+def _check_pending(pending: Mapping[str, Any]) -> None:
+    """Check the losses since the last report."""
+    for values in pending["ranks"]:
+        if values.dtype != torch.float64 or values.ndim != 1:
+            raise TypeError("pending.ranks are not numbers")
+    for name in (*pending["sums"], *pending["arrays"], *pending["totals"]):
+        if type(name) is not str:
+            raise TypeError("pending has a name that is no text")
+    for name, total in pending["totals"].items():
+        if not isinstance(total, Tensor):
+            raise TypeError(f"pending.totals.{name} is no tensor")
+
+
+def _check_progress(progress: Mapping[str, Any]) -> None:
+    for name in asdict(Progress()):
+        count = progress[name]
+        if type(count) is not int or not 0 <= count < LARGEST:
+            raise ValueError(f"progress.{name} is {count!r}")
+        if count > progress["step"]:
+            raise ValueError(f"progress.{name} is more than the steps taken")
+
+
 def check_form(state: Mapping[str, Any]) -> None:
     """Check that a state has the form that our runs save, whatever its checksum says.
 
     Raises:
-        ValueError: A count is negative, or means do not fit each other.
-        TypeError: The optimizer's state holds more than tensors and plain values.
+        ValueError: A count is impossible, or means do not fit each other.
+        TypeError: A part is of another kind, or the optimizer's state holds more than tensors and
+            plain values.
+        KeyError: A part is missing.
     """
-    for name, count in state["progress"].items():
-        if type(count) is not int or count < 0:
-            raise ValueError(f"progress.{name} is {count!r}")
+    for name, kinds in KINDS.items():
+        if not isinstance(state[name], kinds):
+            raise TypeError(f"{name} is {type(state[name]).__name__}")
+    _check_progress(state["progress"])
     _check_means(state)
-    if type(state["trained_s"]) is not float or not 0 <= state["trained_s"] < math.inf:
+    _check_pending(state["pending"])
+    if not 0 <= state["trained_s"] < math.inf:
         raise TypeError("trained_s is no time")
-    if type(state["ended"]) is not str:
-        raise TypeError("ended is no text")
+    if any(own.dtype != torch.uint8 or own.ndim != 1 for own in state["generators"]):
+        raise TypeError("generators are not bytes")
+    if type(state["watching"]["reason"]) is not str:
+        raise TypeError("watching.reason is no text")
     for name, remembered in state["watching"]["watchers"].items():
         if type(remembered) is not dict:
             raise TypeError(f"what {name} remembers is no dict")

@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple, final
 
 import torch
@@ -67,7 +66,7 @@ from framework.data.classes import MappedSource, agree_on_classes
 from framework.data.collate import length_name
 from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
-from framework.errors import CheckpointError, ConfigError, listed
+from framework.errors import CheckpointError, ConfigError, listed, say
 from framework.measure.clock import NoClock
 from framework.measure.numa import stay_beside
 from framework.store.file_format import format_of
@@ -77,7 +76,7 @@ from framework.system.page_locked import use
 from framework.system.rng import seed_generators
 from framework.train.checkpoint import FOLDER, OF_OBJECTIVE, newest_path, newest_state
 from framework.train.objective_state import ObjectiveState
-from framework.train.weight_files import read_weights, weights_path
+from framework.train.weight_files import read_dict, read_weights, weights_path
 from framework.transform.resize import Resize
 
 BEST, LAST, AVERAGE = "best", "last", "average"
@@ -191,7 +190,7 @@ class SavedRun:
         owned = ObjectiveState(objective, self.parallel)
         try:
             owned.load_state_dict(_owned_by_objective(self.run_dir, self.weights))
-        except (*MISFITS, OSError, UnpicklingError) as error:
+        except MISFITS as error:
             where = f"weights = {chosen_file(self.run_dir, self.weights)}"
             what = f"what the objective owned does not fit it ({last_line(error)})"
             fix = "give weights of this run, or of one with the same objective"
@@ -657,7 +656,7 @@ def open_run(
     allowed: Sequence[str],
     weights: str = BEST,
     changes: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = say,
 ) -> SavedRun:
     """Open the directory of a run.
 
@@ -736,7 +735,7 @@ def _owned_by_objective(run_dir: Path, weights: str) -> dict[str, Any]:
         return newest_state(run_dir).state.get("objective", {})
     path = chosen_file(run_dir, weights)
     path = path.with_name(path.stem + OF_OBJECTIVE)
-    return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else {}
+    return read_dict(path) if path.exists() else {}
 
 
 def _read_chosen(run_dir: Path, weights: str, names: Collection[str]) -> dict[str, Any]:
@@ -750,7 +749,7 @@ def _read_chosen(run_dir: Path, weights: str, names: Collection[str]) -> dict[st
     if weights != AVERAGE:
         return read_weights(path, names=names)
     state = newest_state(run_dir).state
-    if not state.get("average"):
+    if not isinstance(state.get("average"), dict):
         what = f"{run_dir} keeps no average of the weights"
         fix = "train with ema_decay, or give weights=last"
         raise CheckpointError(124, f"weights = {weights}", what, fix)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.rank_spans import RankReport
 from framework.contracts.span import Span
-from framework.errors import ConfigError
+from framework.errors import ConfigError, say
 
 
 @dataclass(slots=True, eq=False)  # not frozen, which costs a microsecond per step
@@ -275,7 +275,7 @@ class RunContext:
     epochs: int
     start_step: int = 0
     sample: Batch = field(default_factory=dict[str, Tensor])
-    say: Callable[[str], None] = print
+    say: Callable[[str], None] = say
     has_ended: Callable[[], bool] = lambda: False
 
 

@@ -404,7 +404,7 @@ class LoaderSource:
                 return
             yield first
             yield from batches
-        except (PacelineError, MemoryError):
+        except PacelineError:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(error) from error

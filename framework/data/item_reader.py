@@ -208,7 +208,7 @@ class ItemReader:
         """
         try:
             return self.dataset[index]
-        except (PacelineError, MemoryError):
+        except PacelineError:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(error, self.name(index)) from error
@@ -242,7 +242,7 @@ class ItemReader:
         where = f"records {_listed(numbers)} of {self.title}"
         try:
             batch = self._called(collate, work, where)
-        except (PacelineError, MemoryError):
+        except PacelineError:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(error, where) from error

@@ -17,7 +17,8 @@ from torch.utils.data import default_collate
 from framework.contracts.batch import Batch, leaves
 from framework.contracts.records import Field, Ragged
 from framework.data.collate import LENGTH, collated
-from framework.errors import ConfigError, DataError, words_of
+from framework.errors import ConfigError, DataError, ResourceError, words_of
+from framework.system.no_memory import lacks_memory, memory_error
 
 Record = dict[str, Any]  # a value by field
 Collate = Callable[[list[Any]], Any]
@@ -238,7 +239,9 @@ def _ragged(field: str, values: list[Any], name: Callable[[int], str], way: str)
         raise _misfit(field, name(0), error) from error
 
 
-def _misfit(field: str, where: str, error: Exception) -> DataError:
+def _misfit(field: str, where: str, error: Exception) -> DataError | ResourceError:
+    if lacks_memory(error):
+        return memory_error(error)
     what = f"{field} cannot be stacked ({words_of(error)})"
     fix = "return numbers that torch has, or give data.collate=mine.collate"
     return DataError(232, where, what, fix)

@@ -5,6 +5,7 @@ decompressed into a temporary file first.
 """
 
 import mmap
+import os
 import shutil
 import struct
 import tempfile
@@ -19,6 +20,7 @@ import numpy as np
 from framework.errors import DataError, ResourceError, listed
 from framework.input.rows import ColumnInput, text_by_field
 from framework.store.array_values import not_arrays, read_npy_header
+from framework.store.expansion import most_bytes
 from framework.store.file_format import SIGNATURE
 from framework.system.durable import FULL
 
@@ -93,6 +95,11 @@ class ArraysInput(ColumnInput):
             files = [member.filename for member in chosen.values()]
             if others := [name for name in files if not name.endswith(".npy")]:
                 raise not_arrays(self.path, f"holds {', '.join(others[:3])}")
+            compressed = [m for m in chosen.values() if m.compress_type != zipfile.ZIP_STORED]
+            declared, size = sum(m.file_size for m in compressed), os.path.getsize(self.path)
+            if declared > most_bytes(size):  # members may overlap
+                what = f"declares {declared:,} bytes, more than a file of {size:,} may expand to"
+                raise DataError(112, self.path, what, "save it with numpy.savez if you trust it")
             return {
                 name: _array_of_member(archive, member, file, self.path)
                 for name, member in chosen.items()

@@ -113,7 +113,7 @@ class HDF5Input:
         """The name of each field's data sets. DataError D112 if there is none, D192."""
         fields = self.given or suggested_fields(self.files[0])
         if not fields:
-            what = "no dataset of numbers or texts"
+            what = "no dataset of numbers or texts" + self._not_read
             fix = "read it with input=function"
             raise DataError(112, self.files[0].path, what, fix)
         return fields
@@ -122,18 +122,27 @@ class HDF5Input:
     def notes(self) -> tuple[str, ...]:
         """Which fields were chosen and which data sets left out, if the user did not say."""
         if self.given is not None:
-            return ()
+            wild = any(WILD in name for name in self.fields.values())
+            return (f"{self.where}: {self._not_read[2:]}",) if wild and self._not_read else ()
         note = f"records are taken to be '{fields_word(self.fields)}'"
         if left := self._left_out():
             note += f"; left out: {listed(left)}"
-        return (note,)
+        return (note + self._not_read,)
 
     def _left_out(self) -> list[str]:
         """Return the data sets that no field has, also those that cannot be packed."""
-        taken = {node.name for nodes in self.table.columns.values() for node in nodes}
+        known = {node.name for nodes in self.table.columns.values() for node in nodes}
         names = dict.fromkeys(name for file in self.files for name in file.nodes)
-        groups = {name.rpartition("/")[0] for name in names}
-        return [name for name in names if name not in taken | groups]
+        outside = [name for file in self.files for name in file.outside]
+        groups = [name.rpartition("/")[0] for name in (*names, *outside)]
+        known.update(outside, groups)
+        return [name for name in names if name not in known]
+
+    @cached_property
+    def _not_read(self) -> str:
+        """What is not read for safety, for a message; "" for nothing."""
+        left = [f"{name} ({why})" for file in self.files for name, why in file.outside.items()]
+        return f"; not read: {listed(left)}" if left else ""
 
     @cached_property
     def table(self) -> _Table:
@@ -155,7 +164,7 @@ class HDF5Input:
         node = _Node(file, name.strip("/"))
         if node.name not in file.datasets or not is_column(node.dataset):
             names = [name for name, dataset in file.datasets.items() if is_column(dataset)]
-            what = f"has no array {name}, but {listed(names)}"
+            what = f"has no array {name}, but {listed(names) or 'none'}{self._not_read}"
             raise DataError(112, file.path, what, "correct input.fields")
         return node
 
@@ -174,7 +183,7 @@ class HDF5Input:
                 columns[field] += [match[key] for key in first]
         if not keys:
             some = listed(list(self.files[0].nodes)[:10])
-            what = f"no data set is as input.fields says; the first names: {some}"
+            what = f"no data set is as input.fields says; the first names: {some}{self._not_read}"
             raise DataError(110, self.where, what, "correct input.fields")
         return _Table(columns, keys, list(range(len(keys) + 1)))
 

@@ -6,15 +6,18 @@ big-endian uint32, then the values.
 
 import gzip
 import math
+import os
 import struct
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from framework.errors import DataError
 from framework.input.rows import ColumnInput
+from framework.store.expansion import most_bytes
 from framework.store.file_format import GZIP, IDX
 
 
@@ -59,11 +62,17 @@ def _content(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             is_zipped = file.read(2) == GZIP
-        read = gzip.open if is_zipped else open
-        with read(path, "rb") as file:
-            return file.read()
+        if not is_zipped:
+            return Path(path).read_bytes()
+        most = most_bytes(os.path.getsize(path))
+        with gzip.open(path) as file:
+            data = file.read(most + 1)
     except FileNotFoundError as error:
         fix = "give an IDX file such as train-images-idx3-ubyte.gz"
         raise DataError(101, path, "no such file", fix) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
+    if len(data) > most:
+        what = f"holds more than {most} bytes, compressed to {os.path.getsize(path)}"
+        raise DataError(113, path, what, "unpack it with gzip -d if you trust it")
+    return data

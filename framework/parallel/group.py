@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.batch_norm import synchronized
 from framework.parallel.exchange import Exchange
+from framework.parallel.launch.hang import own_notes
 from framework.parallel.launch.hosts import choose_interface
 from framework.parallel.launch.ranks import all_up, meet, under_launcher
 from framework.system.stopping import handled
@@ -63,7 +64,7 @@ class RankGroup:
         if device.type == "cuda":
             self.device = _own_gpu(where)
         self._timeout = timedelta(seconds=timeout_s)
-        self.exchange = Exchange()
+        self.exchange = Exchange(own_notes().state)
         self._excepthook = sys.excepthook
         self._join(where)
         self.rank = dist.get_rank()
@@ -125,7 +126,8 @@ class RankGroup:
         """Give ``model`` on every rank the weights and buffers that it has on rank 0."""
         for tensor in (*model.parameters(), *model.buffers()):
             shared = tensor.detach().to(self.device)
-            dist.broadcast(shared, 0)
+            with self.exchange.waiting():
+                dist.broadcast(shared, 0)
             tensor.data.copy_(shared)
 
     def time_exchanges(self, mark: Callable[[str], None]) -> None:
@@ -180,10 +182,11 @@ class RankGroup:
 
     def wait(self) -> None:
         work: Any = dist.all_reduce(torch.zeros(1), group=self._patient, async_op=True)
-        if self.rank == 0:
-            work.wait(self._timeout)
-        else:
-            work.wait()
+        with self.exchange.waiting():
+            if self.rank == 0:
+                work.wait(self._timeout)
+            else:
+                work.wait()
 
     def close(self) -> None:
         """Leave the group, but keep the object alive.

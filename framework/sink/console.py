@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from typing import final
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from framework.contracts.span import IDLE, shares
 from framework.contracts.training import Report, RunContext
+from framework.system.safe_console import SafeConsole
 
 REFRESH_S = 0.1  # more often would slow the steps and show no more
 BAR = 16  # characters of the bar
@@ -20,14 +20,14 @@ class ConsoleSink:
     """Writes to standard error. Without a terminal it writes only the lines."""
 
     def __init__(self, *, run: RunContext) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._console = SafeConsole(stderr=True)
         self._run = run
         self._drawn_at = 0.0
         self._progress = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(BAR),
             TextColumn("{task.completed}/{task.total} steps"),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             console=self._console,
             transient=True,
             auto_refresh=False,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from framework.contracts.training import Report, RunContext
+from framework.system.csv_text import csv_cell
 from framework.system.durable import publish
 
 FIRST = ("step", "epoch")
@@ -38,7 +39,8 @@ class CsvSink:
         means = {name: repr(float(value)) for name, value in report.means.items()}
         where = {"step": str(report.step), "epoch": str(report.epoch)}
         speed = {"lr": rate, "records_per_s": repr(float(report.records_per_s))}
-        curve.add({**where, **means, **speed})
+        row = {**where, **means, **speed}
+        curve.add({csv_cell(name): cell for name, cell in row.items()})
 
     def flush(self) -> None:
         for curve in self._curves.values():

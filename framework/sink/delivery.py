@@ -87,6 +87,8 @@ class Delivery:
         why = self._failure or f"no answer within {self._close_s:g} s"
         run_dir = self._outbox.run_dir
         command = f"paceline runs send {shlex.quote(str(run_dir))}"
+        if uri := self._outbox.state.get("uri"):
+            command = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} {command}"
         what = f"{self._outbox.num_waiting()} events could not be sent ({why})"
         self._say(f"{self._name}: {what}; they are kept, send them with: {command}")
 

@@ -65,8 +65,8 @@ class MLflowSink(TrackedSink):
         run: RunContext,
     ) -> None:
         # the names are sent as typed, with ${oc.env:NAME} in place of a value
-        name = redacted(name or run.run_dir.resolve().name)
-        tracker = MLflowTracker(uri, redacted(experiment), name)
+        shown = redacted(name or run.run_dir.resolve().name)
+        tracker = MLflowTracker(uri, redacted(experiment), shown)
         super().__init__(
             NAME,
             tracker,

@@ -17,14 +17,13 @@ import torch
 
 from framework.contracts.records import Ragged
 from framework.errors import DataError, listed, words_of
+from framework.store.expansion import MOST_SMALL_BYTES, most_bytes
 from framework.store.identity import Identity, identify, unreadable
 from framework.store.label import MOST_CLASSES
+from framework.store.parquet_pages import ParquetPages
 
 MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
 WRITE_AGAIN = "download, copy or write it again"
-# Numbers that a file of few bytes declares: a column of zeros needs next to none.
-MOST_SMALL_BYTES = 256 << 20
-MOST_RATIO = 1100  # of the bytes of numbers to those of a larger file, as of deflate
 MOST_JSON_BYTES = 1 << 24
 SCAN_ROWS = 1 << 16
 STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
@@ -102,7 +101,7 @@ class _ParquetFile:
             raise ValueError(f"its groups hold {sum(self.rows)} of {self.metadata.num_rows} rows")
         row_bytes = sum(_row_bytes(field.type) for field in self.schema)
         declared = max(self.rows, default=0) * row_bytes
-        if declared > max(MOST_SMALL_BYTES, MOST_RATIO * os.path.getsize(path)):
+        if declared > most_bytes(os.path.getsize(path)):
             raise ValueError(f"a group declares {declared:,} bytes of numbers")
 
     def _open(self, metadata: Any = None) -> Any:
@@ -114,17 +113,45 @@ class _ParquetFile:
         # pyarrow ends the process if the metadata of a column is damaged, but not that of a group.
         return self.metadata.row_group(group).total_byte_size
 
+    @cached_property
+    def _pages(self) -> ParquetPages:
+        return ParquetPages(self.path)
+
+    @cached_property
+    def _most(self) -> int:
+        return min(most_bytes(os.path.getsize(self.path)), 2 * MOST_GROUP_BYTES)
+
     def read(self, group: int, columns: list[str]) -> Any:
-        with self._open(self.metadata) as file:
-            # One thread: the reader's own threads read other groups meanwhile.
-            table = file.read_row_group(group, columns=columns, use_threads=False)
+        pieces = list(self._pieces(group, columns, max(1, self.rows[group])))
+        table = self.schema.empty_table().select(columns)
+        if pieces:
+            table = library().arrow.Table.from_batches(pieces)
         table.validate(full=True)
         return table
 
     def batches(self, column: str) -> Iterator[Any]:
-        with self._open(self.metadata) as file:
-            for batch in file.iter_batches(SCAN_ROWS, columns=[column], use_threads=False):
+        for group in range(len(self.rows)):
+            for batch in self._pieces(group, [column], SCAN_ROWS):
                 yield batch.column(0)
+
+    def _pieces(self, group: int, columns: list[str], rows: int) -> Iterator[Any]:
+        """Yield a group in pieces of ``rows`` rows, or of fewer if their texts may be long.
+
+        ValueError if they take much more than the file has.
+        """
+        size = self._pages.decoded(group)
+        if size.num_bytes > self._most:
+            raise ValueError(f"its pages declare {size.num_bytes:,} bytes")
+        if size.largest * self.rows[group] > self._most:  # all rows may share the longest text
+            rows = min(rows, max(1, MOST_SMALL_BYTES // 8 // size.largest))
+        total = 0
+        with self._open(self.metadata) as file:
+            # One thread: the reader's own threads read other groups meanwhile.
+            for batch in file.iter_batches(rows, [group], columns, use_threads=False):
+                total += batch.nbytes
+                if total > self._most:
+                    raise ValueError(f"its texts take more than {self._most:,} bytes")
+                yield batch
 
 
 @final

@@ -16,6 +16,7 @@ import numpy as np
 
 from framework.errors import DataError, words_of
 from framework.image.header import is_image
+from framework.store.expansion import most_bytes
 from framework.store.foreign import (
     LAST_NUMBER,
     MOST_FIELDS,
@@ -97,18 +98,26 @@ def own_dataset(file: h5py.File, path: str) -> Any:
         node = node[part]
     if not isinstance(node, h5py.Dataset):
         raise ValueError(f"{path!r} is no data set")  # noqa: TRY004  # as for other damage
-    _check_inside(node.id, path)
+    if why := _refusal(node.id, os.path.getsize(file.filename)):
+        raise ValueError(f"{path!r}: {why}")
     return node
 
 
-def _check_inside(dataset: Any, path: str) -> None:
-    """Raise ValueError unless a data set's bytes lie in its file and need no plugin."""
+def _refusal(dataset: Any, file_bytes: int) -> str:
+    """Return why a data set is not read: it needs other files, or too much memory; "" if it is."""
     created = dataset.get_create_plist()
-    if created.get_layout() == h5py.h5d.VIRTUAL or created.get_external_count():
-        raise ValueError(f"{path!r} is stored outside this file")
+    if created.get_layout() == h5py.h5d.CHUNKED:
+        chunk_bytes = math.prod(created.get_chunk()) * dataset.dtype.itemsize
+        if chunk_bytes > most_bytes(file_bytes):  # they are decompressed as a whole
+            return f"has chunks of {chunk_bytes:,} bytes"
+    if created.get_layout() == h5py.h5d.VIRTUAL:
+        return "a virtual data set"
+    if created.get_external_count():
+        return "stored in another file"
     filters = range(created.get_nfilters())
     if any(created.get_filter(number)[0] not in BUILT_IN_FILTERS for number in filters):
-        raise ValueError(f"{path!r} needs a filter plugin")
+        return "needs a filter plugin"
+    return ""
 
 
 @final
@@ -137,6 +146,15 @@ class ForeignHDF5:
     @cached_property
     def nodes(self) -> dict[str, Dataset | None]:
         """All groups and data sets by name; None for those that cannot be packed."""
+        return self._listing[0]
+
+    @property
+    def outside(self) -> dict[str, str]:
+        """What is not read, and why, by name: links, virtual data sets, very large chunks."""
+        return self._listing[1]
+
+    @cached_property
+    def _listing(self) -> tuple[dict[str, Dataset | None], dict[str, str]]:
         try:
             return _nodes(self.path, self.file)
         except H5PY_ERRORS as error:
@@ -235,9 +253,10 @@ def _check_lengths(dataset: Any, path: str, rows: Any) -> None:
         raise ValueError(f"a value of {longest} elements")
 
 
-def _nodes(path: str, file: h5py.File) -> dict[str, Dataset | None]:
-    """Return what a visit by hard links reaches. Each node comes once."""
+def _nodes(path: str, file: h5py.File) -> tuple[dict[str, Dataset | None], dict[str, str]]:
+    """Return what a visit by hard links reaches, each node once, and what is not read, and why."""
     nodes: dict[str, Dataset | None] = {}
+    outside: dict[str, str] = {}
     size = os.path.getsize(path)
 
     def visit(name: Any, node: Any) -> None:
@@ -245,13 +264,19 @@ def _nodes(path: str, file: h5py.File) -> dict[str, Dataset | None]:
             return
         nodes[name] = None
         if isinstance(node, h5py.Dataset):
-            # A dataset that is stored elsewhere or needs a plugin is left out.
             with suppress(*H5PY_ERRORS):
-                _check_inside(node.id, name)
-                nodes[name] = _dataset(node.id, size)
+                if why := _refusal(node.id, size):
+                    outside[name] = why
+                else:
+                    nodes[name] = _dataset(node.id, size)
+
+    def visit_link(name: bytes, link: Any) -> None:
+        if link.type != h5py.h5l.TYPE_HARD:  # pyright: ignore[reportAttributeAccessIssue]  # the stub lacks it
+            outside[name.decode(errors="backslashreplace")] = "a link"
 
     file.visititems(visit)
-    return nodes
+    file.id.links.visit(visit_link, info=True)
+    return nodes, outside
 
 
 def _dataset(dataset: Any, file_bytes: int) -> Dataset | None:

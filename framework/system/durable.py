@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from framework.errors import ResourceError
+from framework.errors import ResourceError, escaped
 from framework.system.stopping import NUMBERS, at_end, handled
 
 # The errors of a full disk, a quota and a limit.
@@ -213,8 +213,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Publish ``text`` as UTF-8."""
-    write_bytes(path, text.encode(errors="surrogateescape"))  # file names may be any bytes
+    """Publish ``text`` as UTF-8, without what a terminal would obey."""
+    write_bytes(path, escaped(text).encode(errors="surrogateescape"))  # file names may be any bytes
 
 
 def write_json(path: Path, value: Any) -> None:

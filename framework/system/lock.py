@@ -28,6 +28,7 @@ def locked(
     *,
     shared: bool = False,
     patience_s: float = PATIENCE_S,
+    waits: Callable[[str], object] = lambda _: None,
     needed: bool = True,
 ) -> Generator[None, None, None]:
     """Hold the lock ``path`` (``flock``) inside the block. The last holder removes the file.
@@ -39,6 +40,7 @@ def locked(
         busy: Makes the error from the owner's name; None to keep waiting.
         shared: Whether others that also share the lock may hold it at the same time.
         patience_s: How long to wait before ``busy`` is called.
+        waits: Called with the owner's name if the lock is not free at once.
         needed: Whether a file system without locks is an error. If not, nothing is held there.
     """
     kind = fcntl.LOCK_EX
@@ -46,7 +48,7 @@ def locked(
         kind = fcntl.LOCK_SH
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _acquire(path, kind, busy, patience_s)
+        descriptor = _acquire(path, kind, busy, patience_s, waits)
     except OSError as error:
         if error.errno in NO_LOCKS and not needed:
             path.unlink(missing_ok=True)
@@ -72,8 +74,11 @@ def _remove(path: Path, descriptor: int) -> None:
         path.unlink()
 
 
-def _acquire(path: Path, kind: int, busy: Busy, patience_s: float) -> int:
+def _acquire(
+    path: Path, kind: int, busy: Busy, patience_s: float, waits: Callable[[str], object]
+) -> int:
     end = time.monotonic() + patience_s
+    has_told = False
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
@@ -82,9 +87,12 @@ def _acquire(path: Path, kind: int, busy: Busy, patience_s: float) -> int:
             if os.fstat(descriptor).st_nlink:
                 return descriptor
         except BlockingIOError as error:
+            owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            if not has_told:
+                has_told = True
+                waits(owner or "another process")
             if time.monotonic() > end:
                 end = math.inf
-                owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
                 refusal = busy(owner or "another process")
                 if refusal is not None:
                     os.close(descriptor)

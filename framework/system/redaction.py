@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
 # Shorter values are no secrets, and are part of every other word.
 LEAST_LETTERS = 4
@@ -38,7 +39,8 @@ def redacted(value: Any) -> Any:
     for name in sorted(values, key=lambda name: -len(values[name])):
         secret = values[name]
         if len(secret) >= LEAST_LETTERS:
-            for form in (secret, repr(secret)[1:-1], " ".join(secret.split())):
+            forms = (secret, repr(secret)[1:-1], " ".join(secret.split()), quote(secret, safe=""))
+            for form in forms:
                 value = value.replace(form, f"${{oc.env:{name}}}")
     return value
 

@@ -50,7 +50,7 @@ def check_entry(run_dir: Path, writes: bool = False) -> None:
             path = os.path.join(folder, name)
             with suppress(FileNotFoundError):  # of a run that is under way
                 if what := _strangeness(run_dir, path, writes):
-                    fix = "remove it: a run has files of its own; cp -rL copies a run without links"
+                    fix = "remove it: a run has files and folders of its own"
                     raise CheckpointError(126, path, what, fix)
 
 
@@ -117,13 +117,13 @@ def read_json(path: Path) -> Any:
             raise ValueError(f"{path.name} has more than {MOST_BYTES >> 20} MiB")
         try:
             value = json.loads(file.read())
+            if SIGNED.fullmatch(path.name) and isinstance(value, dict):
+                digest = value.pop(DIGEST, None)
+                if digest != _digest(value):
+                    raise ValueError(f"{path.name} is not as a run wrote it: its digest differs")
+            return value
         except RecursionError as error:
             raise ValueError(f"{path.name} is nested too deeply") from error
-    if SIGNED.fullmatch(path.name) and isinstance(value, dict):
-        digest = value.pop(DIGEST, None)
-        if digest != _digest(value):
-            raise ValueError(f"{path.name} is not as a run wrote it: its digest differs")
-    return value
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 import os
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from framework.errors import PacelineError, UserCodeError, words_of
+from framework.errors import PacelineError, ResourceError, UserCodeError, words_of
+from framework.system.no_memory import lacks_memory, memory_error
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # A checkout has the examples beside this package. Once installed, they are a library.
@@ -31,21 +32,23 @@ def user_error(
     about: str = "",
     fix: str = "correct it",
     kind: type[UserCodeError] = UserCodeError,
-) -> UserCodeError | None:
+) -> UserCodeError | ResourceError | None:
     """Return error U100 if the user's code, or a library that it called, raised ``error``.
 
+    A lack of memory is R104, whoever raised it.
+
     Args:
-        error: Any exception. Our own errors and a lack of memory are never the user's.
+        error: Any exception. Our own errors are never the user's.
         packages: Prefixes of module names that are the user's even if they are installed, as in
             ``allow_targets``.
         about: What the code was working on, such as the name of a record.
         fix: What the user can do.
         kind: The class of the result.
     """
-    # torch's OutOfMemoryError is slow to import
-    lacks_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if isinstance(error, PacelineError) or lacks_memory:
+    if isinstance(error, PacelineError):
         return None
+    if lacks_memory(error):
+        return memory_error(error)
     source_and_place = _source_of(error, packages)
     if source_and_place is None:
         return None
@@ -104,6 +107,21 @@ def _innermost(error: BaseException, packages: Sequence[str]) -> Place | None:
 def user_line(file: str, line: int) -> str | None:
     """Return ``file:line`` if a file is the user's, and None for a library's or ours."""
     return f"{_shortest(file)}:{line}" if is_users(file) else None
+
+
+def nearest_line(frames: Iterable[Place]) -> str:
+    """Return the innermost place outside libraries as ``file:line (function)``, "" for none.
+
+    ``frames`` are places from the innermost to the outermost.
+    """
+    places = list(frames)
+    own = [place for place in places if _is_ours(place.file) or not _is_library(place.file)]
+    for place in own or places:
+        file = _shortest(place.file)
+        if _is_ours(place.file):
+            file = os.path.relpath(place.file, os.path.dirname(_PACKAGE))
+        return f"{file}:{place.line} ({place.function})"
+    return ""
 
 
 def is_users(file: str) -> bool:

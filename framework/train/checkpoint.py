@@ -24,7 +24,8 @@ from torch import Tensor
 from framework.contracts.training import Saved
 from framework.errors import CheckpointError, ResourceError
 from framework.system.durable import open_durable, reach, remove_leftovers
-from framework.train.plain_state import foreign_value
+from framework.train.checked_load import Damaged, load_checked
+from framework.train.plain_state import foreign_value, foreign_weight, is_plain_tensor
 
 FOLDER = "checkpoints"
 OF_OBJECTIVE = ".objective.pt"  # what follows "last" and "best" in the name
@@ -44,10 +45,6 @@ class Stamp(NamedTuple):
     sequence: int  # counts the saves of all runs in the folder: steps may repeat, and clocks jump
     length: int  # bytes of the state
     crc: int  # CRC32 of the state
-
-
-class Damaged(Exception):
-    """A file is not what was saved. The text says why."""
 
 
 class RecoveredState(NamedTuple):
@@ -92,8 +89,9 @@ class CheckpointFolder:
             # before hours of training from whose states no run could continue
             self._is_checked = True
             foreign = foreign_value(state.get("optimizer", {}))
+            foreign = foreign or foreign_weight(state.get("model", {}))
             if foreign:
-                fix = "choose an optimizer that keeps tensors and plain values"
+                fix = "keep dense tensors and plain values there"
                 self.warn(f"warning: {foreign}: this run cannot be resumed; {fix}")
         saved = Saved(None, False)
         try:
@@ -175,6 +173,7 @@ def _dump(value: Any, file: IO[bytes]) -> _Counting:
 def _on_host(value: Any, copies: dict[tuple[Any, ...], Tensor]) -> Any:
     """Return ``value`` with its tensors on the CPU, so that any machine can read it.
 
+    A tensor that repeats its numbers (``expand``) is written out: read again, it would be refused.
     ``copies`` are those made so far: tied weights stay one tensor.
     """
     if isinstance(value, Tensor) and value.device.type != "cpu":
@@ -182,15 +181,16 @@ def _on_host(value: Any, copies: dict[tuple[Any, ...], Tensor]) -> Any:
         if key not in copies:
             copies[key] = value.detach().cpu()
         return copies[key]
+    if is_plain_tensor(value) and value.nbytes > value.untyped_storage().nbytes():
+        return value.detach().contiguous()
     if isinstance(value, dict):
         result = copy(value)  # with the versions that a module's state_dict has as an attribute
         for name, item in value.items():
             result[name] = _on_host(item, copies)
         return result
-    if isinstance(value, list):
-        return [_on_host(item, copies) for item in value]
-    if isinstance(value, tuple):  # a named one would not be read again
-        return tuple(_on_host(item, copies) for item in value)
+    if isinstance(value, list | tuple):  # a named tuple would not be read again
+        items = [_on_host(item, copies) for item in value]
+        return items if isinstance(value, list) else tuple(items)
     return value
 
 
@@ -207,16 +207,9 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             _compare(file)
-            file.seek(0)
-            state = torch.load(file, map_location="cpu", weights_only=True)
+            state = load_checked(file, is_whole=True)
     except OSError as error:
         raise Damaged(error.strerror or "cannot be read") from error
-    except Damaged:
-        raise
-    except Exception as error:  # whole, but not ours: a hostile pickle can raise anything
-        # torch's own message would advise to run the file
-        what = f"not plain weights and values, or not torch's format ({type(error).__name__})"
-        raise Damaged(what) from error
     if not isinstance(state, dict):
         raise Damaged("not a state of a run")
     return state

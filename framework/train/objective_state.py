@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from framework.contracts.parallel import Parallel
-from framework.errors import ConfigError
+from framework.errors import ConfigError, say
 from framework.train.owned_objects import (
     FILLED,
     OwnedObjects,
@@ -23,6 +23,7 @@ from framework.train.owned_objects import (
 )
 from framework.train.parameter_groups import GROUP
 from framework.train.plain_state import is_plain
+from framework.train.state_form import check_like
 
 
 @final
@@ -44,7 +45,7 @@ class ObjectiveState:
     """
 
     def __init__(
-        self, objective: object, parallel: Parallel, say: Callable[[str], None] = print
+        self, objective: object, parallel: Parallel, say: Callable[[str], None] = say
     ) -> None:
         self._objective = objective
         self._parallel = parallel
@@ -271,6 +272,7 @@ class ObjectiveState:
             foreign = {key: x for key, x in module.state_dict().items() if not is_plain(x)}
             module.load_state_dict({**foreign, **own})
         for name, own in state["tensors"].items():
+            check_like(own, self._start.tensors[name], name)
             self._start.tensors[name].copy_(own)
         now = OwnedObjects(self._objective, self._others)
         for where, values in of_rank["values"].items():

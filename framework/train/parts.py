@@ -16,6 +16,7 @@ from framework.contracts.training import (
     Schedule,
     SetsRates,
 )
+from framework.errors import say
 from framework.train.cuda_graph import Recorder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze
@@ -57,7 +58,7 @@ class Parts:
     watching: Watching | None = None  # watchers, which may end the run
     recorder: Recorder | None = None  # captures steps as CUDA graphs
     sums_records: bool = False  # whether only a sum over ranks tells the records of a step
-    say: Callable[[str], None] = print  # prints a note or a warning
+    say: Callable[[str], None] = say  # prints a note or a warning
 
     def at_step(self, step: int) -> "Parts":
         """Return the parts with what is frozen after ``step`` steps. All ranks call it together."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 PLAIN = (bool, int, float, str, torch.dtype, torch.device)
 
@@ -17,7 +17,15 @@ def is_plain(value: Any) -> bool:
         return keys_fit and all(map(is_plain, [*value, *value.values()]))
     if isinstance(value, list | tuple):
         return type(value) in (list, tuple, torch.Size) and all(map(is_plain, value))
-    return value is None or type(value) in PLAIN or isinstance(value, Tensor)
+    return value is None or type(value) in PLAIN or is_plain_tensor(value)
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor whose file cannot declare more than it holds."""
+    if type(value) not in (Tensor, nn.Parameter):
+        return False
+    has_numbers = value.layout == torch.strided and value.device.type != "meta"
+    return has_numbers and not value.is_quantized and not value.is_nested
 
 
 def foreign_value(optimizer: Mapping[str, Any]) -> str:
@@ -35,9 +43,17 @@ def foreign_value(optimizer: Mapping[str, Any]) -> str:
     return ""
 
 
+def foreign_weight(weights: Mapping[str, Any]) -> str:
+    """Return what no saved state may hold in a model's ``state_dict``, or "" if all is plain."""
+    foreign = (name for name, value in weights.items() if not is_plain(value))
+    return next((f"the model's {name} is {_inside(weights[name])}" for name in foreign), "")
+
+
 def _inside(value: Any) -> str:
     """Name the type of a value, and of the first part of it that is not plain."""
     name = type(value).__name__
+    if isinstance(value, Tensor):
+        return f"{name} of a layout or kind that cannot be checked"
     parts: list[Any] = []
     if isinstance(value, dict):
         parts = [*value.values()]

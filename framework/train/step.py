@@ -23,6 +23,7 @@ from framework.train.metrics import Progress, TrainPlan
 from framework.train.nonfinite import infinite_buffers, too_many
 from framework.train.objective_state import ObjectiveState
 from framework.train.parameter_groups import UNTIL
+from framework.train.state_form import check_like, optimizer_form
 
 
 @final
@@ -248,7 +249,12 @@ class Stepper:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``. If this run's rates and options differ, the user typed them."""
+        """Continue from ``state``. If this run's rates and options differ, the user typed them.
+
+        TypeError, ValueError, KeyError or RuntimeError if its form is not that of this run.
+        """
+        keeper = self.setter or self._follower
+        self._check_form(state)
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"] or state["model"])
@@ -260,7 +266,20 @@ class Stepper:
             groups.append({**group, **options})
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.precision.load_state_dict(state["precision"])
-        keeper = self.setter or self._follower
         if keeper is not None and state["schedule"] is not None:
             keeper.load_state_dict(state["schedule"])
         self._keep_buffers()
+
+    def _check_form(self, state: dict[str, Any]) -> None:
+        own = self.state_dict()
+        check_like(state["model"], own["model"], "model")
+        for name in ("average", "precision", "schedule"):  # a run with other options has none
+            if state[name] and own[name]:
+                check_like(state[name], own[name], name)
+        numbers = [group["params"] for group in own["optimizer"]["param_groups"]]
+        if [group["params"] for group in state["optimizer"]["param_groups"]] != numbers:
+            raise ValueError("optimizer.param_groups has other parameters")
+        form = optimizer_form(self.optimizer)
+        if form is not None:
+            for number, values in state["optimizer"]["state"].items():
+                check_like(values, form[number], f"optimizer.state.{number}")

@@ -16,7 +16,7 @@ from torchmetrics.classification import (
 from torchmetrics.utilities import dim_zero_cat
 
 from framework.contracts.parallel import Parallel
-from framework.errors import ConfigError, listed, words_of
+from framework.errors import ConfigError, listed, say, words_of
 from framework.system.user_code import raise_if_user_error
 
 DTYPES = (
@@ -54,7 +54,7 @@ class TorchMetrics:
         self,
         metrics: Mapping[str, Any],
         parallel: Parallel,
-        say: Callable[[str], None] = print,
+        say: Callable[[str], None] = say,
         classes: Sequence[str] = (),
     ) -> None:
         self._metrics: dict[str, Metric] = {}

@@ -356,6 +356,8 @@ class Trainer:
         self.progress = Progress(**state["progress"])
         self.best = dict(state["best"])
         self.val_means = dict(state["val"])
+        if self.best and self._splits and self.parts.best is None:
+            is_better(self.parts, self._splits, self.best, self.best)  # KeyError for a lost mean
         self._tally.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
         self.pace.before_s = state["trained_s"]
         self.ended = state["ended"]

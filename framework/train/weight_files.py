@@ -3,27 +3,18 @@
 Nothing in a file is executed, and no more memory is taken than the file is long.
 """
 
-import argparse
 import os
-import zipfile
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+from torch import Tensor
 
 from framework.errors import CheckpointError, listed, words_of
 from framework.system.extras import needed
-from framework.train.checkpoint import (
-    FOLDER,
-    Damaged,
-    has_stamp,
-    newest_path,
-    read_state,
-)
+from framework.system.run_dir import check_entry, is_run
+from framework.train.checked_load import Damaged, load_checked
+from framework.train.checkpoint import FOLDER, has_stamp, newest_path, read_state
 from framework.train.weight_place import check_place
 
 # The keys under which programs save averaged weights and plain ones: Paceline, timm, torchvision,
@@ -56,7 +47,7 @@ def read_weights(
         ResourceError: R112 without the package safetensors.
     """
     file = weights_path(path, average)
-    value = _read(file)
+    value = read_dict(file)
     is_lightning = LIGHTNING in value
     weights = _unwrapped(value, average)
     _check(weights, file)
@@ -66,9 +57,11 @@ def read_weights(
 
 
 def weights_path(path: str | os.PathLike[str], average: bool = True) -> Path:
-    """Return the file to read for ``path``, which may be a folder. CheckpointError K110."""
+    """Return the file to read for ``path``, which may be a folder. CheckpointError K110, K126."""
     given = Path(path)
     if given.is_dir():
+        if is_run(given):
+            check_entry(given)
         return _file_in(given, average)
     check_place(given)
     return given
@@ -87,8 +80,8 @@ def _file_in(folder: Path, average: bool) -> Path:
     raise CheckpointError(110, str(folder), f"no {listed(NAMES)} in this folder", fix)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return the dict in a file. CheckpointError K111, K112; ResourceError R112."""
+def read_dict(path: Path) -> dict[str, Any]:
+    """Return the dict in a file, on the CPU. CheckpointError K111, K112; ResourceError R112."""
     fix = "save it anew, or give another file"
     try:
         value = _loaded(path)
@@ -109,19 +102,9 @@ def _loaded(path: Path) -> Any:
         if has_stamp(file):
             return read_state(path)
         file.seek(0)
-        head = file.read(9)
-    if head[8:] == b"{":
-        return _safetensors(path)
-    is_zip = head.startswith(b"PK")
-    if is_zip:
-        _check_zip(path)
-    try:
-        with safe_globals([argparse.Namespace]):  # the arguments of a script, which are only data
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except OSError:
-        raise
-    except Exception as error:  # a hostile pickle can raise anything
-        raise Damaged(_refusal(path, error)) from error
+        if file.read(9)[8:] != b"{":
+            return load_checked(file)
+    return _safetensors(path)
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
@@ -133,38 +116,6 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise Damaged(f"not whole, or not of safetensors ({words_of(error)})") from error
-
-
-def _check_zip(path: Path) -> None:
-    """Raise Damaged unless an archive is whole and as long as what it declares.
-
-    A member that is compressed could need any amount of memory. torch.save compresses none.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-                raise Damaged("a part of it is compressed, as torch.save never does")
-            if len({member.filename for member in members}) < len(members):
-                raise Damaged("two of its parts have one name")
-            if sum(member.file_size for member in members) > path.stat().st_size:
-                raise Damaged("it declares more bytes than it has")
-            damaged = archive.testzip()
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise Damaged(f"cut off, or no archive of torch ({words_of(error)})") from error
-    if damaged is not None:
-        raise Damaged(f"the checksum of {damaged[:100]} differs")
-
-
-def _refusal(path: Path, error: Exception) -> str:
-    """Return why torch refuses a file. Its own message would advise to run the file."""
-    unsafe: list[str] = []
-    with suppress(Exception):  # of another format than torch's present one
-        unsafe = get_unsafe_globals_in_checkpoint(path)
-    if unsafe:
-        return f"it has more than weights: {', '.join(unsafe)[:200]}"
-    kind = type(error).__name__
-    return f"more than weights and plain values, or of no known format ({kind})"
 
 
 def _unwrapped(value: Mapping[str, Any], average: bool) -> dict[str, Any]:
@@ -187,23 +138,14 @@ def _check(weights: Mapping[Any, Any], path: Path) -> None:
         fix = "save the model's state_dict alone, or under the key state_dict"
         raise CheckpointError(112, str(path), what, fix)
     for name, value in weights.items():
-        what = _strangeness(value)
+        what = ""
         if not isinstance(name, str):
             what = "is named by no text"
+        elif not isinstance(value, Tensor):
+            what = f"is a {type(value).__name__[:50]}, no plain tensor"
         if what:
             fix = "save a state_dict of plain tensors"
             raise CheckpointError(113, f"{path}: {name}"[:300], what, fix)
-
-
-def _strangeness(value: Any) -> str:
-    """Return what makes a value no plain tensor, or nothing."""
-    if type(value) not in (Tensor, nn.Parameter):
-        return f"is a {type(value).__name__[:50]}, no plain tensor"
-    if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized:
-        return "is sparse, quantized or without numbers"
-    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-        return f"declares the shape {tuple(value.shape)}, for which the file has too few numbers"
-    return ""
 
 
 def _unprefixed(weights: dict[str, Any], names: Collection[str]) -> dict[str, Tensor]:

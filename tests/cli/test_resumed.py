@@ -6,8 +6,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from framework.commands.report.read_run import read_run
+from framework.train.checkpoint import newest_state, save_state
 from tests.cli.command import is_one_error_line, paceline, write_linear
 from tests.faults import forked
 
@@ -168,3 +170,25 @@ def test_another_store_in_a_set_is_other_validation_data(linear):
     assert "validation data differs" in done.err
     done = trained("resume=run", "max_steps=6", f"data.val={{a: {folder}/train.h5}}")
     assert "validation data differs" not in done.err
+
+
+# --------------------------------------------------------------------------------- damaged states
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"init": ["x"]}, {"progress": ["x"]}, {"ends": 3}, {"generators": [torch.zeros(2)]}],
+    ids=["init", "progress", "ends", "generators"],
+)
+def test_a_state_with_a_part_of_another_kind_is_refused_in_one_line(part):
+    trained("max_steps=2", *SHORT, "hydra.run.dir=run")
+    saved = newest_state(Path("run"))
+    save_state(saved.path, {**saved.state, **part}, 2, 99)
+    assert is_one_error_line(paceline("train", "resume=run", "max_steps=4"), "K103")
+
+
+def test_a_state_that_claims_to_be_of_another_step_is_refused():
+    trained("max_steps=2", *SHORT, "hydra.run.dir=run")
+    saved = newest_state(Path("run"))
+    save_state(saved.path, saved.state, 3, 99)
+    assert is_one_error_line(paceline("train", "resume=run", "max_steps=4"), "K103")

@@ -1,6 +1,7 @@
 """The directory of a run: who may have it, what its files hold, and how a run ended."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ from framework.cli.environment import as_written
 from framework.cli.outcome import RunOutcome, conclude, outcome_of
 from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.config.schema import AFTER_STEP
-from framework.errors import ConfigError, ResourceError
+from framework.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ResourceError,
+    UserCodeError,
+)
 from framework.system.algorithms import choose_algorithms
 from framework.system.run_dir import read_json, write_object
 from tests.cli.command import is_one_error_line, paceline
@@ -118,11 +125,21 @@ def test_every_command_that_enters_a_run_refuses_a_link_in_it(command):
     assert Path("outside").read_text() == "kept"
 
 
-def test_only_one_process_trains_in_a_directory(monkeypatch):
+def test_only_one_process_trains_in_a_directory(monkeypatch, capsys):
     monkeypatch.setattr(framework.cli.rundir, "PATIENCE_S", 0.0)
     Path("run").mkdir()
     with in_use(Path("run")), pytest.raises(ResourceError, match="R108"), in_use(Path("run")):
         pass
+    said = f"note: run: process {os.getpid()} on "
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_process_that_waits_for_a_directory_says_so_once_and_for_how_long(monkeypatch, capsys):
+    monkeypatch.setattr(framework.cli.rundir, "PATIENCE_S", 0.2)
+    Path("run").mkdir()
+    with in_use(Path("run")), pytest.raises(ResourceError, match="R108"), in_use(Path("run")):
+        pass
+    assert capsys.readouterr().err.count(" is training there; waiting up to 0 s for its end") == 1
 
 
 def test_only_empty_directories_below_outputs_are_removed():
@@ -224,13 +241,15 @@ def outcome(action):
     ("error", "code", "words"),
     [
         (MemoryError(), 5, "error[R104]: memory: used up"),
+        (OSError(errno.ENOMEM, "fork"), 5, "error[R104]: memory: [Errno 12] fork"),
+        (RuntimeError("std::bad_alloc"), 5, "error[R104]: memory: std::bad_alloc"),
         (OSError(errno.ENOSPC, "full", "x"), 5, "error[R101]: x: cannot write: No space left"),
         (OSError(errno.EMFILE, "many"), 5, "error[R109]: ulimit -n: too many open files"),
         (RuntimeError("can't start new thread"), 5, "error[R110]: threads"),
         (RuntimeError("Connection closed by peer"), 7, "error[P103]: a rank"),
         (KeyboardInterrupt(), 130, "stopped at once; nothing was saved yet"),
     ],
-    ids=["memory", "disk", "files", "threads", "peer", "interrupted"],
+    ids=["memory", "fork", "native", "disk", "files", "threads", "peer", "interrupted"],
 )
 def test_an_error_of_the_system_is_one_line(error, code, words):
     def action():
@@ -239,6 +258,22 @@ def test_an_error_of_the_system_is_one_line(error, code, words):
     ended = outcome(action)
     assert ended.code == code
     assert words in ended.reason
+
+
+def raised_for_memory(kind):
+    refused = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8")
+    raise kind(100, "model", "is refused", "correct it") from refused
+
+
+@pytest.mark.parametrize("kind", [ConfigError, CheckpointError, UserCodeError])
+def test_a_lack_of_memory_is_known_under_another_error_too(kind):
+    ended = outcome(lambda: raised_for_memory(kind))
+    assert ended.code == 5
+    assert ended.reason.startswith("error[R104]: memory: DefaultCPUAllocator: can't allocate")
+
+
+def test_a_file_that_claims_more_memory_than_there_is_stays_damaged():
+    assert outcome(lambda: raised_for_memory(DataError)).code == 3
 
 
 def test_a_lost_worker_is_known_under_another_error_too():

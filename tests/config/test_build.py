@@ -8,7 +8,7 @@ from torch import nn
 
 from framework.config.build import build
 from framework.config.build_schedule import build_schedule, is_foreign
-from framework.errors import ConfigError
+from framework.errors import ConfigError, ResourceError
 from framework.schedule.cosine import Cosine
 
 COSINE = {"_target_": "framework.schedule.cosine.Cosine", "warmup_steps": 3, "final": 0.5}
@@ -99,6 +99,12 @@ def test_a_package_the_user_allows_is_built(monkeypatch, tmp_path):
 )
 def test_arguments_that_do_not_fit_are_refused_in_one_line(where, block, runtime, line):
     assert refused(where, block, **runtime).startswith(f"error[{line}")
+
+
+def test_a_part_for_which_there_is_no_memory_is_not_blamed_on_its_arguments():
+    block = {"_target_": "torch.nn.Linear", "in_features": 10**7, "out_features": 10**8}
+    with pytest.raises(ResourceError, match="R104"):
+        build("model", block, ())
 
 
 def test_a_wrong_value_in_a_nested_block_is_one_line():

@@ -193,6 +193,10 @@ def test_a_state_that_does_not_load_points_to_a_new_run():
 # --------------------------------------------------------------------------- the form of a state
 
 STATE = {
+    **{name: {} for name in ("model", "precision", "objective", "order", "learned", "ends")},
+    **dict.fromkeys(("average", "schedule", "validation", "init")),
+    "pending": {"ranks": [], "sums": [], "totals": {}, "arrays": []},
+    "generators": [],
     "progress": {"step": 3, "epoch": 0, "epoch_step": 3, "scheduled": 3, "missed": 0},
     "best": {"loss": 0.5, "step": 2},
     "val": {"loss": 0.5},
@@ -239,7 +243,7 @@ def state():
     with assembled("max_steps=2") as assembly:
         trainer = Trainer(training_parts(assembly))
         trainer.fit()
-        facts = {"learned": assembly.learns, "validation": assembly.validates}
+        facts = {"learned": assembly.learns, "validation": assembly.validates, "init": None}
         return {**trainer.state_dict(), **facts, "ends": assembly.ends}
 
 

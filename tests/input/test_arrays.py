@@ -7,6 +7,7 @@ import pytest
 from framework.errors import DataError, ResourceError
 from framework.input import arrays
 from framework.input.arrays import ArraysInput
+from framework.store import expansion
 
 X = np.random.default_rng(0).random((6, 2, 3)).astype(np.float32)
 LABEL = np.array([0, 2, 1, 0, 2, 2])
@@ -90,6 +91,16 @@ def test_no_space_for_a_decompressed_array_is_named(monkeypatch):
     monkeypatch.setattr(arrays.shutil, "copyfileobj", full)
     with pytest.raises(ResourceError, match=r"R266.*has no space for x\.npz: x\.npy"):
         _ = ArraysInput("x.npz", None).manifest
+
+
+def test_a_file_that_expands_enormously_is_refused(monkeypatch):
+    monkeypatch.setattr(expansion, "MOST_SMALL_BYTES", 1000)
+    zeros = np.zeros(1_000_000, np.uint8)
+    np.savez_compressed("x.npz", x=zeros)
+    with pytest.raises(DataError, match=r"D112.*x\.npz: declares 1,000,128 bytes.*numpy\.savez"):
+        _ = ArraysInput("x.npz", None).manifest
+    np.savez("x.npz", x=zeros)
+    assert ArraysInput("x.npz", None).manifest.num_records == len(zeros)
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.npy"])

@@ -117,3 +117,13 @@ def test_what_does_not_fit_is_named(fields, words):
 def test_fields_that_cannot_be_are_refused(fields):
     with pytest.raises(ConfigError, match=r"C162.*input\.fields"):
         HDF5Input("x.h5", fields)
+
+
+@pytest.mark.parametrize("fields", [None, {"x": "*"}])
+def test_links_that_are_not_read_are_noted(fields):
+    with h5py.File("x.h5", "w") as file:
+        file["x"] = np.zeros(6)
+        file["y"] = h5py.SoftLink("/x")
+    assert HDF5Input("x.h5", fields).notes[0].endswith("not read: y (a link)")
+    with pytest.raises(DataError, match=r"has no array y, but x; not read: y \(a link\)"):
+        _ = HDF5Input("x.h5", {"y": "y"}).manifest

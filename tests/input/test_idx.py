@@ -7,6 +7,7 @@ import pytest
 
 from framework.errors import DataError
 from framework.input.idx import IdxInput, read_idx
+from framework.store import expansion
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)
 LABELS = np.array([3, 0, 9, 1, 1], np.uint8)
@@ -32,6 +33,13 @@ def _input(images=IMAGES, labels=LABELS):
 @pytest.mark.parametrize("zipped", [False, True])
 def test_an_array_comes_back_zipped_or_not(zipped):
     assert np.array_equal(read_idx(_write("x", _idx(IMAGES), zipped)), IMAGES)
+
+
+def test_a_zipped_file_that_expands_enormously_is_refused(monkeypatch):
+    monkeypatch.setattr(expansion, "MOST_SMALL_BYTES", 1000)
+    path = _write("x", _idx(np.zeros(1_000_000, np.uint8)), zipped=True)
+    with pytest.raises(DataError, match=r"D113.*x: holds more than \d+ bytes.*gzip -d"):
+        read_idx(path)
 
 
 def test_images_and_labels_become_records():

@@ -1,14 +1,15 @@
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from rich.console import Console
 
 import framework.sink.console
 from framework.contracts.rank_spans import LateRank, RankReport
 from framework.contracts.training import Report, RunContext
 from framework.sink.console import ConsoleSink
+from framework.system.safe_console import SafeConsole
 from tests.fakes import span
 
 SPANS = {"wait": span(0.25), "forward": span(0.75)}
@@ -45,8 +46,8 @@ def drawn(write, monkeypatch):
     """Return a function that draws one report on a terminal of some width and returns the text."""
 
     def drawn(report, width=160):
-        kind = lambda **options: Console(**options, force_terminal=True, width=width)  # noqa: E731
-        monkeypatch.setattr(framework.sink.console, "Console", kind)
+        kind = partial(SafeConsole, force_terminal=True, width=width)
+        monkeypatch.setattr(framework.sink.console, "SafeConsole", kind)
         return write(report).err
 
     return drawn

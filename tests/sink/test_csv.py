@@ -39,6 +39,15 @@ def test_a_metric_that_appears_later_gets_a_column(tmp_path):
     assert list(rows(tmp_path)[0]) == ["step", "epoch", "loss", "f1", "lr", "records_per_s"]
 
 
+def test_a_metric_named_like_a_formula_keeps_its_column_when_a_run_is_resumed(tmp_path):
+    write(tmp_path, report(2, **{"=f": 1.0, "loss": -1.0}))
+    write(tmp_path, report(4, **{"=f": 2.0, "loss": -2.0}), start_step=2)
+    assert [(row["'=f"], row["loss"]) for row in rows(tmp_path)] == [
+        ("1.0", "-1.0"),
+        ("2.0", "-2.0"),
+    ]
+
+
 def test_a_resumed_run_replaces_the_rows_after_its_start(tmp_path):
     write(tmp_path, report(2), report(4), report(6))
     write(tmp_path, report(6, loss=9.0), start_step=4)

@@ -121,7 +121,7 @@ def test_what_a_lost_server_missed_is_sent_when_the_run_is_resumed(mortal_server
     mortal_server.stop()
     said = []
     log(mortal_server, run_dir, report(2), report(4), report(6), said=said)
-    assert "(Connection refused); they are kept, send them with: paceline runs send" in said[-1]
+    assert "(Connection refused); they are kept, send them with: MLFLOW_TRACKING_URI=" in said[-1]
     mortal_server.start()
     log(mortal_server, run_dir, report(6, 0.5), report(10), start_step=4)
     assert curve(mortal_server, run_dir) == [(2, 1.0), (4, 1.0), (6, 0.5), (10, 1.0)]
@@ -149,9 +149,9 @@ def test_a_run_of_a_lost_server_trains_and_is_sent_by_the_command_that_it_names(
     trained = paceline("train", "max_steps=4", "report_every=2", "hydra.run.dir=mine", *words)
     assert trained.code == 0, trained.err
     (line,) = (line for line in trained.err.splitlines() if line.startswith("mlflow: "))
-    command = line.rpartition("send them with: paceline ")[2].split()
+    variable, _, *command = line.rpartition("send them with: ")[2].split()
     mortal_server.start()
-    sent = paceline(*command)
+    sent = paceline(*command, **dict([variable.split("=", 1)]))
     assert sent.code == 0, sent.err
     from mlflow import MlflowClient
 

@@ -34,6 +34,23 @@ def test_contiguous_numbers_are_read_without_h5py(blocks):
     assert file.value("x").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_what_leads_out_of_the_file_is_named_and_not_read():
+    with h5py.File("x.h5", "w") as file:
+        file["x"] = np.zeros(6)
+        file["soft"] = h5py.SoftLink("/x")
+        file["g/link"] = h5py.ExternalLink("x.h5", "/x")
+        layout = h5py.VirtualLayout((6,), "f8")
+        layout[:] = h5py.VirtualSource("x.h5", "x", (6,))
+        file.create_virtual_dataset("virtual", layout)
+        file.create_dataset("raw", (6,), "u1", external=[("x.bin", 0, 6)])
+        file.create_dataset("huge", (1,), "u1", chunks=(1 << 30,), maxshape=(None,))
+    file = ForeignHDF5("x.h5")
+    assert list(file.datasets) == ["x"]
+    whys = {"soft": "a link", "g/link": "a link", "virtual": "a virtual data set"}
+    whys |= {"raw": "stored in another file", "huge": "has chunks of 1,073,741,824 bytes"}
+    assert file.outside == whys
+
+
 def test_a_data_set_that_declares_more_than_its_file_holds_is_left_out():
     with h5py.File("x.h5", "w") as file:
         file.create_dataset("x", (1 << 40,), "u1", chunks=(1 << 20,))

@@ -140,7 +140,7 @@ def test_an_optimizer_whose_state_cannot_be_read_again_is_said_at_the_first_save
     state = {"state": {0: {"exp_avg": torch.zeros(1), "Q": [1, {"a": object}]}}}
     for step in (1, 2):
         folder.save(step, {"optimizer": state}, None, best=False, final=False)
-    fix = "this run cannot be resumed; choose an optimizer that keeps tensors and plain values"
+    fix = "this run cannot be resumed; keep dense tensors and plain values there"
     assert said == [f"warning: the optimizer's Q is list with dict with type: {fix}"]
 
 

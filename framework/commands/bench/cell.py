@@ -20,7 +20,7 @@ import torch
 
 from framework.cli.allowed import find_packages
 from framework.commands.probe import Probe
-from framework.errors import DistributedError, PacelineError, words_of
+from framework.errors import DistributedError, PacelineError, say, words_of
 from framework.measure.host import num_cores, threads_per_rank
 from framework.system.durable import write_json
 from framework.system.stopping import die_with_parent, install, leave, set_all
@@ -70,7 +70,7 @@ def measure(spec: Result) -> Result:
     except PacelineError as error:
         return {"illegal": str(error)}
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-        traceback.print_exc()
+        say(traceback.format_exc(), sys.stderr)
         if fault := user_error(error, spec["allowed"]):
             return {"illegal": str(fault)}
         return {"failed": f"{type(error).__name__}: {words_of(error)}"}

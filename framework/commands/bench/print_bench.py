@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import final
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -13,6 +12,8 @@ from framework.commands.bench.grid import BenchCell, BenchPlan, Choice, Line, la
 from framework.commands.bench.lines import Measured
 from framework.commands.print_table import print_table
 from framework.commands.report.units import plural, rate
+from framework.errors import say
+from framework.system.safe_console import SafeConsole
 
 DOES_NOT_RUN = "does not run"
 
@@ -23,7 +24,7 @@ class MeasuringProgress:
 
     def __init__(self, cells: list[BenchCell], plan: BenchPlan) -> None:
         self._left = {label(cell.choice): plan.repeats for cell in cells if not cell.illegal}
-        self._console = Console(stderr=True, highlight=False)
+        self._console = SafeConsole(stderr=True)
         combinations = plural(len(self._left), "combination")
         repeats = plural(plan.repeats, "repeat")
         duration = timedelta(seconds=round(plan.length_s(len(self._left))))
@@ -59,7 +60,7 @@ class MeasuringProgress:
         if not self._console.is_terminal:
             task = self._bar.tasks[0]
             numbered = f"{task.completed:.0f}/{task.total:.0f}  {description}"
-            self._console.print(numbered, soft_wrap=True, markup=False)
+            self._console.print(numbered, soft_wrap=True)
 
 
 def print_bench(cells: list[Measured], what: str) -> None:
@@ -89,7 +90,7 @@ def print_bench(cells: list[Measured], what: str) -> None:
     print_table(f"bench of {what}", keys, heads, rows)
     for cell in cells:
         if cell.illegal:
-            print(_with_name(cell.choice, cell.illegal, separator=": "))
+            say(_with_name(cell.choice, cell.illegal, separator=": "))
 
 
 def _with_name(choice: Choice, text: str, separator: str) -> str:

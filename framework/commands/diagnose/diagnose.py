@@ -19,7 +19,7 @@ from framework.commands.own_keys import check_output, read_keys, split_words
 from framework.config.paths import CONF
 from framework.config.rule import Rule
 from framework.config.schema import LOADER
-from framework.errors import ConfigError, did_you_mean
+from framework.errors import ConfigError, did_you_mean, printable, say
 from framework.parallel.launch.srun import rank_environment
 from framework.system.durable import write_json
 from framework.system.stopping import message_if_stopped, undone
@@ -182,15 +182,15 @@ def _diagnose_ranks(
         took_s = time.perf_counter() - start
         plain = print_ranks.as_json(facts, verdicts, cause, asked.words, took_s)
         if cause is not None:
-            print(f"took {took_s:.0f} s")
+            say(f"took {took_s:.0f} s")
             if asked.apply:
-                print("applied: nothing, since advice about ranks has to be followed by hand")
+                say("applied: nothing, since advice about ranks has to be followed by hand")
             if asked.output is not None:
                 write_json(Path(asked.output), plain)
-                print(f"all figures: {asked.output}")
+                say(f"all figures: {asked.output}")
             return RunOutcome(0, "diagnosed")
     share = _share_of_rank(config, num_ranks)
-    print(f"no rank holds up the others; what one of them does alone ({' '.join(share)}):\n")
+    say(f"no rank holds up the others; what one of them does alone ({' '.join(share)}):\n")
     os.environ["OMP_NUM_THREADS"] = str(threads)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)
@@ -246,7 +246,7 @@ def _diagnose_alone(
         if asked.output is not None:
             plain = print_diagnosis.as_json(diagnosis, asked.words)
             write_json(Path(asked.output), {**plain, **more})
-            print(f"all figures: {asked.output}")
+            say(f"all figures: {asked.output}")
         return RunOutcome(0, "diagnosed")
 
 
@@ -275,10 +275,10 @@ class DiagnosisProgress:
 
     def say(self, text: str) -> None:
         if self._on_terminal:
-            print(f"\r\x1b[K{text} ...\r", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{printable(text)} ...\r", end="", file=sys.stderr, flush=True)
             return
         passed_s = time.perf_counter() - self._start
-        print(f"{passed_s:5.1f} s  {text}", file=sys.stderr, flush=True)
+        say(f"{passed_s:5.1f} s  {text}", sys.stderr)
 
     def clear(self) -> None:
         if self._on_terminal:

@@ -14,6 +14,7 @@ from framework.commands.diagnose.verdict import Verdict
 from framework.commands.own_keys import config_flags
 from framework.commands.print_table import print_table
 from framework.commands.tune.candidate import PLURALS
+from framework.errors import say
 
 MOST_SYNCS = 10
 Changed = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of a command
@@ -24,16 +25,16 @@ def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None
     flags = config_flags(config_dir)
     facts = diagnosis.facts
     title, advice = _titled_advice(diagnosis)
-    print(f"{diagnosis.limit}\n")
+    say(f"{diagnosis.limit}\n")
     heads = ["records/s", "ms a step"]
     print_table("each part alone, then all together", ["part"], heads, part_rows(facts), [""])
-    print(*fact_lines(facts), "", title, sep="\n")
+    say("\n".join([*fact_lines(facts), "", title]))
     for number, verdict in enumerate(advice, 1):
-        print("\n".join(advice_lines(number, verdict, changed, flags)))
+        say("\n".join(advice_lines(number, verdict, changed, flags)))
     if diagnosis.rejected:
-        print(f"no certain gain: {'; '.join(map(_rejected, diagnosis.rejected))}")
-    print("\n".join(sync_lines(facts.syncs, facts.cuda)))
-    print(f"took {diagnosis.seconds:.0f} s")
+        say(f"no certain gain: {'; '.join(map(_rejected, diagnosis.rejected))}")
+    say("\n".join(sync_lines(facts.syncs, facts.cuda)))
+    say(f"took {diagnosis.seconds:.0f} s")
 
 
 def _titled_advice(diagnosis: Diagnosis) -> tuple[str, list[Verdict]]:
@@ -181,18 +182,18 @@ def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
 
 def show_applied(applied: Applied | None) -> None:
     """Print the predicted gain beside the measured one."""
-    print()
+    say("")
     if applied is None:
-        print("applied: nothing, since no advice has an override to apply")
+        say("applied: nothing, since no advice has an override to apply")
         return
     if applied.note:
-        print(applied.note)
+        say(applied.note)
     verdict = applied.verdict
     runs = applied.comparison
     measured = f"{runs.gain:.2f} ± {runs.spread:.2f}"
-    print(f"applied {verdict.rule}: {len(runs.before)} runs with it and without, in turn")
-    print(f"  now {median(runs.before):,.0f} records/s, then {median(runs.after):,.0f}")
-    print(f"  predicted {verdict.gain:.2f} times as fast, measured {measured}")
+    say(f"applied {verdict.rule}: {len(runs.before)} runs with it and without, in turn")
+    say(f"  now {median(runs.before):,.0f} records/s, then {median(runs.after):,.0f}")
+    say(f"  predicted {verdict.gain:.2f} times as fast, measured {measured}")
 
 
 def as_json(diagnosis: Diagnosis, words: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from framework.commands.diagnose.rank_facts import RankFacts
 from framework.commands.diagnose.verdict import Verdict
 from framework.commands.own_keys import config_flags
 from framework.commands.print_table import print_table
+from framework.errors import say
 
 
 def show(
@@ -20,15 +21,15 @@ def show(
 ) -> None:
     """Print the spans of all ranks, and the advice. ``changed`` is as in ``print_diagnosis``."""
     if cause is not None:
-        print(f"{limit_of(cause)}\n")
+        say(f"{limit_of(cause)}\n")
     title = f"a step of {facts.num_ranks} ranks, over {facts.num_steps} steps"
     heads = ["min ms", "median ms", "max ms"]
     print_table(title, ["span"], heads, span_rows(facts), [""])
-    print(f"{work_line(facts)}\n")
+    say(f"{work_line(facts)}\n")
     if verdicts:
-        print("what to do about the ranks, the most promising first")
+        say("what to do about the ranks, the most promising first")
     for number, verdict in enumerate(verdicts, 1):
-        print("\n".join(advice_lines(number, verdict, changed, config_flags(config_dir))))
+        say("\n".join(advice_lines(number, verdict, changed, config_flags(config_dir))))
 
 
 def limit_of(cause: Verdict) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from framework.commands.evaluate.evaluation import EvaluationJob, SetResult, evaluate_run
 from framework.config.saved_run import SavedRun
-from framework.errors import ResourceError, printable
+from framework.errors import ResourceError, say
 from framework.system.durable import write_json, write_text
 from framework.system.extras import needed
 from framework.system.redaction import redacted
@@ -49,7 +49,7 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
 
 def _say(text: str) -> None:
     if os.environ.get("RANK", "0") == "0":
-        print(printable(text), file=sys.stderr)
+        say(text, sys.stderr)
 
 
 def _draws() -> bool:

@@ -20,7 +20,7 @@ from framework.commands.export.model_card import CardFacts, model_card
 from framework.commands.export.onnx_format import OnnxFormat
 from framework.commands.report.units import size
 from framework.config.saved_run import SavedRun
-from framework.errors import ResourceError, printable
+from framework.errors import ResourceError, say
 from framework.system.durable import move, sync, temporary_name, write_text
 
 HUGGING_FACE = "huggingface"
@@ -120,12 +120,12 @@ def _print(choice: ExportChoice, exportable: Exportable, comparison: Comparison)
         os.path.getsize(place)
         for place in (choice.path.rglob("*") if choice.path.is_dir() else [choice.path])
     )
-    print(printable(f"exported: {choice.path} ({size(num_bytes)})"))
+    say(f"exported: {choice.path} ({size(num_bytes)})")
     for title, names, tensors in (
         ("in", exportable.input_names, exportable.inputs),
         ("out", exportable.output_names, exportable.expected),
     ):
         for name, tensor in zip(names, tensors, strict=True):
-            print(printable(f"{title}: {name} {form_of_tensor(tensor, exportable.batch_size)}"))
+            say(f"{title}: {name} {form_of_tensor(tensor, exportable.batch_size)}")
     for line in lines(comparison, choice.tolerance):
-        print(line)
+        say(line)

@@ -11,7 +11,7 @@ from framework.cli.arguments import with_store
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.config.rule import Rule, check_values
-from framework.errors import ConfigError
+from framework.errors import ConfigError, say
 
 RULES = {
     "store": Rule(str, means="a path"),
@@ -49,7 +49,7 @@ def _inspect(cfg: DictConfig, run_dir: Path) -> RunOutcome:
         print(json.dumps(known))
         return RunOutcome(0, "finished")
     for line in describe(store):
-        print(line)
+        say(line)
     if write_grid(store, grid, count):
-        print(f"sample images: {grid}")
+        say(f"sample images: {grid}")
     return RunOutcome(0, "finished")

@@ -16,7 +16,7 @@ from framework.commands.report.units import plural
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.signature import static_signature
 from framework.config.targets import check_targets
-from framework.errors import EXIT_SKIPPED, ConfigError, printable
+from framework.errors import EXIT_SKIPPED, ConfigError, say
 from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _show(prediction: Any) -> RunOutcome:
     words += f"{wall_s:.1f} s, {fresh / wall_s:,.0f} records/s, {len(predicted.bad)} skipped"
     if predicted.num_resumed:
         words += f" ({predicted.num_resumed} records had been predicted before)"
-    print(printable(words), flush=True)
+    say(words)
     return _outcome(prediction.path, len(predicted.bad))
 
 

@@ -12,6 +12,7 @@ from typing import IO, Any
 from framework.commands.predict.prediction_columns import BoxRow, Columns
 from framework.config.predict_images import class_name
 from framework.errors import ConfigError
+from framework.system.csv_text import csv_cell
 from framework.system.durable import move, open_durable, sync
 from framework.system.extras import needed
 
@@ -25,7 +26,8 @@ def csv_rows(columns: Columns) -> str:
     """Return the rows of a table as CSV, without a header."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows(zip(*columns.values(), strict=True))
+    rows = zip(*columns.values(), strict=True)
+    writer.writerows([csv_cell(value) for value in row] for row in rows)
     return text.getvalue()
 
 
@@ -136,6 +138,7 @@ def _is_ours(folder: Path) -> bool:
     # Keys may be names of files, which may be any bytes.
     text = (folder / TABLE_NAME).read_bytes().decode("utf-8", "surrogateescape")
     table = csv.DictReader(io.StringIO(text, newline=""))
+    names = set(map(csv_cell, names))
     try:
         has_files = "file" in (table.fieldnames or ())
         listed = {row["file"] for row in table if has_files}

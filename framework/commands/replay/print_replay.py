@@ -8,7 +8,7 @@ from typing import Any
 
 from framework.commands.print_table import print_table
 from framework.commands.report.units import plural
-from framework.errors import printable
+from framework.errors import say
 
 MOST_RECORDS = 20
 MOST_LAYERS = 20
@@ -21,17 +21,17 @@ def print_replay(folder: Path, name: str) -> None:
     _print_step(summary)
     if summary["search"]:
         search = summary["search"]
-        print(f"found among steps {search['first']} to {search['last']}")
-    print(f"repeated from {_origin(summary)} in {summary['wall_s']:.1f} s; {_checked(summary)}")
+        say(f"found among steps {search['first']} to {search['last']}")
+    say(f"repeated from {_origin(summary)} in {summary['wall_s']:.1f} s; {_checked(summary)}")
     if summary["ended"]:
-        print(printable(f"then the run ended: {summary['ended']}"))
+        say(f"then the run ended: {summary['ended']}")
     _print_records(summary)
     columns = columns_of(summary)
     rows = gradient_rows(summary, MOST_LAYERS)
-    print("norms of the gradients, before clipping")
+    say("norms of the gradients, before clipping")
     print_table("", ["layer"], columns, rows)
     files = ", ".join(summary["files"])
-    print(printable(f"written: {folder} ({files})"), flush=True)
+    say(f"written: {folder} ({files})")
 
 
 def _print_step(summary: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ def _print_step(summary: Mapping[str, Any]) -> None:
     skipped = "" if summary["updated"] else ", and the step was skipped"
     rate = f"learning rate {summary['learning_rate']:.3g}"
     means = means_in_words(summary["means"])
-    print(f"step {step} of epoch {summary['epoch']}: {means}, {rate}{skipped}")
+    say(f"step {step} of epoch {summary['epoch']}: {means}, {rate}{skipped}")
 
 
 def means_in_words(means: Mapping[str, float]) -> str:
@@ -69,7 +69,7 @@ def _checked(summary: Mapping[str, Any]) -> str:
 def _print_records(summary: Mapping[str, Any]) -> None:
     records = summary["records"]
     rows = [
-        [str(own["index"]), printable(own["key"]), printable(str(own["class"] or "")), _loss(own)]
+        [str(own["index"]), own["key"], str(own["class"] or ""), _loss(own)]
         for own in records[:MOST_RECORDS]
     ]
     title = "records"
@@ -77,7 +77,7 @@ def _print_records(summary: Mapping[str, Any]) -> None:
         title = f"the {len(rows)} of {len(records)} records with the highest loss"
         if records[0]["loss"] is None:
             title = f"the first {len(rows)} of {len(records)} records"
-    print(title)
+    say(title)
     print_table("", ["record", "key", "class"], ["loss"], rows)
 
 
@@ -106,7 +106,7 @@ def gradient_rows(summary: Mapping[str, Any], most: int | None) -> list[list[str
     rows.append([TOTAL, *(f"{_total(own['gradients']):.4g}" for own in facts)])
     for name in layers:
         norms = (own["gradients"].get(name) for own in facts)
-        rows.append([printable(name), *("" if norm is None else f"{norm:.4g}" for norm in norms)])
+        rows.append([name, *("" if norm is None else f"{norm:.4g}" for norm in norms)])
     return rows
 
 

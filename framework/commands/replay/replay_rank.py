@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,10 @@ def replay_here(job: "RankedJob") -> "RunOutcome":
     from framework.commands.counted_bar import counted_bar  # noqa: PLC0415
     from framework.commands.replay.step_again import ReplayJob, replay_run  # noqa: PLC0415
     from framework.commands.replay.write_replay import write_replay  # noqa: PLC0415
-    from framework.errors import printable  # noqa: PLC0415
+    from framework.errors import say  # noqa: PLC0415
     from framework.system.durable import write_json  # noqa: PLC0415
 
     asked = ReplayJob(**job.config["replay"])
-
-    def say(text: str) -> None:
-        print(printable(text), file=sys.stderr)
 
     def show(replayed: "ReplayedStep") -> None:
         place = write_replay(replayed, Path(asked.run))
@@ -43,8 +41,13 @@ def replay_here(job: "RankedJob") -> "RunOutcome":
 
     if os.environ.get("RANK", "0") == "0":
         with counted_bar("replaying step") as update:
+            tell = partial(say, file=sys.stderr)
             replay_run(
-                asked, job.allowed, say, lambda step, last: update(completed=step, total=last), show
+                asked,
+                job.allowed,
+                tell,
+                lambda step, last: update(completed=step, total=last),
+                show,
             )
     else:
         replay_run(asked, job.allowed, lambda _: None, lambda *_: None, show)

@@ -20,8 +20,8 @@ from framework.commands.replay.watched_steps import (
 )
 from framework.config.assemble import Assembly, assemble
 from framework.config.init_weights import DIGEST, with_saved_digest
-from framework.config.restore_run import restore
-from framework.config.resume import FOLLOWS, Learned, is_of, with_digest_of
+from framework.config.restore_run import fits_run, restore
+from framework.config.resume import FOLLOWS, Learned, check_form, is_of, with_digest_of
 from framework.config.saved_config import read_config
 from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
 from framework.config.training_parts import training_parts
@@ -255,10 +255,14 @@ class RunAgain:
                 if step >= limit:
                     continue
                 try:
-                    return step, read_state(self.history.states[step])
+                    state = read_state(self.history.states[step])
                 except Damaged as error:
                     name = self.history.states[step].name
                     self.say(f"note: {name} cannot be read ({error}); an older one is taken")
+                    continue
+                with fits_run(str(self.history.run_dir)):
+                    check_form(state)
+                return step, state
         return 0, None
 
     def _end_of_part(self, position: int, last: int) -> int:

@@ -13,7 +13,7 @@ from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.commands.report.units import plural
 from framework.config.rule import Rule, check_values
-from framework.errors import ConfigError, PacelineError, printable, words_of
+from framework.errors import ConfigError, PacelineError, say, words_of
 from framework.system.extras import needed
 from framework.system.stopping import message_if_stopped
 
@@ -68,7 +68,7 @@ def write(dirs: Sequence[str], output: Path, relative: str = "first", png: bool 
     what = plural(written.num_runs, "run")
     if written.pictures:
         what += f", and {plural(len(written.pictures), 'picture')} beside it"
-    print(printable(f"report: {written.page}  ({what})"), flush=True)
+    say(f"report: {written.page}  ({what})")
 
 
 def sweep_report(run_dirs: Sequence[Path]) -> None:
@@ -80,5 +80,4 @@ def sweep_report(run_dirs: Sequence[Path]) -> None:
         why = words_of(error)
         if not isinstance(error, PacelineError):
             why = f"{type(error).__name__} {why}"
-        why = printable(why)
-        print(f"no report was written ({why}); try: paceline report {sweep_dir}", file=sys.stderr)
+        say(f"no report was written ({why}); try: paceline report {sweep_dir}", sys.stderr)

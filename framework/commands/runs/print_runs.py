@@ -11,7 +11,7 @@ from framework.commands.print_table import print_table
 from framework.commands.report.compare_runs import chosen, varying
 from framework.commands.report.units import plain, plural, seconds, size
 from framework.commands.runs.run_listing import ListedRun
-from framework.errors import printable
+from framework.errors import say
 
 MOST_CHOICES = 6  # columns of the table
 MOST_METRICS = 3
@@ -20,7 +20,7 @@ MOST_METRICS = 3
 def print_runs(runs: Sequence[ListedRun], folder: Path) -> None:
     """Print a row per run. Of the choices, only those that differ are shown."""
     if not runs:
-        print(printable(f"no runs in {folder}"))
+        say(f"no runs in {folder}")
         return
     keys = varying([run.recorded for run in runs])
     metrics = list(dict.fromkeys(name for run in runs for name in run.best or run.val))
@@ -33,7 +33,7 @@ def print_runs(runs: Sequence[ListedRun], folder: Path) -> None:
     print_table(f"{plural(len(runs), 'run')}, {total}", left, right, rows, ("started",), whole)
     hidden = [*keys[MOST_CHOICES:], *metrics[MOST_METRICS:]]
     if hidden:
-        print(printable(f"not shown, see json=true: {', '.join(hidden)}"))
+        say(f"not shown, see json=true: {', '.join(hidden)}")
     _print_reasons(runs, folder)
 
 
@@ -41,7 +41,7 @@ def _print_reasons(runs: Sequence[ListedRun], folder: Path) -> None:
     for run in runs:
         if run.state.status in ("failed", "damaged", "running") and run.state.reason:
             name = _name(run, folder)
-            print(printable(f"{name}: {run.state.status}: {run.state.reason}"))
+            say(f"{name}: {run.state.status}: {run.state.reason}")
 
 
 def print_json(runs: Sequence[ListedRun]) -> None:
@@ -70,7 +70,7 @@ def _row(
 
 def _name(run: ListedRun, folder: Path) -> str:
     name = os.path.relpath(run.path, folder)
-    return printable(run.recorded.name if name == "." else name)
+    return run.recorded.name if name == "." else name
 
 
 def _facts(run: ListedRun) -> dict[str, Any]:

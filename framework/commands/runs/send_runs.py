@@ -9,7 +9,7 @@ from typing import Any
 from framework.commands.report.units import plural
 from framework.commands.runs.run_listing import ListedRun, read_listed
 from framework.commands.runs.run_state import FAILED, FINISHED, LOCK, running_by
-from framework.errors import ConfigError, ResourceError, printable
+from framework.errors import ConfigError, ResourceError, say
 from framework.sink.delivery import StartOver, Tracker, reason_of
 from framework.sink.mlflow import NAME as MLFLOW
 from framework.sink.mlflow import MLflowTracker
@@ -37,7 +37,7 @@ def send(paths: Sequence[Path]) -> None:
             for name in names:
                 _send(run, name)
         if not names:
-            print(printable(f"{path}: no tracking server was chosen"))
+            say(f"{path}: no tracking server was chosen")
 
 
 def _check_ended(path: Path) -> None:
@@ -67,13 +67,13 @@ def _send(run: ListedRun, name: str) -> None:
     except Exception as error:
         what = f"could not be sent to {name} ({reason_of(error)})"
         raise ResourceError(192, str(path), what, "try again when the server is back") from error
-    print(printable(f"{path}: {plural(count, 'event')} sent to {name}"))
+    say(f"{path}: {plural(count, 'event')} sent to {name}")
 
 
 def _tracker(outbox: Outbox, path: Path, name: str, checkpoints: bool) -> Tracker:
     if name == MLFLOW:
         return _mlflow_tracker(path, outbox.state)
-    tracker = WandbTracker(_text(outbox, "project"), _text(outbox, "name"), _say)
+    tracker = WandbTracker(_text(outbox, "project"), _text(outbox, "name"), say)
     tracker.prepare(outbox, checkpoints)
     return tracker
 
@@ -127,7 +127,3 @@ def _end(outbox: Outbox, run: ListedRun, checkpoints: bool) -> None:
 
 def _text(outbox: Outbox, key: str) -> str:
     return str(outbox.state.get(key) or "paceline")
-
-
-def _say(text: str) -> None:
-    print(printable(text))

@@ -14,7 +14,7 @@ from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import DATA_PATHS, with_recipe_said
 from framework.config.schema import GROUPS
-from framework.errors import CheckpointError, ConfigError
+from framework.errors import CheckpointError, ConfigError, words_of
 from framework.system.redaction import restored
 from framework.system.run_dir import FACTS, check_entry, reached, read_json
 
@@ -119,11 +119,14 @@ def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
             101, where, f"not the directory of a run (no {FACTS})", fix
         ) from error
     except UNREADABLE as error:
-        what = f"not the directory of a run (not its {FACTS})"
+        what = f"its {FACTS} cannot be used ({words_of(error)})"
+        fix = f"begin a new run from its weights: init={resume}"
         raise CheckpointError(101, where, what, fix) from error
     if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
         what = f"its {FACTS} names no folder as config_dir"
-        raise CheckpointError(101, where, what, "correct or remove it")
+        fix = f"begin a new run from its weights: init={resume}"
+        raise CheckpointError(101, where, what, fix)
+    config_dir = config_dir and restored(config_dir)
     folder = facts.get("folder")
     if isinstance(folder, str) and Path(restored(folder)) != Path.cwd():
         words = [_reached(word, restored(folder)) for word in words]
@@ -153,7 +156,8 @@ def _checked(words: Any) -> list[str]:
         starts_runs = word.startswith("-") or "hydra" in word.partition("=")[0]
         if starts_runs or not ("=" in word or word.startswith("~")):
             what = "in a run.json, which repeats what was chosen for a run, not how it is started"
-            raise ConfigError(125, word[:100], what, "remove it from there")
+            fix = "begin a new run from its weights: init=RUN_DIR"
+            raise ConfigError(125, word[:100], what, fix)
     return words
 
 

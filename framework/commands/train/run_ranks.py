@@ -18,6 +18,7 @@ from framework.cli.allowed import find_packages
 from framework.cli.outcome import (
     RunOutcome,
     conclude,
+    exchange_error,
     newest_checkpoint,
     outcome_of,
     told_code,
@@ -35,8 +36,10 @@ from framework.errors import (
     DistributedError,
     NumericError,
     UserCodeError,
+    say,
 )
 from framework.measure.host import num_cores
+from framework.parallel.launch.hang import end_useless, hung_rank
 from framework.parallel.launch.hosts import Meeting
 from framework.run import run
 from framework.store.staging import remove_leftovers
@@ -70,8 +73,22 @@ class RankedJob(NamedTuple):
     def outcome(self, action: Callable[..., RunOutcome], *arguments: Any) -> RunOutcome:
         """Return how ``action(self, ...)`` ended, whatever happens in it."""
         debugs = bool(self.config["debug"])
-        action = partial(action, self, *arguments)
+        action = partial(self._attempt, partial(action, self, *arguments))
         return outcome_of(action, Path(self.run_dir), debugs, self.allowed)
+
+    def _attempt(self, action: Callable[[], RunOutcome]) -> RunOutcome:
+        """Do ``action``. If an exchange fails in it, find out whether another rank hangs."""
+        try:
+            return action()
+        except Exception as error:
+            fault = exchange_error(error)
+            if fault is None or "RANK" not in os.environ:
+                raise
+            timeout_s = self.config["parallel"].get("timeout_s", 0.0)
+            hung = hung_rank(fault, int(os.environ["RANK"]), Path(self.run_dir), timeout_s)
+            if hung is None:
+                raise
+            raise hung from error
 
     def as_text(self, **more: str) -> str:
         return json.dumps({**self._asdict(), "secrets": noted(), **more})
@@ -117,7 +134,7 @@ def _run(job: RankedJob, signals: StopSignals) -> RunOutcome:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    say(text, sys.stderr)
 
 
 def launch_ranks(
@@ -165,7 +182,7 @@ def launch_ranks(
     if signal_number and silent:  # killed by the launcher before they could stop by themselves
         reason = f"stopped at once; {newest_checkpoint(run_dir)}"
         return RunOutcome(exit_code(signal_number), reason)
-    return _cause(list(outcomes.values()), silent, failure)
+    return _cause(outcomes, silent, failure)
 
 
 def _environment(num_processes: int, meeting: Meeting | None) -> dict[str, str]:
@@ -198,21 +215,24 @@ def _read_outcomes(run_dir: Path, launcher: str) -> dict[int, RunOutcome]:
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
         rank = int(path.name.split(".")[1].removeprefix("rank"))
         outcome = RunOutcome(**json.loads(path.read_text(encoding="utf-8")))
-        if outcome.code:
+        if outcome.code and outcome.rank is None:
             outcome = outcome._replace(rank=rank)
         outcomes[rank] = outcome
         path.unlink()
     return outcomes
 
 
-def _cause(outcomes: list[RunOutcome], silent: list[int], failure: str) -> RunOutcome:
+def _cause(by_rank: dict[int, RunOutcome], silent: list[int], failure: str) -> RunOutcome:
     """Return the outcome that explains the others.
 
-    That is the first rank with an error of its own, then a rank that left no outcome, then any.
+    That is the first rank with an error of its own, then one that names another rank that hangs,
+    then a rank that left no outcome, then any.
     """
+    outcomes = list(by_rank.values())
     own = [outcome for outcome in outcomes if outcome.code not in (0, DistributedError.exit_code)]
-    if own:
-        return own[0]
+    named = [ended for rank, ended in by_rank.items() if ended.rank not in (None, rank)]
+    if own or named:
+        return [*own, *named][0]
     if outcomes and not failure:
         return outcomes[0]
     if silent:
@@ -235,9 +255,12 @@ def run_shared(composed: RankedJob | None) -> int:
         die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
     job = composed or read_job(share_text(None))
     outcome = job.outcome(_run_shared, composed is not None)
-    if composed is not None:
-        return conclude(outcome, Path(job.run_dir), short=False)
-    return told_code(outcome)
+    if composed is None:
+        code = told_code(outcome)
+    else:
+        code = conclude(outcome, Path(job.run_dir), short=False)
+    end_useless()
+    return code
 
 
 def read_job(text: str) -> RankedJob:
@@ -262,6 +285,7 @@ def run_rank(path: str, action: Callable[[RankedJob], RunOutcome]) -> NoReturn:
     outcome = job.outcome(action)
     with uninterrupted():
         write_json(result, outcome._asdict())
+    end_useless()
     leave(outcome.code)
 
 
@@ -303,6 +327,7 @@ def _rank(path: str) -> int:
     outcome = job.outcome(_run, signals)
     with uninterrupted():
         write_json(result, outcome._asdict())
+    end_useless()
     if outcome.code not in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
         return outcome.code
     # stopped on another host: this host's launcher, which waits for nobody, has to know

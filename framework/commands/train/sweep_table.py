@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from framework.cli.end_table import metrics_words
 from framework.contracts.span import IDLE
 from framework.measure.statistics import NO_CLAIM, claim
 from framework.system.run_dir import ENDED, FACTS, SUMMARY, read_object
+from framework.system.safe_console import SafeConsole
 
 # Without a terminal rich assumes 80 columns, and folds every row of a sweep.
 SWEEP_COLUMNS = 110
@@ -55,7 +55,7 @@ def print_sweep(jobs: Sequence[SweepJob]) -> None:
         table.add_column(name, justify="right")
     for job, words in zip(jobs, chosen, strict=True):
         table.add_row(str(job.number), *[words.get(key, "") for key in keys], *_figures(job))
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = SafeConsole()
     console.width = max(console.width, SWEEP_COLUMNS)
     console.print(table)
     differing = [{key: job[key] for key in keys if key in job} for job in chosen]

@@ -15,6 +15,7 @@ from framework.commands.report.units import rate
 from framework.commands.tune.batch_sizes import NEAR, BatchSizeSearch, SpeedCurve, Trial
 from framework.commands.tune.memory_guard import TrialProcess, smallest_fails
 from framework.commands.tune.print_search import print_busy
+from framework.errors import say
 from framework.measure.host import machine, num_cores
 from framework.system.durable import write_json
 from framework.system.stopping import message_if_stopped, printed, undone
@@ -50,7 +51,7 @@ def tune_batch_size(request: "TuneRequest", config: Config, allowed: tuple[str, 
         curve = print_known()
     if request.output:
         write_json(Path(request.output), {"command": sys.argv, "machine": machine(), **curve})
-        print(f"written: {request.output}")
+        say(f"written: {request.output}")
     return RunOutcome(0, "tuned")
 
 
@@ -58,7 +59,7 @@ def print_trial(trial: Trial) -> None:
     result = f"no: {trial.why}"
     if trial.fits:
         result = f"{rate(trial.records_per_s)} records/s, {_mib(trial.peak_bytes)}"
-    print(f"{trial.batch_size:>8,}: {result}", file=sys.stderr)
+    say(f"{trial.batch_size:>8,}: {result}", sys.stderr)
 
 
 def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: bool) -> Config:
@@ -73,12 +74,12 @@ def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: b
     near = f"the smallest within {100 - 100 * NEAR:.0f} % of the best rate"
     heads = [key, "records/s", "spread", "ms a step", "GPU memory" if cuda else "memory"]
     print_table(f"the rate over {key}", [], heads, _rows(curve), [""])
-    print(_largest(curve))
-    print(f"recommended: {key}={best.batch_size}: {near}, {rate(best.records_per_s)} records/s")
-    print(f"  {shlex.join(command)}")
+    say(_largest(curve))
+    say(f"recommended: {key}={best.batch_size}: {near}, {rate(best.records_per_s)} records/s")
+    say(f"  {shlex.join(command)}")
     if best.batch_size != config[key]:
         was = f"{key} was {config[key]}"
-        print(f"This changes what the model learns ({was}): look at optim.lr, too.")
+        say(f"This changes what the model learns ({was}): look at optim.lr, too.")
     return {
         "key": key,
         "largest": curve.largest.batch_size,

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, final
 
-from rich.console import Console
-
 from framework.commands.paired_test import LEAST_GAIN, LEAST_PAIRS, Pairs
 from framework.commands.print_table import print_table
 from framework.commands.report.units import plural, rate
 from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Entry, Final, Rung
+from framework.errors import say
 from framework.measure.statistics import median
+from framework.system.safe_console import SafeConsole
 
 if TYPE_CHECKING:
     from framework.commands.tune.search import Search
@@ -38,7 +38,7 @@ class SearchPrinter:
         self.search = search
         self.refused = refused
         self.default = search.candidates[0]
-        self.errors = Console(stderr=True, highlight=False)
+        self.errors = SafeConsole(stderr=True)
         self.verdict = ""
         default = self.default._asdict()
         self.measured: dict[str, Any] = {"default": default, "rungs": [], "final": None}
@@ -47,16 +47,16 @@ class SearchPrinter:
         facts = self.search.facts
         many = plural(len(self.search.candidates), "candidate")
         many += f", {plural(facts.num_cores, 'core')}"
-        print(f"{many}, {budget_s:g} s; as configured: {self.default}")
+        say(f"{many}, {budget_s:g} s; as configured: {self.default}")
         if not facts.kinds:
-            print("not tried: workers; there is nothing to read")
+            say("not tried: workers; there is nothing to read")
         elif facts.kinds == ("thread",) and not facts.decodes:
             why = "these records are only copied, and handing them over costs more"
-            print(f"not tried: processes; {why}")
+            say(f"not tried: processes; {why}")
         if not facts.cuda:
-            print("not tried: loader=stream; without CUDA it does the same as prefetch")
+            say("not tried: loader=stream; without CUDA it does the same as prefetch")
         for name, why in self.refused.items():
-            print(f"not tried: loader={name}; {why}")
+            say(f"not tried: loader={name}; {why}")
         print_busy(facts.num_cores)
 
     def climb(self, budget_s: float) -> Final:
@@ -77,13 +77,13 @@ class SearchPrinter:
         """Print the best candidate so far, without the console, which may be printing itself."""
         best = self.search.climb and self.search.climb.best_so_far()
         if best is None:
-            print("stopped before anything could be compared")
+            say("stopped before anything could be compared")
             return
         candidate, ratio = best
         words = self._name(candidate)
         if candidate != self.default:
             words += f", {_percent(ratio)}: {' '.join(candidate.words)}"
-        print(f"stopped; the fastest so far, not proved: {words}")
+        say(f"stopped; the fastest so far, not proved: {words}")
 
     def _name(self, candidate: Candidate) -> str:
         return f"{candidate} (as configured)" if candidate == self.default else str(candidate)
@@ -95,10 +95,10 @@ class SearchPrinter:
         heads = ["records/s", "spread", "beside"]
         print_table(title, ["candidate"], heads, self._rows(rung.entries), [""])
         for candidate, why in rung.refused:
-            print(f"not possible: {candidate}: {why}")
+            say(f"not possible: {candidate}: {why}")
         if rung.untried:
             many = plural(len(rung.untried), "candidate")
-            print(f"no time was left for {many}: raise budget= to try all")
+            say(f"no time was left for {many}: raise budget= to try all")
         known = {
             "title": rung.title,
             "seconds": rung.seconds,
@@ -120,7 +120,7 @@ class SearchPrinter:
 
     def _final(self, final: Final) -> None:
         self.verdict = verdict(final)
-        print(f"final: {self.verdict}")
+        say(f"final: {self.verdict}")
         pairs = final.pairs
         each = []
         if pairs is not None:
@@ -140,7 +140,7 @@ def print_busy(num_cores: int) -> None:
     load = os.getloadavg()[0]
     if load > BUSY * num_cores:
         what = "the results may differ when they have ended"
-        print(f"note: other programs use this machine (load {load:.1f}): {what}", flush=True)
+        say(f"note: other programs use this machine (load {load:.1f}): {what}")
 
 
 def verdict(final: Final) -> str:

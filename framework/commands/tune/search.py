@@ -21,7 +21,7 @@ from framework.commands.tune.candidate import Candidate, applied, candidates, fa
 from framework.commands.tune.halving import Climb, Final, Rung
 from framework.commands.tune.print_search import SearchPrinter, won
 from framework.commands.tune.recipe_writer import recipe_text, typed, without_searched, write_recipe
-from framework.errors import ConfigError
+from framework.errors import ConfigError, say
 from framework.measure.host import cores_per_rank, machine, threads_per_rank
 from framework.system.durable import write_json
 from framework.system.extras import needed
@@ -136,4 +136,4 @@ def _keep(
     text = recipe_text(parts, winner, comments)
     write_recipe(path, text, wanted, again, request.grant, request.folder)
     command = ["paceline", "train", "--config-dir", request.folder, *again]
-    print(f"written: {path}; train with it:\n  {shlex.join(command)}")
+    say(f"written: {path}; train with it:\n  {shlex.join(command)}")

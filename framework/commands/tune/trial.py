@@ -16,22 +16,14 @@ from typing import Any, TextIO
 import torch
 
 from framework.commands.probe import Probe, visit
-from framework.errors import PacelineError, words_of
+from framework.errors import PacelineError, ResourceError, words_of
 from framework.measure.host import threads_per_rank
 from framework.system.malloc import give_back_freed_memory
+from framework.system.no_memory import WORDS, lacks_memory
 from framework.system.stopping import die_with_parent, leave, set_all
 from framework.system.user_code import user_error
 
 Config = dict[str, Any]
-MEMORY_WORDS = (
-    "allocate memory",
-    "out of memory",
-    "bad_alloc",
-    "bad alloc",
-    "MemoryError",
-    "Cannot allocate",
-    "Unable to allocate",
-)
 
 
 def main() -> None:
@@ -116,9 +108,8 @@ def sized(config: Config, batch_size: int) -> Config:
 
 def is_memory(error: BaseException) -> bool:
     """Return whether an error, here or in a worker, means that memory is used up."""
-    text = f"{type(error).__name__} {words_of(error)}"
-    is_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return is_type or any(word in text for word in MEMORY_WORDS)
+    is_refused = isinstance(error, ResourceError) and error.args[0] in (104, 107)
+    return is_refused or lacks_memory(error) or any(word in words_of(error) for word in WORDS)
 
 
 def limit_this_process(num_bytes: int) -> None:

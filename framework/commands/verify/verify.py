@@ -8,7 +8,7 @@ from framework.cli.arguments import plain_words_alone, quoted
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.config.rule import Rule, check_values
-from framework.errors import ConfigError, DataError, printable
+from framework.errors import ConfigError, DataError, say
 from framework.system.stopping import message_if_stopped
 
 RULES = {"stores": Rule(list[str], means="a list of paths"), "workers": Rule(int | None, 0)}
@@ -49,20 +49,20 @@ def _verify_all(stores: list[str], workers: int | None) -> RunOutcome:
         with progress_bar(store) as (_, tell):
             report = verify(store, workers, tell)
         for line in report.findings:
-            print(printable(line))
+            say(line)
         ending = "nothing is wrong"
         if report.num_bad:
             ending = f"{report.num_bad} records are bad"
         elif report.findings:
             ending = "it is bad"
         size = f"{report.num_records} records, {report.num_bytes:,} bytes"
-        print(f"{printable(store)}: {size}: {ending}", flush=True)
+        say(f"{store}: {size}: {ending}")
         no_stores += [line for line in report.findings if line.startswith(NO_STORE)]
         num_wrong += bool(report.findings)
         num_records += report.num_records
         num_bad += report.num_bad
     bad = f"{num_wrong} stores and {num_bad} records are bad"
-    print(f"verified {len(stores)} stores, {num_records} records: {bad}")
+    say(f"verified {len(stores)} stores, {num_records} records: {bad}")
     if not num_wrong:
         return RunOutcome(0, "verified")
     if len(no_stores) == len(stores):  # nothing was compared

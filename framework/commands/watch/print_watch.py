@@ -17,6 +17,7 @@ from framework.commands.watch.script_rules import (
     times,
 )
 from framework.contracts.span import IDLE, shares
+from framework.errors import say
 
 PARTS = {"step": "a step, in Python", "items": "making an item"}
 HEADS = ("share", "p50", "p90", "mean", "total")
@@ -24,24 +25,24 @@ HEADS = ("share", "p50", "p90", "mean", "total")
 
 def show_watch(facts: ScriptFacts) -> None:
     """Print everything."""
-    print(f"\npaceline watch: {limit_of(facts)}")
+    say(f"\npaceline watch: {limit_of(facts)}")
     if facts.steps:
         title = f"where the time of {facts.steps:,} training steps went"
         print_table(title, ["span"], list(HEADS), span_rows(facts))
-    print(*fact_lines(facts), sep="\n")
+    say("\n".join(fact_lines(facts)))
     verdicts = script_verdicts(facts)
     if facts.steps:
-        print("", "what to do, the most promising first" if verdicts else "no advice", sep="\n")
+        say("\nwhat to do, the most promising first" if verdicts else "\nno advice")
     for number, verdict in enumerate(verdicts, 1):
-        print("\n".join(verdict_lines(number, verdict)))
+        say("\n".join(verdict_lines(number, verdict)))
     lines = (*facts.lines, *(facts.items.lines if facts.items else ()))
     for line in lines:
         place = f"{os.path.relpath(line.file)}:{line.line} in {line.function}"
-        print(f"{100 * line.share:.0f} % of {PARTS[line.part]}: {place}: {line.text}")
+        say(f"{100 * line.share:.0f} % of {PARTS[line.part]}: {place}: {line.text}")
     if facts.syncs:
-        print("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))
+        say("\n".join(sync_lines(facts.syncs, facts.gpu is not None)))
     if facts.waiting > 0.2 and facts.items is not None:
-        print("\n".join(equivalent_lines(facts)))
+        say("\n".join(equivalent_lines(facts)))
 
 
 def span_rows(facts: ScriptFacts) -> list[list[str]]:

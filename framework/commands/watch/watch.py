@@ -11,7 +11,7 @@ from framework.commands.own_keys import check_output, read_keys
 from framework.commands.watch.run_script import Script, end_like, run_script
 from framework.commands.watch.when_imported import when_imported
 from framework.config.rule import Rule
-from framework.errors import ConfigError, PacelineError, did_you_mean
+from framework.errors import ConfigError, PacelineError, did_you_mean, say
 
 RULES = {
     "steps": Rule(int, 1, 1_000_000_000, number=358),
@@ -118,7 +118,7 @@ class Watch:
     def say(self, line: str) -> None:
         """Print a line, if this is the first rank."""
         if os.environ.get("RANK", "0") == "0":
-            print(line, file=sys.stderr)
+            say(line, sys.stderr)
 
     def _report(self, may_read: bool = True, may_call: bool = False) -> None:
         if os.environ.get("RANK", "0") != "0":
@@ -138,7 +138,7 @@ class Watch:
                 try:
                     write_json(Path(self._asked.output), watch_json(facts))
                 except PacelineError as error:
-                    print(error)
+                    say(str(error))
                 else:
-                    print(f"all figures: {self._asked.output}")
+                    say(f"all figures: {self._asked.output}")
         sys.stderr.flush()

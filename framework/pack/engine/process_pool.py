@@ -19,6 +19,7 @@ import torch
 from framework.errors import PacelineError, ResourceError, words_of
 from framework.system.durable import uninterrupted
 from framework.system.malloc import keep_freed_memory
+from framework.system.no_memory import lacks_memory
 from framework.system.stopping import deaf_children, die_with_parent, set_all
 from framework.system.user_code import user_error
 
@@ -156,10 +157,10 @@ def _attempt(work: Work, task: Any, connection: Connection) -> tuple[str, Any]:
         return "done", work(task, lambda value: connection.send(("message", value)))
     except PacelineError as error:
         return "error", error
-    except MemoryError:
-        what = "a packing process had no memory left"
-        return "error", ResourceError(152, "workers", what, "use fewer workers")
     except (Exception, SystemExit) as error:  # noqa: BLE001  # sent to the parent, which ends
+        if lacks_memory(error):
+            what = "a packing process had no memory left"
+            return "error", ResourceError(152, "workers", what, "use fewer workers")
         fault = user_error(error)
         if fault is not None:
             return "error", fault

@@ -9,6 +9,8 @@ from typing import Any
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from framework.parallel.launch.hang import own_peer, set_peers
+
 PREPARE_S = 6 * 3600  # how long rank 0 may take to pack the missing stores
 MEET_S = 120  # how long ranks may take to start
 POLL_S = 0.2  # between two looks for the text of rank 0
@@ -33,8 +35,10 @@ def meet() -> tuple[Any, int, int]:
 
 def all_up(store: Any, rank: int, world_size: int) -> None:
     """Wait for every rank to start, which on a host that was lost may take long."""
-    store.set(f"paceline/up/{rank}", "")
-    store.wait([f"paceline/up/{other}" for other in range(world_size)], timedelta(seconds=MEET_S))
+    store.set(f"paceline/up/{rank}", own_peer())
+    keys = [f"paceline/up/{other}" for other in range(world_size)]
+    store.wait(keys, timedelta(seconds=MEET_S))
+    set_peers(store.multi_get(keys))
 
 
 def share_text(text: str | None) -> str:

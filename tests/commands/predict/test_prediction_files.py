@@ -56,6 +56,15 @@ def test_a_folder_replaces_only_one_of_ours():
         check_folder(Path("out"))
 
 
+def test_a_folder_of_pictures_named_like_formulas_is_one_of_ours():
+    Path("pictures").mkdir()
+    parts = [{"key": ["=a"], "file": ["=a\x1b.png"]}]
+    write_folder(Path("out"), lambda: iter(parts), Path("pictures"))
+    Path("out/=a\x1b.png").touch()
+    assert Path("out/predictions.csv").read_text() == "key,file\n'=a,'=a\\u001b.png\n"
+    check_folder(Path("out"))
+
+
 @pytest.mark.parametrize("table", ["key,class\nx,cat\n", "key\n", "", "key,file\nx,run.png\n"])
 def test_a_folder_with_somebody_s_table_is_not_replaced(table):
     Path("results").mkdir()

@@ -7,7 +7,7 @@ import torch
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.tune.trial import attempt, is_memory
-from framework.errors import DataError
+from framework.errors import ResourceError
 
 NOBODY = Grant(frozenset(), "")
 LIMITED = """
@@ -39,7 +39,7 @@ def config():
             ),
             True,
         ),
-        (DataError(108, "records [1]", "MemoryError: Unable to allocate 3 GiB", "see"), True),
+        (ResourceError(104, "memory", "Unable to allocate 3 GiB", "see"), True),
         (ValueError("Expected more than 1 value per channel when training"), False),
     ],
     ids=["python", "cuda", "cpu", "a worker's", "another"],

@@ -1,0 +1,18 @@
+"""What a saved state may hold."""
+
+import pytest
+import torch
+
+from framework.train.plain_state import foreign_weight, is_plain
+
+STRANGE = {
+    "sparse": torch.ones(2).to_sparse(),
+    "meta": torch.empty(2, device="meta"),
+    "a class of its own": torch.ones(2).as_subclass(type("Own", (torch.Tensor,), {})),
+}
+
+
+@pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE)
+def test_a_tensor_that_could_not_be_checked_is_not_plain(value):
+    assert not is_plain([value])
+    assert "the model's weight is " in foreign_weight({"weight": value})
