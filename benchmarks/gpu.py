@@ -69,7 +69,7 @@ from framework.order.draws import device_key, draws, keyed_draws  # noqa: E402
 from framework.system.page_locked import use  # noqa: E402
 from framework.train.cuda_graph import CudaRecorder  # noqa: E402
 
-TYPED = Grant(typed=True, exported="")  # the words of this script
+TYPED = Grant(frozenset({"allow_targets"}), "")  # the words of this script
 PHOTOS = [
     "data=synthetic",
     "data.val=null",

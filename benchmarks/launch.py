@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import torch
 
-from framework.cli.allowed import Grant
+from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
 from framework.commands.probe import Probe
 
@@ -88,7 +88,7 @@ def beside_reading(words: list[str], seconds: float = BESIDE_S, start_s: float =
     """Launch operations while a source reads, as its configuration in ``words`` says."""
     num_read = 0
     epoch = 0
-    with closing(Probe(*composed([*WORDS, *words], Grant(typed=False, exported="")))) as probe:
+    with closing(Probe(*composed([*WORDS, *words], granted(words)))) as probe:
         source = probe.assembly.train_source
 
         def read(stop: threading.Event) -> None:

@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from framework.cli.allowed import Grant
+from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
 from framework.commands.probe import Probe
 from framework.data.requests import Request
@@ -76,7 +76,7 @@ def read(reader, num_records: int, num_threads: int) -> tuple[int, float]:
 def main(path: str, words: list[str]) -> None:
     torch.set_num_threads(1)
     words = [*FIXED, *(words or WAY), f"data.train={path}", f"batch_size={BATCH}"]
-    config, allowed = composed(words, Grant(typed=False, exported=""))
+    config, allowed = composed(words, granted(words))
     inside = Inside()
     for module in list(sys.modules.values()):  # those that come later take it from native
         if getattr(module, "find", None) is FIND:

@@ -47,7 +47,7 @@ from framework.commands.tune.search import Search
 from framework.measure.host import machine, num_cores
 from framework.measure.statistics import median, quartiles
 
-NOBODY = Grant(typed=False, exported="")
+NOBODY = Grant(frozenset(), "")
 LOADERS = ("plain", "prefetch", "stream")
 
 

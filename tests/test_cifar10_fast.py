@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from framework.cli.allowed import Grant
+from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
 from framework.config.prepare_data import prepare
 from framework.pack.engine.pack_store import pack
@@ -25,7 +25,7 @@ WORDS = (
 
 
 def config_of(dataset, *words):
-    return composed([f'dataset="{dataset}"', *WORDS, *words], Grant(frozenset(), ""))[0]
+    return composed([f'dataset="{dataset}"', *WORDS, *words], granted(["dataset=..."]))[0]
 
 
 def trained(dataset, folder, *words, stop=lambda: False):

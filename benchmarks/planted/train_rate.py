@@ -21,7 +21,7 @@ from framework.measure.host import threads_per_rank
 def train_rate(seconds: float, part: str, words: list[str]) -> float:
     """Return the rate of training, or of ``compute``: training that repeats one batch."""
     torch.set_num_threads(threads_per_rank())
-    setting = Setting(*composed([*words, "verify=off"], Grant(typed=True, exported="")))
+    setting = Setting(*composed([*words, "verify=off"], Grant(frozenset({"allow_targets"}), "")))
     if setting.config["parallel"].get("num_processes", 1) > 1:
         return rate_of_ranks(setting, seconds)
     with closing(setting.probe()) as probe:
