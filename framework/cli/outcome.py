@@ -15,7 +15,6 @@ from typing import NamedTuple
 from hydra.core.hydra_config import HydraConfig
 
 from framework.cli.end_table import print_run
-from framework.cli.rundir import discard_if_empty
 from framework.config.schema import AFTER_STEP
 from framework.errors import (
     EXIT_INTERRUPTED,
@@ -197,6 +196,15 @@ def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
     (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
     return told_code(outcome)
+
+
+def discard_if_empty(run_dir: Path) -> None:
+    """Remove the directory of a run that never was, and the empty ones of ours above it."""
+    with suppress(OSError):
+        run_dir.rmdir()
+        for folder in list(run_dir.parents)[:2]:
+            if "outputs" in folder.parts[:-1]:  # never a folder that may be the user's own
+                folder.rmdir()
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from framework.cli.progress import (
+from framework.cli.progress import show_packing
+from framework.config.pack_options import (
     default_options,
     for_output,
     packing_of,
     preparation_of,
-    show_packing,
 )
 from framework.errors import ConfigError
 from framework.input.arrays import ArraysInput

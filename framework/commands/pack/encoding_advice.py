@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from framework.cli.progress import packing_of, preparation_of
 from framework.commands.pack.measure_encodings import (
     DISK_BYTES_PER_S,
     Cost,
@@ -13,6 +12,7 @@ from framework.commands.pack.measure_encodings import (
     recommend,
     take_sample,
 )
+from framework.config.pack_options import packing_of, preparation_of
 from framework.contracts.records import RecordInput
 from framework.measure.host import num_cores, total_memory_bytes
 from framework.pack.engine.disk_space import free_bytes

@@ -86,7 +86,8 @@ def _output_path(output: dict[str, Any]) -> str:
 def _pack(
     config: dict[str, Any], source: "RecordInput", make_writer: "MakeWriter", path: str
 ) -> RunOutcome:
-    from framework.cli.progress import for_output, packing_of, print_notes, show_packing  # noqa: PLC0415
+    from framework.cli.progress import print_notes, show_packing  # noqa: PLC0415
+    from framework.config.pack_options import for_output, packing_of  # noqa: PLC0415
 
     packing = packing_of(source, config["pack"], make_writer, path)
     packing = for_output(packing, config["input"], config["output"])

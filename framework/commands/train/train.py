@@ -18,10 +18,10 @@ from framework.cli.arguments import option
 from framework.cli.compose_config import checked
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import stamp
-from framework.cli.outcome import conclude, told_if_stopped
-from framework.cli.rundir import claim, discard_if_empty, in_use
+from framework.cli.outcome import conclude, discard_if_empty, told_if_stopped
 from framework.cli.signals import end_again
 from framework.commands.report.report import sweep_report
+from framework.commands.train.claim_run_dir import claim, in_use
 from framework.commands.train.resume_words import resumed, to_repeat
 from framework.commands.train.sweep_table import SweepJob, print_sweep
 from framework.config.targets import val_sets

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.environment import as_written
+from framework.cli.outcome import discard_if_empty
 from framework.errors import ConfigError, ResourceError, say
 from framework.system.durable import remove_leftovers, write_text
 from framework.system.lock import locked
@@ -131,12 +132,3 @@ def _failed_before_its_first_step(run_dir: Path) -> bool:
 def _remove_all(run_dir: Path, names: Sequence[str]) -> None:
     for name in names:
         (run_dir / name).unlink(missing_ok=True)
-
-
-def discard_if_empty(run_dir: Path) -> None:
-    """Remove the directory of a run that never was, and the empty ones of ours above it."""
-    with suppress(OSError):
-        run_dir.rmdir()
-        for folder in list(run_dir.parents)[:2]:
-            if "outputs" in folder.parts[:-1]:  # never a folder that may be the user's own
-                folder.rmdir()
