@@ -22,6 +22,7 @@ from framework.errors import (
 )
 from framework.system.algorithms import choose_algorithms
 from framework.system.run_dir import read_json, write_object
+from framework.train.checkpoint import save_state
 from tests.cli.command import is_one_error_line, paceline
 from tests.commands.runs.run_folders import make_run
 
@@ -321,6 +322,10 @@ def test_an_error_has_the_step_after_which_it_came():
 
 
 def test_the_end_of_a_run_is_written_and_printed(capsys):
-    assert conclude(RunOutcome(5, "error[R104]: memory"), Path(), short=False) == 5
-    assert read_json(Path("exit.json"))["code"] == 5
+    Path("checkpoints").mkdir()
+    save_state(Path("checkpoints/step-00000002.pt"), {}, 2, 1)
+    assert conclude(RunOutcome(5, "error[R104]: memory", 3, 1), Path(), short=False) == 5
+    whole = {"code": 5, "reason": "error[R104]: memory", "step": 3, "rank": 1}
+    checkpoint = "checkpoints/step-00000002.pt"
+    assert read_json(Path("exit.json")) == {**whole, "checkpoint": checkpoint}
     assert capsys.readouterr().err == "error[R104]: memory\n"

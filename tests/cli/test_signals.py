@@ -1,14 +1,17 @@
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+import framework.cli.signals
 from framework.cli.signals import StopSignals, end_again, reader_has_gone
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
-from framework.system.stopping import NUMBERS
+from framework.system.stopping import NUMBERS, install
 from tests.faults.forked import Command, wait_for
+from tests.forks import forked
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -26,6 +29,21 @@ def test_a_signal_twice_within_a_second_is_one_signal():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         assert signals.stopped()
+
+
+def signalled_twice():
+    install()  # as the command does
+    framework.cli.signals.SAME_S = 0.0
+    with StopSignals(of_rank=False):
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_signal_ends_the_run_at_once():
+    process = forked(signalled_twice)
+    process.join()
+    assert process.exitcode == EXIT_INTERRUPTED
 
 
 def test_a_rank_takes_signals_after_its_first_step_and_ignores_them_at_its_end():

@@ -65,6 +65,14 @@ def of(manifest=MANIFEST, batch_size=8, **changes):
         ({"optim": {"lr": 0.2}}, r"optim\.lr \(nothing, now 0\.2\)"),
         ({"model": {"_target_": "framework.model.other.Thing"}}, r"model\._target_"),
         ({"augment": {"steps": [{"p": 0.5}]}}, r"augment\.steps\.0\.p \(nothing, now 0\.5\)"),
+        ({"objective": {"smoothing": 0.1}}, r"objective\.smoothing"),
+        ({"schedule": {"final": 0.5}}, r"schedule\.final"),
+        ({"precision": {"dtype": "fp16"}}, r"precision\.dtype"),
+        ({"transform": {"size": 8}}, r"transform\.size"),
+        ({"order": {"window": 8}}, r"order\.window"),
+        ({"limit": 5}, r"limit \(None, now 5\)"),
+        ({"clip_norm": 1.0}, r"clip_norm \(None, now 1\.0\)"),
+        ({"ema_decay": 0.5}, r"ema_decay \(None, now 0\.5\)"),
         ({"seed": 1}, r"seed \(0, now 1\)"),
         ({"batch_size": 16}, r"batch_size \(8, now 16\)"),
         ({"last": "drop"}, "last"),
@@ -116,11 +124,12 @@ def test_an_object_of_the_users_that_is_made_otherwise_is_other_data(data, words
     "changed",
     [
         {"epochs": 9},
+        {"max_steps": 9},
         {"loader": {"depth": 4}},
         {"parallel": {"num_processes": 4}},
         {"manifest": Manifest(10, {}, ["cat", "dog"])},
     ],
-    ids=["epochs", "loader", "processes", "unknown digest"],
+    ids=["epochs", "steps", "loader", "processes", "unknown digest"],
 )
 def test_how_the_work_is_cut_and_carried_may_differ(changed):
     check_same("run", of(), of(**changed), [])

@@ -1,6 +1,7 @@
 import pytest
 
 from framework.sink.outbox import MOST_EVENTS, Outbox
+from framework.system import redaction
 from tests.small_disk import small_disk
 
 
@@ -27,6 +28,15 @@ def test_events_wait_until_they_are_sent_also_for_the_next_process(tmp_path):
     assert (steps(batch.events), box.num_waiting()) == ([2, 3], 2)
     box.mark_sent(batch.end)
     assert not Outbox(tmp_path, "mlflow").waiting().events
+
+
+def test_values_of_the_environment_wait_under_their_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(redaction, "_names", {"TOKEN"})
+    monkeypatch.setenv("TOKEN", "hunter2")
+    box = Outbox(tmp_path, "mlflow", 0)
+    box.append({"end": "cannot reach hunter2@host"})
+    assert box.waiting().events == [{"end": "cannot reach ${oc.env:TOKEN}@host"}]
+    box.close()
 
 
 def test_a_batch_has_a_limit(tmp_path):

@@ -76,6 +76,12 @@ def test_a_store_larger_than_its_first_map_is_written(monkeypatch):
     store.close()
 
 
+def test_a_value_that_is_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "MAX_VALUE_BYTES", 99)
+    with pytest.raises(DataError, match=r"D116.*\.lmdb: record 0.*an LMDB value holds 99"):
+        write_case("lmdb_images", 300)
+
+
 def test_writing_takes_no_lock_file():
     writer = LMDBWriter("x.lmdb", fields=FIELDS, num_records=1)
     assert len(os.listdir()) == 1

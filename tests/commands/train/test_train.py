@@ -232,7 +232,8 @@ def test_a_lost_rank_is_said_in_one_line(tmp_path):
     assert done.code == 7
     assert is_one_error_line(done, "P102")
     assert "rank 1" in done.err
-    assert read_json(Path("run/exit.json"))["code"] == 7
+    ended = read_json(Path("run/exit.json"))
+    assert (ended["code"], ended["rank"]) == (7, 1)
 
 
 @pytest.mark.slow

@@ -226,6 +226,12 @@ def test_bad_items_are_skipped_and_listed(num_workers):
     assert os.listdir() == ["x.h5"]  # the list of another packing would mislead
 
 
+def test_only_bad_items_are_no_store():
+    with pytest.raises(DataError, match="D150"):
+        pack(packing(source=Input(3, bad=range(3)), on_error="skip"))
+    assert not Path("x.h5").exists()
+
+
 def test_an_item_that_is_bad_once_is_read_again():
     source = Input(30, bad=[7])
     real = source.read
