@@ -183,6 +183,32 @@ def test_the_code_that_a_page_names_exists():
     assert not missing
 
 
+OWN = [
+    ROOT / "tests" / "faults" / f"test_{name}.py"
+    for name in ("packing", "reading", "loading", "training")
+]
+
+
+def without_test(cell: str) -> list[str]:
+    """Return the tests that a cell names by file and first words, and that do not exist."""
+    missing, files = [], OWN
+    for part in re.split("[,;] ", cell):
+        match = re.fullmatch(r"(?:`([\w/]+\.py)`)? ?(\w*)", part)
+        assert match, part
+        files = [ROOT / "tests" / match[1]] if match[1] else files
+        name = rf"^def (test_)?{match[2]}(_|\()" if match[2] else ""
+        if not any(re.search(name, file.read_text(), re.MULTILINE) for file in files):
+            missing.append(part)
+    return missing
+
+
+def test_the_tests_that_the_page_of_faults_names_exist():
+    rows = re.findall(r"^\|.*\| (.*) \|$", (DOCS / "faults.md").read_text(), re.MULTILINE)
+    cells = [cell for cell in rows if cell not in ("test", "---")]
+    assert len(cells) > 80
+    assert [part for cell in cells for part in without_test(cell)] == []
+
+
 def test_every_page_is_in_the_navigation():
     text = (ROOT / "mkdocs.yml").read_text()
     named = re.findall(r"[\w/-]+\.md$", text, re.MULTILINE)
