@@ -12,7 +12,6 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from framework.cli import progress
 from framework.commands.bench import bench
 from framework.commands.diagnose import diagnose
 from framework.commands.evaluate import evaluate
@@ -26,7 +25,7 @@ from framework.commands.runs import runs
 from framework.commands.tune import tune
 from framework.commands.verify import verify
 from framework.commands.watch import watch
-from framework.config import schema
+from framework.config import pack_options, schema
 from framework.errors import error_kinds
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,7 +129,7 @@ def rows_of_options() -> Iterator[Row]:
         *(tune, verify, schema),
     )
     tables = [("", command.RULES) for command in (*commands, watch)]
-    tables += [("pack.", progress.RULES)]
+    tables += [("pack.", pack_options.RULES)]
     groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]
     groups += [("optim.groups.NAME", schema.GROUP_RULES), ("sink.NAME", schema.SINK_RULES)]
     tables += [(f"{group}.", rules) for group, rules in groups]
