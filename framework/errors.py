@@ -69,9 +69,9 @@ def say(text: str, file: TextIO | None = None) -> None:
     print(printable(text, keep="\n\t"), file=file, flush=True)
 
 
-def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
+def did_you_mean(word: str, known: Sequence[str], prefix: str = "", cutoff: float = 0.5) -> str:
     """Return `` (did you mean 'x'?)`` with the nearest of ``known``, or nothing."""
-    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    close = get_close_matches(word, known, n=1, cutoff=cutoff)
     if not close:
         return ""
     nearest = f"{prefix}.{close[0]}" if prefix else close[0]

@@ -16,6 +16,7 @@ from framework.errors import (
     did_you_mean,
     say,
 )
+from framework.system.no_memory import lacks_memory, memory_error
 from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {
@@ -49,7 +50,11 @@ def main() -> None:
     """Run the words of this process's command line."""
     try:
         code = run(sys.argv[1:])
-    except Exception:  # noqa: BLE001  # unforeseen
+    except Exception as error:  # noqa: BLE001  # unforeseen
+        if lacks_memory(error):  # while a library was loaded
+            refusal = memory_error(error)
+            say(str(refusal), sys.stderr)
+            leave(refusal.exit_code)
         say(traceback.format_exc(), sys.stderr)
         code = 1
     leave(code)

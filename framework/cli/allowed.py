@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from framework.cli.arguments import quoted
+from framework.config.paths import is_below
 from framework.config.schema import RULES
 from framework.config.targets import as_prefixes, val_sets
 from framework.errors import ConfigError
@@ -50,7 +51,7 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
         what = "set by a configuration file, which must not allow itself anything"
         raise ConfigError(105, where, what, f"give it on the command line, or by {VARIABLE}")
     for key, place in _places(config, grant):
-        if key not in grant.keys and place is not None and not _is_below(str(place)):
+        if key not in grant.keys and place is not None and not names_no_server(str(place)):
             what = "named by a file, which may name no server, and places below this folder alone"
             word = shlex.quote(f"{key}={quoted(redacted(str(place)))}")
             fix = f"if you trust it, add {word} on the command line"
@@ -78,11 +79,10 @@ def _places(config: dict[str, Any], grant: Grant) -> Iterator[tuple[str, Any]]:
         yield "parallel.endpoint", parallel.get("endpoint")
 
 
-def _is_below(place: str) -> bool:
-    """Return whether a path, or the address of a database in a file, is below this folder."""
+def names_no_server(place: str) -> bool:
+    """Return whether a path, or the address of a database in a file, lies below this folder."""
     path = re.sub(r"^(sqlite:///|file:(//)?)", "", place)
-    inside = os.path.join(os.getcwd(), "")
-    return not re.search(r"[:?%]", path) and os.path.abspath(path).startswith(inside)
+    return not re.search(r"[:?%]", path) and is_below(path)
 
 
 def find_packages(allowed: Sequence[str]) -> None:

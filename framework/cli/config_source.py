@@ -33,7 +33,7 @@ def set_users_folder(folder: str | None) -> None:
 def endless() -> ConfigError:
     """Return the ConfigError C117 that names the files read last, which are the circle."""
     what = "lists of defaults that lead back to themselves"
-    return ConfigError(117, " -> ".join(_read[-8:]), what, "take the entry out that leads back")
+    return ConfigError(117, " -> ".join(_read[-3:]), what, "take the entry out that leads back")
 
 
 class CheckedFolder(ConfigSource):
@@ -52,7 +52,8 @@ class CheckedFolder(ConfigSource):
         """
         file_name = self._normalize_file_name(config_path)
         path = os.path.normpath(self._place(file_name))
-        if not path.startswith(os.path.join(os.path.normpath(self.path), "")):
+        inside = path.startswith(os.path.join(os.path.normpath(self.path), ""))
+        if not inside or not self._is_offered(config_path):
             what = "leads out of the folders of configurations"
             raise ConfigError(117, config_path, what, "give a name inside them")
         if not os.path.exists(path):
@@ -87,7 +88,9 @@ class CheckedFolder(ConfigSource):
 
     def _is_offered(self, name: str) -> bool:
         """Return whether configurations may lie at ``name``: code lies beside our recipes."""
-        return self.provider != RECIPES or name.partition("/")[0] in ("", "recipes")
+        folder, *below = name.split("/")
+        is_recipe = folder in ("", "recipes")
+        return ".." not in (folder, *below) and (self.provider != RECIPES or is_recipe)
 
     def _place(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -110,7 +113,7 @@ def _text_of(path: str) -> str:
     """
     try:
         with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1).decode()
+            text = file.read(MOST_BYTES + 1).decode("utf-8-sig")
         aliases = [e for e in yaml.parse(text, Loader=LOADER) if isinstance(e, yaml.AliasEvent)]
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise _unreadable(path, error) from error
@@ -120,7 +123,7 @@ def _text_of(path: str) -> str:
     for alias in aliases:
         where = f"{path}, line {alias.start_mark.line + 1}"
         what = f"an alias, *{alias.anchor}"
-        raise ConfigError(115, where, what, "refer to a key, as in ${optim.lr}, or write it out")
+        raise ConfigError(115, where, what, "write the value out, or refer to a key by ${...}")
     return text
 
 

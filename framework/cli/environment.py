@@ -10,7 +10,7 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from framework.system.redaction import note
+from framework.system.redaction import note, redacted
 
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
 
@@ -19,6 +19,14 @@ def read_environment(key: str, *default: Any) -> Any:
     """Resolve ``${oc.env:NAME}``, and keep the value out of the files of runs."""
     note([key])
     return oc.env(key, *default)
+
+
+def decode(text: Any, _parent_: Any, _node_: Node) -> Any:
+    """Resolve ``${oc.decode:...}``. No block comes from the environment: its keys name files."""
+    value = oc.decode(text, _parent_, _node_)
+    if isinstance(value, dict | DictConfig) and redacted(text) != text:
+        raise ValueError(f"{redacted(text)} is a block, whose keys would be in files; write it out")
+    return value
 
 
 def as_written(config: DictConfig) -> dict[str, Any]:
@@ -53,7 +61,7 @@ def _environment_unread() -> Generator[None, None, None]:
         yield
     finally:
         OmegaConf.register_new_resolver("oc.env", read_environment, replace=True)
-        OmegaConf.register_new_resolver("oc.decode", oc.decode, replace=True)
+        OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
 
 
 def _named(key: str, *default: Any) -> Any:

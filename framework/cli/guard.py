@@ -16,14 +16,19 @@ from framework.cli.arguments import long_word
 from framework.cli.config_source import endless
 from framework.cli.reference_limit import count_references_anew, limit_references
 from framework.cli.typed_blocks import drop_replaced
+from framework.config.paths import is_below
 from framework.errors import ConfigError
 
 # The keys of Hydra that a file may set, and their values. What Hydra calls, imports, exports or
 # hands to a cluster's shell comes from the command line.
-BELOW = r"(?!/)(?!.*\.\.)([^$]|\$\{(now|stamp|slug):[%\w:-]*\}|\$\{hydra\.job\.num\})+"
+BELOW = (
+    r"(?!/)(?![\s\S]*\.\.)([^$\x00-\x1f]|\$\{(now|stamp|slug):[%\w:-]*\}|\$\{hydra\.job\.num\})+"
+)
 WORDS = r"[\w.:=\-\[\]', ]*"
 FROM_FILES = {
-    r"mode": WORDS,
+    r"mode|job\.name": WORDS,
+    r"job\.chdir": r"False",
+    r"verbose|(job|hydra)_logging\.root\.level": r"\w+",
     r"run\.dir|sweep\.dir|sweep\.subdir": BELOW,
     r"sweeper\.params\.(?!.*hydra).*": r".*",
     r"sweeper\.(direction|max_batch_size|n_jobs|n_trials|study_name)(\.\d+)?": WORDS,
@@ -153,6 +158,8 @@ class GuardedLoader(ConfigLoader):
 def may_set(key: str, value: Any) -> bool:
     """Return whether a file may set a key of Hydra's to a value."""
     allowed = [values for name, values in FROM_FILES.items() if re.fullmatch(name, key)]
+    if BELOW in allowed and not is_below(str(value).partition("${")[0] + "x"):
+        return False
     return any(re.fullmatch(values, str(value)) for values in allowed)
 
 

@@ -17,7 +17,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from framework.cli.config_source import RECIPES, SCHEME, CheckedFolder, set_users_folder
-from framework.cli.environment import read_environment
+from framework.cli.environment import decode, read_environment
 from framework.cli.guard import GuardedLoader
 from framework.config.paths import CONF, ROOT
 
@@ -70,6 +70,7 @@ def _register() -> None:
     OmegaConf.register_new_resolver("stamp", lambda: now, replace=True)
     OmegaConf.register_new_resolver("slug", slug, replace=True)
     OmegaConf.register_new_resolver("oc.env", read_environment, replace=True)
+    OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
 
 
 @cache

@@ -247,7 +247,7 @@ def _limit(chain: list[BaseException]) -> ResourceError | None:
             fix = "raise it, or use fewer workers, or workers.kind=thread"
             return ResourceError(109, "ulimit -n", "too many open files", fix)
     if any("can't start new thread" in words_of(error, ALL) for error in chain):
-        fix = "use fewer workers, or raise 'ulimit -u'"
+        fix = "use fewer workers, or raise 'ulimit -u' or 'ulimit -v'"
         return ResourceError(110, "threads", "the system starts no more of them", fix)
     return None
 

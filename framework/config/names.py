@@ -24,6 +24,7 @@ LISTED: dict[str, Mapping[str, str]] = {
     "schedule": {"torch.optim.lr_scheduler": "torch.optim.lr_scheduler"},
     "metrics": {f"torchmetrics.{name}": f"torchmetrics.{name}" for name in METRICS},
 }
+OWN_LAYERS = ("framework.model.airbench.Whitening",)  # which docs/model.md recommends
 TARGET = re.compile(r"^[^#\n]*\b_target_: *([\w.]+)", re.MULTILINE)
 EXAMPLE = re.compile(r"\bpaceline_examples\.\w+\.\w+")
 BY_NAME = ("metrics", "sink", "watchers")  # places of several blocks by name
@@ -51,7 +52,7 @@ def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
     package = str(target).partition(".")[0]
     if not package.isidentifier():
         package = "its package"
-    what = f"not on the list of what {place} may call{did_you_mean(str(target), sorted(known))}"
+    what = f"not on the list of what {place} may call{did_you_mean(str(target), sorted(known), cutoff=0.85)}"
     fix = f"if you trust it, add 'allow_targets=[{package}]' on the command line"
     raise ConfigError(105, f"{where}._target_ = {target}", what, fix)
 
@@ -78,4 +79,8 @@ def _names(place: str) -> frozenset[str]:
         names.update(EXAMPLE.findall("\n".join(recipes)))
     for package, module in LISTED.get(place, {}).items():
         names.update(f"{package}.{name}" for name in classes_of(module))
+        if place == "metrics":  # most have their name in the package, too
+            names.update(f"torchmetrics.{name}" for name in classes_of(module))
+        if module == LAYERS["torch.nn"]:
+            names.update(OWN_LAYERS)
     return frozenset(names)

@@ -68,6 +68,7 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
         raise CheckpointError(120, where, what, fix) from error
     except (OSError, ValueError, RecursionError) as error:
         what = f"its files cannot be read ({last_line(error)})"
+        fix = "set the variable, give the run's own copy, or begin with its weights: init=RUN_DIR"
         raise CheckpointError(120, where, what, fix) from error
     if not isinstance(facts, dict) or "data" not in facts:
         what = "the run never began: it has read no data"

@@ -11,6 +11,7 @@ from framework.errors import ConfigError, did_you_mean
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 
 # Values are always plain lists and dicts, as with Hydra's ``_convert_: all``.
+OURS = ("framework.", "paceline_examples.")
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
 STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
@@ -40,6 +41,9 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
         target = block["_target_"]
         check_name(where, target, allowed)
         secured(where, block, allowed)
+        if block.get("_args_") and target.startswith(OURS):
+            what = f"{target} takes arguments by name alone"
+            raise ConfigError(106, f"{where}._args_", what, "give each by its name")
         signature = static_signature(target)
         names = None
         if signature is not None and not signature.open:

@@ -143,6 +143,8 @@ class MLflowTracker:
     def _run_id(self, outbox: Outbox) -> str:
         """Return the id of the run on the server, which is made if there is none."""
         state = outbox.state
+        if "run_id" in state and not self._made(state["run_id"], state.get("token")):
+            del state["run_id"]
         if "run_id" not in state:
             if "token" not in state:  # saved first: a run whose answer is lost is found by it
                 state["token"] = uuid.uuid4().hex
@@ -150,7 +152,8 @@ class MLflowTracker:
             state["run_id"] = self._find_or_create(state["token"])
             outbox.save()
         if "replaces" in state:
-            self._delete(state["replaces"])
+            if self._made(state["replaces"], state.get("replaced")):
+                self._client.delete_run(state["replaces"])
             del state["replaces"]
             outbox.save()
         return state["run_id"]
@@ -177,17 +180,21 @@ class MLflowTracker:
                 raise error from None
             return known.experiment_id
 
-    def _delete(self, run_id: str) -> None:
+    def _made(self, run_id: str, token: object) -> bool:
+        """Return whether a run of the server, not deleted, was made with the outbox's token.
+
+        The outbox may be somebody else's, and name any run.
+        """
         from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
         try:
-            is_active = self._client.get_run(run_id).info.lifecycle_stage == "active"
+            run = self._client.get_run(run_id)
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
-            return
-        if is_active:
-            self._client.delete_run(run_id)
+            return False
+        is_active = run.info.lifecycle_stage == "active"
+        return is_active and token is not None and run.data.tags.get("paceline.run") == token
 
     def _begin(self, run_id: str, config: dict[str, str]) -> None:
         """Log the configuration. A value that a resumed run has changed becomes a tag."""
@@ -237,8 +244,8 @@ class MLflowTracker:
             ahead.remove(old[0])
             return True
         outbox.state["replaces"] = outbox.state.pop("run_id")
-        for name in ("token", "files"):
-            outbox.state.pop(name, None)
+        outbox.state["replaced"] = outbox.state.pop("token", None)
+        outbox.state.pop("files", None)
         raise StartOver
 
     def _log_metrics(self, run_id: str, metrics: list[Any]) -> None:
@@ -275,5 +282,7 @@ def _key(name: str) -> str:
 
 def without_user(uri: str) -> str:
     """Return an address without the user's name and password, which no file may hold."""
+    if "@" not in uri:
+        return uri
     parts = urlsplit(uri)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -52,12 +52,12 @@ class WandbSink(TrackedSink):
         *,
         run: RunContext,
     ) -> None:
-        name = name or run.run_dir.resolve().name
         for key, text in (("project", project), ("name", name)):
             if redacted(text) != text:
                 where = f"sink.wandb.{key} = {redacted(text)}"
                 what = "would stand in files of wandb with the value from the environment"
                 raise ConfigError(208, where, what, "write it out")
+        name = name or redacted(run.run_dir.resolve().name)
         tracker = WandbTracker(project, name, run.say)
         super().__init__(
             NAME,

@@ -14,6 +14,7 @@ WORDS = (
     "bad_alloc",
     "bad alloc",
     "ALLOC_FAILED",
+    "failed to map segment",
 )
 
 
@@ -25,7 +26,9 @@ def lacks_memory(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
     text = words_of(error, ALL)
-    return isinstance(error, RuntimeError | OSError) and any(word in text for word in WORDS)
+    return isinstance(error, RuntimeError | OSError | ImportError) and any(
+        word in text for word in WORDS
+    )
 
 
 def memory_error(error: BaseException) -> ResourceError:

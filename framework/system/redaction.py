@@ -14,6 +14,9 @@ from urllib.parse import quote
 LEAST_LETTERS = 4
 REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
 
+# Keys whose values are Paceline's own words, such as train and finished.
+KEPT = ("split", "status", "config", "report", "begin", "_target_")
+
 _names: set[str] = set()
 
 
@@ -30,7 +33,7 @@ def noted() -> list[str]:
 def redacted(value: Any) -> Any:
     """Return plain values with ``${oc.env:NAME}`` in place of what was read. Keys stay."""
     if isinstance(value, dict):
-        return {key: redacted(item) for key, item in value.items()}
+        return {key: item if key in KEPT else redacted(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [redacted(item) for item in value]
     if not isinstance(value, str):
@@ -39,8 +42,9 @@ def redacted(value: Any) -> Any:
     for name in sorted(values, key=lambda name: -len(values[name])):
         secret = values[name]
         if len(secret) >= LEAST_LETTERS:
+            path = os.path.normpath(secret)
             forms = (secret, repr(secret)[1:-1], " ".join(secret.split()), quote(secret, safe=""))
-            for form in forms:
+            for form in (*forms, *[path] * (len(path) >= LEAST_LETTERS)):
                 value = value.replace(form, f"${{oc.env:{name}}}")
     return value
 

@@ -8,6 +8,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from framework.errors import CheckpointError
-from framework.system.durable import write_json
+from framework.system.durable import publish, write_json
 from framework.system.redaction import redacted
 
 FACTS = "run.json"  # what is known before the first step
@@ -30,6 +31,18 @@ SIGNED = re.compile(r"(run|run\.next|summary|exit|resolved(\.\d+)?)\.json")
 DIGEST = "digest"
 MARKS = (*OBJECTS, REPORTS)  # one of them makes a directory that of a run
 MOST_BYTES = 64 << 20  # of a file with one object
+# What a run writes to
+FOLDERS = (
+    "checkpoints",
+    "curves",
+    "outbox",
+    "pictures",
+    "replay",
+    "tensorboard",
+    "profile",
+    "wandb",
+)
+FILES = (*MARKS, NEXT_FACTS, RESOLVED, "config.yaml", "debug.log", "report.html", "run.lock")
 TRACKED = "wandb"  # a folder in which Weights & Biases links to files of its own
 
 
@@ -39,22 +52,35 @@ def check_entry(run_dir: Path, writes: bool = False) -> None:
     The directory itself may be a link: who names it has chosen it.
 
     Args:
-        run_dir: The directory. One that does not exist has nothing in it.
-        writes: Whether files in it will be changed, which may have a second name elsewhere.
+        run_dir: The directory. One that does not exist has nothing in it. If it holds no run, only
+            the names that a run uses count.
+        writes: Whether files in it will be changed. Those with a second name elsewhere (a hard
+            link) become files of their own.
 
     Raises:
         CheckpointError: K126 for a link, or for what is neither a file nor a folder.
     """
+    shared: list[str] = []
+    runs = is_run(run_dir)
     for folder, folders, files in os.walk(run_dir):
+        if not runs and os.path.samefile(folder, run_dir):
+            folders[:] = [name for name in folders if name in FOLDERS]
+            files = [name for name in files if name in FILES]  # noqa: PLW2901
         for name in (*folders, *files):
             path = os.path.join(folder, name)
             with suppress(FileNotFoundError):  # of a run that is under way
-                if what := _strangeness(run_dir, path, writes):
+                if what := _strangeness(run_dir, path):
                     fix = "remove it: a run has files and folders of its own"
                     raise CheckpointError(126, path, what, fix)
+                facts = os.lstat(path)
+                if writes and stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:
+                    shared.append(path)
+    for path in shared:
+        with publish(Path(path)) as temporary:
+            shutil.copy2(path, temporary)
 
 
-def _strangeness(run_dir: Path, path: str, writes: bool) -> str:
+def _strangeness(run_dir: Path, path: str) -> str:
     """Return what makes a path in a run's directory lead out of it, or nothing."""
     facts = os.lstat(path)
     if stat.S_ISLNK(facts.st_mode):
@@ -63,12 +89,8 @@ def _strangeness(run_dir: Path, path: str, writes: bool) -> str:
         if folder == TRACKED and (below[1:] or os.path.realpath(path).startswith(inside)):
             return ""  # nobody follows what lies in one of its runs
         return f"is a link to {os.readlink(path)}"
-    if stat.S_ISDIR(facts.st_mode):
-        return ""
-    if not stat.S_ISREG(facts.st_mode):
+    if not stat.S_ISDIR(facts.st_mode) and not stat.S_ISREG(facts.st_mode):
         return "is neither a file nor a folder"
-    if writes and facts.st_nlink > 1:
-        return "has a second name elsewhere (a hard link), which would change with it"
     return ""
 
 
@@ -119,8 +141,10 @@ def read_json(path: Path) -> Any:
             value = json.loads(file.read())
             if SIGNED.fullmatch(path.name) and isinstance(value, dict):
                 digest = value.pop(DIGEST, None)
+                if digest is None:
+                    raise ValueError(f"{path.name} has no digest, as of an earlier version")
                 if digest != _digest(value):
-                    raise ValueError(f"{path.name} is not as a run wrote it: its digest differs")
+                    raise ValueError(f"{path.name} was changed by hand or is damaged")
             return value
         except RecursionError as error:
             raise ValueError(f"{path.name} is nested too deeply") from error

@@ -185,3 +185,11 @@ def test_references_are_counted_for_each_configuration():
     for _ in range(2):
         count_references_anew()
         OmegaConf.to_container(config, resolve=True)
+
+
+def test_a_name_with_two_dots_leads_to_no_file_though_it_may_lie_in_our_folder(source):
+    Path("mine/recipes/b.yaml").write_text("epochs: 4\n")
+    assert source.is_config("recipes/b")
+    assert not source.is_config("recipes/../recipes/b")
+    with pytest.raises(ConfigError, match="C117"):
+        source.load_config("recipes/../recipes/b")

@@ -167,6 +167,9 @@ def test_a_typed_search_path_is_refused_and_nothing_on_it_imported():
     ("key", "value", "may"),
     [
         ("launcher.cpus_per_task", 2, True),
+        ("job.name", "mine", True),
+        ("job.chdir", True, False),
+        ("job_logging.root.level", "WARNING", True),
         ("launcher.gres", "gpu:4", True),
         ("launcher.gres", "gpu:4\ntouch ran", False),
         ("launcher.setup", ["touch ran"], False),
@@ -198,11 +201,13 @@ def test_a_file_may_size_a_launcher_and_describe_a_search_and_no_more(key, value
         "hydra: {sweep: {dir: '${now:.}${now:.}/x'}}",
         "hydra: {overrides: {task: [seed=1]}}",
         "hydra: {help: {header: x}}",
-        "optim: {_target_: torch.optim.SGD}\nhydra: {verbose: true}",
+        'hydra: {run: {dir: "a\\n/../../x"}}',
+        "hydra: {run: {dir: away/x}}",
     ],
 )
 def test_a_file_cannot_tell_hydra_what_to_call_or_where_to_write(text):
     recipe(text)
+    Path("away").symlink_to("/")
     with hydra_session("train", ".") as hydra, pytest.raises(ConfigError, match=r"C125\]: hydra\."):
         hydra.compose_config("train", ["recipes=mine"], RunMode.RUN)
 

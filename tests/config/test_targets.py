@@ -172,3 +172,9 @@ def test_a_module_of_the_present_directory_is_read_though_no_path_names_it(tmp_p
         assert static_signature("unrun_here.Net") == Signature((argument,), False)
     assert sys.path == before
     assert "unrun_here" not in sys.modules
+
+
+def test_our_own_parts_take_arguments_by_name_alone():
+    block = {"_target_": "framework.sink.mlflow.MLflowSink", "_args_": ["http://elsewhere"]}
+    with pytest.raises(ConfigError, match=r"C106.*sink\.a\._args_: .* by name alone"):
+        check_targets({"sink": {"a": block}}, ())

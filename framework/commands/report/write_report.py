@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import strftime
@@ -16,7 +17,7 @@ from framework.commands.report.json_values import shown
 from framework.commands.report.page import page
 from framework.commands.report.read_run import read_run
 from framework.commands.report.recorded_run import RecordedRun
-from framework.errors import ConfigError, DataError
+from framework.errors import CheckpointError, ConfigError, DataError, say
 from framework.system.durable import open_durable, write_text
 from framework.system.run_dir import is_run
 
@@ -105,7 +106,12 @@ def find(paths: Sequence[str]) -> list[RecordedRun]:
         seen.update(place.resolve() for place in new)
         added: list[RecordedRun] = []
         for place in new:
-            added += [read_run(place)] if place.is_dir() else read_bench(place)
+            try:
+                added += [read_run(place)] if place.is_dir() else read_bench(place)
+            except CheckpointError as error:
+                if place == path:
+                    raise
+                say(f"note: {place} is left out: {error}", sys.stderr)
         if not places or (path.is_file() and new and not added):
             fix = "name one, such as a directory below outputs"
             raise DataError(176, str(path), "contains no run, sweep or bench", fix)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from framework.cli.allowed import names_no_server
 from framework.commands.report.units import plural
 from framework.commands.runs.run_listing import ListedRun, read_listed
 from framework.commands.runs.run_state import FAILED, FINISHED, LOCK, running_by
@@ -98,8 +99,11 @@ def _mlflow_tracker(path: Path, state: dict[str, Any]) -> MLflowTracker:
     The directory may be somebody else's, and the server gets the user's token.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    known = str(state.get("uri"))
+    if not uri and known.startswith("sqlite:") and names_no_server(known):
+        uri = known
     if not uri:
-        where = f"{path}: {state.get('uri')}"[:200]
+        where = f"{path}: {known}"[:200]
         what = "is where the run was sent, and a file must not choose who gets your token"
         raise ConfigError(379, where, what, "if you trust it, set MLFLOW_TRACKING_URI to it")
     return MLflowTracker(uri, str(state.get("experiment")), str(state.get("name")))

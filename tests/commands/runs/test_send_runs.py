@@ -92,7 +92,7 @@ def test_a_run_without_a_tracking_server_says_so(tmp_path, capsys):
     assert capsys.readouterr().out == f"{path}: no tracking server was chosen\n"
 
 
-@pytest.mark.parametrize("uri", [ADDRESS, "file:///tmp/x", "databricks", "", "sqlite:///x.db"])
+@pytest.mark.parametrize("uri", [ADDRESS, "file:///tmp/x", "databricks", "", "sqlite:////x.db"])
 def test_a_run_directory_does_not_choose_the_server(tmp_path, uri, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     path = make_run(tmp_path / "run")
