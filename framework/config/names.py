@@ -52,7 +52,8 @@ def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
     package = str(target).partition(".")[0]
     if not package.isidentifier():
         package = "its package"
-    what = f"not on the list of what {place} may call{did_you_mean(str(target), sorted(known), cutoff=0.85)}"
+    hint = did_you_mean(str(target), sorted(known), cutoff=0.85)
+    what = f"not on the list of what {place} may call{hint}"
     fix = f"if you trust it, add 'allow_targets=[{package}]' on the command line"
     raise ConfigError(105, f"{where}._target_ = {target}", what, fix)
 

@@ -57,8 +57,8 @@ class WandbSink(TrackedSink):
                 where = f"sink.wandb.{key} = {redacted(text)}"
                 what = "would stand in files of wandb with the value from the environment"
                 raise ConfigError(208, where, what, "write it out")
-        name = name or redacted(run.run_dir.resolve().name)
-        tracker = WandbTracker(project, name, run.say)
+        shown: str = name or redacted(run.run_dir.resolve().name)
+        tracker = WandbTracker(project, shown, run.say)
         super().__init__(
             NAME,
             tracker,
