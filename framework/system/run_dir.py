@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -46,38 +46,42 @@ FILES = (*MARKS, NEXT_FACTS, RESOLVED, "config.yaml", "debug.log", "report.html"
 TRACKED = "wandb"  # a folder in which Weights & Biases links to files of its own
 
 
-def check_entry(run_dir: Path, writes: bool = False) -> None:
+def check_entry(run_dir: Path) -> None:
     """Check that nothing in the directory of a run leads out of it, before anything is read there.
 
-    The directory itself may be a link: who names it has chosen it.
-
-    Args:
-        run_dir: The directory. One that does not exist has nothing in it. If it holds no run, only
-            the names that a run uses count.
-        writes: Whether files in it will be changed. Those with a second name elsewhere (a hard
-            link) become files of their own.
+    The directory itself may be a link: who names it has chosen it. If it holds no run, only the
+    names that a run uses count.
 
     Raises:
         CheckpointError: K126 for a link, or for what is neither a file nor a folder.
     """
-    shared: list[str] = []
+    for path in _used(run_dir):
+        with suppress(FileNotFoundError):  # of a run that is under way
+            if what := _strangeness(run_dir, path):
+                fix = "remove it: a run has files and folders of its own"
+                raise CheckpointError(126, path, what, fix)
+
+
+def own_files(run_dir: Path) -> None:
+    """Give files with a second name elsewhere (a hard link) a copy, before a run changes them.
+
+    The caller holds the lock of the directory: nobody else writes to them.
+    """
+    for path in _used(run_dir):
+        facts = os.lstat(path)
+        if stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:
+            with publish(Path(path)) as temporary:
+                shutil.copy2(path, temporary)
+
+
+def _used(run_dir: Path) -> Iterator[str]:
+    """Yield the paths in a run's directory; if it holds no run, those that a run would use."""
     runs = is_run(run_dir)
     for folder, folders, files in os.walk(run_dir):
         if not runs and os.path.samefile(folder, run_dir):
             folders[:] = [name for name in folders if name in FOLDERS]
             files = [name for name in files if name in FILES]  # noqa: PLW2901
-        for name in (*folders, *files):
-            path = os.path.join(folder, name)
-            with suppress(FileNotFoundError):  # of a run that is under way
-                if what := _strangeness(run_dir, path):
-                    fix = "remove it: a run has files and folders of its own"
-                    raise CheckpointError(126, path, what, fix)
-                facts = os.lstat(path)
-                if writes and stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:
-                    shared.append(path)
-    for path in shared:
-        with publish(Path(path)) as temporary:
-            shutil.copy2(path, temporary)
+        yield from (os.path.join(folder, name) for name in (*folders, *files))
 
 
 def _strangeness(run_dir: Path, path: str) -> str:

@@ -19,7 +19,7 @@ from framework.sink.tracked_sink import end_events
 from framework.sink.wandb import NAME as WANDB
 from framework.sink.wandb import WandbTracker
 from framework.system.lock import locked
-from framework.system.run_dir import FACTS, check_entry, is_file
+from framework.system.run_dir import FACTS, check_entry, is_file, own_files
 
 
 def send(paths: Sequence[Path]) -> None:
@@ -30,10 +30,11 @@ def send(paths: Sequence[Path]) -> None:
         ResourceError: R190 if a run is running, R192 if a server does not take an event.
     """
     for path in paths:
-        check_entry(path, writes=True)
+        check_entry(path)
         _check_ended(path)
         run = read_listed(path)
         with locked(path / LOCK, lambda _: None, needed=False):
+            own_files(path)
             names = [name for name in (MLFLOW, WANDB) if is_file(path / "outbox" / f"{name}.jsonl")]
             for name in names:
                 _send(run, name)

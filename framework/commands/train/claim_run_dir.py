@@ -19,6 +19,7 @@ from framework.system.run_dir import (
     NEXT_FACTS,
     RESOLVED,
     check_entry,
+    own_files,
     read_json,
     write_object,
 )
@@ -38,7 +39,7 @@ def in_use(run_dir: Path) -> Generator[None]:
 
     ResourceError R108 names the other. CheckpointError K126 for a directory with links.
     """
-    check_entry(run_dir, writes=True)
+    check_entry(run_dir)
     fix = "wait until it ends, or stop it"
 
     def tell(holder: str) -> None:
@@ -53,6 +54,7 @@ def in_use(run_dir: Path) -> Generator[None]:
         needed=False,
     )
     with undone(lambda _: discard_if_empty(run_dir)), lock:
+        own_files(run_dir)
         yield
 
 

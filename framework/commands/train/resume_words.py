@@ -110,7 +110,7 @@ def _without_resume(arguments: list[str]) -> list[str]:
 def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
     """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``."""
     where, fix = f"resume = {resume}", "give the path a run printed"
-    check_entry(run_dir, writes=True)
+    check_entry(run_dir)
     try:
         facts = read_json(run_dir / FACTS)
         words, config_dir = _checked(facts["overrides"]), facts.get("config_dir")
