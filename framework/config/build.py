@@ -109,7 +109,7 @@ def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
     home = f"{getattr(part, '__module__', '')}.{getattr(part, '__qualname__', '')}"
     if target.startswith(packages) and not (callable(part) and home.startswith(packages)):
         what = f"is really {home}, which is not in a package that you allowed"
-        raise ConfigError(105, place, what, "name it where it is defined")
+        raise ConfigError(105, place, what, "name the module that defines it")
 
 
 def _resolve(target: str) -> Any:
