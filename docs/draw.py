@@ -31,7 +31,7 @@ from paceline_examples.photo_shapes import CLASSES, detect_scenes, segment_scene
 
 from framework.commands.report.palette import COLORS, OF_SPAN
 from framework.contracts.span import SPANS
-from framework.image.label_map import label_colors
+from framework.media.label_map import label_colors
 
 HERE = Path(__file__).parent
 DATA = HERE / "pictures" / "data"

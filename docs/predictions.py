@@ -24,10 +24,10 @@ from paceline_examples.segment_net import SegmentNet
 from torch import nn
 
 from framework.augment.spectrogram import Spectrogram
+from framework.media.sound_file import read_sound, sound_header
 from framework.objective.recognize import Recognize
 from framework.order.batches import Order
 from framework.order.buckets import cut
-from framework.sound.sound_file import read_sound, sound_header
 from framework.store.hdf5_store import HDF5Store
 
 DATA = Path(__file__).parent / "pictures" / "data"

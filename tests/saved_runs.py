@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framework.image.decode import encode_png
+from framework.media.decode import encode_png
 from framework.store.open_store import open_store
 from framework.system.run_dir import SUMMARY, read_json, write_object
 from tests.cli.command import paceline

@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 
 from framework.errors import DataError
-from framework.image.decode import BadImage, decode
 from framework.input.file_items import read_file
+from framework.media.decode import BadImage, decode
 
 
 def blurred(

@@ -15,7 +15,7 @@ import numpy as np
 
 from framework.contracts.records import IGNORE
 from framework.errors import ConfigError
-from framework.image.decode import decode
+from framework.media.decode import decode
 from framework.system.extras import needed
 
 CLASSES = ("disc", "square", "triangle", "star", "cross")

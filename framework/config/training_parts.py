@@ -57,7 +57,7 @@ from framework.data.dali import DALISource
 from framework.data.dataloader import LoaderSource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, PacelineError, ResourceError
-from framework.image.label_map import colored
+from framework.media.label_map import colored
 from framework.parallel.ddp import warm_up_ddp
 from framework.sink.tolerant import TolerantSink
 from framework.store.columns import is_number

@@ -33,7 +33,7 @@ class Field:
             image files.
         encoding: ``raw`` (an array), ``ragged`` (a ragged array), ``image`` (the bytes of an
             image file, decoded to uint8) or ``frames`` (the bytes of a video's frames, as
-            ``framework.video.frame_files`` has them). A raw array whose first size is None is
+            ``framework.media.frame_files`` has them). A raw array whose first size is None is
             ragged.
         kind: What the numbers mean, derived from the other attributes if it is empty.
             ``image``: a picture, whose pixels may be blended.

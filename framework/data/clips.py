@@ -8,7 +8,7 @@ from torch import Tensor
 from framework.contracts.data import CutsVideos
 from framework.contracts.records import RecordStore
 from framework.errors import DataError
-from framework.video.frame_files import BadFrames, frames_of
+from framework.media.frame_files import BadFrames, frames_of
 
 
 def clip_frames(

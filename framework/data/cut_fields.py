@@ -17,7 +17,7 @@ from framework.contracts.data import (
 from framework.contracts.records import Field, Manifest, Ragged
 from framework.data.collate import WAYS, length_name
 from framework.errors import ConfigError
-from framework.image.boxes import moved_boxes, moved_points
+from framework.media.boxes import moved_boxes, moved_points
 
 PICTURES = ("image", "labels")  # kinds of fields that boxes and points follow
 

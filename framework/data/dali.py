@@ -36,8 +36,8 @@ from framework.data.reader import BatchReader, check_crcs
 from framework.data.requests import Request
 from framework.data.source import store_order
 from framework.errors import ConfigError, DataError, ResourceError
-from framework.image.decode import decode
-from framework.image.header import BadImage
+from framework.media.decode import decode
+from framework.media.header import BadImage
 from framework.order.batches import Order
 from framework.store.open_store import open_store
 from framework.system.extras import pip_install

@@ -16,12 +16,12 @@ from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, Transform
 from framework.contracts.records import Field, RecordStore
 from framework.data.requests import Slice
 from framework.errors import ConfigError, DataError
-from framework.image.crop import window_pixels
-from framework.image.decode import accepted_header, refuse_colors
-from framework.image.header import BadImage, ImageHeader
-from framework.image.label_map import decode_labels
-from framework.image.scale import before_turn, scale_into
-from framework.image.slices import (
+from framework.media.crop import window_pixels
+from framework.media.decode import accepted_header, refuse_colors
+from framework.media.header import BadImage, ImageHeader
+from framework.media.label_map import decode_labels
+from framework.media.scale import before_turn, scale_into
+from framework.media.slices import (
     ANTIALIASED,
     LINEAR,
     NEAREST,

@@ -12,7 +12,7 @@ from framework.contracts.records import RecordStore
 from framework.data.pictures import uneven
 from framework.data.requests import Request, Slice, plain
 from framework.errors import DataError, PacelineError, UserRecordError
-from framework.image.scale import scale_into
+from framework.media.scale import scale_into
 from framework.order.draws import record_seeds
 from framework.system.user_code import user_error
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from framework.contracts.data import CutsSounds, Transform
 from framework.contracts.records import Ragged, RecordStore
 from framework.errors import DataError
-from framework.sound.sound_file import BadSound, SoundHeader, read_sound, sound_header
+from framework.media.sound_file import BadSound, SoundHeader, read_sound, sound_header
 
 
 def heard(

@@ -12,10 +12,10 @@ import numpy as np
 
 from framework.contracts.records import IGNORE, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError, words_of
-from framework.image.decode import MAX_PIXELS, encode_png, image_size
-from framework.image.header import BadImage
-from framework.image.regions import FARTHEST, painted
 from framework.input.file_items import read_file
+from framework.media.decode import MAX_PIXELS, encode_png, image_size
+from framework.media.header import BadImage
+from framework.media.regions import FARTHEST, painted
 from framework.store.label import check_classes
 
 FIELDS = ("boxes", "label", "keypoints", "mask")

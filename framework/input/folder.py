@@ -11,7 +11,7 @@ import numpy as np
 from framework.contracts.records import Manifest
 from framework.input.file_items import read_file
 from framework.input.rows import Row, RowInput
-from framework.sound.sound_file import SUFFIXES as SOUNDS
+from framework.media.sound_file import SUFFIXES as SOUNDS
 from framework.store.folder_store import SUFFIXES, images_of, is_class, loose_notes
 from framework.store.label import check_classes, class_in, class_pattern, number_classes
 from framework.store.walk_tree import Walked, walk

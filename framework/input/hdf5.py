@@ -12,8 +12,6 @@ import numpy as np
 from framework.contracts.class_labels import is_class_number
 from framework.contracts.records import LABEL, Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError, listed
-from framework.image.decode import shared_channels
-from framework.image.header import is_image
 from framework.input.rows import (
     Row,
     check_same_length,
@@ -24,7 +22,9 @@ from framework.input.rows import (
     text_by_field,
     typed_row,
 )
-from framework.sound.sound_file import is_sound
+from framework.media.decode import shared_channels
+from framework.media.header import is_image
+from framework.media.sound_file import is_sound
 from framework.store.array_values import native
 from framework.store.foreign import fields_word
 from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields

@@ -9,9 +9,9 @@ import numpy as np
 
 from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError, listed
-from framework.image.header import is_image
 from framework.input.rows import Row, RowInput, text_by_field
-from framework.sound.sound_file import is_sound
+from framework.media.header import is_image
+from framework.media.sound_file import is_sound
 from framework.store.array_values import array_of_npy
 from framework.store.foreign import (
     NPY,

@@ -17,12 +17,12 @@ import numpy as np
 from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
 from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError
-from framework.image.decode import BadImage, num_channels, shared_channels
-from framework.sound.sound_file import is_sound
+from framework.media.decode import BadImage, num_channels, shared_channels
+from framework.media.sound_file import is_sound
+from framework.media.video_file import is_video
 from framework.store.array_values import DTYPES, native
 from framework.store.kinds import OF_STRINGS, as_rows, check_present, field_of_kind, of_kind
 from framework.store.label import check_classes, numbered_classes
-from framework.video.video_file import is_video
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]

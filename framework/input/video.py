@@ -10,7 +10,7 @@ from framework.contracts.records import Field, Manifest
 from framework.input.file_items import read_file
 from framework.input.folder import FolderInput
 from framework.input.rows import Row
-from framework.video.video_file import SUFFIXES
+from framework.media.video_file import SUFFIXES
 
 
 @final

@@ -1,6 +1,6 @@
 """The preparation of images for a store: check, turn upright, scale, re-encode.
 
-Images are decoded by the one rule of ``framework.image.decode``.
+Images are decoded by the one rule of ``framework.media.decode``.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from torch.nn.functional import interpolate
 
 from framework.contracts.records import Chunk, Field, RecordInput
 from framework.errors import ConfigError, DataError
-from framework.image.boxes import moved_boxes, moved_points
-from framework.image.decode import (
+from framework.media.boxes import moved_boxes, moved_points
+from framework.media.decode import (
     LARGEST,
     MAX_PIXELS,
     accepted_header,
@@ -25,9 +25,9 @@ from framework.image.decode import (
     encode_png,
     refuse_colors,
 )
-from framework.image.header import BadImage
-from framework.image.label_map import decode_labels
-from framework.image.scale import scale, scale_labels
+from framework.media.header import BadImage
+from framework.media.label_map import decode_labels
+from framework.media.scale import scale, scale_labels
 from framework.pack.item_error import item_error
 from framework.pack.sound_rates import SoundRates
 from framework.pack.video_frames import VideoFrames
@@ -468,7 +468,7 @@ class Preparation:
 
 
 def _scaled_deep(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Scale uint16 [H, W, C] by the filter of ``framework.image.scale``, which is for 8 bits."""
+    """Scale uint16 [H, W, C] by the filter of ``framework.media.scale``, which is for 8 bits."""
     if image.shape[:2] == size:
         return image
     pixels = torch.from_numpy(image.astype(np.float32)).permute(2, 0, 1)[None]

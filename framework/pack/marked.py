@@ -24,9 +24,9 @@ from framework.contracts.records import (
     range_files_of,
 )
 from framework.errors import ConfigError, DataError
-from framework.image.decode import MAX_PIXELS, encode_png, image_size
-from framework.image.header import BadImage
-from framework.image.label_map import BadLabels, decode_labels, labels_header
+from framework.media.decode import MAX_PIXELS, encode_png, image_size
+from framework.media.header import BadImage
+from framework.media.label_map import BadLabels, decode_labels, labels_header
 from framework.order.batches import spread
 from framework.store.kinds import RAGGED, TakesKinds, check_present, checked_kinds
 from framework.store.manifest import fits_kind

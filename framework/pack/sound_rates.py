@@ -7,7 +7,7 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Records
 from framework.errors import DataError
-from framework.sound.sound_file import BadSound, SoundHeader, checked_header, resampled
+from framework.media.sound_file import BadSound, SoundHeader, checked_header, resampled
 
 
 @final

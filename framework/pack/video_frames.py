@@ -9,10 +9,10 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Field, Records
 from framework.errors import DataError
-from framework.image.decode import convert, decode
-from framework.image.header import BadImage
-from framework.video.frame_files import BadFrames, frames_of, holds_files, joined_files
-from framework.video.video_file import BadVideo, video_frames
+from framework.media.decode import convert, decode
+from framework.media.frame_files import BadFrames, frames_of, holds_files, joined_files
+from framework.media.header import BadImage
+from framework.media.video_file import BadVideo, video_frames
 
 MOST_BYTES = (1 << 31) - 1  # of a record; LMDB holds no more
 

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import ChannelStatistics, Field, Records, RecordStore
-from framework.image.decode import decode
-from framework.image.header import BadImage
 from framework.measure.host import num_cores
+from framework.media.decode import decode
+from framework.media.frame_files import BadFrames, frames_of
+from framework.media.header import BadImage
 from framework.order.batches import spread
-from framework.video.frame_files import BadFrames, frames_of
 
 NUM_RECORDS = 1000
 WHITE = {"uint8": 255, "uint16": 65535}  # normalizing divides by it; that of floats is 1

@@ -17,7 +17,7 @@ from framework.contracts.records import (
     RecordStore,
 )
 from framework.errors import ConfigError, DataError
-from framework.image.header import BadImage, read_header
+from framework.media.header import BadImage, read_header
 
 SIZES = ("height", "width")
 RECORD = "record"  # its number in the data set

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
-from framework.image.decode import BadImage, encode_png, image_suffix, shared_channels
-from framework.sound.sound_file import SUFFIXES as SOUNDS
+from framework.media.decode import BadImage, encode_png, image_suffix, shared_channels
+from framework.media.sound_file import SUFFIXES as SOUNDS
 from framework.store.file_format import refuse_other
 from framework.store.identity import sampled_digest, unreadable
 from framework.store.read_files import read_files

@@ -13,7 +13,7 @@ import numpy as np
 
 from framework.contracts.records import LABEL
 from framework.errors import DataError, listed
-from framework.image.header import is_image
+from framework.media.header import is_image
 from framework.store.identity import unreadable
 from framework.store.lmdb_btree import any_values
 

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from framework.errors import DataError, words_of
-from framework.image.header import is_image
+from framework.media.header import is_image
 from framework.store.expansion import most_bytes
 from framework.store.foreign import (
     LAST_NUMBER,

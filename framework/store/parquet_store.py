@@ -24,7 +24,7 @@ from torch import Tensor
 
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError, listed, words_of
-from framework.image.decode import BadImage, shared_channels
+from framework.media.decode import BadImage, shared_channels
 from framework.store.array_values import DTYPES
 from framework.store.column_files import (
     MOST_JSON_BYTES,

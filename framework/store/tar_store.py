@@ -19,8 +19,8 @@ from torch import Tensor
 
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
 from framework.errors import DataError
-from framework.image.decode import BadImage, shared_channels
-from framework.image.header import ImageHeader, read_header
+from framework.media.decode import BadImage, shared_channels
+from framework.media.header import ImageHeader, read_header
 from framework.store.array_values import ArrayHeader, native, read_npy_header
 from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.file_format import refuse_other

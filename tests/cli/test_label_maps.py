@@ -14,7 +14,7 @@ from torch import nn
 from framework.contracts.batch import Batch
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
-from framework.image.decode import encode_png
+from framework.media.decode import encode_png
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.contract.cases import label_map

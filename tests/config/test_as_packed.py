@@ -11,8 +11,8 @@ import torch
 from framework.config.as_packed import PreparedInput, PreparedStore, preparation
 from framework.contracts.records import Field, Manifest
 from framework.errors import DataError
-from framework.image.decode import decode
 from framework.input.folder import FolderInput
+from framework.media.decode import decode
 from framework.pack.images import Preparation
 from framework.store.folder_store import FolderStore
 

@@ -16,8 +16,8 @@ from framework.config.input_source import (
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import DataError
-from framework.image.decode import encode_png
 from framework.input.folder import FolderInput
+from framework.media.decode import encode_png
 from framework.order.batches import Order
 from framework.transform.none import NoTransform
 

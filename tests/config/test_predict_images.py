@@ -24,7 +24,7 @@ from framework.contracts.prediction import (
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.data.reader import BatchReader
 from framework.errors import ConfigError, DataError
-from framework.image.decode import encode_png
+from framework.media.decode import encode_png
 from framework.order.batches import Order
 from framework.store.chunk_store import ChunkStore
 from framework.store.open_store import open_store

@@ -8,7 +8,7 @@ from paceline_examples.digits_input import DigitsInput
 from framework.config.prepare_data import input_of, packed_from_others, prepare
 from framework.config.targets import STORE_INPUT
 from framework.errors import ConfigError
-from framework.image.decode import encode_png
+from framework.media.decode import encode_png
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.store.hdf5_store import HDF5Writer

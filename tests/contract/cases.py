@@ -26,7 +26,7 @@ from framework.data.lmdb import lmdb_source
 from framework.data.parquet import parquet_source
 from framework.data.synthetic import SyntheticSource
 from framework.data.tar import tar_source
-from framework.image.decode import encode_png
+from framework.media.decode import encode_png
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.store.folder_store import FolderStore

@@ -10,11 +10,11 @@ import torch
 from framework.data.reader import BatchReader
 from framework.data.requests import Request
 from framework.errors import DataError
-from framework.image.decode import encode_png
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
 from framework.input.hdf5 import HDF5Input
 from framework.input.lmdb import LMDBInput
+from framework.media.decode import encode_png
 from framework.store.folder_store import FolderStore
 from framework.store.parquet_store import ParquetStore
 from framework.store.tar_store import TarStore

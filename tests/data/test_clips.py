@@ -16,10 +16,11 @@ from framework.data.requests import Request
 from framework.errors import ConfigError, DataError
 from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
+from framework.media.frame_files import joined_files
+from framework.media.sound_file import read_sound
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
-from framework.sound.sound_file import read_sound
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store
@@ -30,13 +31,12 @@ from framework.transform.none import NoTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.sound_window import SoundWindow
 from framework.transform.video_window import VideoWindow
-from framework.video.frame_files import joined_files
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.conftest import make_context, write_store
 from tests.contract.cases import WAYS, jpeg, micros
+from tests.media.test_sound_file import sound
+from tests.media.test_video_file import numbers_of
 from tests.pack.test_video_frames import folder, packed, pixels_of
-from tests.sound.test_sound_file import sound
-from tests.video.test_video_file import numbers_of
 
 SOURCES = {"x.h5": hdf5_source, "x.lmdb": lmdb_source}
 PAIR = VideoWindow(2, 1)  # of frames

@@ -5,7 +5,7 @@ import pytest
 from paceline_examples.blurred_pairs import blurred
 
 from framework.errors import DataError
-from framework.image.decode import decode
+from framework.media.decode import decode
 from tests.contract.cases import jpeg
 
 

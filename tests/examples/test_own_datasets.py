@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from framework.config.paths import ROOT
-from framework.image.decode import encode_png
+from framework.media.decode import encode_png
 from tests.cli.command import paceline
 from tests.contract.cases import pixels
 

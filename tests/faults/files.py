@@ -11,8 +11,8 @@ from PIL import Image
 
 from tests.contract.cases import pixels
 from tests.image import test_golden_pixels as golden
-from tests.image.test_golden_pixels import saved
-from tests.image.test_jpeg import encoded
+from tests.media.test_golden_pixels import saved
+from tests.media.test_jpeg import encoded
 
 ADAM7 = (
     (0, 0, 8, 8),

@@ -23,11 +23,11 @@ import torch
 from framework.data.dali import dali_source
 from framework.data.hdf5 import hdf5_source
 from framework.errors import PacelineError
-from framework.image.crop import window_pixels
-from framework.image.decode import accepted_header, decode, decode_deep, decode_shrunk
-from framework.image.header import BadImage
-from framework.image.label_map import decode_labels
 from framework.input.folder import FolderInput
+from framework.media.crop import window_pixels
+from framework.media.decode import accepted_header, decode, decode_deep, decode_shrunk
+from framework.media.header import BadImage
+from framework.media.label_map import decode_labels
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation

@@ -12,7 +12,7 @@ from framework.errors import DataError
 from framework.store import expansion
 from framework.store.parquet_store import ParquetStore
 from tests.faults import bait, foreign
-from tests.sound.test_sound_file import sound
+from tests.media.test_sound_file import sound
 
 CASES = ("data=tar", "input=hdf5, columns")
 

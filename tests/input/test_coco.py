@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from framework.errors import ConfigError, DataError
-from framework.image.label_map import decode_labels
 from framework.input.coco import CocoInput
+from framework.media.label_map import decode_labels
 from tests.contract.cases import jpeg
-from tests.image.test_regions import SQUARE
+from tests.media.test_regions import SQUARE
 
 CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 3, "name": "car"}]
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError
-from framework.image.decode import decode, decode_deep, encode_png
-from framework.image.header import read_header
+from framework.media.decode import decode, decode_deep, encode_png
+from framework.media.header import read_header
 from framework.pack.images import Preparation
 from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels
-from tests.image.test_golden_pixels import ACCEPTED, DEEP, saved
+from tests.media.test_golden_pixels import ACCEPTED, DEEP, saved
 
 
 class Items:

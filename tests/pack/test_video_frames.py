@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from framework.errors import ConfigError, DataError
-from framework.image.decode import decode
 from framework.input.function import FunctionInput
 from framework.input.store import StoreInput
 from framework.input.video import VideoInput
+from framework.media.decode import decode
+from framework.media.frame_files import frames_of
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
@@ -17,9 +18,8 @@ from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store
-from framework.video.frame_files import frames_of
 from tests.contract.cases import jpeg
-from tests.video.test_video_file import numbers_of, video
+from tests.media.test_video_file import numbers_of, video
 
 WRITERS = {"x.h5": HDF5Writer, "y.h5": HDF5Writer, "x.lmdb": LMDBWriter}
 COUNTS = (5, 12, 8)

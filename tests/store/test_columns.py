@@ -6,7 +6,7 @@ import torch
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError
-from framework.image.decode import encode_jpeg, encode_png
+from framework.media.decode import encode_jpeg, encode_png
 from framework.store.columns import START_BYTES, NoFacts, StoreFacts, column_of, lengths_of
 from framework.store.folder_store import FolderStore
 from tests.conftest import write_store

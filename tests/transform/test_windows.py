@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from framework.contracts.data import may_turn
 from framework.data.reader import BatchReader
 from framework.errors import ConfigError, DataError
-from framework.image.scale import scale_into
+from framework.media.scale import scale_into
 from framework.order.draws import draws
 from framework.store.hdf5_store import HDF5Store
 from framework.transform.center_crop import CenterCrop

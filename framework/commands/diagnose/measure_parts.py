@@ -42,12 +42,12 @@ from framework.contracts.span import waiting_share
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource, WorkerSource
-from framework.image.decode import image_size
-from framework.image.header import BadImage, read_header
 from framework.measure.disk_kind import disk_kind
 from framework.measure.host import available_memory_bytes, cpu_info, num_cores, threads_per_rank
 from framework.measure.machine_watch import MachineUse, MachineWatch
 from framework.measure.statistics import median
+from framework.media.decode import image_size
+from framework.media.header import BadImage, read_header
 from framework.order.batches import Order, spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store

@@ -26,8 +26,8 @@ from framework.contracts.prediction import (
     Predicts,
 )
 from framework.errors import printable
-from framework.image.decode import encode_jpeg, encode_png
-from framework.image.label_map import colored, label_colors
+from framework.media.decode import encode_jpeg, encode_png
+from framework.media.label_map import colored, label_colors
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHARP = 128  # pixels of the longer side up to which a picture is kept without loss

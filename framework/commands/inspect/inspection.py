@@ -11,11 +11,11 @@ import numpy as np
 
 from framework.contracts.records import Field, Manifest, Ragged, RecordStore
 from framework.errors import printable
-from framework.image.decode import BadImage
-from framework.image.header import read_header
+from framework.media.decode import BadImage
+from framework.media.frame_files import BadFrames, frames_of
+from framework.media.header import read_header
 from framework.order.batches import spread
 from framework.store.open_store import files_of, open_records
-from framework.video.frame_files import BadFrames, frames_of
 
 EXACT_BYTES = 1 << 28  # of a larger store only a sample of the fields of any length is read
 NUM_SAMPLES = 2048

@@ -11,12 +11,12 @@ import torch
 
 from framework.contracts.records import Field, RecordStore
 from framework.errors import DataError
-from framework.image.decode import BadImage, decode_shrunk
-from framework.image.label_map import decode_labels, label_colors
+from framework.media.decode import BadImage, decode_shrunk
+from framework.media.frame_files import BadFrames, frames_of
+from framework.media.label_map import decode_labels, label_colors
 from framework.order.batches import spread
 from framework.store.open_store import open_records
 from framework.system.durable import open_durable
-from framework.video.frame_files import BadFrames, frames_of
 
 TILE = 96  # pixels
 EDGE = 3  # pixels: the gray edge of a tile that keeps neighbors apart

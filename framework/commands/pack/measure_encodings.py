@@ -11,16 +11,16 @@ import torch
 
 from framework.contracts.records import Chunk, Field, Manifest, RecordInput
 from framework.errors import ConfigError, DataError
-from framework.image.decode import decode
-from framework.image.label_map import decode_labels
 from framework.measure.host import num_cores
+from framework.media.decode import decode
+from framework.media.frame_files import FrameFiles, frames_of
+from framework.media.label_map import decode_labels
 from framework.order.batches import spread
 from framework.order.permutation import permutation
 from framework.pack.engine.jobs import MakeWriter, Prepare, chunk_bytes
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from framework.system.durable import temporary_name
-from framework.video.frame_files import FrameFiles, frames_of
 
 NUM_SAMPLES = 200
 SAMPLE_BYTES = 256 << 20  # of source items: enough to measure, little enough to hold

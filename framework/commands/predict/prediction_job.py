@@ -48,7 +48,7 @@ from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.records import LABEL, Field, RecordInput
 from framework.data.source import UNEVEN
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
-from framework.image.decode import encode_png
+from framework.media.decode import encode_png
 from framework.pack.engine import publish
 from framework.pack.engine.jobs import file_sha256, hash_of, make_plan, stamps
 from framework.pack.engine.journal import BadItem, Journal

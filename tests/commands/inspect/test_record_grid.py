@@ -7,7 +7,7 @@ import pytest
 from framework.commands.inspect.record_grid import DARK, EDGE, TILE, write_grid
 from framework.contracts.records import Field
 from framework.errors import DataError
-from framework.image.label_map import label_colors
+from framework.media.label_map import label_colors
 from tests.conftest import write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, write_case
 from tests.pack.test_video_frames import packed, pixels_of

@@ -5,7 +5,7 @@ import pytest
 
 from framework.commands.pack.measure_encodings import Cost, measure, recommend, take_sample
 from framework.contracts.records import Chunk, Field, Manifest
-from framework.image.decode import encode_png
+from framework.media.decode import encode_png
 from framework.pack.images import Preparation
 from tests.input.inputs import Input
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from framework.image import jpeg
-from framework.image.decode import orient, stored
-from framework.image.header import ImageHeader
+from framework.media import jpeg
+from framework.media.decode import orient, stored
+from framework.media.header import ImageHeader
 
 Window = tuple[int, int, int, int, int]  # top, left, height, width, flip
 DENOMINATORS = (8, 4, 2)  # libjpeg-turbo's fast scales

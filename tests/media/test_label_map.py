@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framework.contracts.records import IGNORE
-from framework.image.decode import encode_png
-from framework.image.label_map import BadLabels, colored, decode_labels, label_colors, labels_header
+from framework.media.decode import encode_png
+from framework.media.label_map import BadLabels, colored, decode_labels, label_colors, labels_header
 from tests.contract.cases import jpeg, pixels
 
 

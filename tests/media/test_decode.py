@@ -9,7 +9,7 @@ import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.image.decode import (
+from framework.media.decode import (
     BadImage,
     decode,
     decode_deep,
@@ -37,7 +37,7 @@ def difference(image, expected):
     return np.abs(image.astype(int) - expected).mean()
 
 
-# ---- pixels; tests/image/test_golden_pixels.py compares them with those of other decoders
+# ---- pixels; tests/media/test_golden_pixels.py compares them with those of other decoders
 
 
 def test_a_jpeg_whose_subsampling_is_rare_is_decoded():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import IGNORE
-from framework.image.scale import scale_labels
+from framework.media.scale import scale_labels
 
 
 def boxes_in_image(

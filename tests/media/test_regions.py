@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from framework.image.regions import painted, region_mask
+from framework.media.regions import painted, region_mask
 
 SQUARE = [[2.0, 1.0, 6.0, 1.0, 6.0, 4.0, 2.0, 4.0]]
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from framework.image.header import (
+from framework.media.header import (
     BadImage,
     ImageHeader,
     is_image,

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
-from framework.image.slices import ANTIALIASED, LINEAR, NEAREST, scale_one
+from framework.media.slices import ANTIALIASED, LINEAR, NEAREST, scale_one
 
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
 

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from framework.image import jpeg
-from framework.image.crop import window_pixels
-from framework.image.decode import encode_png
-from framework.image.header import BadImage, read_header
-from framework.image.scale import before_turn, scale_into
-from framework.image.slices import decode, read_headers
+from framework.media import jpeg
+from framework.media.crop import window_pixels
+from framework.media.decode import encode_png
+from framework.media.header import BadImage, read_header
+from framework.media.scale import before_turn, scale_into
+from framework.media.slices import decode, read_headers
 from framework.system.native import find
-from tests.image.test_jpeg import SUBSAMPLINGS, encoded
+from tests.media.test_jpeg import SUBSAMPLINGS, encoded
 from tests.store.fuzz import flips, in_a_process, truncations
 
 pytestmark = pytest.mark.skipif(

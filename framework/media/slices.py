@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from framework.contracts.records import Placed
-from framework.image import jpeg
-from framework.image.decode import MAX_PIXELS
+from framework.media import jpeg
+from framework.media.decode import MAX_PIXELS
 from framework.system.native import find
 
 LINEAR, ANTIALIASED, NEAREST = range(3)  # native/scale.h

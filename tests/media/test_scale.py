@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
-from framework.image import slices
-from framework.image.scale import scale, scale_into
+from framework.media import slices
+from framework.media.scale import scale, scale_into
 from tests.contract.cases import pixels
 
 SIDES = st.integers(1, 60)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.video.video_file import BadVideo, is_video, video_frames
+from framework.media.video_file import BadVideo, is_video, video_frames
 
 STEP = 8  # levels between a frame and the next one
 LEFT_IS_BRIGHT = 40  # levels that the left half is brighter
@@ -176,7 +176,7 @@ def test_another_size_within_a_file_is_refused():
 
 
 def test_a_gap_in_time_does_not_make_frames_without_end(monkeypatch):
-    monkeypatch.setattr("framework.video.video_file.MOST_FRAMES", 1000)
+    monkeypatch.setattr("framework.media.video_file.MOST_FRAMES", 1000)
     data = video(3, form="matroska", times=[0, 1, 10_000_000])
     assert len(frames(data)) == 3
     with pytest.raises(BadVideo, match="more than 1,000 frames"):

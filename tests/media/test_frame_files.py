@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from framework.contracts.records import Field
-from framework.video.frame_files import (
+from framework.media.frame_files import (
     MAGIC,
     BadFrames,
     FrameFiles,

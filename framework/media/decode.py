@@ -9,7 +9,7 @@
 - Animations, several pages, more than 8 bits and truncated files are refused.
 
 JPEG goes to libjpeg-turbo through simplejpeg, which releases the GIL. Other formats, and JPEGs with
-rare subsampling, go to OpenCV. ``tests/image/test_golden_pixels.py`` holds OpenCV, simplejpeg,
+rare subsampling, go to OpenCV. ``tests/media/test_golden_pixels.py`` holds OpenCV, simplejpeg,
 Pillow and DALI to these rules.
 """
 
@@ -27,7 +27,7 @@ import numpy as np  # noqa: E402
 import simplejpeg  # noqa: E402
 
 from framework.errors import DataError  # noqa: E402
-from framework.image.header import (  # noqa: E402
+from framework.media.header import (  # noqa: E402
     BadImage,
     ImageHeader,
     plain_tiff,

@@ -12,7 +12,7 @@ import pytest
 import simplejpeg
 from PIL import Image, ImageOps
 
-from framework.image.decode import BadImage, decode, image_size, num_channels
+from framework.media.decode import BadImage, decode, image_size, num_channels
 from tests.contract.cases import pixels
 
 COLOR = pixels(1, 24, 32)

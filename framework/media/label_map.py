@@ -16,8 +16,8 @@ import torch
 
 from framework.contracts.batch import Batch
 from framework.contracts.records import IGNORE
-from framework.image.decode import MAX_PIXELS, accepted_header, check_png, orient
-from framework.image.header import BadImage, ImageHeader, png_chunks
+from framework.media.decode import MAX_PIXELS, accepted_header, check_png, orient
+from framework.media.header import BadImage, ImageHeader, png_chunks
 
 GRAY, PALETTE = 0, 3  # PNG's color types
 # By bits per sample: the factor by which the decoder stretches gray values.

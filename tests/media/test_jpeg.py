@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from framework.image import jpeg
-from framework.image.crop import scaled_region, window_pixels
-from framework.image.decode import decode, encode_png
-from framework.image.header import ImageHeader, read_header
-from framework.image.jpeg import Region, decode_region
+from framework.media import jpeg
+from framework.media.crop import scaled_region, window_pixels
+from framework.media.decode import decode, encode_png
+from framework.media.header import ImageHeader, read_header
+from framework.media.jpeg import Region, decode_region
 from tests.contract.cases import pixels
 from tests.store.fuzz import flips, in_a_process, truncations
 
