@@ -47,10 +47,9 @@ check: $(COMPLETE)  ## lint, format, types and style
 	$(BIN)/python -m tests.style
 	$(BIN)/python -m tests.same_collection
 
-format: $(COMPLETE)  ## format the code, and list its errors in docs/errors.md
+format: $(COMPLETE)  ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/python docs/errors.py
 
 docs: $(COMPLETE)  ## build the documentation into site/; a broken link fails
 	$(BIN)/python -m mkdocs build -q --strict $(ARGS)

@@ -1,4 +1,6 @@
-"""Write the tables of errors in docs/errors.md from the code: ``python docs/errors.py``.
+"""Print the tables of errors from the code: ``python docs/errors.py``.
+
+The site has them below the text of errors.md.
 
 Every call ``SomeError(number, where, what, fix)`` becomes a row. Text that is known only at runtime
 is shown as ``<name>``.
@@ -8,30 +10,19 @@ import ast
 import math
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import product
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import NamedTuple
 
-from framework.commands.bench import bench
-from framework.commands.diagnose import diagnose
-from framework.commands.evaluate import evaluate
-from framework.commands.export import export
-from framework.commands.inspect import inspect
-from framework.commands.pack import pack
-from framework.commands.predict import predict
-from framework.commands.replay import replay
-from framework.commands.report import report
-from framework.commands.runs import runs
-from framework.commands.tune import tune
-from framework.commands.verify import verify
-from framework.commands.watch import watch
+from framework import commands
 from framework.config import pack_options, schema
+from framework.config.rule import Rule
 from framework.errors import error_kinds
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "errors.md"
 PACKAGES = (ROOT / "framework", ROOT / "examples" / "paceline_examples")
-MARK = "<!-- 'python docs/errors.py' writes everything below this line. -->"
 HEADINGS = {
     "C": "Configuration",
     "D": "Data",
@@ -67,10 +58,10 @@ class Scope(NamedTuple):
     caller: ast.Call | None = None
 
 
-def page() -> str:
-    """Return the page with new tables."""
+def tables() -> str:
+    """Return a table for each kind of error, in Markdown."""
     codes = {kind.letter: kind.exit_code for kind in error_kinds().values()}
-    lines = [PAGE.read_text().partition(MARK)[0] + MARK]
+    lines: list[str] = []
     for letter, rows in all_rows().items():
         lines += ["", f"## {letter}: {HEADINGS[letter]} (exit code {codes[letter]})", ""]
         lines += ["| number | where | what is wrong | what to do |", "| --- | --- | --- | --- |"]
@@ -113,23 +104,8 @@ def all_rows() -> dict[str, list[Row]]:
 
 def rows_of_options() -> Iterator[Row]:
     """Yield a row for the rule of every option."""
-    commands = (
-        *(
-            bench,
-            diagnose,
-            evaluate,
-            export,
-            inspect,
-            pack,
-            predict,
-            replay,
-            report,
-            runs,
-        ),
-        *(tune, verify, schema),
-    )
-    tables = [("", command.RULES) for command in (*commands, watch)]
-    tables += [("pack.", pack_options.RULES)]
+    tables = [("", rules) for rules in rules_of_commands()]
+    tables += [("", schema.RULES), ("pack.", pack_options.RULES)]
     groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]
     groups += [("optim.groups.NAME", schema.GROUP_RULES), ("sink.NAME", schema.SINK_RULES)]
     tables += [(f"{group}.", rules) for group, rules in groups]
@@ -137,6 +113,15 @@ def rows_of_options() -> Iterator[Row]:
         for key, rule in rules.items():
             where = f"{prefix}{key} = <value>"
             yield Row(rule.number, where, f"must be {rule.words}", "correct it")
+
+
+def rules_of_commands() -> Iterator[dict[str, Rule]]:
+    """Yield the table ``RULES`` of every module of a command."""
+    for module in walk_packages(commands.__path__, f"{commands.__name__}."):
+        if not module.ispkg:
+            rules = getattr(import_module(module.name), "RULES", {})
+            if isinstance(rules, dict):
+                yield rules
 
 
 def calls(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
@@ -261,4 +246,4 @@ def placeholder(node: ast.expr) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(tables())

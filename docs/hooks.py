@@ -1,5 +1,6 @@
-"""Hooks that add files of the repository's root and the design notes to the site."""
+"""Hooks that add the errors, files of the repository's root and the design notes to the site."""
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,10 @@ def on_files(files: Files, config: Any) -> Files:
     for name, path in PAGES.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text()))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Add the tables of errors, which are read from the code, to their page."""
+    if page.file.src_uri != "errors.md":
+        return markdown
+    return markdown + runpy.run_path(str(ROOT / "docs" / "errors.py"))["tables"]()

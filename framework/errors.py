@@ -2,7 +2,7 @@
 
 The line reads ``error[D101]: where = value: what is wrong; what to do``. The letter names the kind
 of error, which decides the exit code. A number never changes.
-``docs/errors.md`` lists all errors and exit codes.
+The site lists all errors; ``docs/errors.md`` has the exit codes.
 """
 
 import re
