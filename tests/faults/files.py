@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from tests.contract.cases import pixels
-from tests.image import test_golden_pixels as golden
+from tests.media import test_golden_pixels as golden
 from tests.media.test_golden_pixels import saved
 from tests.media.test_jpeg import encoded
 
