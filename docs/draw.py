@@ -29,7 +29,7 @@ from paceline_examples.drawn_lines import drawn_lines
 from paceline_examples.noisy_waves import noisy_waves
 from paceline_examples.photo_shapes import CLASSES, detect_scenes, segment_scenes
 
-from framework.commands.report.palette import COLORS, OF_SPAN
+from framework.cli.palette import COLORS, OF_SPAN
 from framework.contracts.span import SPANS
 from framework.media.label_map import label_colors
 

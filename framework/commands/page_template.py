@@ -7,7 +7,7 @@ import jinja2
 from markupsafe import Markup
 
 from framework import __version__
-from framework.commands.report.palette import COLORS
+from framework.cli.palette import COLORS
 
 SHARED = Path(__file__).parent / "templates"  # the style, and what pages have in common
 

@@ -459,6 +459,11 @@ class NamesRecords(Protocol):
         ...
 
 
+def record_key(source: object, index: int) -> str:
+    """Return the name of a record, or "" if the source knows none."""
+    return source.key(index) if isinstance(source, NamesRecords) else ""
+
+
 @runtime_checkable
 class FindsRecords(NamesRecords, Protocol):
     """A capability of a Source: it reads single records, as in evaluation, and knows their keys."""

@@ -15,6 +15,7 @@ Pillow and DALI to these rules.
 
 import os
 import zlib
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -39,6 +40,7 @@ from framework.media.header import (  # noqa: E402
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # our errors name the problem
 SAMPLE = 32  # images that are looked at before all are taken to be gray
+LOSSLESS_SIDE = 128  # pixels of the longer side up to which a page has a PNG of a picture
 MAX_PIXELS = 64_000_000  # checked before memory is taken: a 49 kB PNG may declare 400 million
 
 
@@ -161,6 +163,14 @@ def encode_jpeg(image: np.ndarray, quality: int) -> bytes:
     pixels = np.ascontiguousarray(image.transpose(1, 2, 0))
     form, colors = ("GRAY", "Gray") if pixels.shape[2] == 1 else ("RGB", "420")
     return simplejpeg.encode_jpeg(pixels, quality=quality, colorspace=form, colorsubsampling=colors)
+
+
+def data_uri(image: np.ndarray) -> str:
+    """Return uint8 [C, H, W] as an address inside a page. Small pictures keep every pixel."""
+    image = np.ascontiguousarray(image)
+    if max(image.shape[1:]) <= LOSSLESS_SIDE:
+        return f"data:image/png;base64,{b64encode(encode_png(image)).decode()}"
+    return f"data:image/jpeg;base64,{b64encode(encode_jpeg(image, 85)).decode()}"
 
 
 def orient(image: np.ndarray, orientation: int) -> np.ndarray:

@@ -1,3 +1,4 @@
+import base64
 import struct
 import zlib
 from contextlib import suppress
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from framework.media.decode import (
     BadImage,
+    data_uri,
     decode,
     decode_deep,
     decode_shrunk,
@@ -136,3 +138,12 @@ def test_a_png_keeps_every_pixel_and_a_jpeg_about_all(channels):
     data = encode_jpeg(smooth.transpose(2, 0, 1), 95)
     assert num_channels(data) == num_channels(encode_png(image)) == channels
     assert difference(decode(data, channels), smooth) < 3
+
+
+def test_a_picture_is_kept_without_loss_if_it_is_small():
+    pixels = np.arange(48, dtype=np.uint8).reshape(3, 4, 4)
+    kind, data = data_uri(pixels).split(",")
+    decoded = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
+    assert kind == "data:image/png;base64"
+    assert np.array_equal(decoded[:, :, ::-1].transpose(2, 0, 1), pixels)
+    assert data_uri(np.zeros((1, 300, 20), np.uint8)).startswith("data:image/jpeg")

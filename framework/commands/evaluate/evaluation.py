@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from framework.commands.evaluate.confusion import class_figures, counted, trimmed
-from framework.commands.evaluate.record_losses import GivenOutputs, OutputRecorder, record_losses
 from framework.config.run_watchers import make_metrics
 from framework.config.saved_run import SavedRun, chosen_file, open_run
 from framework.config.teacher_weights import load_teacher
-from framework.contracts.data import FindsRecords, MicroBatch, MicroBatches, Source
+from framework.contracts.data import MicroBatch, MicroBatches, Source, record_key
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import Predicts
 from framework.contracts.training import PredictionMetrics
@@ -23,6 +22,7 @@ from framework.errors import words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
 from framework.run import span_figures
+from framework.train.record_losses import GivenOutputs, OutputRecorder, record_losses
 from framework.train.validate import evaluate
 
 Summary = dict[str, Any]
@@ -150,7 +150,7 @@ def _evaluate_set(
         summary["confusion"] = confusion.long().tolist()
     worst = watched.worst_of_all_ranks()
     summary["worst"] = [
-        {"index": record.index, "key": key_of(source, record.index), "loss": record.loss}
+        {"index": record.index, "key": record_key(source, record.index), "loss": record.loss}
         for record in worst
     ]
     return SetResult(summary, source, worst)
@@ -240,8 +240,3 @@ def _highest(rows: Tensor, count: int) -> Tensor:
     """Return the rows (index, loss) with the highest loss, and of equal ones the first."""
     rows = rows[rows[:, 0].argsort(stable=True)]
     return rows[rows[:, 1].argsort(descending=True, stable=True)][:count]
-
-
-def key_of(source: Source, index: int) -> str:
-    """Return the key of a record, or "" if the data has none."""
-    return source.key(index) if isinstance(source, FindsRecords) else ""

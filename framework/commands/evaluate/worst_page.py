@@ -1,12 +1,10 @@
 """A page of the records with the highest loss, with their pictures and keys."""
 
-from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from time import strftime
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,11 +24,10 @@ from framework.contracts.prediction import (
     Predicts,
 )
 from framework.errors import printable
-from framework.media.decode import encode_jpeg, encode_png
+from framework.media.decode import data_uri
 from framework.media.label_map import colored, label_colors
 
 TEMPLATES = Path(__file__).parent / "templates"
-SHARP = 128  # pixels of the longer side up to which a picture is kept without loss
 
 
 class Picture(NamedTuple):
@@ -113,14 +110,6 @@ def _pictures(batch: Batch) -> list[list[Picture]]:
 def _is_picture(value: Any) -> bool:
     is_pixels = isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 3
     return is_pixels and value.shape[0] in (1, 3)
-
-
-def data_uri(pixels: np.ndarray) -> str:
-    """Return uint8 [C, H, W] as the address of a picture inside a page."""
-    pixels = np.ascontiguousarray(pixels)
-    if max(pixels.shape[1:]) <= SHARP:
-        return f"data:image/png;base64,{b64encode(encode_png(pixels)).decode()}"
-    return f"data:image/jpeg;base64,{b64encode(encode_jpeg(pixels, 85)).decode()}"
 
 
 def _words(classes: Sequence[str], predictions: Predictions, target: Any) -> list[tuple[str, str]]:

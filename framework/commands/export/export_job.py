@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from framework.cli.units import size
 from framework.commands.export.compare_export import Comparison, compare, lines
 from framework.commands.export.export import CARD, FORMATS, check_free
 from framework.commands.export.export_formats import (
@@ -18,7 +19,6 @@ from framework.commands.export.exportable import Exportable, form_of_tensor, mak
 from framework.commands.export.hub_folder import write_hub_files
 from framework.commands.export.model_card import CardFacts, model_card
 from framework.commands.export.onnx_format import OnnxFormat
-from framework.commands.report.units import size
 from framework.config.saved_run import SavedRun
 from framework.errors import ResourceError, say
 from framework.system.durable import move, sync, temporary_name, write_text

@@ -9,10 +9,10 @@ import yaml
 from framework import __version__
 from framework.commands.export.exportable import Exportable
 from framework.commands.export.model_card import CardFacts, as_json
-from framework.commands.report.json_values import mapping, shown
 from framework.config.saved_run import SavedRun
 from framework.config.targets import targets
 from framework.system.durable import write_text
+from framework.system.json_values import mapping, shown
 
 # What the Hub calls the task of an objective of ours.
 TASKS = {

@@ -12,8 +12,8 @@ import yaml
 
 from framework import __version__
 from framework.commands.export.exportable import Exportable, form_of_tensor
-from framework.commands.report.json_values import flat, mapping, numbers, shown, words
 from framework.config.saved_run import SavedRun, chosen_file
+from framework.system.json_values import flat, mapping, numbers, shown, words
 from framework.system.run_dir import FACTS, SUMMARY, newest_config, read_object
 
 USER = re.compile(r"://[^/@\s]+@")  # a name and a password in an address, which nobody publishes

@@ -12,7 +12,7 @@ from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import with_output, with_store
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
-from framework.commands.report.units import plural
+from framework.cli.units import plural
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.signature import static_signature
 from framework.config.targets import check_targets

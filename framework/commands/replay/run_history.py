@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from framework.commands.report.json_values import lines_of, mapping, number
 from framework.errors import NumericError
+from framework.system.json_values import lines_of, mapping, number
 from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY, newest_config, read_object
 from framework.train.checkpoint import FOLDER, has_stamp, saved_steps
 

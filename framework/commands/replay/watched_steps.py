@@ -11,7 +11,6 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from framework.commands.evaluate.record_losses import OutputRecorder, record_losses
 from framework.contracts.batch import Batch, mapped, num_records, tensors
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
@@ -24,6 +23,7 @@ from framework.train.ema import is_sharded
 from framework.train.metrics import PassPlace, Tally, metrics_of
 from framework.train.nonfinite import are_finite
 from framework.train.parts import Parts
+from framework.train.record_losses import OutputRecorder, record_losses
 
 
 class LastStepTaken(Exception):

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from framework.commands.evaluate.evaluation import key_of
 from framework.commands.replay.step_again import ReplayedStep
 from framework.commands.replay.watched_steps import WatchedPass
 from framework.config.predict_images import class_name
 from framework.contracts.batch import tensors
+from framework.contracts.data import record_key
 from framework.contracts.prediction import Predicts
 from framework.errors import ResourceError
 from framework.sink.sample_pictures import write_grid_picture
@@ -81,7 +81,7 @@ def _records(replayed: ReplayedStep) -> list[dict[str, Any]]:
             losses = list(done.losses.tolist())
         names = _class_names(replayed, done)
         for index, loss, name in zip(indices, losses, names, strict=True):
-            key = key_of(replayed.source, index)
+            key = record_key(replayed.source, index)
             rows.append({"index": index, "key": key, "class": name, "loss": loss})
     return rows
 

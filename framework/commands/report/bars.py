@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from framework.cli.palette import INK, MUTED, OF_RUN, PAPER, of_run, of_span
+from framework.cli.units import rate, seconds, share, time_unit, times
 from framework.commands.report.chart import (
     DASHES,
     EDGE,
@@ -22,9 +24,7 @@ from framework.commands.report.chart import (
     panel,
 )
 from framework.commands.report.compare_runs import Relative, looks
-from framework.commands.report.palette import INK, MUTED, OF_RUN, PAPER, of_run, of_span
 from framework.commands.report.recorded_run import RecordedRun
-from framework.commands.report.units import rate, seconds, share, time_unit, times
 from framework.contracts.span import ALL_SPANS, IDLE
 
 ROW = 33.0  # units: the height of a name and its bar

@@ -8,7 +8,9 @@ from typing import Any
 
 from framework.commands.bench.grid import Line
 from framework.commands.bench.lines import choice_key
-from framework.commands.report.json_values import (
+from framework.commands.report.recorded_run import RecordedRun, RecordedSpan, stacked
+from framework.measure.statistics import median
+from framework.system.json_values import (
     command_of,
     duration,
     facts_of,
@@ -18,8 +20,6 @@ from framework.commands.report.json_values import (
     positive,
     shown,
 )
-from framework.commands.report.recorded_run import RecordedRun, RecordedSpan, stacked
-from framework.measure.statistics import median
 
 
 def is_bench(path: Path) -> bool:

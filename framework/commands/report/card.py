@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+from framework.cli.units import measured, plain, rate, seconds, share
 from framework.commands.report.compare_runs import (
     MACHINE,
     alike,
@@ -15,7 +16,6 @@ from framework.commands.report.compare_runs import (
     without_seed,
 )
 from framework.commands.report.recorded_run import RecordedRun
-from framework.commands.report.units import measured, plain, rate, seconds, share
 from framework.measure.statistics import NO_CLAIM, Claim, claim, median, spread_share
 
 

@@ -16,7 +16,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from framework.commands.report.palette import COLORS, GRID, INK, MUTED, PAPER
+from framework.cli.palette import COLORS, GRID, INK, MUTED, PAPER
 
 WIDTH = 420.0  # units of the SVG, each 1/72 inch of the PNG
 EDGE = 10.0

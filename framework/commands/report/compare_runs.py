@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from framework.commands.report.json_values import shown
 from framework.commands.report.recorded_run import RecordedRun
 from framework.measure.statistics import median
+from framework.system.json_values import shown
 
 NO_WORDS = ("true", "false", "null", "none")  # values that say nothing without their key
 ABSENT = "not set"

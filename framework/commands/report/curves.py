@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from framework.cli.palette import MUTED, OF_RUN, of_run
+from framework.cli.units import time_unit
 from framework.commands.report.chart import DASHES, Chart, finished, fitted, legend, panel
 from framework.commands.report.compare_runs import Look, looks
-from framework.commands.report.palette import MUTED, OF_RUN, of_run
 from framework.commands.report.recorded_run import RecordedRun, is_validation
 from framework.commands.report.run_metrics import (
     MOST,
@@ -24,7 +25,6 @@ from framework.commands.report.run_metrics import (
     columns_of,
     thinned,
 )
-from framework.commands.report.units import time_unit
 
 MOST_METRICS = 4
 MOST_POINTS = 12_000  # of a chart

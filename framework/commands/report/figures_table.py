@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from framework.commands.report.compare_runs import Relative
-from framework.commands.report.recorded_run import RecordedRecord, RecordedRun, RecordedSpan
-from framework.commands.report.units import (
+from framework.cli.units import (
     NONE,
     measured,
     plain,
@@ -18,6 +16,8 @@ from framework.commands.report.units import (
     size,
     times,
 )
+from framework.commands.report.compare_runs import Relative
+from framework.commands.report.recorded_run import RecordedRecord, RecordedRun, RecordedSpan
 from framework.contracts.span import ALL_SPANS, IDLE
 
 MOST_METRICS = 4

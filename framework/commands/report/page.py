@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from framework.cli.units import size
 from framework.commands.page_template import rendered
 from framework.commands.report.card import cards
 from framework.commands.report.chart import Chart
@@ -25,7 +26,6 @@ from framework.commands.report.figures_table import (
     spans_table,
 )
 from framework.commands.report.recorded_run import RecordedRun
-from framework.commands.report.units import size
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -7,18 +7,6 @@ from pathlib import Path
 from statistics import median_high
 from typing import Any
 
-from framework.commands.report.json_values import (
-    command_of,
-    duration,
-    facts_of,
-    flat,
-    mapping,
-    number,
-    numbers,
-    positive,
-    shown,
-    words,
-)
 from framework.commands.report.recorded_run import (
     RecordedRecord,
     RecordedRun,
@@ -31,6 +19,18 @@ from framework.commands.report.run_metrics import Metrics, read_metrics
 from framework.contracts.rank_spans import LateRank, RankReport, RankSpan
 from framework.contracts.slow_records import slow_words
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
+from framework.system.json_values import (
+    command_of,
+    duration,
+    facts_of,
+    flat,
+    mapping,
+    number,
+    numbers,
+    positive,
+    shown,
+    words,
+)
 from framework.system.run_dir import (
     ENDED,
     FACTS,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from framework.commands.report.units import plain, share
+from framework.cli.units import plain, share
 from framework.contracts.rank_spans import RankReport
 from framework.contracts.span import ALL_SPANS, IDLE, waiting_share
 from framework.measure.statistics import quartiles, spread_share

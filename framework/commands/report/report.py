@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from framework.cli.arguments import plain_words_alone, quoted
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
-from framework.commands.report.units import plural
+from framework.cli.units import plural
 from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError, PacelineError, say, words_of
 from framework.system.extras import needed

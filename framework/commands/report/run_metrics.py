@@ -9,7 +9,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.commands.report.json_values import (
+from framework.commands.report.recorded_run import MetricCurve, RecordedSpan
+from framework.contracts.span import ALL_SPANS, IDLE, waiting_share
+from framework.system.json_values import (
     duration,
     lines_of,
     mapping,
@@ -17,8 +19,6 @@ from framework.commands.report.json_values import (
     positive,
     shown,
 )
-from framework.commands.report.recorded_run import MetricCurve, RecordedSpan
-from framework.contracts.span import ALL_SPANS, IDLE, waiting_share
 
 NO_METRIC = {"step", "epoch", "split", "lr", "records_per_s"}
 # Curves of a run with ``workers.num=auto``, beside its metrics.

@@ -13,12 +13,12 @@ from framework.commands.report.bench_file import is_bench, read_bench
 from framework.commands.report.chart import Chart, styled
 from framework.commands.report.compare_runs import Relative, labels, relative
 from framework.commands.report.curves import curve_charts
-from framework.commands.report.json_values import shown
 from framework.commands.report.page import page
 from framework.commands.report.read_run import read_run
 from framework.commands.report.recorded_run import RecordedRun
 from framework.errors import CheckpointError, ConfigError, DataError, say
 from framework.system.durable import open_durable, write_text
+from framework.system.json_values import shown
 from framework.system.run_dir import is_run
 
 RELATIVE = ("first", "slowest")

@@ -9,11 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from framework.commands.report.json_values import flat, number, numbers, parsed, positive, shown
 from framework.commands.report.read_run import typed_choices
 from framework.commands.report.recorded_run import RecordedRun
 from framework.commands.runs.run_state import RunState, state_of
 from framework.errors import ConfigError
+from framework.system.json_values import flat, number, numbers, parsed, positive, shown
 from framework.system.run_dir import (
     ENDED,
     FACTS,

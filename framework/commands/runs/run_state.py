@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from framework.commands.report.json_values import number, shown
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
+from framework.system.json_values import number, shown
 from framework.system.run_dir import ENDED
 
 RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.allowed import names_no_server
-from framework.commands.report.units import plural
+from framework.cli.units import plural
 from framework.commands.runs.run_listing import ListedRun, read_listed
 from framework.commands.runs.run_state import FAILED, FINISHED, LOCK, running_by
 from framework.errors import ConfigError, ResourceError, say

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, final
 
+from framework.cli.units import plural, rate
 from framework.commands.paired_test import LEAST_GAIN, LEAST_PAIRS, Pairs
 from framework.commands.print_table import print_table
-from framework.commands.report.units import plural, rate
 from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Entry, Final, Rung
 from framework.errors import say

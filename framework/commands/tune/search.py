@@ -14,9 +14,9 @@ import torch
 from framework.cli.compose_config import composed
 from framework.cli.outcome import RunOutcome
 from framework.cli.progress import pack_missing
+from framework.cli.units import plural
 from framework.commands.own_keys import config_flags
 from framework.commands.probe import Probe, visit
-from framework.commands.report.units import plural
 from framework.commands.tune.candidate import Candidate, applied, candidates, facts_of, present
 from framework.commands.tune.halving import Climb, Final, Rung
 from framework.commands.tune.print_search import SearchPrinter, won

@@ -1,8 +1,8 @@
 import cv2
 import numpy as np
 
+from framework.cli.palette import COLORS
 from framework.commands.report.chart import PNG_DPI, inlined
-from framework.commands.report.palette import COLORS
 from tests.commands.report.runs import drawn, make_sweep
 
 FILE = """<?xml version="1.0"?>

@@ -1,12 +1,10 @@
-"""Numbers as text: three significant digits and a unit."""
+"""Numbers as text: three significant digits and a unit. None and NaN durations are a dash."""
 
 import math
-from collections.abc import Callable
-from functools import wraps
 
 NONE = "\N{EN DASH}"
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
-# (the least duration told in this unit, seconds in the unit, its name): 90 s, not 1.5 min
+# (the least duration in this unit, seconds in the unit, its name): 90 s, not 1.5 min
 TIMES = (
     (7200.0, 3600.0, "h"),
     (120.0, 60.0, "min"),
@@ -16,54 +14,37 @@ TIMES = (
 )
 
 
-def _or_none(word: Callable[[float], str]) -> Callable[[float | None], str]:
-    """Let ``word`` return a dash for None."""
-
-    @wraps(word)
-    def text(value: float | None) -> str:
-        return NONE if value is None else word(value)
-
-    return text
+def rate(value: float | None) -> str:
+    """Return three significant digits, or all digits before the point."""
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _digits(value: float) -> str:
-    """Return three significant digits, or all that stand before the point."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-@_or_none
-def rate(per_s: float) -> str:
-    return _digits(per_s)
-
-
-@_or_none
-def share(value: float) -> str:
+def share(value: float | None) -> str:
     """Return a fraction of a whole in percent."""
-    return f"{100 * value:.1f} %"
+    return NONE if value is None else f"{100 * value:.1f} %"
 
 
-@_or_none
-def times(value: float) -> str:
-    return f"{value:.2f}\N{MULTIPLICATION SIGN}"
+def times(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}\N{MULTIPLICATION SIGN}"
 
 
-@_or_none
-def plain(value: float) -> str:
+def plain(value: float | None) -> str:
     """Return a number without a unit: a whole number in full, any other with four digits."""
+    if value is None:
+        return NONE
     if math.isfinite(value) and value == round(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:.4g}"
 
 
-@_or_none
-def seconds(value: float) -> str:
+def seconds(value: float | None) -> str:
     """Return a duration in the unit that suits it."""
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return NONE
     unit_s, name = time_unit(value)
-    return f"{_digits(value / unit_s)} {name}"
+    return f"{rate(value / unit_s)} {name}"
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
@@ -71,19 +52,16 @@ def time_unit(longest_s: float) -> tuple[float, str]:
     return next((unit_s, name) for least_s, unit_s, name in TIMES if longest_s >= least_s)
 
 
-@_or_none
-def size(num_bytes: float) -> str:
-    if not math.isfinite(num_bytes):
+def size(num_bytes: float | None) -> str:
+    if num_bytes is None or not math.isfinite(num_bytes):
         return NONE
     power = min(len(BYTES) - 1, int(math.log(max(1.0, abs(num_bytes)), 1024)))
-    return f"{_digits(num_bytes / 1024**power)} {BYTES[power]}"
+    return f"{rate(num_bytes / 1024**power)} {BYTES[power]}"
 
 
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: 1 core, 2 cores."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun}s"
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def measured(name: str, value: float | None) -> str:

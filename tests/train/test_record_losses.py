@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from framework.commands.evaluate.record_losses import GivenOutputs, OutputRecorder, record_losses
 from framework.objective.classify import Classify
+from framework.train.record_losses import GivenOutputs, OutputRecorder, record_losses
 
 
 class Net(nn.Module):

@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from framework.commands.report.palette import COLORS, OF_RUN, OF_SPAN
+from framework.cli.palette import COLORS, OF_RUN, OF_SPAN
 
 SEEN = {
     "all colors": np.eye(3),

@@ -1,4 +1,4 @@
-from framework.commands.report.json_values import (
+from framework.system.json_values import (
     LONGEST,
     command_of,
     shown,

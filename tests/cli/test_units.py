@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from framework.commands.report.units import (
+from framework.cli.units import (
     seconds,
     size,
 )
