@@ -10,6 +10,7 @@ import ast
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -17,6 +18,7 @@ from pkgutil import walk_packages
 from typing import NamedTuple
 
 from framework import commands
+from framework.cli.options import rules_of
 from framework.config import pack_options, schema
 from framework.config.rule import Rule
 from framework.errors import error_kinds
@@ -116,12 +118,21 @@ def rows_of_options() -> Iterator[Row]:
 
 
 def rules_of_commands() -> Iterator[dict[str, Rule]]:
-    """Yield the table ``RULES`` of every module of a command."""
+    """Yield the table ``RULES``, or the rules of the options, of every module of a command."""
     for module in walk_packages(commands.__path__, f"{commands.__name__}."):
         if not module.ispkg:
-            rules = getattr(import_module(module.name), "RULES", {})
+            content = vars(import_module(module.name))
+            rules = content.get("RULES", {})
             if isinstance(rules, dict):
                 yield rules
+            for kind in content.values():
+                if isinstance(kind, type) and is_dataclass(kind) and has_options(kind):
+                    yield rules_of(kind)
+
+
+def has_options(kind: type) -> bool:
+    """Return whether the fields of a dataclass are options of a command."""
+    return all("rule" in field.metadata for field in fields(kind))
 
 
 def calls(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:

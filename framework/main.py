@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from pathlib import Path
 
 from framework import __version__
 from framework.cli.arguments import literal
@@ -36,7 +37,8 @@ COMMANDS = {
     "bench": "measure a grid of choices, each in processes of its own, or compare two such files",
 }
 LIKE_TRAIN = ("bench", "diagnose", "tune")  # they take the words of train, and complete them
-AS_TYPED = ("watch",)  # the words of somebody else's program
+# The words of somebody else's program, and of commands that Hydra does not compose.
+AS_TYPED = ("inspect", "verify", "watch")
 COMPLETION = (["-sc"], ["--shell-completion"])
 USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...
 
@@ -99,15 +101,18 @@ def _dispatch(arguments: list[str]) -> int:
     if command not in COMMANDS:
         what = f"not a command{did_you_mean(command, list(COMMANDS))}"
         raise ConfigError(120, command, what, f"choose {', '.join(COMMANDS)}")
-    if command in AS_TYPED:
-        return import_module(f"framework.commands.{command}.{command}").main(rest)
-    return _start(command, [literal(word) for word in rest])
+    if command not in AS_TYPED:
+        rest = [literal(word) for word in rest]
+    return _start(command, rest)
 
 
 def _start(command: str, arguments: list[str]) -> int:
     if arguments[:1] in COMPLETION and command in LIKE_TRAIN:
         command = "train"
-    return import_module(f"framework.commands.{command}.{command}").main(arguments)
+    name = f"framework.commands.{command}"
+    if not Path(__file__).with_name("commands").joinpath(f"{command}.py").is_file():
+        name += f".{command}"  # a command of several files is a folder
+    return import_module(name).main(arguments)
 
 
 def _complete(arguments: list[str]) -> int:

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,6 +18,7 @@ from omegaconf import OmegaConf
 from framework.cli.config_source import RECIPES, SCHEME, CheckedFolder, set_users_folder
 from framework.cli.environment import decode, read_environment
 from framework.cli.guard import GuardedLoader
+from framework.cli.options import time_stamp
 from framework.config.paths import CONF, ROOT
 
 if TYPE_CHECKING:
@@ -73,10 +73,7 @@ def _register() -> None:
     OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
 
 
-@cache
-def stamp() -> str:
-    """Return DATE/TIME-PID of this command, which differs for two that start at the same time."""
-    return f"{datetime.now():%Y-%m-%d/%H-%M-%S.%f}-{os.getpid()}"  # noqa: DTZ005  # the user's own clock
+stamp = cache(time_stamp)  # of this command
 
 
 def slug(text: str) -> str:

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from hydra.core.hydra_config import HydraConfig
-
 from framework.cli.end_table import print_run
 from framework.config.schema import AFTER_STEP
 from framework.errors import (
@@ -69,12 +67,16 @@ class RunOutcome(NamedTuple):
     checkpoint: str | None = None
 
 
-def told(action: Callable[[Path], RunOutcome]) -> int:
+def told(action: Callable[[Path], RunOutcome], run_dir: Path | None = None) -> int:
     """Do one job of a command that does not train. Print why it failed, and return its exit code.
 
-    The action gets the directory that Hydra made for the job. An empty one is removed afterwards.
+    The action gets ``run_dir``, by default the directory that Hydra made for the job. An empty one
+    is removed afterwards.
     """
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    if run_dir is None:
+        from hydra.core.hydra_config import HydraConfig  # noqa: PLC0415  # takes 0.1 s to load
+
+        run_dir = Path(HydraConfig.get().runtime.output_dir)
     with undone(lambda _: discard_if_empty(run_dir)):
         outcome = outcome_of(partial(action, run_dir), run_dir, show_traceback=False)
     discard_if_empty(run_dir)
@@ -133,6 +135,7 @@ def _failure(error: BaseException, known: PacelineError | None, run_dir: Path) -
         hint = "; debug=trace shows more"
         log = run_dir / "debug.log"
         with suppress(OSError):  # the directory may be what is gone
+            run_dir.mkdir(parents=True, exist_ok=True)
             text = "".join(traceback.format_exception(error))
             log.write_text(escaped(redacted(text)), "utf-8", "surrogateescape")
         if log.exists():

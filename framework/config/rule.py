@@ -119,9 +119,10 @@ class Rule(NamedTuple):
             value = None
         elif self.kind is bool:
             value = {"true": True, "false": False}.get(text.lower(), text)
-        elif self.kind in (int, float):
-            with suppress(ValueError):
-                value = self.kind(text)
+        for kind in (int, float):
+            if kind in self.kinds and isinstance(value, str):
+                with suppress(ValueError):
+                    value = kind(value)
         if not self.fits(value):
             raise self.error(where, text)
         return value

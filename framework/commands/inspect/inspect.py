@@ -1,39 +1,37 @@
 """``paceline inspect STORE``: show what a store holds, with a picture of some of its records."""
 
 import json
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig
-
-from framework.cli.arguments import with_store
-from framework.cli.hydra_app import resolved, run_app
-from framework.cli.outcome import RunOutcome, told
-from framework.config.rule import Rule, check_values
+from framework.cli.options import option, run_options
+from framework.cli.outcome import RunOutcome
 from framework.errors import ConfigError, say
 
-RULES = {
-    "store": Rule(str, means="a path"),
-    "grid": Rule(str | None, means="a path"),
-    "num_images": Rule(int, 1),
-    "json": Rule(bool),
-}
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """Show what a store holds, with a picture of some records."""
+
+    store: str = option(
+        about="the store; 'paceline inspect FILE' is short for store=FILE", means="a path"
+    )
+    grid: str | None = option(
+        None, "where the picture goes; null: below outputs/inspect", means="a path"
+    )
+    num_images: int = option(36, "records in the picture", least=1)
+    json: bool = option(
+        False, "or --json: all facts as one JSON object, each class with its number of records"
+    )
 
 
 def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the path of the store."""
-    arguments = ["json=true" if word == "--json" else word for word in arguments]
-    arguments = with_store(arguments, "inspect")
-    return run_app("inspect", arguments, lambda cfg: told(partial(_inspect, cfg)))
+    return run_options("inspect", arguments, InspectOptions, _inspect, plain="store")
 
 
-def _inspect(cfg: DictConfig, run_dir: Path) -> RunOutcome:
-    config: dict[str, Any] = resolved(cfg)
-    check_values(config, RULES)
-    store = config["store"]
-    count = config["num_images"]
-    grid = Path(config["grid"] or run_dir / "grid.png")
+def _inspect(options: InspectOptions, run_dir: Path) -> RunOutcome:
+    grid = Path(options.grid or run_dir / "grid.png")
     if grid.suffix != ".png":
         fix = "give a name that ends in .png"
         raise ConfigError(101, f"grid = {grid}", "does not name a picture", fix)
@@ -41,15 +39,15 @@ def _inspect(cfg: DictConfig, run_dir: Path) -> RunOutcome:
     from framework.commands.inspect.inspection import describe, facts  # noqa: PLC0415
     from framework.commands.inspect.record_grid import write_grid  # noqa: PLC0415
 
-    if config["json"]:
-        known = facts(store)
+    if options.json:
+        known = facts(options.store)
         known["grid"] = None
-        if write_grid(store, grid, count):
+        if write_grid(options.store, grid, options.num_images):
             known["grid"] = str(grid)
         print(json.dumps(known))
         return RunOutcome(0, "finished")
-    for line in describe(store):
+    for line in describe(options.store):
         say(line)
-    if write_grid(store, grid, count):
+    if write_grid(options.store, grid, options.num_images):
         say(f"sample images: {grid}")
     return RunOutcome(0, "finished")

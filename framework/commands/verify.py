@@ -1,38 +1,39 @@
 """``paceline verify STORE [STORE ...]``: compare every record with its checksum."""
 
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
-from omegaconf import DictConfig
-
-from framework.cli.arguments import plain_words_alone, quoted
-from framework.cli.hydra_app import resolved, run_app
-from framework.cli.outcome import RunOutcome, told
-from framework.config.rule import Rule, check_values
+from framework.cli.options import option, run_options
+from framework.cli.outcome import RunOutcome
 from framework.errors import ConfigError, DataError, say
 from framework.system.stopping import message_if_stopped
-
-RULES = {"stores": Rule(list[str], means="a list of paths"), "workers": Rule(int | None, 0)}
 
 NO_STORE = ("error[D101]", "error[D103]")  # nothing is there, or another program's file
 
 
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Compare every record of stores with its checksum."""
+
+    stores: list[str] = option(
+        about="the stores; 'paceline verify FILE ...' is short for stores=[FILE,...]",
+        means="a list of paths",
+    )
+    workers: int | None = option(None, "processes that read; null: one per core, 0: none", least=0)
+
+
 def main(arguments: list[str]) -> int:
     """Run the command. Words that are not overrides are the paths of the stores."""
-    if arguments[:1] != ["-sc"] and (plain := plain_words_alone(arguments, "stores")):
-        stores = f"stores=[{','.join(map(quoted, plain))}]"
-        arguments = [*(word for word in arguments if word not in plain), stores]
-    return run_app("verify", arguments, lambda cfg: told(lambda _: _verify(cfg)))
+    return run_options("verify", arguments, VerifyOptions, _verify, plain="stores")
 
 
-def _verify(cfg: DictConfig) -> RunOutcome:
-    config: dict[str, Any] = resolved(cfg)
-    check_values(config, RULES)
-    stores = config["stores"]
+def _verify(options: VerifyOptions, _: Path) -> RunOutcome:
+    stores = options.stores
     if not stores:
         fix = "give 'paceline verify STORE [STORE ...]'"
         raise ConfigError(101, f"stores = {stores}", "names nothing", fix)
     with message_if_stopped("stopped{by}: not all was verified"):
-        return _verify_all(stores, config["workers"])
+        return _verify_all(stores, options.workers)
 
 
 def _verify_all(stores: list[str], workers: int | None) -> RunOutcome:
