@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from planted.contract import Planted
 from planted.every import every_planted
 
-from framework.commands.paired_test import Pairs
+from framework.measure.statistics import Pairs
 
 HERE = str(Path(__file__).parent)
 PAIRS = 5

@@ -53,7 +53,6 @@ from framework.augment.fused import Fused  # noqa: E402
 from framework.augment.normalize import Normalize  # noqa: E402
 from framework.cli.allowed import Grant  # noqa: E402
 from framework.cli.compose_config import composed  # noqa: E402
-from framework.commands.probe import Probe, Rate  # noqa: E402
 from framework.config.assemble import numbered  # noqa: E402
 from framework.contracts.batch import Batch, move, pin  # noqa: E402
 from framework.contracts.data import Augment, MicroBatch  # noqa: E402
@@ -68,6 +67,7 @@ from framework.measure.host import machine  # noqa: E402
 from framework.order.draws import device_key, draws, keyed_draws  # noqa: E402
 from framework.system.page_locked import use  # noqa: E402
 from framework.train.cuda_graph import CudaRecorder  # noqa: E402
+from framework.trials.probe import Probe, Rate  # noqa: E402
 
 TYPED = Grant(frozenset({"allow_targets"}), "")  # the words of this script
 PHOTOS = [

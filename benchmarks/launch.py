@@ -25,7 +25,7 @@ import torch
 
 from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
-from framework.commands.probe import Probe
+from framework.trials.probe import Probe
 
 WORDS = (
     "prepare=null",

@@ -16,9 +16,9 @@ import torch
 
 from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
-from framework.commands.probe import Probe
 from framework.data.requests import Request
 from framework.system import native
+from framework.trials.probe import Probe
 
 FIXED = ("prepare=null", "data.val=null", "model=resnet9", "augment=normalize", "workers.num=0")
 WAY = ("transform=random_resized_crop", "transform.size=[224,224]")

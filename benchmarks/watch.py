@@ -24,9 +24,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from framework.commands.paired_test import Pairs
 from framework.commands.watch.step_recorder import StepRecorder
 from framework.commands.watch.torch_hooks import TorchHooks
+from framework.measure.statistics import Pairs
 
 RECORDS = 16
 SCRIPTS = Path(__file__).parents[1] / "tests" / "commands" / "watch" / "scripts"

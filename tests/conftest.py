@@ -207,3 +207,17 @@ def make_context(
 
     given = {"num_workers": num_workers, "worker_kind": worker_kind, **given}
     return SourceContext(make, transform or NoTransform(), training=training, **given)
+
+
+@pytest.fixture
+def epochs_read(monkeypatch) -> list[int]:
+    """Return a list of the epochs whose order was asked for, in turn."""
+    epochs: list[int] = []
+    shares = Order.shares
+
+    def noted(self, epoch, start=0):
+        epochs.append(epoch)
+        return shares(self, epoch, start)
+
+    monkeypatch.setattr(Order, "shares", noted)
+    return epochs

@@ -17,6 +17,7 @@ LAYERS = (
     ("__main__", "__init__"),
     ("main",),
     ("commands",),
+    ("trials",),
     ("cli",),
     ("run",),
     ("config",),
@@ -78,7 +79,7 @@ HOMES = {
         *(f"commands/report/{name}.py" for name in ("chart", "bars", "curves")),
         "commands/evaluate/confusion_picture.py",
     },
-    "jinja2": {"commands/page_template.py"},
+    "jinja2": {"cli/page_template.py"},
     "rich": {"system/safe_console.py", "sink/console.py", "cli", "commands"},
 }
 

@@ -6,9 +6,10 @@ minute it ran in, so ten of them are not ten samples.
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count
-from math import comb
+from math import comb, log
 from typing import Any, NamedTuple
 
 from framework.errors import ResourceError
@@ -150,3 +151,65 @@ def signed_rank_test(differences: Sequence[float]) -> float:
         return 1.0
     result: Any = wilcoxon(differences, alternative="greater")
     return float(result.pvalue)
+
+
+LEAST_GAIN = 1.03  # less is not worth a change: two runs of the same differ by as much
+PAIRED_LEVEL = 0.025  # how often the present settings may lose to an equal by chance
+LEAST_PAIRS = 6  # fewer cannot reach the level: 1 / 2**6
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Records per second of two settings that were measured in turn.
+
+    What slows the machine for a while slows both settings of a pair.
+    """
+
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+
+    @property
+    def ratios(self) -> list[float]:
+        """The second rate over the first, pair by pair."""
+        return [after / before for before, after in zip(self.before, self.after, strict=True)]
+
+    @property
+    def gain(self) -> float:
+        """The median ratio."""
+        return median(self.ratios)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The quartiles of the ratios."""
+        low, _, high = quartiles(self.ratios)
+        return low, high
+
+    @property
+    def spread(self) -> float:
+        """Half the interquartile range of the ratios, or half the range of fewer than four."""
+        low, high = (
+            self.quartiles if len(self.ratios) >= 4 else (min(self.ratios), max(self.ratios))
+        )
+        return (high - low) / 2
+
+    @property
+    def chance(self) -> float:
+        """The probability that equal settings look at least this good for the second."""
+        return signed_rank_test([log(ratio) for ratio in self.ratios])
+
+    @property
+    def is_won(self) -> bool:
+        """Whether the second setting is faster by a gain that matters."""
+        return self.gain >= LEAST_GAIN and self.chance <= PAIRED_LEVEL
+
+
+def take_turns(measure: Callable[[int], float], num_pairs: int) -> Pairs:
+    """Measure two settings in pairs, which begin with the one and the other in turn.
+
+    ``measure`` returns the rate of setting 0 or 1.
+    """
+    rates: tuple[list[float], list[float]] = ([], [])
+    for number in range(num_pairs):
+        for side in (number % 2, 1 - number % 2):
+            rates[side].append(measure(side))
+    return Pairs(tuple(rates[0]), tuple(rates[1]))

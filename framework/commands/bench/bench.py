@@ -18,6 +18,7 @@ from hydra.errors import HydraException
 from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
+from framework.cli.own_keys import CONFIG_DIR, CommandWords, read_keys, split_words
 from framework.commands.bench import compare_benches as compare
 from framework.commands.bench.axes import Axes, axes_of
 from framework.commands.bench.grid import BenchCell, BenchPlan, combinations, measurements
@@ -29,7 +30,6 @@ from framework.commands.bench.print_bench import (
     rule_in_words,
 )
 from framework.commands.bench.process import measure_cell
-from framework.commands.own_keys import CONFIG_DIR, CommandWords, read_keys, split_words
 from framework.config.rule import Rule
 from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean
 from framework.measure.statistics import repeats_needed

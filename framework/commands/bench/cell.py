@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from framework.cli.allowed import find_packages
-from framework.commands.probe import Probe
 from framework.errors import DistributedError, PacelineError, say, words_of
 from framework.measure.host import num_cores, threads_per_rank
 from framework.system.durable import write_json
 from framework.system.stopping import die_with_parent, install, leave, set_all
 from framework.system.user_code import user_error
+from framework.trials.probe import Probe
 
 Result = dict[str, Any]
 BLOCK = bytes(1 << 20)  # hashing a large block releases Python's lock, so all cores work

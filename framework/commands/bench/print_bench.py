@@ -7,11 +7,11 @@ from typing import final
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from framework.cli.print_table import print_table
 from framework.cli.units import plural, rate
 from framework.commands.bench.compare_benches import CellVerdict, DecisionRule
 from framework.commands.bench.grid import BenchCell, BenchPlan, Choice, Line, label
 from framework.commands.bench.lines import Measured
-from framework.commands.print_table import print_table
 from framework.errors import say
 from framework.system.safe_console import SafeConsole
 

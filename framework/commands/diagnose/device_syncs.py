@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from framework.commands.probe import Probe
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import move
 from framework.measure.stack_sampler import charged
 from framework.train.step import drop_gradients
+from framework.trials.probe import Probe
 
 # Functions of this file that watch a call and are not its culprit.
 WATCHERS = {"__torch_function__", "note_wait", "_note"}

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from framework.commands.diagnose import compute_rules, loading_rules, run_rules
@@ -14,8 +15,8 @@ from framework.commands.diagnose.record_sample import pack_all, write_sample
 from framework.commands.diagnose.rules import verdicts_of
 from framework.commands.diagnose.step_parts import headline, shares_of, times
 from framework.commands.diagnose.verdict import Verdict
-from framework.commands.paired_test import Pairs
 from framework.errors import PacelineError
+from framework.measure.statistics import Pairs, take_turns
 from framework.system.stopping import scratch_folder
 
 # A smaller gain does not count, because measurements cannot resolve it.
@@ -361,10 +362,9 @@ def alternate(
     rate_of: RateOf = _training_rate,
 ) -> Pairs:
     """Measure the rate of both settings ``num_pairs`` times in turn, after ``num_before`` runs."""
-    settings = (before, after)
-    rates: tuple[list[float], list[float]] = ([], [])
-    for number in range(num_pairs):
-        for side in (number % 2, 1 - number % 2):  # in turn, so that drift favors neither
-            num_before += 1
-            rates[side].append(rate_of(settings[side], seconds, burn_in_s, num_before))
-    return Pairs(tuple(rates[0]), tuple(rates[1]))
+    numbers = count(num_before + 1)
+
+    def measure(side: int) -> float:
+        return rate_of((before, after)[side], seconds, burn_in_s, next(numbers))
+
+    return take_turns(measure, num_pairs)

@@ -25,7 +25,6 @@ from framework.commands.diagnose.step_without import (
     operators_s,
     step_without_objective,
 )
-from framework.commands.probe import Probe
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import move
 from framework.data.dataset import DatasetSource
@@ -35,6 +34,7 @@ from framework.measure.stack_sampler import SampledLine, StackSampler
 from framework.measure.statistics import median
 from framework.train.parts import Parts
 from framework.train.step import drop_gradients
+from framework.trials.probe import Probe
 
 SHARE = 0.06  # of the given seconds, for a step and for preparing each
 # Python that takes a smaller share of a step, or of preparing a record, is no cause.

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from framework.commands.diagnose.machine_facts import MachineFacts
-from framework.commands.probe import Probe, Rate
 from framework.data.source import StoreSource
 from framework.measure.disk_rate import DiskRate, Piece, disk_rate
 from framework.measure.host import (
@@ -24,6 +23,7 @@ from framework.measure.host import (
 from framework.measure.machine_watch import MachineUse
 from framework.store.folder_store import FolderStore
 from framework.store.open_store import files_of
+from framework.trials.probe import Probe, Rate
 
 # Shares of the given seconds.
 TURN = 0.02

@@ -32,7 +32,6 @@ from framework.commands.diagnose.facts import (
 from framework.commands.diagnose.host_python import measure_python
 from framework.commands.diagnose.measure_machine import measure_machine
 from framework.commands.diagnose.measure_run import measure_run
-from framework.commands.probe import Config, Probe, Rate
 from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.data import Source
@@ -57,6 +56,7 @@ from framework.store.open_store import files_of
 from framework.store.page_cache import cached_share
 from framework.store.shards import ShardedStore
 from framework.system.native import limit_threads
+from framework.trials.probe import Config, Probe, Rate
 
 NUM_SAMPLES = 64  # records whose size is looked at
 SLICE = 16  # images prepared at a time in one thread, so that a second holds several slices

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, final
 
 from framework.commands.diagnose.run_facts import RunFacts
-from framework.commands.probe import ENDLESS, Config, Probe
 from framework.config.assemble import Assembly, assemble
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.data import MicroBatches
@@ -20,6 +19,7 @@ from framework.contracts.training import Checkpoints, Report, Saved, Sink
 from framework.measure.statistics import median
 from framework.system.stopping import scratch_folder
 from framework.train.trainer import Trainer
+from framework.trials.probe import ENDLESS, Config, Probe
 
 # Shares of the given seconds.
 STEPS = 0.05

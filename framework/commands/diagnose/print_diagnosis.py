@@ -7,12 +7,12 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
+from framework.cli.own_keys import config_flags
+from framework.cli.print_table import print_table
 from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.diagnosis import Applied, Diagnosis
 from framework.commands.diagnose.facts import DiagnosisFacts, Storage
 from framework.commands.diagnose.verdict import Verdict
-from framework.commands.own_keys import config_flags
-from framework.commands.print_table import print_table
 from framework.commands.tune.candidate import PLURALS
 from framework.errors import say
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from framework.cli.own_keys import config_flags
+from framework.cli.print_table import print_table
 from framework.commands.diagnose.print_diagnosis import Changed, advice_lines
 from framework.commands.diagnose.rank_facts import RankFacts
 from framework.commands.diagnose.verdict import Verdict
-from framework.commands.own_keys import config_flags
-from framework.commands.print_table import print_table
 from framework.errors import say
 
 

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from framework.commands.probe import Probe
 from framework.contracts.batch import Batch
 from framework.contracts.training import Objective
 from framework.measure.stack_sampler import LAYERS, charged
 from framework.measure.statistics import median
 from framework.train.parts import Parts
 from framework.train.step import drop_gradients
+from framework.trials.probe import Probe
 
 LEAST_STEPS = 3
 # A shorter call of torch costs the host more than the operator computes.

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from framework.commands.diagnose.measure_parts import GRACE_S, Setting
 from framework.commands.diagnose.rank_facts import RankFacts
-from framework.commands.probe import Probe
 from framework.config.training_parts import training_parts
 from framework.contracts.batch import Batch, leaves
 from framework.contracts.data import MicroBatches
@@ -22,6 +21,7 @@ from framework.measure.host import threads_per_rank
 from framework.parallel.batch_norm import is_synchronized
 from framework.parallel.ddp import DistributedParallel
 from framework.train.trainer import Trainer
+from framework.trials.probe import Probe
 
 REPORT_EVERY = 10  # steps
 FIRST_STEPS = 10  # that do not count, equally many on all ranks

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from framework.cli.page_template import rendered
 from framework.commands.evaluate.evaluation import SetResult
-from framework.commands.page_template import rendered
 from framework.config.predict_images import as_pixels, class_name
 from framework.config.saved_run import SavedRun
 from framework.contracts.batch import Batch, move

@@ -10,8 +10,8 @@ from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import option
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
+from framework.cli.own_keys import CONFIG_DIR, config_flags
 from framework.cli.units import plural
-from framework.commands.own_keys import CONFIG_DIR, config_flags
 from framework.config.paths import SUFFIXES
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import check_targets

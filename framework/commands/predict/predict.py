@@ -136,8 +136,8 @@ def _input(
 def _show(prediction: Any) -> RunOutcome:
     import torch  # noqa: PLC0415
 
+    from framework.cli.counted_bar import counted_bar  # noqa: PLC0415
     from framework.cli.progress import print_notes  # noqa: PLC0415
-    from framework.commands.counted_bar import counted_bar  # noqa: PLC0415
     from framework.commands.predict.prediction_job import predict  # noqa: PLC0415
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
 

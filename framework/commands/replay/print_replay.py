@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from framework.cli.print_table import print_table
 from framework.cli.units import plural
-from framework.commands.print_table import print_table
 from framework.errors import say
 
 MOST_RECORDS = 20

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from framework.commands.page_template import rendered
+from framework.cli.page_template import rendered
 from framework.commands.replay.print_replay import columns_of, gradient_rows, means_in_words
 from framework.errors import printable
 from framework.media.decode import data_uri

@@ -26,8 +26,8 @@ def main(path: str) -> None:
 
 def replay_here(job: "RankedJob") -> "RunOutcome":
     """Replay in this process, and note where the results are. Only rank 0 writes and prints."""
+    from framework.cli.counted_bar import counted_bar  # noqa: PLC0415
     from framework.cli.outcome import RunOutcome  # noqa: PLC0415
-    from framework.commands.counted_bar import counted_bar  # noqa: PLC0415
     from framework.commands.replay.step_again import ReplayJob, replay_run  # noqa: PLC0415
     from framework.commands.replay.write_replay import write_replay  # noqa: PLC0415
     from framework.errors import say  # noqa: PLC0415

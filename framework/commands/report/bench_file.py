@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from framework.commands.bench.grid import Line
-from framework.commands.bench.lines import choice_key
 from framework.commands.report.recorded_run import RecordedRun, RecordedSpan, stacked
 from framework.measure.statistics import median
 from framework.system.json_values import (
@@ -20,6 +18,8 @@ from framework.system.json_values import (
     positive,
     shown,
 )
+
+Line = dict[str, Any]
 
 
 def is_bench(path: Path) -> bool:
@@ -45,11 +45,16 @@ def read_bench(path: Path) -> list[RecordedRun]:
     planned = header.get("cells")
     cells: dict[str, list[Line]] = {}
     if isinstance(planned, list):
-        cells = {choice_key(choice): [] for choice in planned if isinstance(choice, dict)}
+        cells = {_key(choice): [] for choice in planned if isinstance(choice, dict)}
     for line in lines:
         if isinstance(line.get("cell"), dict):
-            cells.setdefault(choice_key(line["cell"]), []).append(line)
+            cells.setdefault(_key(line["cell"]), []).append(line)
     return [_cell(path, header, json.loads(key), cells[key], notes) for key in cells]
+
+
+def _key(choice: Line) -> str:
+    """Return the same text for the same choices, whatever their order."""
+    return json.dumps(choice, sort_keys=True)
 
 
 def _cell(

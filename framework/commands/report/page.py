@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from framework.cli.page_template import rendered
 from framework.cli.units import size
-from framework.commands.page_template import rendered
 from framework.commands.report.card import cards
 from framework.commands.report.chart import Chart
 from framework.commands.report.compare_runs import (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from framework.cli.print_table import print_table
 from framework.cli.units import plain, plural, seconds, size
-from framework.commands.print_table import print_table
 from framework.commands.report.compare_runs import chosen, varying
 from framework.commands.runs.run_listing import ListedRun
 from framework.errors import say

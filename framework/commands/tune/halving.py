@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, final
 
-from framework.commands.paired_test import Pairs
 from framework.commands.tune.candidate import Candidate, preference, whole_grid
 from framework.errors import PacelineError
-from framework.measure.statistics import median, spread_share
+from framework.measure.statistics import Pairs, median, spread_share
 
 Measure = Callable[[Candidate, float], float]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from framework.cli.outcome import RunOutcome
+from framework.cli.own_keys import config_flags
+from framework.cli.print_table import print_table
 from framework.cli.progress import pack_missing
 from framework.cli.units import rate
-from framework.commands.own_keys import config_flags
-from framework.commands.print_table import print_table
 from framework.commands.tune.batch_sizes import NEAR, BatchSizeSearch, SpeedCurve, Trial
 from framework.commands.tune.memory_guard import TrialProcess, smallest_fails
 from framework.commands.tune.print_search import print_busy

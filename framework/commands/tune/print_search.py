@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, final
 
+from framework.cli.print_table import print_table
 from framework.cli.units import plural, rate
-from framework.commands.paired_test import LEAST_GAIN, LEAST_PAIRS, Pairs
-from framework.commands.print_table import print_table
 from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Entry, Final, Rung
 from framework.errors import say
-from framework.measure.statistics import median
+from framework.measure.statistics import LEAST_GAIN, LEAST_PAIRS, Pairs, median
 from framework.system.safe_console import SafeConsole
 
 if TYPE_CHECKING:

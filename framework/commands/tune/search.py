@@ -13,10 +13,9 @@ import torch
 
 from framework.cli.compose_config import composed
 from framework.cli.outcome import RunOutcome
+from framework.cli.own_keys import config_flags
 from framework.cli.progress import pack_missing
 from framework.cli.units import plural
-from framework.commands.own_keys import config_flags
-from framework.commands.probe import Probe, visit
 from framework.commands.tune.candidate import Candidate, applied, candidates, facts_of, present
 from framework.commands.tune.halving import Climb, Final, Rung
 from framework.commands.tune.print_search import SearchPrinter, won
@@ -26,6 +25,7 @@ from framework.measure.host import cores_per_rank, machine, threads_per_rank
 from framework.system.durable import write_json
 from framework.system.extras import needed
 from framework.system.stopping import message_if_stopped, printed, undone
+from framework.trials.probe import Probe, visit
 
 if TYPE_CHECKING:
     from framework.commands.tune.tune import TuneRequest

@@ -15,13 +15,13 @@ from typing import Any, TextIO
 
 import torch
 
-from framework.commands.probe import Probe, visit
 from framework.errors import PacelineError, ResourceError, words_of
 from framework.measure.host import threads_per_rank
 from framework.system.malloc import give_back_freed_memory
 from framework.system.no_memory import WORDS, lacks_memory
 from framework.system.stopping import die_with_parent, leave, set_all
 from framework.system.user_code import user_error
+from framework.trials.probe import Probe, visit
 
 Config = dict[str, Any]
 

@@ -4,9 +4,9 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from framework.cli.print_table import print_table
 from framework.commands.diagnose.print_diagnosis import sync_lines
 from framework.commands.diagnose.verdict import Verdict
-from framework.commands.print_table import print_table
 from framework.commands.watch.script_facts import ScriptFacts
 from framework.commands.watch.script_rules import (
     LOCKED,

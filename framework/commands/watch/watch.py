@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from framework.commands.own_keys import check_output, read_keys
+from framework.cli.own_keys import check_output, read_keys
 from framework.commands.watch.run_script import Script, end_like, run_script
 from framework.commands.watch.when_imported import when_imported
 from framework.config.rule import Rule

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.diagnose.measure_parts import Setting
-from framework.commands.probe import Probe
+from framework.trials.probe import Probe
 from tests.conftest import make_records, write_store
 
 SLEEPY = """

@@ -8,9 +8,9 @@ import torch
 
 from framework.commands.diagnose import measure_machine as module
 from framework.commands.diagnose.measure_machine import measure_machine, torch_threads
-from framework.commands.probe import Rate
 from framework.measure.cgroup import Cgroups
 from framework.measure.machine_watch import MachineUse
+from framework.trials.probe import Rate
 from tests.commands.diagnose.setting import setting, write_photos
 
 SMALL = ["model=resnet9", "model.width=2", "batch_size=8"]

@@ -10,7 +10,7 @@ from framework.commands.diagnose.print_diagnosis import (
     show_applied,
 )
 from framework.commands.diagnose.verdict import Repack, Verdict
-from framework.commands.paired_test import Pairs
+from framework.measure.statistics import Pairs
 from tests.commands.diagnose.cases import SLOWED, facts
 
 ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))

@@ -2,11 +2,10 @@ import random
 
 import pytest
 
-from framework.commands.paired_test import LEAST_PAIRS
 from framework.commands.tune.candidate import Candidate, CandidateFacts, candidates, whole_grid
 from framework.commands.tune.halving import Climb, Final, Rung
 from framework.errors import ResourceError
-from framework.measure.statistics import median
+from framework.measure.statistics import LEAST_PAIRS, median
 
 LOADERS = {"plain": {}, "prefetch": {"depth": 2}, "stream": {"depth": 2}}
 DEFAULT = Candidate(2, "thread", "prefetch", 2)

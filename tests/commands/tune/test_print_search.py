@@ -1,9 +1,9 @@
 import pytest
 
-from framework.commands.paired_test import Pairs
 from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Final
 from framework.commands.tune.print_search import print_busy, verdict, won
+from framework.measure.statistics import Pairs
 
 DEFAULT, OTHER = Candidate(0, "thread", "plain", 0), Candidate(2, "thread", "prefetch", 2)
 FASTER, SLOWER = Pairs((100.0,) * 10, (120.0,) * 10), Pairs((100.0,) * 10, (90.0,) * 10)

@@ -7,8 +7,8 @@ import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.commands.probe import Counted, Probe, Rate, Windows, visit
 from framework.errors import ConfigError
+from framework.trials.probe import Counted, Probe, Rate, Windows, visit
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(frozenset(), "")
@@ -57,7 +57,7 @@ def test_each_measurement_reads_other_records(epochs_read):
 
 
 def test_processes_that_never_start_end_the_waiting(monkeypatch):
-    monkeypatch.setattr("framework.commands.probe.LONGEST_START_S", -1.0)
+    monkeypatch.setattr("framework.trials.probe.LONGEST_START_S", -1.0)
     windows = Windows(1000.0, 0.0, torch.device("cpu"), num_windows=1, num_starting=1000)
     windows.length_s = 0.0
     assert [windows.count(1) for _ in range(3)] == [False, False, True]

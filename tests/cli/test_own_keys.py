@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.own_keys import check_output, read_keys, split_words
+from framework.cli.own_keys import check_output, read_keys, split_words
 from framework.config.rule import Rule
 from framework.errors import ConfigError
 

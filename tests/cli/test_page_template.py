@@ -1,4 +1,4 @@
-from framework.commands.page_template import rendered
+from framework.cli.page_template import rendered
 
 
 def test_values_are_escaped_and_the_style_is_inside(tmp_path):

@@ -1,0 +1,1 @@
+"""Measure settings of a run, in turn and in processes of their own."""
