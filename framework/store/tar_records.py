@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, final
@@ -29,7 +29,6 @@ from framework.store.label import (
 from framework.store.tar_shard import (
     HEADER,
     INDEX_SUFFIX,
-    ShardIndex,
     is_text_suffix,
     named_shards,
     shard_index,
@@ -78,12 +77,20 @@ class TarRecords:
         keep: bool = False,
         kinds: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.path = path
+        self.path, self.classes, self.group, self.keep = path, classes, group, keep
         self.given_kinds = dict(kinds)
-        self.classes = classes
-        self.group = group
-        self.keep = keep
-        self.fields = _checked_fields(fields, group)
+        given: Any = fields
+        self.fields: dict[str, tuple[str, ...]] | None = None
+        if given is not None:
+            if not isinstance(given, Mapping) or not given:
+                what, fix = "must map at least one field to a name", "{image: jpg, label: cls}"
+                raise ConfigError(
+                    162, f"{group}.fields = {given}", what, f"give '{group}.fields={fix}'"
+                )
+            self.fields = {
+                str(field): tuple(part.strip().lstrip(".") for part in str(names).lower().split(";"))
+                for field, names in given.items()
+            }
         self.pattern = class_pattern(label_pattern, group)
         if self.pattern is not None and LABEL in (self.fields or {}):
             what = f"{group}.fields has a label already"
@@ -92,10 +99,10 @@ class TarRecords:
     @cached_property
     def listed(self) -> "Listed":
         """The records of all shards. DataError D101, D110, and those of a bad shard."""
-        listed = Listed(named_shards(self.path), self.keep)
-        if not len(listed):
+        records = Listed(named_shards(self.path), self.keep)
+        if not len(records):
             raise DataError(110, self.path, "no file inside", "give .tar files that hold images")
-        return listed
+        return records
 
     def __len__(self) -> int:
         return len(self.listed)
@@ -107,31 +114,32 @@ class TarRecords:
         ConfigError C162 if members would be ignored silently.
         """
         suffixes = {suffix.lower() for suffix in self.listed.suffixes}
-        if self.fields is None:
-            return self._usual_sources(suffixes)
-        for field, wanted in self.fields.items():
-            if not suffixes & set(wanted):
-                where = f"{self.group}.fields.{field} = {';'.join(wanted)}"
-                fix = f"choose from {listed(sorted(suffixes))}"
-                raise ConfigError(162, where, "no member has this suffix", fix)
-        return self.fields
-
-    def _usual_sources(self, suffixes: set[str]) -> dict[str, tuple[str, ...]]:
-        """Return the sources of images and labels. ConfigError C162 if there are other members."""
+        images = sorted(suffixes & {*IMAGES})
+        if self.fields is not None:
+            for field, wanted in self.fields.items():
+                if not suffixes & set(wanted):
+                    where = f"{self.group}.fields.{field} = {';'.join(wanted)}"
+                    fix = f"choose from {listed(sorted(suffixes))}"
+                    raise ConfigError(162, where, "no member has this suffix", fix)
+            return self.fields
         if others := sorted(suffixes - {*IMAGES, "cls"}):
+            fields: dict[str, str] = {}
+            if images:
+                fields["image"] = images[0] if len(images) == 1 else f'"{";".join(images)}"'
+            for suffix in filter(PLAIN_SUFFIX.fullmatch, sorted(suffixes - set(images))):
+                stem, _, last = suffix.rpartition(".")
+                fields[field_name(stem or (LABEL if last == "cls" else last), fields)] = suffix
+            chosen = ", ".join(f"{field}: {suffix}" for field, suffix in fields.items())
             what = f"there are members .{', .'.join(others[:5])} too"
-            example = _example(suffixes)
-            fix = f"say what is wanted, as in '{self.group}.fields={example}'"
-            if example == "{}" or len(others) > max(MOST_FIELDS, len(self)):
+            fix = f"say what is wanted, as in '{self.group}.fields={{{chosen}}}'"
+            if not fields or len(others) > max(MOST_FIELDS, len(self)):
                 what = f"a key ends at a name's first dot, which leaves .{', .'.join(others[:3])}"
                 fix = "rename the members without other dots, as in v1_000.png"
             raise ConfigError(162, f"{self.group}.fields = null", what, fix)
-        sources: dict[str, tuple[str, ...]] = {}
-        if suffixes & {*IMAGES}:
-            sources["image"] = IMAGES
+        usual = {"image": IMAGES} if images else {}
         if "cls" in suffixes and self.pattern is None:
-            sources[LABEL] = ("cls",)
-        return sources
+            usual[LABEL] = ("cls",)
+        return usual
 
     @cached_property
     def members(self) -> dict[str, np.ndarray]:
@@ -139,16 +147,15 @@ class TarRecords:
 
         ``NONE`` stands for no member, ``SEVERAL`` for more than one.
         """
-        listed = self.listed
+        records = self.listed
         members: dict[str, np.ndarray] = {}
         for field, wanted in self.sources.items():
-            fits = np.array([suffix.lower() in wanted for suffix in listed.suffixes], bool)
-            hits = np.flatnonzero(fits[listed.kinds])
-            owners = np.searchsorted(listed.firsts, hits, side="right") - 1
-            counts = np.bincount(owners, minlength=len(listed))
-            members[field] = np.full(len(listed), NONE, np.int64)
+            fits = np.array([suffix.lower() in wanted for suffix in records.suffixes], bool)
+            hits = np.flatnonzero(fits[records.kinds])
+            owners = np.searchsorted(records.firsts, hits, side="right") - 1
+            members[field] = np.full(len(records), NONE, np.int64)
             members[field][owners] = hits
-            members[field][counts > 1] = SEVERAL
+            members[field][np.bincount(owners, minlength=len(records)) > 1] = SEVERAL
         return members
 
     def member(self, field: str, index: int) -> int:
@@ -156,27 +163,38 @@ class TarRecords:
         number = int(self.members[field][index])
         if number < 0:
             wanted = self.sources[field]
-            kinds = self.listed.kinds[self.listed.range_of(index)]
+            first, last = self.listed.firsts[index : index + 2]
+            kinds = self.listed.kinds[first:last]
             count = sum(self.listed.suffixes[kind].lower() in wanted for kind in kinds)
             what = f"has {count} members for {field} (.{', .'.join(wanted)})"
             fix = f"correct the shard, or {self.group}.fields"
             raise DataError(163 if count else 167, self.name(index), what, fix)
         return number
 
+    def check_members(self, field: str) -> None:
+        """Check that each record has one member for a field. DataError D163, D167."""
+        for index in np.flatnonzero(self.members[field] < 0)[:1].tolist():
+            self.member(field, index)
+
     @cached_property
     def labels(self) -> tuple[np.ndarray, list[str]] | None:
         """The labels (int64) and the classes; None if no member and no pattern gives labels."""
-        everything = range(len(self))
         if self.pattern is not None:
             pattern = self.pattern
-            keys = map(self.listed.key, everything)
             names = [
-                class_in(key, pattern, self.name(index), self.group)
-                for index, key in enumerate(keys)
+                class_in(self.listed.key(index), pattern, self.name(index), self.group)
+                for index in range(len(self))
             ]
             numbers, classes = number_classes(names, self.classes, self.path, self.group)
         elif self._has_label_texts:
-            texts = self._label_texts()
+            self.check_members(LABEL)
+            texts: list[str] = []
+            for index, kept in enumerate(self.listed.kept_texts(self.members[LABEL])):
+                data = self.read(LABEL, index) if kept is None else kept
+                texts.append(data.decode("utf-8", "surrogateescape").strip())
+                if not texts[-1]:
+                    fix = "correct or remove it"
+                    raise DataError(162, self.name(index), "its label is empty", fix)
             numbers, classes = label_column(texts, self.classes, self.path, self.name, self.group)
         else:
             return None
@@ -190,33 +208,17 @@ class TarRecords:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The kinds of fields that are not images, arrays or numbers."""
-        usual = {field: self._usual_kind(field) for field in self.sources}
-        return {field: kind for field, kind in {**usual, **self.given_kinds}.items() if kind}
-
-    def _usual_kind(self, field: str) -> str:
-        """Return what a field is by its suffix: "text", "bytes", or "" for other values."""
-        suffix = self.sources[field][0].rpartition(".")[2]
-        if suffix in (*IMAGES, "npy", "cls") or (field == LABEL and self._has_label_texts):
-            return ""
-        if suffix != "txt":
-            return "text" if suffix == "json" else "bytes"
-        for index in np.flatnonzero(self.members[field] >= 0)[:1].tolist():
-            if _number_in(self.read(field, index)) is not None:
-                return ""
-        return "text"
-
-    def _label_texts(self) -> list[str]:
-        """Return the text of each record's label. DataError D162, and those of ``read``."""
-        members = self.members[LABEL]
-        for index in np.flatnonzero(members < 0)[:1].tolist():
-            self.member(LABEL, index)  # raises
-        texts: list[str] = []
-        for index, kept in enumerate(self.listed.kept_texts(members)):
-            data = self.read(LABEL, index) if kept is None else kept
-            texts.append(data.decode("utf-8", "surrogateescape").strip())
-            if not texts[-1]:
-                raise DataError(162, self.name(index), "its label is empty", "correct or remove it")
-        return texts
+        kinds: dict[str, str] = {}
+        for field, suffixes in self.sources.items():
+            suffix = suffixes[0].rpartition(".")[2]
+            if suffix in (*IMAGES, "npy", "cls") or (field == LABEL and self._has_label_texts):
+                continue
+            kinds[field] = "text" if suffix in ("txt", "json") else "bytes"
+            if suffix == "txt":
+                first = np.flatnonzero(self.members[field] >= 0)[:1].tolist()
+                if any(_number_in(self.read(field, index)) is not None for index in first):
+                    del kinds[field]
+        return {**kinds, **self.given_kinds}
 
     @property
     def class_names(self) -> list[str]:
@@ -228,11 +230,9 @@ class TarRecords:
     @property
     def source(self) -> str:
         """What a manifest says of the source, with the number of members left out."""
-        left_out = self.listed.left_out
-        note = ""
-        if left_out:
-            note = f" ({left_out} members left out: links, devices, names without a suffix)"
-        return f"tar {self.path}{note}"
+        count = self.listed.left_out
+        note = f" ({count} members left out: links, devices, names without a suffix)"
+        return f"tar {self.path}{note if count else ''}"
 
     def value(self, field: str, index: int) -> Any:
         """Return an image file's bytes, an array (of no dimension for a number) or a string.
@@ -241,11 +241,9 @@ class TarRecords:
             DataError: D112 for a damaged array, D162 for a text that is no number or not UTF-8,
                 D167 for a value that is not of the field's kind, and those of ``read``.
         """
-        data = self.read(field, index)
-        suffix = self.listed.suffixes[self.listed.kinds[self.member(field, index)]]
-        return self.parsed(data, suffix, field, index)
+        return self.parsed(self.read(field, index), field, index)
 
-    def parsed(self, data: bytes, suffix: str, field: str, index: int) -> Any:
+    def parsed(self, data: bytes, field: str, index: int) -> Any:
         """Return the value in the bytes of a member. DataError D112, D162, D167."""
         kind = self.kinds.get(field, "")
         where = f"{self.name(index)}: {field}"
@@ -253,19 +251,16 @@ class TarRecords:
             return data
         if kind == "text":
             return text_of(data, field, where, self.group)
+        suffix = self.listed.suffixes[self.listed.kinds[self.member(field, index)]]
         if is_text_suffix(suffix):
-            value = self._number(data, field, where)
+            value = _number_in(data)
+            if value is None:
+                what = f"{data[:40]!r} is not a number that a store can hold"
+                fix = f"correct it, or add '{self.group}.kinds={{{field}: text}}'"
+                raise DataError(162, where, what, fix)
         else:
             value = value_of(data, f".{suffix}", self.name(index))
         return of_kind(value, kind, where, self.group) if kind else value
-
-    def _number(self, data: bytes, field: str, where: str) -> np.ndarray:
-        number = _number_in(data)
-        if number is None:
-            what = f"{data[:40]!r} is not a number that a store can hold"
-            fix = f"correct it, or add '{self.group}.kinds={{{field}: text}}'"
-            raise DataError(162, where, what, fix)
-        return number
 
     def read(self, field: str, index: int) -> bytes:
         """Return the bytes of a record's member for a field.
@@ -294,9 +289,9 @@ class TarRecords:
 
     def name(self, index: int) -> str:
         """Return the shard and the first member of a record."""
-        listed = self.listed
-        suffix = listed.suffixes[listed.kinds[listed.firsts[index]]]
-        return f"{listed.shard_of(index)}: {listed.key(index)}.{suffix}"
+        records = self.listed
+        suffix = records.suffixes[records.kinds[records.firsts[index]]]
+        return f"{records.shard_of(index)}: {records.key(index)}.{suffix}"
 
 
 def changed(shard: str) -> DataError:
@@ -315,7 +310,9 @@ class Listed:
         unkept: The shards whose index could not be written.
         suffixes: All suffixes.
         firsts: int64 [records + 1]: the number of each record's first member.
-        kinds, starts, sizes, crcs: Of all members, as in ``ShardIndex``.
+        kinds: int64 [members]: the number of the suffix.
+        starts, sizes, crcs: Of all members, as in ``ShardIndex``.
+        shard_numbers: int64 [records]: the number of the shard.
         left_out: The number of members that belong to no record.
     """
 
@@ -325,27 +322,28 @@ class Listed:
         indexes = [part[0] for part in parts]
         self.identities = [part[1] for part in parts]
         self.unkept = [shard for shard, part in zip(shards, parts, strict=True) if not part[2]]
-        numbers: dict[str, int] = {}
-        for index in indexes:
-            for suffix in index.suffixes:
-                numbers.setdefault(suffix, len(numbers))
-        self.suffixes = list(numbers)
-        self.kinds = _joined([_renumbered(index, numbers) for index in indexes], np.int64)
-        self.starts = _joined([index.starts for index in indexes], np.int64)
-        self.sizes = _joined([index.sizes for index in indexes], np.int64)
-        self.crcs = _joined([index.crcs for index in indexes], np.uint32)
+        self.suffixes = list(dict.fromkeys(name for index in indexes for name in index.suffixes))
+        numbers = {suffix: number for number, suffix in enumerate(self.suffixes)}
+        tables = [np.array([numbers[name] for name in i.suffixes], np.int64) for i in indexes]
+        members = np.concatenate([index.members for index in indexes])
+        kinds = [table[i.members["suffix"]] for table, i in zip(tables, indexes, strict=True)]
+        self.kinds = np.concatenate(kinds)
+        self.starts = np.ascontiguousarray(members["start"])
+        self.sizes = np.ascontiguousarray(members["size"])
+        self.crcs = np.ascontiguousarray(members["crc"])
         self.left_out = sum(index.left_out for index in indexes)
-        self._keys = [index.keys for index in indexes]
-        self._key_ends = [index.key_ends for index in indexes]
+        self._is_kept = np.concatenate([index.is_kept for index in indexes])
         self._texts = b"".join(index.texts for index in indexes)
-        self._is_kept = _joined([index.is_kept for index in indexes], bool)
         self._text_ends = np.cumsum(np.where(self._is_kept, self.sizes, 0))
-        counts = [len(index.key_ends) for index in indexes]
-        self._shard_firsts = np.cumsum([0, *counts])
-        num_members = np.cumsum([0, *(len(index.kinds) for index in indexes)])
-        lasts = [i.lasts + first for i, first in zip(indexes, num_members, strict=False)]
-        self.firsts = np.concatenate([np.zeros(1, np.int64), *lasts])
-        self.shard_numbers = np.repeat(np.arange(len(counts)), counts)  # of each record
+        self._keys = b"".join(index.keys for index in indexes)
+        self._key_ends = _numbered_through(
+            [i.records["key_end"] for i in indexes], [len(i.keys) for i in indexes]
+        )
+        self.firsts = _numbered_through(
+            [i.records["last"] for i in indexes], [len(i.members) for i in indexes]
+        )
+        counts = [len(index.records) for index in indexes]
+        self.shard_numbers = np.repeat(np.arange(len(counts)), counts)
 
     def __len__(self) -> int:
         return len(self.firsts) - 1
@@ -354,17 +352,10 @@ class Listed:
         """Return the path of a record's shard."""
         return self.shards[self.shard_numbers[index]]
 
-    def range_of(self, index: int) -> slice:
-        """Return the range of a record's members."""
-        return slice(int(self.firsts[index]), int(self.firsts[index + 1]))
-
     def key(self, index: int) -> str:
         """Return the common name of a record's members."""
-        shard = self.shard_numbers[index]
-        place = index - self._shard_firsts[shard]
-        ends = self._key_ends[shard]
-        start = ends[place - 1] if place else 0
-        return self._keys[shard][start : ends[place]].decode("utf-8", "surrogateescape")
+        start, end = self._key_ends[index : index + 2]
+        return self._keys[start:end].decode("utf-8", "surrogateescape")
 
     def kept_texts(self, members: np.ndarray) -> list[bytes | None]:
         """Return the bytes of members that the index keeps; None for others."""
@@ -376,40 +367,11 @@ class Listed:
         ]
 
 
-def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate([np.zeros(0, dtype), *arrays]).astype(dtype, copy=False)
-
-
-def _renumbered(index: ShardIndex, numbers: Mapping[str, int]) -> np.ndarray:
-    table = np.array([numbers[suffix] for suffix in index.suffixes], np.int64)
-    return table[index.kinds] if len(table) else np.zeros(0, np.int64)
-
-
-def _checked_fields(fields: Any, group: str) -> dict[str, tuple[str, ...]] | None:
-    """Return each field's suffixes, without a dot, in lower case; None stays. ConfigError C162."""
-    if fields is None:
-        return None
-    if not isinstance(fields, Mapping) or not fields:
-        fix = f"give '{group}.fields={{image: jpg, label: cls}}'"
-        raise ConfigError(
-            162, f"{group}.fields = {fields}", "must map at least one field to a name", fix
-        )
-    return {
-        str(field): tuple(part.strip().lstrip(".") for part in str(suffix).lower().split(";"))
-        for field, suffix in fields.items()
-    }
-
-
-def _example(suffixes: Collection[str]) -> str:
-    """Return fields that name all members, such as ``{image: jpg, txt: txt}``."""
-    fields: dict[str, str] = {}
-    if images := sorted(set(IMAGES) & set(suffixes)):
-        fields["image"] = images[0] if len(images) == 1 else f'"{";".join(images)}"'
-    for suffix in filter(PLAIN_SUFFIX.fullmatch, sorted(set(suffixes) - set(images))):
-        stem, _, last = suffix.rpartition(".")
-        name = stem or (LABEL if last == "cls" else last)
-        fields[field_name(name, fields)] = suffix
-    return f"{{{', '.join(f'{field}: {suffix}' for field, suffix in fields.items())}}}"
+def _numbered_through(ends: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
+    """Return 0 and the ends of all shards' parts, of which each shard has counted its own."""
+    starts = np.cumsum([0, *sizes])
+    parts = [own + start for own, start in zip(ends, starts, strict=False)]
+    return np.concatenate([np.zeros(1, np.int64), *parts])
 
 
 def _number_in(data: bytes) -> np.ndarray | None:

@@ -15,11 +15,10 @@ import json
 import os
 import re
 import stat
-import struct
 import tarfile
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 from zlib import crc32
 
 import numpy as np
@@ -27,7 +26,7 @@ import numpy as np
 from framework.errors import DataError, ResourceError
 from framework.store.identity import Identity, identify, unreadable
 from framework.store.walk_tree import named_files
-from framework.system.durable import open_durable
+from framework.system.durable import write_bytes
 
 SUFFIX = ".tar"
 INDEX_SUFFIX = ".paceline"  # behind the shard's name
@@ -37,22 +36,12 @@ HEADER = tarfile.BLOCKSIZE  # bytes before a member's own
 MOST_HEADER_BYTES = 1 << 24  # of one name or list of pax headers; a hostile one asks for gigabytes
 TAIL_BYTES = 1 << 16  # behind the last member, of which only zeros may be there
 WINDOW = 4 * HEADER  # read at a time: a pax header, its content, and a header
-POSIX = b"ustar\x0000"  # in a header; GNU's has no prefix of names
 TIMES = re.compile(rb"(?:\d{1,3} [amc]time=\d{1,20}(?:\.\d{1,20})?\n)+")
-OCTAL = re.compile(rb"[0-7]{1,11}")
-MAGIC = b"PLTARIX1"
-LENGTH = struct.Struct("<I")
+MAGIC = b"PLTARIX2"
 WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
-NUMBERS = ("size", "mtime_ns", "left_out", "records", "members", "keys", "texts")
-ARRAYS = (
-    ("records", "<i8"),
-    ("records", "<i8"),
-    ("members", "<u2"),
-    ("members", "<i8"),
-    ("members", "<i8"),
-    ("members", "<u4"),
-)
 MOST_SUFFIXES = 1 << 16
+RECORD = np.dtype([("key_end", "<i8"), ("last", "<i8")])
+MEMBER = np.dtype([("suffix", "<u2"), ("start", "<i8"), ("size", "<i8"), ("crc", "<u4")])
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gzip -dk"),
     b"BZh": ("bzip2", "bzip2 -dk"),
@@ -60,11 +49,9 @@ COMPRESSED = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
 }
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-# What tarfile raises for damaged files.
-PARSING = (tarfile.TarError, ValueError, ArithmeticError, LookupError, RecursionError)
-BROKEN = (*PARSING, OSError, EOFError, MemoryError)
-# What a damaged index raises.
-DAMAGE = (ValueError, TypeError, KeyError, LookupError, RecursionError, OSError, OverflowError)
+# What tarfile raises for damaged files, and NumPy for damaged indexes.
+DAMAGE = (ValueError, ArithmeticError, LookupError, RecursionError, OSError, EOFError, MemoryError)
+BROKEN = (tarfile.TarError, *DAMAGE)
 
 
 class ShardIndex(NamedTuple):
@@ -73,34 +60,26 @@ class ShardIndex(NamedTuple):
     Attributes:
         suffixes: What stands behind the first dot of members' names.
         keys: The names of the records up to the first dot, one after another.
-        key_ends: int64 [records]: where each name ends in ``keys``.
-        lasts: int64 [records]: the number of the member behind the last one of each record.
-        kinds: uint16 [members]: the number of the suffix.
-        starts: int64 [members]: the first byte in the shard.
-        sizes: int64 [members]: bytes.
-        crcs: uint32 [members]: CRC32 of the header, the ``HEADER`` bytes before the first one.
+        records: ``RECORD`` [records]: where each name ends in ``keys``, and the number of the
+            member behind the record's last one.
+        members: ``MEMBER`` [members]: the number of the suffix, the first byte in the shard, the
+            bytes, and the CRC32 of the header, the ``HEADER`` bytes before the first one.
         texts: The bytes of the members that are short texts, one after another.
         left_out: The number of members that belong to no record.
     """
 
     suffixes: list[str]
     keys: bytes
-    key_ends: np.ndarray
-    lasts: np.ndarray
-    kinds: np.ndarray
-    starts: np.ndarray
-    sizes: np.ndarray
-    crcs: np.ndarray
+    records: np.ndarray
+    members: np.ndarray
     texts: bytes
     left_out: int
 
     @property
     def is_kept(self) -> np.ndarray:
         """Whether ``texts`` holds each member: bool [members]."""
-        is_text = np.array([is_text_suffix(suffix) for suffix in self.suffixes], bool)
-        if not len(is_text):
-            return np.zeros(0, bool)
-        return is_text[self.kinds] & (self.sizes <= LONGEST_KEPT)
+        is_text = np.array([*map(is_text_suffix, self.suffixes), False])
+        return is_text[self.members["suffix"]] & (self.members["size"] <= LONGEST_KEPT)
 
 
 def is_text_suffix(suffix: str) -> bool:
@@ -143,7 +122,7 @@ def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, Identity, bool]:
     index = list_shard(shard)
     identify(shard, identity)
     data = _packed(index, identity)
-    return index, identity, keep and any(_written(place, data) for place in places)
+    return index, identity, keep and any(_is_written(place, data) for place in places)
 
 
 def index_places(shard: str) -> list[str]:
@@ -163,34 +142,16 @@ def list_shard(shard: str) -> ShardIndex:
                     what = f"is compressed with {name}, so its members cannot be read at any place"
                     fix = f"unpack it to .tar: {command} {quote(shard)}"
                     raise DataError(166, shard, what, fix)
-            listing = _Listing(shard, file.fileno())
+            listing = Listing(shard, file)
             if not listing.add_plain():
-                file.seek(0)
-                listing = _Listing(shard, file.fileno())
-                _add_any(listing, file)
+                listing = Listing(shard, file)
+                listing.add_any()
     except PermissionError as error:
         raise unreadable(shard, error) from error
     except BROKEN as error:
         what = f"not a whole, uncompressed .tar file ({error})"
         raise DataError(166, shard, what, "get it again; unpack .tar.gz to .tar") from error
     return listing.index()
-
-
-def _add_any(listing: "_Listing", file: "_Headers") -> None:
-    """Add the members of an archive, whatever its kind. One of ``BROKEN`` if it is damaged."""
-    with tarfile.open(fileobj=file, mode="r:") as archive:
-        last = -1
-        while (entry := archive.next()) is not None:
-            goes_back = entry.offset <= last or entry.size < 0
-            is_file = entry.isreg() and not entry.issparse()
-            end = entry.offset_data + entry.size
-            if goes_back or (is_file and end > listing.num_bytes):
-                raise tarfile.ReadError(f"truncated or damaged at {entry.name!r}")
-            last = entry.offset
-            archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # or it would keep millions
-            if not entry.isdir():
-                listing.add(entry.name, entry.offset_data, entry.size, is_file)
-        listing.check_end(archive.offset)
 
 
 class _Headers(io.FileIO):
@@ -203,38 +164,65 @@ class _Headers(io.FileIO):
 
 
 @final
-class _Listing:
-    """The records of a shard while its headers are read."""
+class Listing:
+    """The records of a shard while its headers are read. One of ``BROKEN`` if they are damaged."""
 
-    def __init__(self, shard: str, descriptor: int) -> None:
-        self.shard = shard
-        self.descriptor = descriptor
-        self.num_bytes = os.fstat(descriptor).st_size
+    def __init__(self, shard: str, file: io.FileIO) -> None:
+        self.shard, self.file = shard, file
+        self.num_bytes = os.fstat(file.fileno()).st_size
         self.left_out = 0
         # By key and by suffix in lower case: suffix, first byte, size, CRC32, text.
         self.records: dict[str, dict[str, tuple[str, int, int, int, bytes]]] = {}
 
     def add_plain(self) -> bool:
-        """Add all members if they are plain files, which takes a fifth of tarfile's time.
+        """Add all members if they are plain files, which takes half of tarfile's time.
 
-        Return False for an archive with anything else, of which some members may be added.
+        Python's tarfile writes a pax header for every time that is not a whole number. Such headers
+        are skipped. Return False for an archive with anything else, of which some members may be
+        added.
         """
         offset = 0
         while True:
-            data = os.pread(self.descriptor, WINDOW, offset)
+            data = os.pread(self.file.fileno(), WINDOW, offset)
             if data[:HEADER] == bytes(HEADER):
-                self.check_end(offset)
+                self._check_end(offset)
                 return True
-            at = behind_times(data)
-            plain = plain_header(data[at : at + HEADER])
-            start = offset + at + HEADER
-            if plain is None or plain[1] > self.num_bytes - start:
+            at = 0
+            try:
+                member = tarfile.TarInfo.frombuf(data[:HEADER], "utf-8", "surrogateescape")
+                if member.type == tarfile.XHDTYPE and member.size <= WINDOW - 2 * HEADER:
+                    if not _are_times(data[HEADER : HEADER + member.size]):
+                        return False
+                    at = HEADER + _whole_blocks(member.size)
+                    header = data[at : at + HEADER]
+                    member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            except tarfile.HeaderError:
                 return False
-            name, size = plain
-            self.add(name, start, size, True)
-            offset = start + _whole_blocks(size)
+            start = offset + at + HEADER
+            is_plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+            if not is_plain or not 0 <= member.size <= self.num_bytes - start:
+                return False
+            self._add(member.name, start, member.size, True)
+            offset = start + _whole_blocks(member.size)
 
-    def add(self, name: str, start: int, size: int, is_file: bool) -> None:
+    def add_any(self) -> None:
+        """Add the members of an archive, whatever its kind."""
+        self.file.seek(0)
+        with tarfile.open(fileobj=self.file, mode="r:") as archive:
+            last = -1
+            while (entry := archive.next()) is not None:
+                goes_back = entry.offset <= last or entry.size < 0
+                is_file = entry.isreg() and not entry.issparse()
+                end = entry.offset_data + entry.size
+                if goes_back or (is_file and end > self.num_bytes):
+                    raise tarfile.ReadError(f"truncated or damaged at {entry.name!r}")
+                last = entry.offset
+                archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # or it would keep millions
+                if not entry.isdir():
+                    self._add(entry.name, entry.offset_data, entry.size, is_file)
+            self._check_end(archive.offset)
+
+    def _add(self, name: str, start: int, size: int, is_file: bool) -> None:
         """Add a member, or count it: links, devices, hidden files, names without a suffix."""
         if name.startswith("/") or ".." in name.split("/") or "\0" in name:
             what = f"member {name!r} leads out of the archive"
@@ -251,12 +239,12 @@ class _Listing:
         num_bytes = HEADER
         if is_text_suffix(suffix) and size <= LONGEST_KEPT:
             num_bytes += size
-        data = os.pread(self.descriptor, num_bytes, start - HEADER)
+        data = os.pread(self.file.fileno(), num_bytes, start - HEADER)
         members[suffix.lower()] = (suffix, start, size, crc32(data[:HEADER]), data[HEADER:])
 
-    def check_end(self, offset: int) -> None:
+    def _check_end(self, offset: int) -> None:
         """Check that an archive ends with zeros: tarfile takes a damaged header for the end."""
-        tail = os.pread(self.descriptor, TAIL_BYTES, offset)
+        tail = os.pread(self.file.fileno(), TAIL_BYTES, offset)
         if len(tail) < HEADER:
             raise tarfile.ReadError("truncated: its end mark is missing")
         if tail[:HEADER].strip(b"\0"):
@@ -267,71 +255,26 @@ class _Listing:
     def index(self) -> ShardIndex:
         """Return what was added. DataError D166 if there are too many suffixes."""
         members = [member for record in self.records.values() for member in record.values()]
-        suffixes = dict.fromkeys(member[0] for member in members)
+        suffixes = list(dict.fromkeys(member[0] for member in members))
         if len(suffixes) > MOST_SUFFIXES:
             fix = "give members of a record names that differ behind the first dot"
             raise DataError(166, self.shard, f"has {len(suffixes)} different suffixes", fix)
         numbers = {suffix: number for number, suffix in enumerate(suffixes)}
         keys = [key.encode("utf-8", "surrogateescape") for key in self.records]
-        counts = [len(record) for record in self.records.values()]
-        return ShardIndex(
-            list(numbers),
-            b"".join(keys),
-            np.cumsum([len(key) for key in keys], dtype=np.int64),
-            np.cumsum(counts, dtype=np.int64),
-            np.array([numbers[member[0]] for member in members], np.uint16),
-            np.array([member[1] for member in members], np.int64),
-            np.array([member[2] for member in members], np.int64),
-            np.array([member[3] for member in members], np.uint32),
-            b"".join(member[4] for member in members),
-            self.left_out,
-        )
+        records = np.empty(len(keys), RECORD)
+        records["key_end"] = np.cumsum([len(key) for key in keys])
+        records["last"] = np.cumsum([len(record) for record in self.records.values()])
+        places = np.array([(numbers[member[0]], *member[1:4]) for member in members], MEMBER)
+        texts = b"".join(member[4] for member in members)
+        return ShardIndex(suffixes, b"".join(keys), records, places, texts, self.left_out)
 
 
-def plain_header(head: bytes) -> tuple[str, int] | None:
-    """Return the name and the size of a file with a usual header; None for any other header.
-
-    Source: POSIX.1-2001, the ustar format.
-    """
-    prefix = head[345:500]
-    is_plain = len(head) == HEADER and head[156:157] in (b"0", b"\0")
-    if not is_plain or (head[257:265] != POSIX and prefix.strip(b"\0")):
-        return None
-    size = _octal(head[124:136])
-    raw = head[:100].split(b"\0", 1)[0]
-    if size is None or not _has_checksum(head) or raw.endswith(b"/"):
-        return None
-    folder = prefix.split(b"\0", 1)[0]
-    if folder:
-        raw = folder + b"/" + raw
-    return raw.decode("utf-8", "surrogateescape"), size
-
-
-def behind_times(data: bytes) -> int:
-    """Return where the header of a member begins: behind pax headers with nothing but times.
-
-    Python's tarfile writes such a header for every time that is not a whole number.
-    """
-    if data[156:157] != b"x" or data[257:265] != POSIX or not _has_checksum(data[:HEADER]):
-        return 0
-    size = _octal(data[124:136])
-    if size is None or size > WINDOW - 2 * HEADER:
-        return 0
-    content = data[HEADER : HEADER + size]
-    is_harmless = TIMES.fullmatch(content) is not None
-    for line in content.split(b"\n")[:-1] if is_harmless else ():
-        is_harmless = is_harmless and int(line.split(b" ", 1)[0]) == len(line) + 1
-    return HEADER + _whole_blocks(size) if is_harmless else 0
-
-
-def _has_checksum(head: bytes) -> bool:
-    number = _octal(head[148:156])
-    return number == sum(head) - sum(head[148:156]) + 8 * ord(" ")
-
-
-def _octal(field: bytes) -> int | None:
-    digits = field.split(b"\0", 1)[0].strip()
-    return int(digits, 8) if OCTAL.fullmatch(digits) else None
+def _are_times(content: bytes) -> bool:
+    """Return whether a pax header says nothing but times."""
+    if TIMES.fullmatch(content) is None:
+        return False
+    lines = content.split(b"\n")[:-1]
+    return all(int(line.split(b" ", 1)[0]) == len(line) + 1 for line in lines)
 
 
 def _whole_blocks(size: int) -> int:
@@ -339,27 +282,24 @@ def _whole_blocks(size: int) -> int:
 
 
 def _packed(index: ShardIndex, identity: Identity) -> bytes:
-    """Return an index as the bytes of a file: head, arrays, and the CRC32 of both."""
-    counts = (len(index.key_ends), len(index.kinds), len(index.keys), len(index.texts))
-    head: dict[str, Any] = dict(zip(NUMBERS, (*identity[1:], index.left_out, *counts), strict=True))
-    text = json.dumps({**head, "suffixes": index.suffixes}).encode()
-    parts = index.key_ends, index.lasts, index.kinds, index.starts, index.sizes, index.crcs
-    arrays = [
-        array.astype(dtype).tobytes() for array, (_, dtype) in zip(parts, ARRAYS, strict=True)
-    ]
-    data = b"".join((MAGIC, LENGTH.pack(len(text)), text, *arrays, index.keys, index.texts))
-    return data + LENGTH.pack(crc32(data))
+    """Return an index as the bytes of a file: magic, CRC32, and arrays as .npy files."""
+    suffixes, keys, records, members, texts, left_out = index
+    head = json.dumps({"identity": identity[1:], "left_out": left_out, "suffixes": suffixes})
+    strings = [np.frombuffer(data, np.uint8) for data in (head.encode(), keys, texts)]
+    file = io.BytesIO()
+    for array in (*strings, records, members):
+        np.save(file, array)
+    return MAGIC + crc32(file.getbuffer()).to_bytes(4, "little") + file.getvalue()
 
 
-def _written(place: str, data: bytes) -> bool:
+def _is_written(place: str, data: bytes) -> bool:
     """Publish an index. Return False if this cannot be written there."""
     folder = os.path.dirname(place) or "."
     try:
         # A folder that nobody may write to stays as it is, even if this is root.
         if os.path.isdir(folder) and not os.stat(folder).st_mode & WRITE_BITS:
             return False
-        with open_durable(Path(place)) as file:
-            file.write(data)
+        write_bytes(Path(place), data)
     except (ResourceError, OSError):
         return False
     return True
@@ -374,51 +314,36 @@ def _read_index(place: str, identity: Identity) -> ShardIndex | None:
             # Every member takes more bytes in a shard than in its index.
             if not stat.S_ISREG(status.st_mode) or status.st_size > identity[1] + (1 << 16):
                 return None
-            return _unpacked(file.read(), identity)
-    except DAMAGE:
+            magic, crc, data = file.read(8), file.read(4), file.read()
+        if magic != MAGIC or crc32(data) != int.from_bytes(crc, "little"):
+            return None
+        arrays = io.BytesIO(data)
+        text, keys, texts, records, members = (np.load(arrays) for _ in range(5))
+        head = json.loads(text.tobytes())
+        index = ShardIndex(
+            head["suffixes"], keys.tobytes(), records, members, texts.tobytes(), head["left_out"]
+        )
+        is_own = tuple(head["identity"]) == identity[1:]
+        return index if is_own and _is_possible(index, identity[1]) else None
+    except (*DAMAGE, TypeError):
         return None
-
-
-def _unpacked(data: bytes, identity: Identity) -> ShardIndex:
-    """Return the index in the bytes of a file. One of ``DAMAGE`` if it is not the shard's."""
-    if not data.startswith(MAGIC) or LENGTH.unpack(data[-4:])[0] != crc32(data[:-4]):
-        raise ValueError("damaged")
-    at = len(MAGIC) + LENGTH.size
-    end = at + LENGTH.unpack(data[len(MAGIC) : at])[0]
-    counts, suffixes = _unpacked_head(data[at:end], identity)
-    arrays: list[np.ndarray] = []
-    for count, dtype in ARRAYS:
-        arrays.append(np.frombuffer(data, dtype, counts[count], end).astype(dtype[1:]))
-        end += arrays[-1].nbytes
-    keys = data[end : end + counts["keys"]]
-    texts = data[end + counts["keys"] : -4]
-    index = ShardIndex(suffixes, keys, *arrays, texts=texts, left_out=counts["left_out"])
-    if len(texts) != counts["texts"] or not _is_possible(index, identity[1]):
-        raise ValueError("impossible places")
-    return index
-
-
-def _unpacked_head(data: bytes, identity: Identity) -> tuple[dict[str, int], list[str]]:
-    """Return the numbers and the suffixes in the head of an index."""
-    head = json.loads(data)
-    counts = {name: int(head[name]) for name in NUMBERS}
-    suffixes = head["suffixes"]
-    if any(count < 0 for count in counts.values()) or not all(type(s) is str for s in suffixes):
-        raise ValueError("impossible sizes")
-    if (counts["size"], counts["mtime_ns"]) != identity[1:]:
-        raise ValueError("of another shard")
-    return counts, suffixes
 
 
 def _is_possible(index: ShardIndex, size: int) -> bool:
     """Return whether all places of an index lie inside a shard of ``size`` bytes."""
-    ends = np.concatenate([[0], index.key_ends])
-    lasts = np.concatenate([[0], index.lasts])
+    suffixes, keys, records, members, texts, left_out = index
+    if records.dtype != RECORD or members.dtype != MEMBER or type(left_out) is not int:
+        return False
+    if not all(isinstance(suffix, str) for suffix in suffixes):
+        return False
+    ends = np.concatenate([[0], records["key_end"]])
+    lasts = np.concatenate([[0], records["last"]])
     is_ordered = (np.diff(ends) >= 0).all() and (np.diff(lasts) > 0).all()
-    if not is_ordered or ends[-1] != len(index.keys) or lasts[-1] != len(index.kinds):
+    if not is_ordered or ends[-1] != len(keys) or lasts[-1] != len(members):
         return False
-    if (index.kinds >= len(index.suffixes)).any() or (index.starts < HEADER).any():
+    starts, sizes = members["start"], members["size"]
+    if (members["suffix"] >= len(suffixes)).any() or (starts < HEADER).any():
         return False
-    if (index.sizes < 0).any() or (index.sizes > size - index.starts).any():
+    if (sizes < 0).any() or (sizes > size - starts).any():
         return False
-    return int(index.sizes[index.is_kept].sum()) == len(index.texts)
+    return int(sizes[index.is_kept].sum()) == len(texts)

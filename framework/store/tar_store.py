@@ -5,8 +5,6 @@ while it is read may still kill the process, as with any memory map.
 """
 
 import io
-import os
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from mmap import ACCESS_READ, mmap
@@ -17,15 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
+from framework.contracts.records import LABEL, Field, Manifest, Records
 from framework.errors import DataError
 from framework.media.decode import BadImage, shared_channels
 from framework.media.header import ImageHeader, read_header
 from framework.store.array_values import ArrayHeader, native, read_npy_header
 from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.file_format import refuse_other
+from framework.store.foreign import NPY
 from framework.store.gather_rows import ragged_of
-from framework.store.identity import Identity, identify, sampled_digest, unreadable
+from framework.store.identity import identify, sampled_digest, unreadable
 from framework.store.kinds import (
     OF_STRINGS,
     check_label_maps,
@@ -78,18 +77,14 @@ class TarStore:
         options = (fields, classes, label_pattern, "data", keep, checked_kinds(kinds, "data"))
         self.records = TarRecords(path, *options)
         self.label_maps = tuple(labels or ())
-        self._maps = _Maps()
+        self._views: dict[str, memoryview] = {}  # the newest memory maps, by the shard's path
         self._heads: dict[str, tuple[bytes, ArrayHeader]] = {}  # of the first array of each field
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_maps": _Maps(), "_heads": {}}
-
-    @property
-    def manifest(self) -> Manifest:
-        return self._manifest
+        return {**self.__dict__, "_views": {}, "_heads": {}}
 
     @cached_property
-    def _manifest(self) -> Manifest:
+    def manifest(self) -> Manifest:
         records = self.records
         fields = {name: self._field(name) for name in records.sources}
         if records.labels is not None:
@@ -100,12 +95,10 @@ class TarStore:
         check_present(records.given_kinds, fields, "data")
         check_label_maps(self.label_maps, fields, "data")
         counts: list[int] = []
-        if records.labels is not None:
-            numbers, classes = records.labels
-            if len(classes) > numbers.max():
-                counts = np.bincount(numbers, minlength=len(classes)).tolist()
-        digest = sampled_digest(records.listed.shards)
         classes = records.class_names
+        if records.labels is not None and len(classes) > records.labels[0].max():
+            counts = np.bincount(records.labels[0], minlength=len(classes)).tolist()
+        digest = sampled_digest(records.listed.shards)
         return Manifest(len(records), fields, classes, counts, source=records.source, digest=digest)
 
     @property
@@ -134,8 +127,7 @@ class TarStore:
         """Return a field as its first record has it."""
         if name == LABEL and self.records.labels is not None:
             return Field("int64", ())
-        for index in np.flatnonzero(self.records.members[name] < 0)[:1].tolist():
-            self.records.member(name, index)  # raises
+        self.records.check_members(name)
         value = self.records.value(name, 0)
         if name in self.records.kinds:
             return field_of_kind(value, self.records.kinds[name])
@@ -155,12 +147,17 @@ class TarStore:
             if name == LABEL and self.records.labels is not None:
                 records[name] = torch.from_numpy(self.records.labels[0])[indices]
                 continue
-            records[name] = parts = self._parts(name, indices)
-            if field.kind in OF_STRINGS:
+            parts = self._parts(name, indices)
+            if field.encoding == "image":
+                records[name] = parts
+            elif field.kind in OF_STRINGS:
                 records[name] = ragged_of([np.frombuffer(part, np.uint8) for part in parts], field)
-            elif field.encoding != "image":
+            else:
                 arrays = self._arrays(name, field, parts, indices.tolist())
-                records[name] = arrays if name in views else _put_together(arrays, field)
+                if name not in views:
+                    is_ragged = field.encoding == "ragged"
+                    arrays = ragged_of(arrays, field) if is_ragged else _stacked(arrays, field)
+                records[name] = arrays
         return records
 
     def _parts(self, name: str, indices: Tensor) -> list[Any]:
@@ -169,7 +166,7 @@ class TarStore:
         places = indices.numpy()
         members = self.records.members[name][places]
         shards = listed.shard_numbers[places].tolist()
-        maps = self._views(shards)
+        maps = {number: self._view(number) for number in set(shards)}
         columns = (listed.starts[members], listed.sizes[members], listed.crcs[members])
         parts: list[Any] = []
         for shard, start, size, crc in zip(shards, *(c.tolist() for c in columns), strict=True):
@@ -179,15 +176,27 @@ class TarStore:
             parts.append(view[start : start + size])
         return parts
 
-    def _views(self, shards: Sequence[int]) -> dict[int, memoryview]:
-        """Return the bytes of shards, by number."""
+    def _view(self, number: int) -> memoryview:
+        """Return the bytes of a shard. DataError D101, or D117 if it is another one by now.
+
+        A map lives until nobody holds a part of it.
+        """
         listed = self.records.listed
-        if self._maps.process != os.getpid():  # a lock of the parent may be held by its threads
-            self._maps = _Maps()
-        return {
-            number: self._maps.view(listed.shards[number], listed.identities[number])
-            for number in set(shards)
-        }
+        shard, identity = listed.shards[number], listed.identities[number]
+        identify(shard, identity)
+        view = self._views.get(shard)
+        if view is not None:
+            return view
+        try:
+            with open(shard, "rb") as file:
+                view = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise unreadable(shard, error) from error
+        identify(shard, identity)  # it may be replaced meanwhile
+        for old in list(self._views)[: 1 - MOST_MAPS]:
+            self._views.pop(old, None)
+        self._views[shard] = view
+        return view
 
     def _ask(self, indices: Tensor) -> None:
         """Let the disk read the members of the records and their headers at the same time."""
@@ -196,8 +205,8 @@ class TarStore:
         shards = listed.shard_numbers[places]
         labels_are_known = self.records.labels is not None
         names = [name for name in self.records.sources if name != LABEL or not labels_are_known]
-        for number, view in self._views(shards.tolist()).items():
-            shard = map_of(np.frombuffer(view, np.uint8))
+        for number in np.unique(shards).tolist():
+            shard = map_of(np.frombuffer(self._view(number), np.uint8))
             for name in names:
                 members = self.records.members[name][places[shards == number]]
                 starts = torch.from_numpy(listed.starts[members] - HEADER)
@@ -227,12 +236,10 @@ class TarStore:
             head, header = self._heads[name]
             if part[: len(head)] == head and len(part) == len(head) + header.num_bytes:
                 return native(header.view(part))
-        listed = self.records.listed
-        suffix = listed.suffixes[listed.kinds[self.records.members[name][index]]]
         data = bytes(part)
-        array = self.records.parsed(data, suffix, name, index)
+        array = self.records.parsed(data, name, index)
         assert isinstance(array, np.ndarray)  # an image file is encoded
-        if suffix.lower().endswith("npy") and name not in (*self._heads, *self.records.kinds):
+        if data.startswith(NPY) and name not in (*self._heads, *self.records.kinds):
             header = read_npy_header(io.BytesIO(data), len(data), self.name(index))
             self._heads[name] = data[: header.start], header
         return array
@@ -249,53 +256,16 @@ class TarStore:
     def check(self) -> None:
         listed = self.records.listed
         for shard, identity in zip(listed.shards, listed.identities, strict=True):
-            if shard in self._maps.views:
+            if shard in self._views:
                 identify(shard, identity)
 
     def close(self) -> None:
-        self._maps = _Maps()
+        self._views = {}
 
 
-@final
-class _Maps:
-    """The newest memory maps of one process, by the path of the shard."""
-
-    def __init__(self) -> None:
-        self.process = os.getpid()
-        self.views: dict[str, memoryview] = {}
-        self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Maps, ()
-
-    def view(self, shard: str, identity: Identity) -> memoryview:
-        """Return the bytes of a shard. DataError D101, or D117 if it is another one by now.
-
-        A map lives until nobody holds a part of it.
-        """
-        identify(shard, identity)
-        view = self.views.get(shard)
-        if view is not None:
-            return view
-        try:
-            with open(shard, "rb") as file:
-                view = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
-        except (OSError, ValueError) as error:
-            raise unreadable(shard, error) from error
-        identify(shard, identity)  # it may be replaced meanwhile
-        with self._lock:
-            while len(self.views) >= MOST_MAPS:
-                del self.views[next(iter(self.views))]
-            self.views[shard] = view
-        return view
-
-
-def _put_together(arrays: list[np.ndarray], field: Field) -> Tensor | Ragged:
-    """Return the arrays of records: [B, *shape], or one after another if they are ragged."""
-    if field.encoding == "ragged":
-        return ragged_of(arrays, field)
-    shape = tuple(size for size in field.shape if size is not None)
-    out = np.empty((len(arrays), *shape), field.dtype)
+def _stacked(arrays: list[np.ndarray], field: Field) -> Tensor:
+    """Return the arrays of records: [B, *shape]."""
+    out = np.empty((len(arrays), *(size or 0 for size in field.shape)), field.dtype)
     for place, array in enumerate(arrays):
         out[place] = array
     return torch.from_numpy(out)

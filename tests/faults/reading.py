@@ -92,7 +92,7 @@ def flips_of_headers(path: str, data: bytes, count: int, seed: int) -> Iterator[
     """Yield archives with one flipped bit outside their members' bytes."""
     index = list_shard(path)
     is_header = np.ones(len(data), bool)
-    for start, size in zip(index.starts.tolist(), index.sizes.tolist(), strict=True):
+    for start, size in index.members[["start", "size"]].tolist():
         is_header[start : start + size] = False
     places, rng = np.flatnonzero(is_header), random.Random(seed)
     for _ in range(count):

@@ -55,7 +55,7 @@ def test_only_some_maps_stay_open(monkeypatch):
     assert [bytes(image) for image in store.read(torch.arange(5))["image"]] == [
         jpeg(number) for number in range(5)
     ]
-    assert len(store._maps.views) == 2
+    assert len(store._views) == 2
 
 
 @pytest.mark.parametrize("opened", [False, True])
