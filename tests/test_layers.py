@@ -63,7 +63,7 @@ HOMES = {
     "av": {"media/video_file.py"},
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"input/tfrecord.py"},
-    "pyarrow": {"store/column_files.py", "store/table_file.py"},
+    "pyarrow": {"store/column_files.py"},
     "mlflow": {"sink/mlflow.py"},
     "wandb": {"sink/wandb.py"},
     "onnxruntime": {"commands/export/onnx_format.py"},

@@ -19,7 +19,7 @@ def tar_source(
 ) -> StoreSource:
     """Return a source of the records of a shard, a folder of shards, or a pattern.
 
-    The options are those of ``TarStore``. The first run reads all headers, some 40,000 members a
+    The options are those of ``TarStore``. The first run reads all headers, some 20,000 members a
     second, and keeps their places in an index beside each shard.
     """
     return StoreSource(TarStore(path, fields, classes, label_pattern, labels, kinds), context)

@@ -10,17 +10,15 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, final
+from typing import IO, Any, NamedTuple, final
 
 import numpy as np
 import torch
 
 from framework.contracts.records import Ragged
 from framework.errors import DataError, listed, words_of
-from framework.store.expansion import MOST_SMALL_BYTES, most_bytes
 from framework.store.identity import Identity, identify, unreadable
 from framework.store.label import MOST_CLASSES
-from framework.store.parquet_pages import ParquetPages
 
 MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
 WRITE_AGAIN = "download, copy or write it again"
@@ -44,8 +42,23 @@ class FieldColumn(NamedTuple):
     kind: str = ""
 
 
+class Strings(NamedTuple):
+    """Byte strings in a few buffers."""
+
+    buffers: list[memoryview]
+    numbers: np.ndarray  # of the buffer of each string: int64 [rows]
+    starts: np.ndarray  # in its buffer: int64 [rows]
+    stops: np.ndarray
+
+    def taken(self, rows: np.ndarray) -> list[memoryview]:
+        """Return the strings of some rows, without a copy."""
+        columns = (self.numbers[rows], self.starts[rows], self.stops[rows])
+        places = zip(*(column.tolist() for column in columns), strict=True)
+        return [self.buffers[number][start:stop] for number, start, stop in places]
+
+
 class ColumnValues(NamedTuple):
-    """A field of a group: buffers that are taken by row, an array [rows, *shape], or Ragged."""
+    """A field of a group: Strings, an array [rows, *shape], or Ragged."""
 
     values: Any
     nulls: np.ndarray | None  # bool [rows]; None: there is none
@@ -58,35 +71,15 @@ class RowGroup(NamedTuple):
     num_bytes: int
 
 
-class ColumnReader(Protocol):
-    """One opened file.
+@final
+class _ParquetFile:
+    """A file that is opened for each group, so that it holds no descriptor meanwhile.
 
     Attributes:
         schema: The columns.
         rows: The number of rows of each group.
         is_mapped: Whether groups lie in a map, and need no memory.
     """
-
-    schema: Any
-    rows: list[int]
-    is_mapped: bool
-
-    def num_bytes(self, group: int) -> int:
-        """Return the bytes of all columns of a group, as the file says; 0 if they are mapped."""
-        ...
-
-    def read(self, group: int, columns: list[str]) -> Any:
-        """Return a table of the columns of a group, with offsets that are checked."""
-        ...
-
-    def batches(self, column: str) -> Iterator[Any]:
-        """Yield a column in pieces."""
-        ...
-
-
-@final
-class _ParquetFile:
-    """A file that is opened for each group, so that it holds no descriptor meanwhile."""
 
     is_mapped = False
 
@@ -99,59 +92,30 @@ class _ParquetFile:
         self.rows = [self.metadata.row_group(group).num_rows for group in groups]
         if sum(self.rows) != self.metadata.num_rows or min(self.rows, default=0) < 0:
             raise ValueError(f"its groups hold {sum(self.rows)} of {self.metadata.num_rows} rows")
-        row_bytes = sum(_row_bytes(field.type) for field in self.schema)
-        declared = max(self.rows, default=0) * row_bytes
-        if declared > most_bytes(os.path.getsize(path)):
-            raise ValueError(f"a group declares {declared:,} bytes of numbers")
 
     def _open(self, metadata: Any = None) -> Any:
-        return library().parquet.ParquetFile(
-            self.path, metadata=metadata, page_checksum_verification=True
-        )
-
-    def num_bytes(self, group: int) -> int:
-        # pyarrow ends the process if the metadata of a column is damaged, but not that of a group.
-        return self.metadata.row_group(group).total_byte_size
-
-    @cached_property
-    def _pages(self) -> ParquetPages:
-        return ParquetPages(self.path)
-
-    @cached_property
-    def _most(self) -> int:
-        return min(most_bytes(os.path.getsize(self.path)), 2 * MOST_GROUP_BYTES)
+        options = {"metadata": metadata, "page_checksum_verification": True}
+        return library().parquet.ParquetFile(self.path, **options)
 
     def read(self, group: int, columns: list[str]) -> Any:
-        pieces = list(self._pieces(group, columns, max(1, self.rows[group])))
-        table = self.schema.empty_table().select(columns)
-        if pieces:
-            table = library().arrow.Table.from_batches(pieces)
+        """Return a table of the columns of a group, with offsets that are checked."""
+        # pyarrow ends the process if the metadata of a column is damaged, but not that of a group.
+        num_bytes = self.metadata.row_group(group).total_byte_size
+        if not 0 <= num_bytes <= MOST_GROUP_BYTES:
+            what = f"group {group} has {num_bytes:,} bytes, which must be decoded together"
+            fix = "write it with smaller groups (row_group_size=1000)"
+            raise DataError(102, self.path, what, fix)
+        with self._open(self.metadata) as file:
+            # One thread: the reader's own threads read other groups meanwhile.
+            table = file.read_row_group(group, columns, use_threads=False)
         table.validate(full=True)
         return table
 
     def batches(self, column: str) -> Iterator[Any]:
-        for group in range(len(self.rows)):
-            for batch in self._pieces(group, [column], SCAN_ROWS):
-                yield batch.column(0)
-
-    def _pieces(self, group: int, columns: list[str], rows: int) -> Iterator[Any]:
-        """Yield a group in pieces of ``rows`` rows, or of fewer if their texts may be long.
-
-        ValueError if they take much more than the file has.
-        """
-        size = self._pages.decoded(group)
-        if size.num_bytes > self._most:
-            raise ValueError(f"its pages declare {size.num_bytes:,} bytes")
-        if size.largest * self.rows[group] > self._most:  # all rows may share the longest text
-            rows = min(rows, max(1, MOST_SMALL_BYTES // 8 // size.largest))
-        total = 0
+        """Yield a column in pieces."""
         with self._open(self.metadata) as file:
-            # One thread: the reader's own threads read other groups meanwhile.
-            for batch in file.iter_batches(rows, [group], columns, use_threads=False):
-                total += batch.nbytes
-                if total > self._most:
-                    raise ValueError(f"its texts take more than {self._most:,} bytes")
-                yield batch
+            for batch in file.iter_batches(SCAN_ROWS, columns=[column], use_threads=False):
+                yield batch.column(0)
 
 
 @final
@@ -178,19 +142,14 @@ class _ArrowFile:
         self.schema = reader.schema
         self.rows = [batch.num_rows for batch in self._batches]
 
-    def num_bytes(self, group: int) -> int:
-        return 0
-
     def read(self, group: int, columns: list[str]) -> Any:
         batch = self._batches[group].select(columns)
         batch.validate(full=True)
         return library().arrow.Table.from_batches([batch])
 
     def batches(self, column: str) -> Iterator[Any]:
-        for batch in self._batches:
-            part = batch.select([column])
-            part.validate(full=True)
-            yield part.column(0)
+        for group in range(len(self.rows)):
+            yield from self.read(group, [column]).column(0).chunks
 
 
 @final
@@ -201,36 +160,30 @@ class ColumnFiles:
         self.paths = list(paths)
         self.cache_mb = cache_mb
         self.identities: dict[str, Identity] = {}
-        self._begin()
+        self.close()
 
-    def _begin(self) -> None:
-        self._readers: list[ColumnReader] | None = None
+    def close(self) -> None:
+        """Forget what was opened and decoded."""
+        self._readers: list[_ParquetFile | _ArrowFile] | None = None
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._groups: OrderedDict[int, Future[RowGroup]] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.paths, self.cache_mb, self.identities)
-
-    def closed(self) -> "ColumnFiles":
-        """Return the same files with nothing opened."""
-        return _restored(self.paths, self.cache_mb, self.identities)
+        return ColumnFiles, (self.paths, self.cache_mb), {"identities": dict(self.identities)}
 
     @property
-    def readers(self) -> list[ColumnReader]:
+    def readers(self) -> list[_ParquetFile | _ArrowFile]:
         if self._process != os.getpid():  # a lock may be held by a thread of the parent
-            self._begin()
+            self.close()
         if self._readers is None:
             self._readers = [self._opened(path) for path in self.paths]
         return self._readers
 
-    def _opened(self, path: str) -> ColumnReader:
-        identity = identify(path, self.identities.get(path))
-        self.identities[path] = identity
+    def _opened(self, path: str) -> _ParquetFile | _ArrowFile:
+        self.identities[path] = identify(path, self.identities.get(path))
         try:
-            if path.lower().endswith(".arrow"):
-                return _ArrowFile(path)
-            return _ParquetFile(path)
+            return _ArrowFile(path) if path.lower().endswith(".arrow") else _ParquetFile(path)
         except PermissionError as error:
             raise unreadable(path, error) from error
         except library().broken as error:
@@ -239,32 +192,27 @@ class ColumnFiles:
 
     @cached_property
     def schema(self) -> Any:
-        return self.readers[0].schema
-
-    def check_columns(self) -> None:
-        """Check that all files have the same columns, and some row. DataError D109, D169."""
+        """The columns of all files. DataError D109 without a row, D169 if they differ."""
+        schema = self.readers[0].schema
         for path, reader in zip(self.paths, self.readers, strict=True):
-            if not reader.schema.equals(self.schema):
+            if not reader.schema.equals(schema):
                 what = f"its columns {listed(reader.schema.names)} are not {self.paths[0]}'s"
-                what += f" {listed(self.schema.names)}, or have other types"
+                what += f" {listed(schema.names)}, or have other types"
                 raise DataError(169, path, what, "name files of one kind")
         if not self.firsts[-1]:
             raise DataError(109, self.paths[0], "has no rows", "give files that hold some")
+        return schema
 
     @cached_property
     def starts(self) -> list[tuple[int, int]]:
         """The file and the number in it, of each group."""
-        return [
-            (file, number)
-            for file, reader in enumerate(self.readers)
-            for number in range(len(reader.rows))
-        ]
+        files = enumerate(self.readers)
+        return [(file, group) for file, reader in files for group in range(len(reader.rows))]
 
     @cached_property
     def firsts(self) -> np.ndarray:
         """The first row of each group, and the number of all rows: int64 [groups + 1]."""
-        counts = [count for reader in self.readers for count in reader.rows]
-        return np.cumsum([0, *counts])
+        return np.cumsum([0, *(count for reader in self.readers for count in reader.rows)])
 
     @cached_property
     def file_firsts(self) -> np.ndarray:
@@ -300,7 +248,15 @@ class ColumnFiles:
     def group(
         self, number: int, columns: Mapping[str, FieldColumn], numbers: Mapping[str, int] | None
     ) -> RowGroup:
-        """Return a decoded group. One thread decodes it, and others wait for it."""
+        """Return a decoded group. One thread decodes it, and others wait for it.
+
+        Groups that were not used for the longest time are dropped until the rest fits ``cache_mb``.
+
+        Args:
+            number: Of the group.
+            columns: The column of each field.
+            numbers: The number of each name of a class.
+        """
         _ = self.readers
         with self._lock:
             future = self._groups.get(number)
@@ -308,18 +264,8 @@ class ColumnFiles:
             if future is None:
                 future = self._groups[number] = Future[RowGroup]()
             self._groups.move_to_end(number)
-        if is_mine:
-            self._complete(future, number, columns, numbers)
-        return future.result()
-
-    def _complete(
-        self,
-        future: Future[RowGroup],
-        number: int,
-        columns: Mapping[str, FieldColumn],
-        numbers: Mapping[str, int] | None,
-    ) -> None:
-        """Decode a group, and give it to all threads that wait for it."""
+        if not is_mine:
+            return future.result()
         try:
             future.set_result(self._decoded(number, columns, numbers))
         except BaseException as error:
@@ -327,18 +273,15 @@ class ColumnFiles:
                 self._groups.pop(number, None)
             future.set_exception(error)
             raise
-        self._drop_old()
-
-    def _drop_old(self) -> None:
-        """Drop the groups that were not used for the longest time, until the rest fits."""
         with self._lock:
-            ready = {number: f for number, f in self._groups.items() if f.done()}
-            total = sum(future.result().num_bytes for future in ready.values())
-            for number, future in list(ready.items())[:-1]:
+            ready = {key: each.result() for key, each in self._groups.items() if each.done()}
+            total = sum(group.num_bytes for group in ready.values())
+            for key in list(ready)[:-1]:
                 if total <= self.cache_mb * 10**6:
-                    return
-                total -= future.result().num_bytes
-                del self._groups[number]
+                    break
+                total -= ready[key].num_bytes
+                del self._groups[key]
+        return future.result()
 
     def _decoded(
         self, number: int, columns: Mapping[str, FieldColumn], numbers: Mapping[str, int] | None
@@ -346,10 +289,6 @@ class ColumnFiles:
         file, group = self.starts[number]
         path, reader = self.paths[file], self.readers[file]
         identify(path, self.identities[path])
-        num_bytes = reader.num_bytes(group)
-        if not 0 <= num_bytes <= MOST_GROUP_BYTES:
-            what = f"group {group} has {num_bytes:,} bytes, which must be decoded together"
-            raise DataError(102, path, what, "write it with smaller groups (row_group_size=1000)")
         try:
             table = reader.read(group, sorted({column.name for column in columns.values()}))
             if table.num_rows != reader.rows[group]:
@@ -366,12 +305,6 @@ class ColumnFiles:
     def check(self) -> None:
         for path, identity in self.identities.items():
             identify(path, identity)
-
-
-def _restored(paths: list[str], cache_mb: int, identities: dict[str, Identity]) -> ColumnFiles:
-    files = ColumnFiles(paths, cache_mb)
-    files.identities = dict(identities)
-    return files
 
 
 class ColumnLibrary(NamedTuple):
@@ -392,21 +325,13 @@ def library() -> ColumnLibrary:
     return ColumnLibrary(pyarrow, pyarrow.parquet, pyarrow.types, (*broken, OverflowError))
 
 
-def _row_bytes(kind: Any) -> int:
-    """Return the bytes of a decoded value of a type: 0 if they are not known before."""
-    types = library().types
-    kind = _storage_type(kind)
-    if types.is_fixed_size_list(kind):
-        return kind.list_size * _row_bytes(kind.value_type)
-    return kind.bit_width // 8 if types.is_primitive(kind) else 0
-
-
 def form_of(kind: Any, is_label: bool) -> str | None:
     """Return the form of a column by its type, and None if a store cannot hold it."""
     types = library().types
     kind = _storage_type(kind)
     if types.is_struct(kind):
-        return "file" if _is_file(kind) else None
+        parts = {field.name: field.type for field in kind}
+        return "file" if parts.keys() == {"bytes", "path"} and _is_bytes(parts["bytes"]) else None
     if _is_bytes(kind):
         return "bytes"
     if types.is_dictionary(kind):
@@ -426,12 +351,6 @@ def _storage_type(kind: Any) -> Any:
     return kind.storage_type if is_extension else kind
 
 
-def _is_file(struct: Any) -> bool:
-    fields = [struct.field(number) for number in range(struct.num_fields)]
-    types = {field.name: field.type for field in fields}
-    return types.keys() == {"bytes", "path"} and _is_bytes(types["bytes"])
-
-
 def _is_bytes(kind: Any) -> bool:
     types = library().types
     return types.is_binary(kind) or types.is_large_binary(kind)
@@ -444,14 +363,18 @@ def _is_list(kind: Any) -> bool:
 
 def _values(values: Any, column: FieldColumn, numbers: Mapping[str, int] | None) -> ColumnValues:
     """Return a column of a group. ValueError if its lists have wrong lengths."""
-    values = _stored(values, column.form)
+    kind = _storage_type(values.type)
+    if kind != values.type:
+        values = library().arrow.chunked_array([chunk.storage for chunk in values.chunks], kind)
+    if column.form == "file":
+        values = values.flatten()[kind.get_field_index("bytes")]
     nulls = None
     if values.null_count:
         nulls = np.concatenate([_as_numpy(chunk.is_null()) for chunk in values.chunks])
     if column.form in ("bytes", "file", "text"):
         if library().types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
-        return ColumnValues(values, nulls)
+        return ColumnValues(_strings(values.chunks), nulls)
     if column.form == "rows":
         return ColumnValues(_rows(values.chunks, column.kind), nulls)
     if column.form == "name":
@@ -461,15 +384,20 @@ def _values(values: Any, column: FieldColumn, numbers: Mapping[str, int] | None)
     return ColumnValues(np.concatenate(arrays), nulls)
 
 
-def _stored(values: Any, form: str) -> Any:
-    """Return a column with its storage type; of a column of files, only the bytes."""
-    kind = _storage_type(values.type)
-    if kind != values.type:
-        values = library().arrow.chunked_array([chunk.storage for chunk in values.chunks], kind)
-    if form != "file":
-        return values
-    names = [kind.field(number).name for number in range(kind.num_fields)]
-    return values.flatten()[names.index("bytes")]
+def _strings(chunks: Sequence[Any]) -> Strings:
+    types = library().types
+    buffers: list[memoryview] = []
+    places: list[np.ndarray] = [np.zeros((3, 0), np.int64)]
+    for number, chunk in enumerate(chunks):
+        _, offsets, data = chunk.buffers()
+        is_large = types.is_large_binary(chunk.type) or types.is_large_string(chunk.type)
+        ends = np.zeros(1, np.int64)
+        if len(chunk):
+            ends = np.frombuffer(offsets, np.int64 if is_large else np.int32)[chunk.offset :]
+        starts, stops = ends[: len(chunk)], ends[1 : len(chunk) + 1]
+        places.append(np.stack([np.full(len(chunk), number), starts, stops]))
+        buffers.append(memoryview(data or b"").cast("B"))
+    return Strings(buffers, *np.concatenate(places, axis=1))
 
 
 def _rows(chunks: Sequence[Any], kind: str) -> Ragged:
@@ -484,9 +412,8 @@ def _rows(chunks: Sequence[Any], kind: str) -> Ragged:
     if kind in ("boxes", "points"):
         with np.errstate(over="ignore"):  # a hostile file's own
             rows = rows.astype(np.float32)
-    return Ragged(
-        torch.from_numpy(rows), torch.from_numpy(np.concatenate(lengths).astype(np.int64))
-    )
+    counts = np.concatenate(lengths).astype(np.int64)
+    return Ragged(torch.from_numpy(rows), torch.from_numpy(counts))
 
 
 def _nested(chunk: Any) -> np.ndarray:
@@ -518,26 +445,36 @@ def _as_numpy(array: Any) -> np.ndarray:
     return array.to_numpy(zero_copy_only=False)
 
 
-def names_of_classes(schema: Any, column: str) -> list[str] | None:
-    """Return the names of a ClassLabel in the metadata of Hugging Face; None without them."""
-    names: Any = _feature(schema, column).get("names")
-    try:
-        "".join(names).encode()  # ValueError for half characters, which cannot be printed
-    except (ValueError, TypeError):
-        return None
-    return names if isinstance(names, list) and len(set(names)) == len(names) else None
-
-
-def has_fixed_shape(schema: Any, column: str) -> bool:
-    """Return whether the metadata of Hugging Face gives arrays one shape, as ``Array2D`` does."""
-    shape = _feature(schema, column).get("shape")
-    return isinstance(shape, list) and all(type(size) is int for size in shape)
-
-
-def _feature(schema: Any, column: str) -> dict[str, Any]:
+def hugging_face_feature(schema: Any, column: str) -> dict[str, Any]:
+    """Return what the metadata of Hugging Face says of a column; {} without it."""
     text = (schema.metadata or {}).get(b"huggingface", b"")
     try:
         feature = json.loads(text[:MOST_JSON_BYTES])["info"]["features"][column]
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
     return feature if isinstance(feature, dict) else {}
+
+
+def write_row_groups(
+    file: IO[bytes], parts: Iterator[Mapping[str, Sequence[str | int | float]]]
+) -> None:
+    """Write the columns of each part as a group of rows. The first part decides names and types."""
+    pa = library().arrow
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    writer: Any = None
+    try:
+        for columns in parts:
+            if writer is None:
+                firsts = {name: values[0] if values else "" for name, values in columns.items()}
+                schema = pa.schema([(name, types[type(value)]) for name, value in firsts.items()])
+                writer = library().parquet.ParquetWriter(file, schema, compression="zstd")
+            storable = {name: list(map(_storable, values)) for name, values in columns.items()}
+            writer.write_table(pa.table(storable, schema=writer.schema))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _storable(value: Any) -> Any:
+    """Return a text without the bytes of a file's name that are no UTF-8."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value

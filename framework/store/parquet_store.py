@@ -13,7 +13,7 @@ into memory, so that any row can be read alone.
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, final
@@ -33,9 +33,8 @@ from framework.store.column_files import (
     FieldColumn,
     RowGroup,
     form_of,
-    has_fixed_shape,
+    hugging_face_feature,
     library,
-    names_of_classes,
 )
 from framework.store.file_format import COLUMNS, refuse_other
 from framework.store.folder_store import FILES
@@ -121,28 +120,24 @@ class ParquetStore:
         self.is_random = False  # whether records are asked for in random order
         self._files = ColumnFiles(_column_files(path, group), cache_mb)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_files": self._files.closed()}
-
     @property
     def manifest(self) -> Manifest:
         return self._manifest
 
     @cached_property
     def _manifest(self) -> Manifest:
-        self._files.check_columns()
         fields = {name: self._field(name) for name in self._columns}
         check_label_maps(self.label_maps, fields, self.group)
-        counts = self._counts
-        present = [number for number in counts if 0 <= number < len(self._class_names)]
-        class_counts = [0] * len(self._class_names)
-        for number in present:
-            class_counts[number] = counts[number]
-        if len(present) < len(counts):
-            class_counts = []
-        source = f"parquet {self.path}"
+        classes, numbers = self._class_names, self._numbers
+        class_counts = [0] * len(classes)
+        for value, count in self._tally.items():
+            number = value if numbers is None else numbers[value]
+            if not 0 <= number < len(classes):
+                class_counts = []
+                break
+            class_counts[number] = count
         digest = sampled_digest(self._files.paths)
-        classes = self._class_names
+        source = f"parquet {self.path}"
         return Manifest(len(self), fields, classes, class_counts, source=source, digest=digest)
 
     def __len__(self) -> int:
@@ -162,12 +157,8 @@ class ParquetStore:
             given = {name: name for name in schema.names}
         if not isinstance(given, Mapping) or not given:
             fix = f"give {self.group}.fields={{image: image, label: label}}"
-            raise ConfigError(
-                162,
-                f"{self.group}.fields = {given}",
-                "must map at least one field to a name",
-                fix,
-            )
+            what = "must map at least one field to a name"
+            raise ConfigError(162, f"{self.group}.fields = {given}", what, fix)
         columns: dict[str, FieldColumn] = {}
         for field, name in given.items():
             if schema.names.count(name) != 1:
@@ -177,38 +168,27 @@ class ParquetStore:
             form = form_of(schema.field(name).type, str(field) == LABEL)
             if form is None:
                 what = f"the column {name} is {schema.field(name).type}, which a store cannot hold"
-                raise DataError(167, self.path, what, f"choose others: {self._advice}")
-            if form == "rows" and has_fixed_shape(schema, name):
+                raise DataError(167, self.path, what, f"choose others: {self._advice()}")
+            shape = hugging_face_feature(schema, name).get("shape")  # of its ``Array2D``
+            if form == "rows" and isinstance(shape, list) and all(type(n) is int for n in shape):
                 form = "array"
-            columns[str(field)] = FieldColumn(name, form, self._kind(str(field), name, form))
+            kind = self.kinds.get(str(field), "text" if form == "text" else "")
+            if kind and form not in FORMS[kind]:
+                where = f"{self.group}.kinds.{field} = {kind}"
+                what = f"the column {name} is {schema.field(name).type}, which cannot be {kind}"
+                raise ConfigError(179, where, what, "correct it")
+            columns[str(field)] = FieldColumn(name, form, kind)
         check_present(self.kinds, columns, self.group)
         return columns
 
-    def _kind(self, field: str, name: str, form: str) -> str:
-        """Return what a field is. ConfigError C179 if a column of this form cannot be that."""
-        usual = "text" if form == "text" else ""
-        kind = self.kinds.get(field, usual)
-        if kind and form not in FORMS[kind]:
-            where = f"{self.group}.kinds.{field} = {kind}"
-            what = f"the column {name} is {self._files.schema.field(name).type}"
-            raise ConfigError(179, where, f"{what}, which cannot be {kind}", "correct it")
-        return kind
-
-    @property
-    def _advice(self) -> str:
-        """How to choose the columns that a store can hold."""
-        return self._choice("")
-
-    def _choice(self, without: str) -> str:
+    def _advice(self, without: str = "") -> str:
         """Return how to choose the columns that a store can hold, but for one."""
         schema = self._files.schema
         names = [name for name in schema.names if name != without]
         names = [name for name in names if form_of(schema.field(name).type, name == LABEL)]
         shown = names[:MOST_FIELDS]
         chosen = ", ".join(f"{name}: {name}" for name in shown) or "image: image"
-        more = ""
-        if len(shown) < len(names):
-            more = f" and {len(names) - len(shown)} more columns"
+        more = f" and {len(names) - len(shown)} more columns" if len(shown) < len(names) else ""
         return f"'{self.group}.fields={{{chosen}}}'{more}"
 
     @cached_property
@@ -231,36 +211,27 @@ class ParquetStore:
         if LABEL not in self._columns or self._columns[LABEL].form != "name":
             return None
         names = sorted(map(str, self._tally), key=os.fsencode)
-        if not names:
-            return {}
-        where = f"{self.path}: column {self._columns[LABEL].name}"
-        numbers, _ = label_column(names, self.classes, self.path, lambda _: where, self.group)
-        return dict(zip(names, numbers, strict=True))
+        return dict(zip(names, self._named(names)[0], strict=True)) if names else {}
 
-    @property
-    def _counts(self) -> dict[int, int]:
-        """How often each label occurs."""
-        numbers = self._numbers
-        if numbers is None:
-            return self._tally
-        return {numbers[name]: count for name, count in self._tally.items()}
+    def _named(self, names: list[str]) -> tuple[list[int], list[str]]:
+        """Return the number of each name of a class, and the classes."""
+        where = f"{self.path}: column {self._columns[LABEL].name}"
+        return label_column(names, self.classes, self.path, lambda _: where, self.group)
 
     @cached_property
     def _class_names(self) -> list[str]:
         """The classes in the order of their numbers."""
-        column = self._columns.get(LABEL)
-        if column is None or not self._tally:
+        if not self._tally:
             return check_classes((), self.classes, self.path, self.group)
         if self._numbers is not None:
-            names, where = list(self._numbers), f"{self.path}: column {column.name}"
-            return label_column(names, self.classes, self.path, lambda _: where, self.group)[1]
+            return self._named(list(self._numbers))[1]
         classes = self.classes
         if classes is None:
-            classes = names_of_classes(self._files.schema, column.name)
-        largest = max(self._tally)
+            names: Any = hugging_face_feature(self._files.schema, self._columns[LABEL].name)
+            classes = _distinct_texts(names.get("names"))
         if min(self._tally) < 0 and classes is None:
             return []
-        return numbered_classes(largest, classes, self.path, self.group)
+        return numbered_classes(max(self._tally), classes, self.path, self.group)
 
     def _field(self, name: str) -> Field:
         """Return the Field of a column.
@@ -270,13 +241,22 @@ class ParquetStore:
         column = self._columns[name]
         if column.kind in OF_STRINGS:
             return field_of_kind("", column.kind)
-        if column.form == "rows":
-            return self._ragged_field(name)
+        if column.form == "rows":  # the first list that is not empty decides
+            rows: Any = None
+            for group in range(len(self._files.starts)):
+                rows = self._group(group).values[name].values.values
+                if len(rows):
+                    break
+            kind, where = column.kind or RAGGED, f"{self.path}: column {column.name}"
+            field = field_of_kind(of_kind(rows.numpy(), kind, where, self.group), kind)
+            if 0 in field.shape:
+                raise DataError(167, where, "has only empty lists", "leave the column out")
+            return field
         values = self._value(name, 0)
         if column.form in ("array", "name"):
             if values.dtype.name not in DTYPES:
                 what = f"the column {column.name} is {values.dtype}, which a store cannot hold"
-                raise DataError(167, self.path, what, f"choose others: {self._advice}")
+                raise DataError(167, self.path, what, f"choose others: {self._advice()}")
             return Field(values.dtype.name, values.shape[1:])
         if name in self.label_maps:
             return Field("uint8", (1, None, None), "image", "labels")
@@ -292,21 +272,6 @@ class ParquetStore:
             )
             raise DataError(106, f"{self.name(0)}: {column.name}", what, fix) from error
 
-    def _ragged_field(self, name: str) -> Field:
-        """Return the Field of a column of lists. The first list that is not empty decides it."""
-        column = self._columns[name]
-        rows: Any = None
-        for group in range(len(self._files.starts)):
-            rows = self._group(group).values[name].values.values
-            if len(rows):
-                break
-        kind = column.kind or RAGGED
-        where = f"{self.path}: column {column.name}"
-        field = field_of_kind(of_kind(rows.numpy(), kind, where, self.group), kind)
-        if 0 in field.shape:
-            raise DataError(167, where, "has only empty lists", "leave the column out")
-        return field
-
     def _value(self, name: str, index: int) -> Any:
         group, row = self._files.place(index)
         rows = np.array([row])
@@ -315,10 +280,7 @@ class ParquetStore:
     @property
     def notes(self) -> tuple[str, ...]:
         """Columns of paths, and what random order costs if the groups do not fit the cache."""
-        return (*self._notes_on_paths(), *self._notes_on_order())
-
-    def _notes_on_paths(self) -> Iterator[str]:
-        """Say which columns hold paths of files, by their first row, and how to pack the files."""
+        notes: list[str] = []
         for field, column in self._columns.items():
             if column.form != "text" or field in self.kinds:
                 continue
@@ -326,30 +288,27 @@ class ParquetStore:
             with suppress(DataError):  # reading the row will say what is wrong with it
                 text = bytes(self._value(field, 0)[0]).decode(errors="replace")
             if text.lower().endswith(FILES):
-                yield (
+                notes.append(
                     f"{self.path}: the column {column.name} holds paths of files, such as "
                     f"{text[:100]!r}, and stays text; to pack the files, write the table with "
                     "pandas' to_csv('table.csv', index=False), then 'paceline pack input=list "
                     "input.path=table.csv'"
                 )
-
-    def _notes_on_order(self) -> tuple[str, ...]:
         if not self.is_random:
-            return ()
+            return tuple(notes)
         group, _ = self._files.place(0)
         row_bytes = self._group(group).num_bytes / int(self._files.firsts[group + 1])
         total = row_bytes * len(self)  # an estimate from the first group
-        if total <= self.cache_mb * 10**6:
-            return ()
-        num_groups = max(1, len(self._files.firsts) - 1)
-        rows, mean_mb = -(-len(self) // num_groups), total / num_groups / 1e6
-        note = (
-            f"{self.path}: in random order nearly every record decodes a group of {rows} rows "
-            f"({mean_mb:.0f} MB) again, since {total / 1e6:,.0f} MB do not fit data.cache_mb="
-            f"{self.cache_mb}; add order=block order.block_records={rows}, or pack it with "
-            "'paceline pack input=parquet'"
-        )
-        return (note,)
+        if total > self.cache_mb * 10**6:
+            num_groups = len(self._files.firsts) - 1
+            rows, mean_mb = -(-len(self) // num_groups), total / num_groups / 1e6
+            notes.append(
+                f"{self.path}: in random order nearly every record decodes a group of {rows} rows "
+                f"({mean_mb:.0f} MB) again, since {total / 1e6:,.0f} MB do not fit data.cache_mb="
+                f"{self.cache_mb}; add order=block order.block_records={rows}, or pack it with "
+                "'paceline pack input=parquet'"
+            )
+        return tuple(notes)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         places = indices.numpy()
@@ -358,34 +317,41 @@ class ParquetStore:
             raise IndexError(f"rows {places.min()}..{places.max()} of {count}")
         groups = np.searchsorted(self._files.firsts, places, side="right") - 1
         fields = self.manifest.fields
-        parts: dict[str, list[tuple[Tensor, Any]]] = {name: [] for name in fields}
+        parts: dict[str, list[tuple[np.ndarray, Any]]] = {name: [] for name in fields}
         for group in np.unique(groups).tolist():
             chosen = np.flatnonzero(groups == group)
             rows = places[chosen] - self._files.firsts[group]
             for name, values in self._group(group).values.items():
                 lot = self._taken(name, values, rows, places[chosen])
                 self._check(name, lot, places[chosen])
-                parts[name].append((torch.from_numpy(chosen), lot))
+                parts[name].append((chosen, lot))
         return {name: _put_together(parts[name], len(places), fields[name]) for name in fields}
 
     def _check(self, name: str, values: Any, indices: np.ndarray) -> None:
         """Raise DataError D167 for arrays of another shape or dtype than the first row's."""
-        field = self.manifest.fields[name]
         if isinstance(values, list):
             return
+        field = self.manifest.fields[name]
         array, shape = values, field.shape
         if isinstance(values, Ragged):
             array, shape = values.values.numpy(), field.row_shape
         if array.shape[1:] != tuple(shape) or array.dtype.name != field.dtype:
             what = f"is {array.dtype} {array.shape[1:]}, but the first row has "
             what += f"{field.dtype} {tuple(shape)}"
-            fix = f"give all rows one shape, or choose columns: {self._advice}"
+            fix = f"give all rows one shape, or choose columns: {self._advice()}"
             raise DataError(167, f"{self.name(int(indices[0]))}: {name}", what, fix)
 
     def _taken(self, name: str, values: ColumnValues, rows: np.ndarray, indices: np.ndarray) -> Any:
         """Return some rows of a group's field. DataError D162 for a null."""
         if values.nulls is not None and values.nulls[rows].any():
-            raise self._lacks(name, int(indices[values.nulls[rows].argmax()]))
+            column, form, _ = self._columns[name]
+            what = "has no value"
+            if form == "file":
+                what = "has no bytes; its image lies in a file of its own"
+            where = f"{self.name(int(indices[values.nulls[rows].argmax()]))}: {column}"
+            advice = self._advice(without=column)
+            fix = f"fill it in or leave the row out, or choose columns: {advice}"
+            raise DataError(162, where, what, fix)
         if isinstance(values.values, np.ndarray):
             return values.values[rows]
         if isinstance(values.values, Ragged):
@@ -394,17 +360,7 @@ class ParquetStore:
                 row_shape = self.manifest.fields[name].row_shape
                 lists = lists._replace(values=lists.values.reshape(0, *row_shape))
             return taken(lists, torch.from_numpy(rows))
-        return [memoryview(values.values[row].as_buffer()).cast("B") for row in rows.tolist()]
-
-    def _lacks(self, name: str, index: int) -> DataError:
-        """Return the error for a null."""
-        what = "has no value"
-        if self._columns[name].form == "file":
-            what = "has no bytes; its image lies in a file of its own"
-        column = self._columns[name].name
-        advice = self._choice(column)
-        fix = f"fill it in or leave the row out, or choose columns: {advice}"
-        return DataError(162, f"{self.name(index)}: {column}", what, fix)
+        return values.values.taken(rows)
 
     def _group(self, number: int) -> RowGroup:
         return self._files.group(number, self._columns, self._numbers)
@@ -428,10 +384,10 @@ class ParquetStore:
         self._files.check()
 
     def close(self) -> None:
-        self._files = self._files.closed()
+        self._files.close()
 
 
-def _put_together(parts: list[tuple[Tensor, Any]], count: int, field: Field) -> Any:
+def _put_together(parts: list[tuple[np.ndarray, Any]], count: int, field: Field) -> Any:
     """Return a field's values in the order of a batch of ``count`` records.
 
     ``parts`` has a pair for each group: the places of its records in the batch, int64 [n], and
@@ -440,10 +396,11 @@ def _put_together(parts: list[tuple[Tensor, Any]], count: int, field: Field) -> 
     if field.encoding == "raw":
         array = np.empty((count, *(size or 0 for size in field.shape)), field.dtype)
         for places, values in parts:
-            array[places.numpy()] = values
+            array[places] = values
         return torch.from_numpy(array)
     if field.encoding == "ragged" and field.kind not in OF_STRINGS:
-        return merged(parts) if parts else ragged_of([], field)
+        lists = [(torch.from_numpy(places), values) for places, values in parts]
+        return merged(lists) if lists else ragged_of([], field)
     buffers: list[Any] = [None] * count
     for places, values in parts:
         for place, value in zip(places.tolist(), values, strict=True):
@@ -453,52 +410,46 @@ def _put_together(parts: list[tuple[Tensor, Any]], count: int, field: Field) -> 
     return buffers
 
 
+def _distinct_texts(names: Any) -> list[str] | None:
+    """Return the names of a ClassLabel; None if they are not different texts."""
+    try:
+        "".join(names).encode()  # ValueError for half characters, which cannot be printed
+    except (ValueError, TypeError):
+        return None
+    return names if isinstance(names, list) and len(set(names)) == len(names) else None
+
+
 def _column_files(path: str, group: str) -> list[str]:
     """Return the files of a data set.
 
     Raises:
         DataError: D101 if there is none, D102 if their list is damaged, D192 for several splits.
     """
+    key = "data.train" if group == "data" else "input.path"
     if not os.path.isdir(path):
         return named_files(path, COLUMNS)
     if os.path.isfile(os.path.join(path, SPLITS)):
         splits = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-        raise _several_splits(path, splits, "", group)
-    if os.path.isfile(os.path.join(path, STATE)):
-        return _files_in_state(path)
-    names = named_files(path, COLUMNS)
-    if splits := _splits_in(path, names):
-        raise _several_splits(path, splits, "*", group)
-    return names
-
-
-def _files_in_state(path: str) -> list[str]:
-    """Return the files that ``state.json`` lists. Others, such as caches, are ignored."""
-    place = os.path.join(path, STATE)
-    try:
-        with open(place, "rb") as file:
-            entries = json.loads(file.read(MOST_JSON_BYTES))["_data_files"]
-        names = [str(entry["filename"]) for entry in entries]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DataError(102, place, f"damaged ({words_of(error)})", "save it again") from error
-    if not names or any(os.path.basename(name) != name for name in names):
-        raise DataError(
-            102, place, "must list one or more files, all directly in this folder", "save it again"
-        )
-    return [os.path.join(path, name) for name in names]
-
-
-def _splits_in(path: str, files: Sequence[str]) -> list[str]:
-    """Return the splits in the names of the files, or nothing if all files belong to one split."""
-    splits: set[str] = set()
-    for file in files:
-        stem = os.path.splitext(os.path.relpath(file, path))[0]
-        split = NUMBERED.sub("", stem)
-        if split != stem or os.path.basename(stem) in USUAL_SPLITS:
-            splits.add(split)
-    return sorted(splits) if len(splits) > 1 else []
-
-
-def _several_splits(path: str, splits: Sequence[str], ending: str, group: str) -> DataError:
-    key = "data.train" if group == "data" else "input.path"
-    return several_splits(path, splits, f"{key}={path}/{example_split(splits)}{ending}")
+        raise several_splits(path, splits, f"{key}={path}/{example_split(splits)}")
+    state = os.path.join(path, STATE)
+    if os.path.isfile(state):  # files that it does not list, such as caches, are ignored
+        try:
+            with open(state, "rb") as file:
+                entries = json.loads(file.read(MOST_JSON_BYTES))["_data_files"]
+            names = [str(entry["filename"]) for entry in entries]
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise DataError(102, state, f"damaged ({words_of(error)})", "save it again") from error
+        if not names or any(os.path.basename(name) != name for name in names):
+            what = "must list one or more files, all directly in this folder"
+            raise DataError(102, state, what, "save it again")
+        return [os.path.join(path, name) for name in names]
+    files = named_files(path, COLUMNS)
+    stems = [os.path.splitext(os.path.relpath(file, path))[0] for file in files]
+    splits = {
+        NUMBERED.sub("", stem)
+        for stem in stems
+        if NUMBERED.search(stem) or os.path.basename(stem) in USUAL_SPLITS
+    }
+    if len(splits) > 1:
+        raise several_splits(path, sorted(splits), f"{key}={path}/{example_split(sorted(splits))}*")
+    return files

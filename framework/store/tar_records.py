@@ -88,7 +88,9 @@ class TarRecords:
                     162, f"{group}.fields = {given}", what, f"give '{group}.fields={fix}'"
                 )
             self.fields = {
-                str(field): tuple(part.strip().lstrip(".") for part in str(names).lower().split(";"))
+                str(field): tuple(
+                    part.strip().lstrip(".") for part in str(names).lower().split(";")
+                )
                 for field, names in given.items()
             }
         self.pattern = class_pattern(label_pattern, group)
@@ -337,12 +339,12 @@ class Listed:
         self._text_ends = np.cumsum(np.where(self._is_kept, self.sizes, 0))
         self._keys = b"".join(index.keys for index in indexes)
         self._key_ends = _numbered_through(
-            [i.records["key_end"] for i in indexes], [len(i.keys) for i in indexes]
+            [i.ends["key"] for i in indexes], [len(i.keys) for i in indexes]
         )
         self.firsts = _numbered_through(
-            [i.records["last"] for i in indexes], [len(i.members) for i in indexes]
+            [i.ends["member"] for i in indexes], [len(i.members) for i in indexes]
         )
-        counts = [len(index.records) for index in indexes]
+        counts = [len(index.ends) for index in indexes]
         self.shard_numbers = np.repeat(np.arange(len(counts)), counts)
 
     def __len__(self) -> int:

@@ -13,12 +13,12 @@ import hashlib
 import io
 import json
 import os
-import re
 import stat
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple, final
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -35,12 +35,10 @@ LONGEST_KEPT = 64  # bytes of a text member that the index keeps, so that labels
 HEADER = tarfile.BLOCKSIZE  # bytes before a member's own
 MOST_HEADER_BYTES = 1 << 24  # of one name or list of pax headers; a hostile one asks for gigabytes
 TAIL_BYTES = 1 << 16  # behind the last member, of which only zeros may be there
-WINDOW = 4 * HEADER  # read at a time: a pax header, its content, and a header
-TIMES = re.compile(rb"(?:\d{1,3} [amc]time=\d{1,20}(?:\.\d{1,20})?\n)+")
 MAGIC = b"PLTARIX2"
 WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 MOST_SUFFIXES = 1 << 16
-RECORD = np.dtype([("key_end", "<i8"), ("last", "<i8")])
+RECORD = np.dtype([("key", "<i8"), ("member", "<i8")])
 MEMBER = np.dtype([("suffix", "<u2"), ("start", "<i8"), ("size", "<i8"), ("crc", "<u4")])
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gzip -dk"),
@@ -60,8 +58,8 @@ class ShardIndex(NamedTuple):
     Attributes:
         suffixes: What stands behind the first dot of members' names.
         keys: The names of the records up to the first dot, one after another.
-        records: ``RECORD`` [records]: where each name ends in ``keys``, and the number of the
-            member behind the record's last one.
+        ends: ``RECORD`` [records]: where each name ends in ``keys``, and the number of the member
+            behind the record's last one.
         members: ``MEMBER`` [members]: the number of the suffix, the first byte in the shard, the
             bytes, and the CRC32 of the header, the ``HEADER`` bytes before the first one.
         texts: The bytes of the members that are short texts, one after another.
@@ -70,7 +68,7 @@ class ShardIndex(NamedTuple):
 
     suffixes: list[str]
     keys: bytes
-    records: np.ndarray
+    ends: np.ndarray
     members: np.ndarray
     texts: bytes
     left_out: int
@@ -134,6 +132,9 @@ def index_places(shard: str) -> list[str]:
 
 def list_shard(shard: str) -> ShardIndex:
     """Read all headers of a shard. DataError D101, D163, D165, D166 as in ``shard_index``."""
+    # By key and by suffix in lower case: suffix, first byte, size, CRC32, text.
+    records: dict[str, dict[str, tuple[str, int, int, int, bytes]]] = {}
+    left_out = 0
     try:
         with _Headers(shard) as file:
             head = file.read(8)
@@ -142,16 +143,47 @@ def list_shard(shard: str) -> ShardIndex:
                     what = f"is compressed with {name}, so its members cannot be read at any place"
                     fix = f"unpack it to .tar: {command} {quote(shard)}"
                     raise DataError(166, shard, what, fix)
-            listing = Listing(shard, file)
-            if not listing.add_plain():
-                listing = Listing(shard, file)
-                listing.add_any()
+            file.seek(0)
+            for name, start, size, is_file in _members(file):
+                if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+                    what = f"member {name!r} leads out of the archive"
+                    raise DataError(165, shard, what, "do not trust this file")
+                folder, slash, last = name.rpartition("/")
+                stem, dot, suffix = last.partition(".")
+                if not stem or not dot or not is_file:
+                    left_out += 1
+                    continue
+                members = records.setdefault(f"{folder}{slash}{stem}", {})
+                if suffix.lower() in members:
+                    what = f"has the member {name!r} twice"
+                    raise DataError(163, shard, what, "keep one of them")
+                is_kept = is_text_suffix(suffix) and size <= LONGEST_KEPT
+                count = HEADER + size if is_kept else HEADER
+                data = os.pread(file.fileno(), count, start - HEADER)
+                members[suffix.lower()] = (suffix, start, size, crc32(data[:HEADER]), data[HEADER:])
     except PermissionError as error:
         raise unreadable(shard, error) from error
     except BROKEN as error:
         what = f"not a whole, uncompressed .tar file ({error})"
         raise DataError(166, shard, what, "get it again; unpack .tar.gz to .tar") from error
-    return listing.index()
+    places = [member for members in records.values() for member in members.values()]
+    suffixes = list(dict.fromkeys(place[0] for place in places))
+    if len(suffixes) > MOST_SUFFIXES:
+        fix = "give members of a record names that differ behind the first dot"
+        raise DataError(166, shard, f"has {len(suffixes)} different suffixes", fix)
+    numbers = {suffix: number for number, suffix in enumerate(suffixes)}
+    keys = [key.encode("utf-8", "surrogateescape") for key in records]
+    ends = np.empty(len(keys), RECORD)
+    ends["key"] = np.cumsum([len(key) for key in keys])
+    ends["member"] = np.cumsum([len(members) for members in records.values()])
+    return ShardIndex(
+        suffixes,
+        b"".join(keys),
+        ends,
+        np.array([(numbers[place[0]], *place[1:4]) for place in places], MEMBER),
+        b"".join(place[4] for place in places),
+        left_out,
+    )
 
 
 class _Headers(io.FileIO):
@@ -163,131 +195,33 @@ class _Headers(io.FileIO):
         return super().read(size)
 
 
-@final
-class Listing:
-    """The records of a shard while its headers are read. One of ``BROKEN`` if they are damaged."""
-
-    def __init__(self, shard: str, file: io.FileIO) -> None:
-        self.shard, self.file = shard, file
-        self.num_bytes = os.fstat(file.fileno()).st_size
-        self.left_out = 0
-        # By key and by suffix in lower case: suffix, first byte, size, CRC32, text.
-        self.records: dict[str, dict[str, tuple[str, int, int, int, bytes]]] = {}
-
-    def add_plain(self) -> bool:
-        """Add all members if they are plain files, which takes half of tarfile's time.
-
-        Python's tarfile writes a pax header for every time that is not a whole number. Such headers
-        are skipped. Return False for an archive with anything else, of which some members may be
-        added.
-        """
-        offset = 0
-        while True:
-            data = os.pread(self.file.fileno(), WINDOW, offset)
-            if data[:HEADER] == bytes(HEADER):
-                self._check_end(offset)
-                return True
-            at = 0
-            try:
-                member = tarfile.TarInfo.frombuf(data[:HEADER], "utf-8", "surrogateescape")
-                if member.type == tarfile.XHDTYPE and member.size <= WINDOW - 2 * HEADER:
-                    if not _are_times(data[HEADER : HEADER + member.size]):
-                        return False
-                    at = HEADER + _whole_blocks(member.size)
-                    header = data[at : at + HEADER]
-                    member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
-            except tarfile.HeaderError:
-                return False
-            start = offset + at + HEADER
-            is_plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
-            if not is_plain or not 0 <= member.size <= self.num_bytes - start:
-                return False
-            self._add(member.name, start, member.size, True)
-            offset = start + _whole_blocks(member.size)
-
-    def add_any(self) -> None:
-        """Add the members of an archive, whatever its kind."""
-        self.file.seek(0)
-        with tarfile.open(fileobj=self.file, mode="r:") as archive:
-            last = -1
-            while (entry := archive.next()) is not None:
-                goes_back = entry.offset <= last or entry.size < 0
-                is_file = entry.isreg() and not entry.issparse()
-                end = entry.offset_data + entry.size
-                if goes_back or (is_file and end > self.num_bytes):
-                    raise tarfile.ReadError(f"truncated or damaged at {entry.name!r}")
-                last = entry.offset
-                archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # or it would keep millions
-                if not entry.isdir():
-                    self._add(entry.name, entry.offset_data, entry.size, is_file)
-            self._check_end(archive.offset)
-
-    def _add(self, name: str, start: int, size: int, is_file: bool) -> None:
-        """Add a member, or count it: links, devices, hidden files, names without a suffix."""
-        if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-            what = f"member {name!r} leads out of the archive"
-            raise DataError(165, self.shard, what, "do not trust this file")
-        folder, slash, last = name.rpartition("/")
-        stem, dot, suffix = last.partition(".")
-        if not stem or not dot or not is_file:
-            self.left_out += 1
-            return
-        members = self.records.setdefault(f"{folder}{slash}{stem}", {})
-        if suffix.lower() in members:
-            what = f"has the member {name!r} twice"
-            raise DataError(163, self.shard, what, "keep one of them")
-        num_bytes = HEADER
-        if is_text_suffix(suffix) and size <= LONGEST_KEPT:
-            num_bytes += size
-        data = os.pread(self.file.fileno(), num_bytes, start - HEADER)
-        members[suffix.lower()] = (suffix, start, size, crc32(data[:HEADER]), data[HEADER:])
-
-    def _check_end(self, offset: int) -> None:
-        """Check that an archive ends with zeros: tarfile takes a damaged header for the end."""
-        tail = os.pread(self.file.fileno(), TAIL_BYTES, offset)
-        if len(tail) < HEADER:
-            raise tarfile.ReadError("truncated: its end mark is missing")
-        if tail[:HEADER].strip(b"\0"):
-            raise tarfile.ReadError(f"damaged header at byte {offset}")
-        if tail.strip(b"\0"):
-            raise tarfile.ReadError(f"something follows its end mark at byte {offset}")
-
-    def index(self) -> ShardIndex:
-        """Return what was added. DataError D166 if there are too many suffixes."""
-        members = [member for record in self.records.values() for member in record.values()]
-        suffixes = list(dict.fromkeys(member[0] for member in members))
-        if len(suffixes) > MOST_SUFFIXES:
-            fix = "give members of a record names that differ behind the first dot"
-            raise DataError(166, self.shard, f"has {len(suffixes)} different suffixes", fix)
-        numbers = {suffix: number for number, suffix in enumerate(suffixes)}
-        keys = [key.encode("utf-8", "surrogateescape") for key in self.records]
-        records = np.empty(len(keys), RECORD)
-        records["key_end"] = np.cumsum([len(key) for key in keys])
-        records["last"] = np.cumsum([len(record) for record in self.records.values()])
-        places = np.array([(numbers[member[0]], *member[1:4]) for member in members], MEMBER)
-        texts = b"".join(member[4] for member in members)
-        return ShardIndex(suffixes, b"".join(keys), records, places, texts, self.left_out)
-
-
-def _are_times(content: bytes) -> bool:
-    """Return whether a pax header says nothing but times."""
-    if TIMES.fullmatch(content) is None:
-        return False
-    lines = content.split(b"\n")[:-1]
-    return all(int(line.split(b" ", 1)[0]) == len(line) + 1 for line in lines)
-
-
-def _whole_blocks(size: int) -> int:
-    return -(-size // HEADER) * HEADER
+def _members(file: io.FileIO) -> Iterator[tuple[str, int, int, bool]]:
+    """Yield the name, first byte and size of each member, and whether it is a plain file."""
+    num_bytes = os.fstat(file.fileno()).st_size
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        last = -1
+        while (entry := archive.next()) is not None:
+            goes_back = entry.offset <= last or entry.size < 0
+            is_file = entry.isreg() and not entry.issparse()
+            if goes_back or (is_file and entry.offset_data + entry.size > num_bytes):
+                raise tarfile.ReadError(f"truncated or damaged at {entry.name!r}")
+            last = entry.offset
+            archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # or it would keep millions
+            if not entry.isdir():
+                yield entry.name, entry.offset_data, entry.size, is_file
+        # tarfile takes a damaged header for the end of the archive.
+        tail = os.pread(file.fileno(), TAIL_BYTES, archive.offset)
+        if len(tail) < HEADER or tail.strip(b"\0"):
+            raise tarfile.ReadError(f"damaged at byte {archive.offset}, or its end mark is missing")
 
 
 def _packed(index: ShardIndex, identity: Identity) -> bytes:
     """Return an index as the bytes of a file: magic, CRC32, and arrays as .npy files."""
-    suffixes, keys, records, members, texts, left_out = index
+    suffixes, keys, ends, members, texts, left_out = index
     head = json.dumps({"identity": identity[1:], "left_out": left_out, "suffixes": suffixes})
     strings = [np.frombuffer(data, np.uint8) for data in (head.encode(), keys, texts)]
     file = io.BytesIO()
-    for array in (*strings, records, members):
+    for array in (*strings, ends, members):
         np.save(file, array)
     return MAGIC + crc32(file.getbuffer()).to_bytes(4, "little") + file.getvalue()
 
@@ -318,10 +252,10 @@ def _read_index(place: str, identity: Identity) -> ShardIndex | None:
         if magic != MAGIC or crc32(data) != int.from_bytes(crc, "little"):
             return None
         arrays = io.BytesIO(data)
-        text, keys, texts, records, members = (np.load(arrays) for _ in range(5))
+        text, keys, texts, ends, members = (np.load(arrays) for _ in range(5))
         head = json.loads(text.tobytes())
         index = ShardIndex(
-            head["suffixes"], keys.tobytes(), records, members, texts.tobytes(), head["left_out"]
+            head["suffixes"], keys.tobytes(), ends, members, texts.tobytes(), head["left_out"]
         )
         is_own = tuple(head["identity"]) == identity[1:]
         return index if is_own and _is_possible(index, identity[1]) else None
@@ -331,15 +265,15 @@ def _read_index(place: str, identity: Identity) -> ShardIndex | None:
 
 def _is_possible(index: ShardIndex, size: int) -> bool:
     """Return whether all places of an index lie inside a shard of ``size`` bytes."""
-    suffixes, keys, records, members, texts, left_out = index
-    if records.dtype != RECORD or members.dtype != MEMBER or type(left_out) is not int:
+    suffixes, keys, ends, members, texts, left_out = index
+    if ends.dtype != RECORD or members.dtype != MEMBER or type(left_out) is not int:
         return False
-    if not all(isinstance(suffix, str) for suffix in suffixes):
+    if not all(type(suffix) is str for suffix in suffixes):
         return False
-    ends = np.concatenate([[0], records["key_end"]])
-    lasts = np.concatenate([[0], records["last"]])
-    is_ordered = (np.diff(ends) >= 0).all() and (np.diff(lasts) > 0).all()
-    if not is_ordered or ends[-1] != len(keys) or lasts[-1] != len(members):
+    key_ends = np.concatenate([[0], ends["key"]])
+    member_ends = np.concatenate([[0], ends["member"]])
+    is_ordered = (np.diff(key_ends) >= 0).all() and (np.diff(member_ends) > 0).all()
+    if not is_ordered or key_ends[-1] != len(keys) or member_ends[-1] != len(members):
         return False
     starts, sizes = members["start"], members["size"]
     if (members["suffix"] >= len(suffixes)).any() or (starts < HEADER).any():

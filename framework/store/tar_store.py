@@ -83,8 +83,12 @@ class TarStore:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_views": {}, "_heads": {}}
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
         records = self.records
         fields = {name: self._field(name) for name in records.sources}
         if records.labels is not None:

@@ -48,7 +48,7 @@ def write_csv(path: Path, names: Sequence[str], texts: Iterable[str]) -> None:
 def write_parquet(path: Path, parts: Parts) -> None:
     """Write a table as Parquet, a group of rows per part. ResourceError R112 without pyarrow."""
     needed("pyarrow", "parquet")
-    from framework.store.table_file import write_row_groups  # noqa: PLC0415  # needs pyarrow
+    from framework.store.column_files import write_row_groups  # noqa: PLC0415  # needs pyarrow
 
     with open_durable(path) as file:
         write_row_groups(file, parts())
