@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -27,19 +27,12 @@ class MappedFile(Protocol):
 
     manifest: Manifest
 
-    def keys(self, indices: Tensor) -> list[Any]:
+    def keys(self, indices: Tensor) -> Sequence[Any]:
         """Return the name of each record, as a buffer of bytes, if names are stored."""
         ...
 
 
 MappedT = TypeVar("MappedT", bound=MappedFile)
-
-
-class ProcessMaps(NamedTuple, Generic[MappedT]):
-    """The maps of one process, which a forked child must not use."""
-
-    process: int
-    maps: MappedT
 
 
 def check_range(indices: Tensor, count: int) -> None:
@@ -61,7 +54,8 @@ class FileStore(ABC, Generic[MappedT]):
         self.path = path
         self._manifest: Manifest | None = None
         self._identity: Identity | None = None
-        self._mapped: ProcessMaps[MappedT] | None = None
+        # With the number of the process: a forked child must not use the maps of its parent.
+        self._mapped: tuple[int, MappedT] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mapped": None}
@@ -107,15 +101,14 @@ class FileStore(ABC, Generic[MappedT]):
     def _open(self) -> MappedT:
         """Return the file as mapped by this process, after mapping it if necessary."""
         mapped = self._mapped
-        # A forked process inherits the parent's maps, and must not use them.
-        if mapped is not None and mapped.process == os.getpid():
-            return mapped.maps
+        if mapped is not None and mapped[0] == os.getpid():
+            return mapped[1]
         identity = identify(self.path, self._identity)
         refuse_other(self.path, self.choice)
         file = self._map()
         self._identity = identify(self.path, identity)  # the file may be replaced meanwhile
         # Other threads see the mapped file only now, when it is complete.
-        self._mapped = ProcessMaps(os.getpid(), file)
+        self._mapped = os.getpid(), file
         return file
 
     @abstractmethod
@@ -123,12 +116,9 @@ class FileStore(ABC, Generic[MappedT]):
 
 
 class FileWriter(ABC):
-    """A RecordWriter of one file. ``close`` puts the file in its place.
+    """A RecordWriter of the file ``path``, of exactly ``num_records`` records.
 
-    Args:
-        path: The file to write.
-        fields: The fields of each record, by name.
-        num_records: The exact number of records that will be written.
+    ``close`` puts the file in its place.
     """
 
     def __init__(self, path: str, fields: Mapping[str, Field], num_records: int) -> None:
@@ -137,6 +127,7 @@ class FileWriter(ABC):
         self._num_records = num_records
         self._num_written = 0
         self._first_key: int | None = None
+        self._can_number = True  # whether the file may leave out keys that are numbers
         self._digest = hashlib.sha256()
         self._is_open = True
         self._publish = publish(self.path)
@@ -166,11 +157,6 @@ class FileWriter(ABC):
             self._is_open = False
             self._drop()
             abandon(self._publish)
-
-    @property
-    def _can_number(self) -> bool:
-        """Whether the file may leave out keys that are numbers."""
-        return True
 
     def _kept(self, keys: Sequence[str]) -> list[bytes] | None:
         """Return the keys to store; None if they are numbers, which are not stored."""

@@ -17,7 +17,7 @@ import math
 import os
 import tempfile
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Placed, Places, Ragged, Records
+from framework.contracts.records import Field, Placed, Places, Ragged, Records
 from framework.errors import ConfigError, DataError, words_of
 from framework.store.checksum import content_crcs, mismatches
 from framework.store.cold_pages import ask_pages, map_of, should_ask
@@ -47,10 +47,12 @@ from framework.store.manifest import from_json
 ALIGNMENT = 4096
 # A manifest of fewer bytes fits into an object header, which holds 64 KiB.
 MAX_HEADER_MANIFEST_BYTES = 60_000
+MOVED_BYTES = 1 << 20  # at a time
+KEY = Field("uint8", (None,) * 3, "image")  # a byte string, stored as image bytes are
 
 
 @final
-class HDF5Store(FileStore["_OpenStore"]):
+class HDF5Store(FileStore["OpenHDF5"]):
     """A RecordStore over one HDF5 file."""
 
     choice = "hdf5"
@@ -60,13 +62,11 @@ class HDF5Store(FileStore["_OpenStore"]):
         if should_ask():
             for gather in opened.gathers.values():
                 gather.ask(indices)
-        records: Records = {}
-        for name, gather in opened.gathers.items():
-            if name in views and name in opened.arrays:
-                records[name] = opened.arrays[name](indices)
-            else:
-                records[name] = gather(indices)
-        return records
+        arrays = opened.arrays
+        return {
+            name: arrays[name](indices) if name in views and name in arrays else gather(indices)
+            for name, gather in opened.gathers.items()
+        }
 
     def column(self, name: str) -> Any:
         return self._open().gathers[name](torch.arange(self.manifest.num_records))
@@ -76,18 +76,20 @@ class HDF5Store(FileStore["_OpenStore"]):
 
     def places(self, indices: Tensor) -> Places:
         check_range(indices, self.manifest.num_records)
-        starts: dict[str, Tensor] = {}
-        for name, begin in self._open().begins.items():
-            starts[name] = indices * self._open().gathers[name].stride + begin
+        opened = self._open()
+        starts = {
+            name: indices * opened.gathers[name].stride + begin
+            for name, begin in opened.begins.items()
+        }
         return Places(torch.zeros_like(indices), starts)
 
     @property
     def chunk_records(self) -> int | None:
         """Records per chunk of the first chunked field, or None."""
-        gathers = self._open().gathers.values()
-        return next(
-            (gather.chunk_records for gather in gathers if isinstance(gather, _ChunkGather)), None
-        )
+        for gather in self._open().gathers.values():
+            if isinstance(gather, _ChunkGather):
+                return gather.chunk_records
+        return None
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         crcs = content_crcs(records, self.manifest.fields)
@@ -96,18 +98,15 @@ class HDF5Store(FileStore["_OpenStore"]):
     def close(self) -> None:
         mapped = self._mapped
         super().close()
-        if mapped is None or mapped.process != os.getpid() or mapped.maps.file is None:
-            return
-        mapped.maps.file.close()
+        if mapped is not None and mapped[0] == os.getpid() and mapped[1].file is not None:
+            mapped[1].file.close()
 
-    def _map(self) -> "_OpenStore":
+    def _map(self) -> "OpenHDF5":
         with ExitStack() as stack:
             file = stack.enter_context(open_hdf5(self.path))
-            manifest = from_json(self.path, _manifest_text(self.path, file))
-            opened = _OpenStore(self.path, file, manifest)
+            opened = OpenHDF5(self.path, file)
             if opened.file is not None:
-                # Chunked fields are read through the open file. Maps need no open file.
-                stack.pop_all()
+                stack.pop_all()  # chunked fields are read through the open file; maps need none
         return opened
 
 
@@ -133,7 +132,13 @@ class HDF5Writer(FileWriter):
         fields: Mapping[str, Field],
         num_records: int,
     ) -> None:
-        _check_layout(chunk_records, compression)
+        where = f"chunk_records = {chunk_records}, compression = {compression}"
+        if compression is not None and chunk_records is None:
+            raise ConfigError(170, where, "only chunks can be compressed", "set chunk_records too")
+        too_few = chunk_records is not None and chunk_records < 1
+        if too_few or compression not in (None, "gzip", "lzf"):
+            what = "chunk_records must be at least 1, and compression gzip, lzf or null"
+            raise ConfigError(170, where, what, "correct or remove them")
         super().__init__(path, fields, num_records)
         self._target = _ErrorHidingFile(self._temporary)
         self._file = h5py.File(
@@ -176,11 +181,8 @@ class HDF5Writer(FileWriter):
         if self._first_key is not None:
             self._spools.pop("keys").close()
         for name, spool in self._spools.items():
-            group = self._file.create_group(name)
-            data = spool.dataset(group, "data")
-            group.create_dataset("offsets", data=spool.offsets())
-            spool.move_into(data)
-        self._crcs.move_into(self._crcs.dataset(self._file, "crc32"))
+            spool.move_into(self._file.create_group(name), "data", "offsets")
+        self._crcs.move_into(self._file, "crc32")
         # A short text is stored in the object header, with a fixed length. HDF5 does not check the
         # length of a text outside of the header: a damaged one makes it allocate up to 4 GiB.
         is_short = len(manifest) < MAX_HEADER_MANIFEST_BYTES
@@ -197,60 +199,52 @@ class HDF5Writer(FileWriter):
             spool.close()
 
 
-def _manifest_text(path: str, file: h5py.File) -> str:
-    try:
-        if "manifest" in file.attrs:
-            # h5py allocates what the file declares, so compare that with the file first.
-            size = file.attrs.get_id("manifest").get_storage_size()
-            if size > os.path.getsize(path):
-                raise ValueError(f"a manifest of {size} bytes")
-            text = file.attrs["manifest"]
-            if isinstance(text, bytes):
-                text = text.decode()
-            return str(text)
-    except H5PY_ERRORS as error:
-        raise DataError(102, path, f"damaged ({words_of(error, 200)})", "pack it again") from error
-    raise DataError(103, path, "is an HDF5 file, but not a Paceline store", hdf5_advice(path))
-
-
 @final
-class _OpenStore:
+class OpenHDF5:
     """The mapped parts of a store's file.
 
     Each field has a gather: a function from indices to the values of these records. The file stays
     open only if a field is chunked.
 
     Raises:
-        DataError: D105 if the file does not match its manifest.
+        DataError: D102, D103, D104 without a readable manifest; D105 if it does not match the file.
     """
 
-    def __init__(self, path: str, file: h5py.File, manifest: Manifest) -> None:
+    def __init__(self, path: str, file: h5py.File) -> None:
         self.path = path
-        self.manifest = manifest
         self.file: h5py.File | None = None  # open if a field is chunked, since h5py reads that one
         self.gathers: dict[str, Any] = {}
         self.arrays: dict[str, _Rows] = {}  # contiguous raw fields
         self.begins: dict[str, int] = {}  # the first byte of each of them in the file
-        num_records = manifest.num_records
+        self.manifest = from_json(path, _manifest_text(path, file))
+        num_records = self.manifest.num_records
         part = "crc32"
         try:
-            self.crcs = _checksums(path, file, num_records)
+            self.crcs = _memory_map(path, file, part).numpy()  # uint32 [num_records]
+            if self.crcs.shape != (num_records,) or self.crcs.dtype != np.uint32:
+                raise ValueError(f"{self.crcs.shape} checksums for {num_records} records")
             part = "keys"
-            self.keys = _keys(path, file, num_records)
-            for name, field in manifest.fields.items():
+            self._keys = None
+            if part in file:
+                self._keys = _Spans(path, file, part, KEY, num_records)
+            for name, field in self.manifest.fields.items():
                 part = f"records/{name}"
-                self.gathers[name] = self._gather(file, name, field, num_records)
+                if field.encoding == "raw":
+                    self.gathers[name] = self._raw(file, name, field)
+                else:
+                    self.gathers[name] = _Spans(path, file, part, field, num_records)
         except H5PY_ERRORS as error:
             what = f"{part} does not match the manifest ({words_of(error, 200)})"
             raise DataError(105, path, what, "pack it again") from error
 
-    def _gather(self, file: h5py.File, name: str, field: Field, num_records: int) -> Any:
-        if field.encoding == "ragged":
-            return _RowsGather(self.path, file, f"records/{name}", field, num_records)
-        if field.encoding != "raw":
-            return _SliceGather(self.path, file, f"records/{name}", num_records)
+    def keys(self, indices: Tensor) -> Sequence[Any]:
+        """Return the name of each record. All are empty if the file has none."""
+        return self._keys(indices) if self._keys is not None else [b""] * len(indices)
+
+    def _raw(self, file: h5py.File, name: str, field: Field) -> Any:
         dataset = own_dataset(file, f"records/{name}")
-        if dataset.shape != (num_records, *field.shape) or dataset.dtype != np.dtype(field.dtype):
+        shape = (self.manifest.num_records, *field.shape)
+        if dataset.shape != shape or dataset.dtype != np.dtype(field.dtype):
             raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
         if dataset.chunks is None:
             rows = _memory_map(self.path, file, f"records/{name}")
@@ -263,19 +257,18 @@ class _OpenStore:
         return _ChunkGather(self.path, dataset)
 
 
-def _checksums(path: str, file: h5py.File, num_records: int) -> np.ndarray:
-    """Return the mapped CRC32 of each record: uint32 [num_records]."""
-    crcs = _memory_map(path, file, "crc32").numpy()
-    if crcs.shape != (num_records,) or crcs.dtype != np.uint32:
-        raise ValueError(f"{crcs.shape} checksums for {num_records} records")
-    return crcs
-
-
-def _keys(path: str, file: h5py.File, num_records: int) -> Any:
-    """Return the gather of the keys. All are empty if the file has none."""
-    if "keys" in file:
-        return _SliceGather(path, file, "keys", num_records)
-    return lambda indices: [b""] * len(indices)
+def _manifest_text(path: str, file: h5py.File) -> str:
+    try:
+        if "manifest" in file.attrs:
+            # h5py allocates what the file declares, so compare that with the file first.
+            size = file.attrs.get_id("manifest").get_storage_size()
+            if size > os.path.getsize(path):
+                raise ValueError(f"a manifest of {size} bytes")
+            text = file.attrs["manifest"]
+            return text.decode() if isinstance(text, bytes) else str(text)
+    except H5PY_ERRORS as error:
+        raise DataError(102, path, f"damaged ({words_of(error, 200)})", "pack it again") from error
+    raise DataError(103, path, "is an HDF5 file, but not a Paceline store", hdf5_advice(path))
 
 
 @final
@@ -291,77 +284,58 @@ class _Rows:
         size = self._array.strides[0]
         lengths = np.empty(len(indices), np.int64)
         lengths.fill(size)
-        return Placed(self._address, indices.numpy() * size, lengths, self._view)
-
-    def _view(self, start: int, size: int) -> np.ndarray:
-        return self._array[start // size]
-
-
-@final
-class _SliceGather:
-    """Views of byte strings that lie one after another in a mapped group."""
-
-    def __init__(self, path: str, file: h5py.File, group: str, num_records: int) -> None:
-        data = _memory_map(path, file, f"{group}/data").numpy()
-        if data.dtype != np.uint8 or data.ndim != 1:
-            raise ValueError(f"data has shape {data.shape} and type {data.dtype}")
-        self._map = map_of(data)
-        self._address = data.ctypes.data
-        self.data = memoryview(data)  # pyright: ignore[reportArgumentType]  # an array is a buffer
-        self.offsets = _offsets(path, file, group, num_records, len(data)).numpy()
-
-    def __call__(self, indices: Tensor) -> Placed:
-        starts, stops = self.offsets[indices.numpy()], self.offsets[indices.numpy() + 1]
-        return Placed(self._address, starts, stops - starts, self._view)
-
-    def _view(self, start: int, size: int) -> memoryview:
-        return self.data[start : start + size]
-
-    def ask(self, indices: Tensor) -> None:
-        """Ask the disk for the byte strings."""
-        starts = self.offsets[indices.numpy()]
-        sizes = self.offsets[indices.numpy() + 1] - starts
-        ask_pages(self._map, torch.from_numpy(starts), torch.from_numpy(sizes))
+        view = self._array.__getitem__
+        starts = indices.numpy() * size
+        return Placed(self._address, starts, lengths, lambda start, _: view(start // size))
 
 
 @final
-class _RowsGather:
-    """Copies the rows of ragged arrays that lie one after another in a mapped group."""
+class _Spans:
+    """Byte strings, or rows of ragged arrays, one after another in a mapped group.
+
+    Byte strings are views of the map, rows are copied.
+    """
 
     def __init__(
         self, path: str, file: h5py.File, group: str, field: Field, num_records: int
     ) -> None:
+        self._is_ragged = field.encoding == "ragged"
+        self._row_shape = field.row_shape if self._is_ragged else ()
         data = _memory_map(path, file, f"{group}/data")
-        if tuple(data.shape[1:]) != field.row_shape or data.numpy().dtype != np.dtype(field.dtype):
+        dtype = np.dtype(field.dtype if self._is_ragged else "uint8")
+        if tuple(data.shape[1:]) != self._row_shape or data.numpy().dtype != dtype:
             raise ValueError(f"data has shape {tuple(data.shape)} and type {data.dtype}")
-        self.offsets = _offsets(path, file, group, num_records, len(data))
-        self.row_shape = field.row_shape
-        self.row_bytes = math.prod(field.row_shape) * data.element_size()
-        self.dtype = data.dtype
-        self.flat = torch.from_numpy(data.numpy().reshape(-1).view(np.uint8))
-        self._map = map_of(self.flat.numpy())
+        self._dtype = data.dtype
+        self._row_bytes = math.prod(self._row_shape) * data.element_size()
+        flat = data.numpy().reshape(-1).view(np.uint8)
+        self._flat, self._map = torch.from_numpy(flat), map_of(flat)
+        buffer = memoryview(flat)  # pyright: ignore[reportArgumentType]  # an array is a buffer
+        self._view = lambda start, size: buffer[start : start + size]
+        offsets = _memory_map(path, file, f"{group}/offsets")
+        self.offsets = offsets  # where each record begins, and the last one's end, in rows
+        self._offsets = own = offsets.numpy()
+        if own.shape != (num_records + 1,) or own.dtype != np.int64:
+            raise ValueError(f"offsets have shape {own.shape} and type {own.dtype}")
+        if own[0] < 0 or own[-1] > len(data) or np.any(np.diff(own) < 0):
+            raise ValueError("offsets out of bounds")
 
-    def __call__(self, indices: Tensor) -> Ragged:
+    def __call__(self, indices: Tensor) -> Placed | Ragged:
+        if self._is_ragged:
+            starts, lengths = self._rows(indices)
+            data = gather_rows(self._flat, starts * self._row_bytes, lengths * self._row_bytes)
+            return Ragged(typed(data, self._dtype, self._row_shape), lengths)
+        places = indices.numpy()
+        starts = self._offsets[places]
+        return Placed(self._map.address, starts, self._offsets[places + 1] - starts, self._view)
+
+    def _rows(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         starts = self.offsets[indices]
-        lengths = self.offsets[indices + 1] - starts
-        data = gather_rows(self.flat, starts * self.row_bytes, lengths * self.row_bytes)
-        return Ragged(typed(data, self.dtype, self.row_shape), lengths)
+        return starts, self.offsets[indices + 1] - starts
 
     def ask(self, indices: Tensor) -> None:
-        """Ask the disk for the rows."""
-        starts = self.offsets[indices]
-        lengths = self.offsets[indices + 1] - starts
-        ask_pages(self._map, starts * self.row_bytes, lengths * self.row_bytes)
-
-
-def _offsets(path: str, file: h5py.File, group: str, num_records: int, length: int) -> Tensor:
-    """Return where each record begins among ``length`` rows, and the last one's end: int64."""
-    offsets = _memory_map(path, file, f"{group}/offsets").numpy()
-    if offsets.shape != (num_records + 1,) or offsets.dtype != np.int64:
-        raise ValueError(f"offsets have shape {offsets.shape} and type {offsets.dtype}")
-    if offsets[0] < 0 or offsets[-1] > length or np.any(np.diff(offsets) < 0):
-        raise ValueError("offsets out of bounds")
-    return torch.from_numpy(offsets)
+        """Ask the disk for the records."""
+        starts, lengths = self._rows(indices)
+        ask_pages(self._map, starts * self._row_bytes, lengths * self._row_bytes)
 
 
 @final
@@ -407,17 +381,6 @@ def _memory_map(path: str, file: h5py.File, name: str) -> Tensor:
     # Mode "c" is copy-on-write: torch gets the writable array that it wants, but a write changes a
     # copy in memory, never the file. Pages that are only read are shared by all processes.
     return torch.from_numpy(np.memmap(path, dataset.dtype, "c", offset, dataset.shape))
-
-
-def _check_layout(chunk_records: int | None, compression: str | None) -> None:
-    if compression is not None and chunk_records is None:
-        where = f"compression = {compression}"
-        raise ConfigError(170, where, "only chunks can be compressed", "set chunk_records too")
-    too_few = chunk_records is not None and chunk_records < 1
-    if too_few or compression not in (None, "gzip", "lzf"):
-        where = f"chunk_records = {chunk_records}, compression = {compression}"
-        what = "chunk_records must be at least 1, and compression gzip, lzf or null"
-        raise ConfigError(170, where, what, "correct or remove them")
 
 
 @final
@@ -473,18 +436,17 @@ class _Spool:
         self._file.writelines(values)
         self._lengths.extend(map(len, values))
 
-    def offsets(self) -> np.ndarray:
-        """Return where each value begins among all rows, and the last one's end: int64."""
-        return np.concatenate([[0], np.cumsum(self._lengths, dtype=np.int64)])
+    def move_into(self, group: Any, name: str, offsets: str = "") -> None:
+        """Write all rows to a new dataset, and remove the file.
 
-    def dataset(self, group: Any, name: str) -> Any:
-        """Return a new dataset for all rows."""
-        return group.create_dataset(name, (sum(self._lengths), *self._row_shape), self._dtype)
-
-    def move_into(self, data: Any, block_bytes: int = 1 << 20) -> None:
-        """Write all rows to ``data``, and remove the file."""
+        A dataset ``offsets`` says where each value begins, and the last one's end: int64.
+        """
+        data = group.create_dataset(name, (sum(self._lengths), *self._row_shape), self._dtype)
+        if offsets:
+            ends = np.cumsum(self._lengths, dtype=np.int64)
+            group.create_dataset(offsets, data=np.concatenate([[0], ends]))
         row_bytes = math.prod(self._row_shape) * self._dtype.itemsize
-        rows_at_once = max(1, block_bytes // row_bytes)
+        rows_at_once = max(1, MOVED_BYTES // row_bytes)
         self._file.seek(0)
         for start in range(0, len(data), rows_at_once):
             block = np.frombuffer(self._file.read(rows_at_once * row_bytes), self._dtype)

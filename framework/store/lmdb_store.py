@@ -118,6 +118,7 @@ class LMDBWriter(FileWriter):
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         super().__init__(path, fields, num_records)
+        self._can_number = fits_blocks(fields)
         options: dict[str, Any] = {"lock": False, "sync": False, "lib_version": 0, "max_dbs": 0}
         try:
             self._environment = lmdb.open(
@@ -126,10 +127,6 @@ class LMDBWriter(FileWriter):
         except lmdb.Error as error:
             abandon(self._publish)
             raise OSError(28, f"LMDB cannot write ({error})") from error
-
-    @property
-    def _can_number(self) -> bool:
-        return fits_blocks(self.fields)
 
     def _append(self, records: Records, keys: list[bytes] | None, crcs: np.ndarray) -> None:
         if keys is None:
