@@ -21,7 +21,6 @@ from framework.store.identity import read_head
 
 META_MAGIC = 0xBEEFC0DE
 DATA_VERSION = 1
-LATER_MAGIC_AT = 24  # LMDB 1.0's pages have longer headers
 META_BYTES = 152  # of a page header and the meta data behind it
 HEADER_BYTES = 16  # of a page; the value of an overflow page starts behind it
 KEY_BYTES = 8
@@ -49,30 +48,31 @@ def read_meta(path: str) -> Meta:
     """
     head = read_head(path, 1 << 17)
     size = os.path.getsize(path)
-    is_long = len(head) >= META_BYTES
-    if is_long and _uint32(head, LATER_MAGIC_AT) == META_MAGIC:
-        raise _unknown_version(path, "LMDB 1.0", _uint32(head, LATER_MAGIC_AT + 4))
-    if not is_long or _uint32(head, 16) != META_MAGIC:
-        fix = "give an LMDB file, such as 'paceline pack output=lmdb' makes"
-        raise DataError(102, path, "not an LMDB file", fix)
-    page_bytes = _uint32(head, 40)
-    if page_bytes not in (1 << n for n in range(8, 17)) or len(head) < page_bytes + META_BYTES:
+    words = np.frombuffer(head[:META_BYTES].ljust(META_BYTES, b"\0"), "<u4")
+    what, fix = "", "pack it again"
+    page_bytes = int(words[10])
+    if len(head) >= META_BYTES and words[6] == META_MAGIC:  # LMDB 1.0's pages have longer headers
+        what = f"LMDB 1.0's data version {words[7]}, this reads {DATA_VERSION}"
+    elif len(head) < META_BYTES or words[4] != META_MAGIC:
+        what, fix = (
+            "not an LMDB file",
+            "give an LMDB file, such as 'paceline pack output=lmdb' makes",
+        )
+    elif page_bytes not in (1 << n for n in range(8, 17)) or len(head) < page_bytes + META_BYTES:
         what = f"truncated: it has {size} bytes, not even two pages"
-        raise DataError(102, path, what, "pack it again")
+    if what:
+        raise DataError(102, path, what, fix)
     newest = max((0, page_bytes), key=lambda start: struct.unpack_from("<Q", head, start + 144)[0])
-    if (version := _uint32(head, newest + 20)) != DATA_VERSION:
-        raise _unknown_version(path, "LMDB", version)
+    (version,) = struct.unpack_from("<I", head, newest + 20)
     num_values, root, last_page = struct.unpack_from("<3Q", head, newest + 120)
     needed = (last_page + 1) * page_bytes
-    if needed > size:
+    if version != DATA_VERSION:
+        what = f"LMDB's data version {version}, this reads {DATA_VERSION}"
+    elif needed > size:
         what = f"truncated: expected {needed} bytes, have {size}"
-        raise DataError(102, path, what, "pack it again")
+    if what:
+        raise DataError(102, path, what, fix)
     return Meta(page_bytes, last_page + 1, root, num_values)
-
-
-def _unknown_version(path: str, kind: str, version: int) -> DataError:
-    what = f"{kind}'s data version {version}, this reads {DATA_VERSION}"
-    return DataError(102, path, what, "pack it again")
 
 
 class NumberedValues(NamedTuple):
@@ -95,7 +95,14 @@ def value_table(path: str, file: np.ndarray, meta: Meta) -> NumberedValues:
     Raises:
         DataError: D102 if a key is not of 8 bytes, or a value reaches beyond the file.
     """
-    blocks, offsets, sizes = _table(path, file, meta, _number_keys)
+
+    def numbers(leaf: _Leaf) -> np.ndarray:
+        if np.any(leaf.key_bytes != KEY_BYTES):
+            raise ValueError("a key of another size")
+        parts = leaf.page[(leaf.starts + 8)[:, None] + np.arange(KEY_BYTES)]
+        return parts.view(">u8").ravel().astype(np.uint64)
+
+    blocks, offsets, sizes = _table(path, file, meta, numbers)
     keys = np.concatenate([np.empty(0, np.uint64), *blocks])
     if len(keys) != meta.num_values or np.any(keys[1:] <= keys[:-1]):
         raise _damaged(path, f"{len(keys)} values in order, {meta.num_values} announced")
@@ -108,9 +115,16 @@ def any_values(path: str) -> tuple[list[bytes], np.ndarray, np.ndarray]:
     Raises:
         DataError: D101 if the file is missing; D102 if it is damaged or has named databases.
     """
+
+    def texts(leaf: _Leaf) -> list[bytes]:
+        data = leaf.page.tobytes()
+        starts = (leaf.starts + 8).tolist()
+        spans = zip(starts, leaf.key_bytes.tolist(), strict=True)
+        return [data[start : start + size] for start, size in spans]
+
     meta = read_meta(path)
     file = np.memmap(path, np.uint8, "r", shape=(meta.num_pages * meta.page_bytes,))
-    blocks, offsets, sizes = _table(path, file, meta, _byte_keys)
+    blocks, offsets, sizes = _table(path, file, meta, texts)
     return [key for block in blocks for key in block], offsets, sizes
 
 
@@ -132,26 +146,8 @@ def _table(
     return keys, offsets, sizes
 
 
-def _number_keys(leaf: "_Leaf") -> np.ndarray:
-    if np.any(leaf.key_bytes != KEY_BYTES):
-        raise ValueError("a key of another size")
-    parts = leaf.page[(leaf.starts + 8)[:, None] + np.arange(KEY_BYTES)]
-    return parts.view(">u8").ravel().astype(np.uint64)
-
-
-def _byte_keys(leaf: "_Leaf") -> list[bytes]:
-    data = leaf.page.tobytes()
-    starts = (leaf.starts + 8).tolist()
-    spans = zip(starts, leaf.key_bytes.tolist(), strict=True)
-    return [data[start : start + size] for start, size in spans]
-
-
 def _damaged(path: str, why: str) -> DataError:
     return DataError(102, path, f"its tree is damaged ({why})", "pack or write it again")
-
-
-def _uint32(data: bytes, at: int) -> int:
-    return struct.unpack_from("<I", data, at)[0]
 
 
 class _Leaf(NamedTuple):
@@ -179,24 +175,20 @@ def _leaves(file: np.ndarray, meta: Meta) -> Iterator[_Leaf]:
         for pages in torch.tensor(level).split(PAGES_AT_A_TIME):
             ask_pages(map_of(file), pages, meta.page_bytes, meta.page_bytes)
     for number in level:
-        yield _leaf(file, number, meta)
-
-
-def _leaf(file: np.ndarray, number: int, meta: Meta) -> _Leaf:
-    page = _page(file, number, meta)
-    starts, header = _nodes(page, LEAF)
-    if np.any(header[:, 2] & ~BIG_DATA):
-        raise ValueError("it has named databases, or several values under a key")
-    key_bytes = header[:, 3]
-    values = starts + 8 + key_bytes
-    offsets = number * meta.page_bytes + values
-    is_big = header[:, 2] == BIG_DATA  # the value lies on pages of its own
-    numbers = page[values[is_big][:, None] + np.arange(8)].view("<i8").ravel()
-    if np.any(numbers < 2) or np.any(numbers >= meta.num_pages):
-        raise ValueError("a value's page is beyond the file")
-    offsets[is_big] = numbers * meta.page_bytes + HEADER_BYTES
-    sizes = header[:, 0] | header[:, 1] << 16
-    return _Leaf(page, starts, key_bytes, np.stack([offsets, sizes]))
+        page = _page(file, number, meta)
+        starts, header = _nodes(page, LEAF)
+        if np.any(header[:, 2] & ~BIG_DATA):
+            raise ValueError("it has named databases, or several values under a key")
+        key_bytes = header[:, 3]
+        values = starts + 8 + key_bytes
+        offsets = number * meta.page_bytes + values
+        is_big = header[:, 2] == BIG_DATA  # the value lies on pages of its own
+        numbers = page[values[is_big][:, None] + np.arange(8)].view("<i8").ravel()
+        if np.any(numbers < 2) or np.any(numbers >= meta.num_pages):
+            raise ValueError("a value's page is beyond the file")
+        offsets[is_big] = numbers * meta.page_bytes + HEADER_BYTES
+        sizes = header[:, 0] | header[:, 1] << 16
+        yield _Leaf(page, starts, key_bytes, np.stack([offsets, sizes]))
 
 
 def _page(file: np.ndarray, number: int, meta: Meta) -> np.ndarray:

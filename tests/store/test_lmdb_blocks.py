@@ -4,7 +4,7 @@ import torch
 
 from framework.contracts.records import Manifest, NumberKeys
 from framework.errors import DataError
-from framework.store import lmdb_blocks
+from framework.store import lmdb_store
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from tests.conftest import FIELDS, make_records
 from tests.contract.cases import plain, rows
@@ -17,7 +17,7 @@ def small_blocks(monkeypatch):
     """Let a block hold 7 records of ``FIELDS``."""
     record = {name: values[:1] for name, values in make_records(1).items()}
     num_bytes = sum(values.nbytes for values in record.values())
-    monkeypatch.setattr(lmdb_blocks, "BLOCK_BYTES", 7 * (num_bytes + 4))
+    monkeypatch.setattr(lmdb_store, "BLOCK_BYTES", 7 * (num_bytes + 4))
 
 
 def write(path="x.lmdb", count=COUNT, first_key=100, step=9):
