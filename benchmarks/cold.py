@@ -27,7 +27,7 @@ import torch
 
 from framework.contracts.records import Field, Manifest, RecordStore
 from framework.store import hdf5_store, lmdb_store, tar_store
-from framework.store.cold_pages import should_ask
+from framework.store.gather import should_ask
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from framework.store.page_cache import drop_cached

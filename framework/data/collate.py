@@ -10,7 +10,7 @@ import torch
 from framework.contracts.batch import Batch
 from framework.contracts.data import Content
 from framework.contracts.records import CARRIED, Field, Ragged
-from framework.store.gather_rows import padded
+from framework.store.gather import padded
 
 WAYS = ("pad", "nested", "list")
 LENGTH = "_length"  # the ending of the field that says how many rows of a padded array are real

@@ -14,8 +14,7 @@ from framework.data.source import StoreSource
 from framework.errors import ConfigError
 from framework.order.batches import Order
 from framework.order.sampling import sampling
-from framework.store.concatenated import MixedStore
-from framework.store.open_store import open_store
+from framework.store.open_store import MixedStore, open_store
 
 
 def mixture_source(

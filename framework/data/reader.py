@@ -48,7 +48,7 @@ from framework.data.sounds import heard
 from framework.errors import DataError
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import ON_HOST, draws
-from framework.store.columns import joined
+from framework.store.gather import joined
 from framework.system.page_locked import pins_here
 
 AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes

@@ -20,8 +20,7 @@ from framework.pack.engine.jobs import joined
 from framework.pack.engine.publish import as_written, keys_of
 from framework.store.columns import RECORD, StoreFacts
 from framework.store.kinds import OF_STRINGS
-from framework.store.open_store import open_store
-from framework.store.shards import MANIFEST
+from framework.store.open_store import MANIFEST, open_store
 from framework.system.code_digest import CodeDigest, digest_of
 
 KEY = "key"  # of a record, for the user's function

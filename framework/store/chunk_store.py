@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import Chunk, Manifest, Ragged, RecordInput, Records
-from framework.store.columns import joined
+from framework.store.gather import joined
 from framework.store.read_files import ask_item_files
 
 

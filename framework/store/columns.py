@@ -12,12 +12,12 @@ from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import (
     Field,
     KnowsColumns,
-    Ragged,
     ReadsStarts,
     RecordStore,
 )
 from framework.errors import ConfigError, DataError
 from framework.media.header import BadImage, read_header
+from framework.store.gather import joined
 
 SIZES = ("height", "width")
 RECORD = "record"  # its number in the data set
@@ -43,18 +43,6 @@ def lengths_of(store: RecordStore, name: str) -> Tensor:
     if isinstance(store, KnowsColumns):
         return store.lengths(name)
     return column_of(store, name).lengths
-
-
-def joined(parts: Sequence[Any]) -> Any:
-    """Return the values of a field from several places, one after another."""
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], Ragged):
-        values = torch.cat([part.values for part in parts])
-        return Ragged(values, torch.cat([part.lengths for part in parts]))
-    if isinstance(parts[0], Tensor):
-        return torch.cat(list(parts))
-    return [value for part in parts for value in part]
 
 
 @final

@@ -1,19 +1,70 @@
-"""Copies pieces of memory from anywhere side by side: the inner loop of reading raw records."""
+"""Copies pieces of memory from anywhere side by side: the inner loop of reading.
+
+Pieces of one size come from a ``Gather``, rows of ragged arrays from ``gather_rows``. If a mapped
+file is not in memory, ``ask_pages`` asks the system for the pages of a batch at once.
+"""
 
 import math
-from typing import final
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from framework.store.cold_pages import Map, ask_pages
+from framework.contracts.records import Field, Ragged
 from framework.system.native import find, num_threads
 from framework.system.page_locked import empty
 
 # Larger results are shared by threads. Waking one costs as much as copying some 100 kB.
 SHARED_BYTES = 1 << 18
 ANYWHERE = (1 << 63) - 1  # the length of a source that is the whole memory
+
+
+class Map(NamedTuple):
+    """A mapped file, or a part of it: where it begins in memory, and its bytes."""
+
+    address: int
+    num_bytes: int
+
+
+def map_of(array: np.ndarray) -> Map:
+    """Return the memory of a contiguous array."""
+    return Map(array.ctypes.data, array.nbytes)
+
+
+def should_ask() -> bool:
+    """Return whether this thread's reading waits for a disk, as far as it knows.
+
+    ``native/ask_pages.c`` says how it knows. To be called once before each batch. Takes less than a
+    microsecond. False without the compiled functions.
+    """
+    decide = find("paceline_should_ask")
+    return decide is not None and decide() == 1
+
+
+def ask_pages(source: Map, starts: Tensor, sizes: Tensor | int, stride: int = 1) -> int:
+    """Let the disk read pieces of a mapped file at the same time, before they are used.
+
+    Args:
+        source: The map.
+        starts: Where the pieces begin, in units of ``stride``: int64 [B]. Those outside of the map
+            are left out.
+        sizes: The bytes of each piece: int64 [B], or one number for all.
+        stride: The unit of ``starts``, in bytes.
+
+    Returns:
+        The bytes that were asked for, at most 64 MB and a piece. 0 without the compiled functions.
+    """
+    ask = find("paceline_ask_pages")
+    if ask is None:
+        return 0
+    starts = starts.contiguous()
+    places = (starts.data_ptr(), stride)
+    if isinstance(sizes, int):
+        return ask(*source, *places, None, sizes, len(starts))
+    sizes = sizes.contiguous()
+    return ask(*source, *places, sizes.data_ptr(), 0, len(starts))
 
 
 @final
@@ -27,10 +78,7 @@ class Gather:
     def __init__(
         self, source: Tensor, stride: int, shape: tuple[int, ...], dtype: torch.dtype
     ) -> None:
-        self.source = source
-        self.stride = stride
-        self.shape = shape
-        self.dtype = dtype
+        self.source, self.stride, self.shape, self.dtype = source, stride, shape, dtype
         self.num_bytes = math.prod(shape) * dtype.itemsize
         self._compiled = find("paceline_gather")
         self._where = Map(source.data_ptr(), len(source))
@@ -67,9 +115,7 @@ class Gather:
 def row_gather(rows: Tensor) -> Gather:
     """Return a gather of the rows of a contiguous tensor."""
     shape = tuple(rows.shape[1:])
-    # NumPy also views an array of no rows, which torch refuses.
-    flat = torch.from_numpy(rows.numpy().reshape(-1).view(np.uint8))
-    return Gather(flat, math.prod(shape) * rows.element_size(), shape, rows.dtype)
+    return Gather(_flat(rows), math.prod(shape) * rows.element_size(), shape, rows.dtype)
 
 
 def gather_at(addresses: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -99,3 +145,105 @@ def _by_torch(source: Tensor, offsets: Tensor, num_bytes: int) -> Tensor:
     width = num_bytes // step
     rows = flat.as_strided((len(flat) - width + 1, width), (1, 1))
     return rows.index_select(0, offsets // step).view(torch.uint8).view(len(offsets), num_bytes)
+
+
+def gather_rows(source: Tensor, starts: Tensor, sizes: Tensor) -> Tensor:
+    """Return pieces of ``source`` one after another: uint8 [sum of sizes].
+
+    Args:
+        source: Bytes on the host, uint8 [n].
+        starts: The first byte of each piece: int64 [B].
+        sizes: The bytes of each piece: int64 [B].
+
+    Raises:
+        IndexError: A piece is not inside the source.
+    """
+    ends = sizes.cumsum(0)
+    total = int(ends[-1]) if len(ends) else 0
+    if total > len(source) * max(1, len(sizes)):  # a damaged store must not exhaust the memory
+        raise IndexError(f"pieces of {total} bytes of {len(source)}")
+    result = torch.empty(total, dtype=torch.uint8)
+    _copy(source, starts, sizes, ends - sizes, result)
+    return result
+
+
+def padded(ragged: Ragged) -> Tensor:
+    """Return the arrays side by side, with zeros behind short ones: [B, longest, *rest]."""
+    values = ragged.values
+    lengths = ragged.lengths
+    longest = int(lengths.max()) if len(lengths) else 0
+    result = empty((len(lengths), longest, *values.shape[1:]), values.dtype).zero_()
+    row_bytes = math.prod(values.shape[1:]) * values.element_size()
+    sizes = lengths * row_bytes
+    targets = torch.arange(len(lengths)) * (longest * row_bytes)
+    _copy(_flat(values), sizes.cumsum(0) - sizes, sizes, targets, _flat(result))
+    return result
+
+
+def ragged_of(arrays: Sequence[np.ndarray], field: Field) -> Ragged:
+    """Put the arrays of several records of a ragged field one after another."""
+    nothing = np.empty((0, *field.row_shape), field.dtype)
+    lengths = torch.tensor([len(array) for array in arrays], dtype=torch.int64)
+    return Ragged(torch.from_numpy(np.concatenate([nothing, *arrays])), lengths)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return the values of a field from several places, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], Ragged):
+        values = torch.cat([part.values for part in parts])
+        return Ragged(values, torch.cat([part.lengths for part in parts]))
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))
+    return [value for part in parts for value in part]
+
+
+def taken(values: Any, places: Tensor) -> Any:
+    """Return the values at ``places`` (int64 [n]) of a field of several records, in that order."""
+    if isinstance(values, Tensor):
+        return values[places]
+    if not isinstance(values, Ragged):
+        return [values[place] for place in places.tolist()]
+    rows = values.values
+    sizes = values.lengths * (math.prod(rows.shape[1:]) * rows.element_size())
+    starts = sizes.cumsum(0) - sizes
+    chosen = gather_rows(_flat(rows), starts[places], sizes[places])
+    return Ragged(typed(chosen, rows.dtype, tuple(rows.shape[1:])), values.lengths[places])
+
+
+def merged(parts: Sequence[Any], order: Tensor) -> Any:
+    """Put the values of a field, read from several places, in the order of a batch.
+
+    ``order`` says which of the values of all parts has each place: int64 [B].
+    """
+    values = joined(parts)
+    if len(parts) == 1:
+        return values
+    # Assigning rows by their places takes ten times as long.
+    return row_gather(values)(order) if isinstance(values, Tensor) else taken(values, order)
+
+
+def typed(data: Tensor, dtype: torch.dtype, row_shape: tuple[int, ...]) -> Tensor:
+    """Return bytes as rows: [total, *row_shape]."""
+    return data.view(dtype).view(-1, *row_shape)
+
+
+def _flat(values: Tensor) -> Tensor:
+    # NumPy also views an array of no rows, which torch refuses.
+    return torch.from_numpy(values.contiguous().numpy().reshape(-1).view(np.uint8))
+
+
+def _copy(source: Tensor, starts: Tensor, sizes: Tensor, targets: Tensor, out: Tensor) -> None:
+    starts, sizes, targets = starts.contiguous(), sizes.contiguous(), targets.contiguous()
+    compiled = find("paceline_gather_rows")
+    if compiled is not None:
+        places = starts.data_ptr(), sizes.data_ptr(), targets.data_ptr(), len(starts)
+        if compiled(source.data_ptr(), len(source), *places, out.data_ptr(), len(out)):
+            raise IndexError(f"pieces outside of {len(source)} bytes, or of {len(out)}")
+        return
+    triples = zip(starts.tolist(), sizes.tolist(), targets.tolist(), strict=True)
+    for start, size, target in triples:
+        if min(start, size, target) < 0 or start + size > len(source):
+            raise IndexError(f"bytes {start} to {start + size} of {len(source)}")
+        out[target : target + size] = source[start : start + size]

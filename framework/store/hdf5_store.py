@@ -30,7 +30,6 @@ from torch import Tensor
 from framework.contracts.records import Field, Placed, Places, Ragged, Records
 from framework.errors import ConfigError, DataError, words_of
 from framework.store.checksum import content_crcs, mismatches
-from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.file_store import FileStore, FileWriter, check_range
 from framework.store.foreign_hdf5 import (
     H5PY_ERRORS,
@@ -39,8 +38,7 @@ from framework.store.foreign_hdf5 import (
     open_hdf5,
     own_dataset,
 )
-from framework.store.gather import row_gather
-from framework.store.gather_rows import gather_rows, typed
+from framework.store.gather import ask_pages, gather_rows, map_of, row_gather, should_ask, typed
 from framework.store.manifest import from_json
 
 # HDF5 places datasets of at least so many bytes at multiples of so many bytes: pages of the map.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from framework.errors import DataError
-from framework.store.cold_pages import ask_pages, map_of
+from framework.store.gather import ask_pages, map_of
 from framework.store.identity import read_head
 
 META_MAGIC = 0xBEEFC0DE

@@ -1,11 +1,35 @@
-"""Opens a store by its content, not by its name."""
+"""Opens a store by its content, and makes one store of several files or of several stores."""
 
+import hashlib
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, final
 
-from framework.contracts.records import RecordStore
-from framework.store.file_format import HEAD_BYTES, file_kind, format_of
-from framework.store.identity import read_head
-from framework.store.shards import ShardedStore
+import torch
+from torch import Tensor
+
+from framework.contracts.records import (
+    KnowsPlaces,
+    Manifest,
+    Places,
+    Records,
+    RecordStore,
+    notes_of,
+)
+from framework.errors import ConfigError, DataError
+from framework.store.columns import column_of, lengths_of
+from framework.store.file_format import HEAD_BYTES, file_kind, format_of, refuse_unpacked
+from framework.store.file_store import check_range
+from framework.store.foreign import IN_FOLDER, lmdb_advice
+from framework.store.gather import joined, merged, taken
+from framework.store.identity import Identity, identify, read_head, unreadable
+from framework.store.manifest import from_json
+
+MANIFEST = "manifest.json"
+MAX_NAMED = 10
 
 
 def open_store(path: str) -> RecordStore:
@@ -13,9 +37,7 @@ def open_store(path: str) -> RecordStore:
 
     The store reads nothing before its manifest is needed.
     """
-    if os.path.isdir(path):
-        return ShardedStore(path, open_file)
-    return open_file(path)
+    return ShardedStore(path, open_file) if os.path.isdir(path) else open_file(path)
 
 
 def files_of(path: str) -> list[str]:
@@ -53,3 +75,278 @@ def open_file(path: str) -> RecordStore:
     if kind == "hdf5" or (kind is None and path.endswith((".h5", ".hdf5"))):
         return HDF5Store(path)
     return LMDBStore(path)
+
+
+class Concatenation(ABC):
+    """A RecordStore of parts, which are stores, too. Records are numbered through."""
+
+    @property
+    @abstractmethod
+    def manifest(self) -> Manifest: ...
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Sequence[int]:
+        """The number of records of each part."""
+
+    @abstractmethod
+    def part(self, number: int) -> RecordStore: ...
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Where each part begins, and the end: int64 [parts + 1]."""
+        return torch.tensor([0, *self.sizes]).cumsum(0)
+
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        places: list[Tensor] = []
+        parts: list[Records] = []
+        for number, spots in self._split(indices):
+            places.append(spots)
+            parts.append(self.part(number).read(indices[spots] - self.starts[number], views))
+        if len(parts) == 1:
+            return parts[0]
+        order = torch.argsort(torch.cat(places))
+        return {name: merged([part[name] for part in parts], order) for name in parts[0]}
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for store in self._all() for path in _places_of(store)]
+
+    def places(self, indices: Tensor) -> Places:
+        files = torch.empty_like(indices)
+        starts = {name: torch.empty_like(indices) for name in self._located_fields}
+        for number, spots in self._split(indices) if starts else ():
+            part = self.part(number)
+            assert isinstance(part, KnowsPlaces)
+            own = part.places(indices[spots] - self.starts[number])
+            files[spots] = own.files + self._first_files[number]
+            for name, values in starts.items():
+                values[spots] = own.starts[name]
+        return Places(files, starts)
+
+    @cached_property
+    def _first_files(self) -> list[int]:
+        """The number of the first file of each part."""
+        return [0, *accumulate(len(_places_of(store)) for store in self._all())]
+
+    @cached_property
+    def _located_fields(self) -> list[str]:
+        """The fields whose values all parts locate."""
+        stores = [store for store in self._all() if isinstance(store, KnowsPlaces)]
+        if len(stores) < len(self.sizes):
+            return []
+        nothing = torch.empty(0, dtype=torch.int64)
+        known = [store.places(nothing).starts.keys() for store in stores]
+        return [name for name in self.manifest.fields if all(name in names for names in known)]
+
+    def column(self, name: str) -> Any:
+        return joined([column_of(store, name) for store in self._all()])
+
+    def lengths(self, name: str) -> Tensor:
+        return torch.cat([lengths_of(store, name) for store in self._all()])
+
+    def damaged(self, indices: Tensor, records: Records) -> list[int]:
+        damaged: list[int] = []
+        for number, places in self._split(indices):
+            start = int(self.starts[number])
+            part = {name: taken(values, places) for name, values in records.items()}
+            bad = self.part(number).damaged(indices[places] - start, part)
+            damaged += [start + index for index in bad]
+        return damaged
+
+    def key(self, index: int) -> str:
+        store, local = self._at(index)
+        return store.key(local)
+
+    def name(self, index: int) -> str:
+        store, local = self._at(index)
+        return store.name(local)
+
+    def _all(self) -> list[RecordStore]:
+        return [self.part(number) for number in range(len(self.sizes))]
+
+    def _numbers(self, indices: Tensor) -> Tensor:
+        """Return the number of the part that holds each of ``indices``."""
+        check_range(indices, int(self.starts[-1]))
+        return torch.searchsorted(self.starts, indices.contiguous(), right=True) - 1
+
+    def _split(self, indices: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yield the number of each needed part, and the places of its records in ``indices``."""
+        numbers = self._numbers(indices)
+        for number in numbers.unique().tolist() or [0]:
+            yield number, (numbers == number).nonzero().squeeze(1)
+
+    def _at(self, index: int) -> tuple[RecordStore, int]:
+        number = int(self._numbers(torch.tensor([index])))
+        return self.part(number), index - int(self.starts[number])
+
+
+def _places_of(store: RecordStore) -> Sequence[str]:
+    return store.paths if isinstance(store, KnowsPlaces) else ()
+
+
+@final
+class MixedStore(Concatenation):
+    """Stores by name, one after another.
+
+    Raises:
+        ConfigError: C203 if there is none, or if their fields or classes differ.
+    """
+
+    def __init__(self, stores: Mapping[str, RecordStore]) -> None:
+        if not stores:
+            fix = "give 'data.train={NAME: PATH, NAME: PATH}'"
+            raise ConfigError(203, "data.train = {}", "names no store", fix)
+        self.stores = dict(stores)
+        self._parts = list(stores.values())
+        path, *others = self.stores
+        first = self.stores[path].manifest
+        for other in others:
+            second = self.stores[other].manifest
+            names = dict.fromkeys([*first.fields, *second.fields])
+            differs = [name for name in names if first.fields.get(name) != second.fields.get(name)]
+            where = f"data.train = {{{path}, {other}}}"
+            if differs:
+                what = f"they differ in the fields {', '.join(differs)}"
+                raise ConfigError(203, where, what, "pack both alike")
+            if list(first.classes) != list(second.classes):
+                fix = "pack both with the same input.classes=[...]"
+                raise ConfigError(203, where, "they number their classes differently", fix)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [store.manifest.num_records for store in self._parts]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(note for store in self._parts for note in notes_of(store))
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        manifests = [store.manifest for store in self._parts]
+        sources = [f"{name}: {store.manifest.source}" for name, store in self.stores.items()]
+        digests = [manifest.digest for manifest in manifests]
+        digest = hashlib.sha256("".join(digests).encode()).hexdigest() if all(digests) else ""
+        counts = [manifest.class_counts for manifest in manifests]
+        # No counts if a store does not tell its own.
+        totals = [sum(numbers) for numbers in zip(*counts, strict=True)] if all(counts) else []
+        fields, classes = manifests[0].fields, manifests[0].classes
+        source = ", ".join(sources)
+        return Manifest(sum(self.sizes), fields, classes, totals, source=source, digest=digest)
+
+    def part(self, number: int) -> RecordStore:
+        return self._parts[number]
+
+    def check(self) -> None:
+        for store in self._parts:
+            store.check()
+
+    def close(self) -> None:
+        for store in self._parts:
+            store.close()
+
+
+@final
+class ShardedStore(Concatenation):
+    """A RecordStore over the files of a directory: ``manifest.json`` and files that are stores.
+
+    ``open_file`` opens a file at its first read.
+    """
+
+    def __init__(self, path: str, open_file: Callable[[str], RecordStore]) -> None:
+        self.path = path
+        self._open_file = open_file
+        self._manifest: Manifest | None = None
+        self._identity: Identity | None = None
+        self._stores: dict[int, RecordStore] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stores": {}}
+
+    @property
+    def manifest(self) -> Manifest:
+        if self._manifest is None:
+            manifest = self._read_manifest()
+            self._check_files(manifest)
+            self._manifest = manifest
+        return self._manifest
+
+    @property
+    def sizes(self) -> list[int]:
+        return [shard.num_records for shard in self.manifest.shards]
+
+    @property
+    def first(self) -> RecordStore:
+        """The store in the first file."""
+        return self.part(0)
+
+    def check(self) -> None:
+        if self._identity is not None:
+            identify(os.path.join(self.path, MANIFEST), self._identity)
+        for store in self._stores.values():
+            store.check()
+
+    def close(self) -> None:
+        for store in self._stores.values():
+            store.close()
+        self._stores = {}
+
+    def _read_manifest(self) -> Manifest:
+        path = os.path.join(self.path, MANIFEST)
+        try:
+            names = os.listdir(self.path)
+            if MANIFEST in names:
+                self._identity = identify(path)
+                with open(path, "rb") as file:
+                    return from_json(self.path, file.read())
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        if IN_FOLDER in names:
+            what = "is an LMDB folder, but not a Paceline store"
+            raise DataError(103, self.path, what, lmdb_advice(self.path))
+        refuse_unpacked(self.path)
+        fix = "give a store made by 'paceline pack', or choose data=folder for image files"
+        raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
+
+    def _check_files(self, manifest: Manifest) -> None:
+        """Check the names and sizes of the files, and report all that is wrong at once."""
+        sizes = {shard.name: shard.size_bytes for shard in manifest.shards}
+        if any(os.path.basename(name) != name or name in ("", ".", "..") for name in sizes):
+            what = "its manifest names files outside the directory"
+            raise DataError(104, self.path, what, "pack it again")
+        try:
+            entries = [entry for entry in os.scandir(self.path) if entry.is_file()]
+            present = {entry.name: entry.stat().st_size for entry in entries}
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        present.pop(MANIFEST, None)
+        wrong = [f"{name} is missing" for name in sizes if name not in present]
+        for name, size in sizes.items():
+            if present.get(name, size) != size:
+                wrong.append(f"{name} has {present[name]} bytes, not {size}")
+        wrong += [f"{name} does not belong here" for name in sorted(present.keys() - sizes.keys())]
+        if sum(shard.num_records for shard in manifest.shards) != manifest.num_records:
+            wrong.append(f"the files do not hold {manifest.num_records} records")
+        if wrong:
+            what = ", ".join(wrong[:MAX_NAMED])
+            if len(wrong) > MAX_NAMED:
+                what += f" and {len(wrong) - MAX_NAMED} more"
+            raise DataError(118, self.path, what, "put the files in order, or pack it again")
+
+    def part(self, number: int) -> RecordStore:
+        """Return the store in a file. DataError D118 if the file belongs to another data set."""
+        if number not in self._stores:
+            shard = self.manifest.shards[number]
+            path = os.path.join(self.path, shard.name)
+            store = self._open_file(path)
+            own = store.manifest
+            expected = (shard.num_records, self.manifest.fields, shard.digest)
+            if (own.num_records, own.fields, own.digest) != expected:
+                fix = "put the files in order, or pack it again"
+                raise DataError(118, path, "is another store's file", fix)
+            self._stores[number] = store
+        return self._stores[number]

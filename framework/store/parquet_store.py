@@ -39,7 +39,7 @@ from framework.store.column_files import (
 from framework.store.file_format import COLUMNS, refuse_other
 from framework.store.folder_store import FILES
 from framework.store.foreign import MOST_FIELDS, USUAL_SPLITS, example_split, several_splits
-from framework.store.gather_rows import merged, ragged_of, taken
+from framework.store.gather import merged, ragged_of, taken
 from framework.store.identity import sampled_digest
 from framework.store.kinds import (
     OF_STRINGS,
@@ -316,20 +316,28 @@ class ParquetStore:
         if len(places) and not 0 <= places.min() <= places.max() < count:
             raise IndexError(f"rows {places.min()}..{places.max()} of {count}")
         groups = np.searchsorted(self._files.firsts, places, side="right") - 1
-        fields = self.manifest.fields
-        parts: dict[str, list[tuple[np.ndarray, Any]]] = {name: [] for name in fields}
-        for group in np.unique(groups).tolist():
+        spots: list[Tensor] = []
+        parts: dict[str, list[Any]] = {name: [] for name in self.manifest.fields}
+        for group in np.unique(groups).tolist() or [0]:
             chosen = np.flatnonzero(groups == group)
+            spots.append(torch.from_numpy(chosen))
             rows = places[chosen] - self._files.firsts[group]
             for name, values in self._group(group).values.items():
                 lot = self._taken(name, values, rows, places[chosen])
                 self._check(name, lot, places[chosen])
-                parts[name].append((chosen, lot))
-        return {name: _put_together(parts[name], len(places), fields[name]) for name in fields}
+                parts[name].append(torch.from_numpy(lot) if isinstance(lot, np.ndarray) else lot)
+        order = torch.argsort(torch.cat(spots))
+        records = {name: merged(lots, order) for name, lots in parts.items()}
+        for name, field in self.manifest.fields.items():
+            if field.kind in OF_STRINGS:
+                records[name] = ragged_of(
+                    [np.frombuffer(b, np.uint8) for b in records[name]], field
+                )
+        return records
 
     def _check(self, name: str, values: Any, indices: np.ndarray) -> None:
         """Raise DataError D167 for arrays of another shape or dtype than the first row's."""
-        if isinstance(values, list):
+        if isinstance(values, list) or not len(indices):
             return
         field = self.manifest.fields[name]
         array, shape = values, field.shape
@@ -385,29 +393,6 @@ class ParquetStore:
 
     def close(self) -> None:
         self._files.close()
-
-
-def _put_together(parts: list[tuple[np.ndarray, Any]], count: int, field: Field) -> Any:
-    """Return a field's values in the order of a batch of ``count`` records.
-
-    ``parts`` has a pair for each group: the places of its records in the batch, int64 [n], and
-    their values.
-    """
-    if field.encoding == "raw":
-        array = np.empty((count, *(size or 0 for size in field.shape)), field.dtype)
-        for places, values in parts:
-            array[places] = values
-        return torch.from_numpy(array)
-    if field.encoding == "ragged" and field.kind not in OF_STRINGS:
-        lists = [(torch.from_numpy(places), values) for places, values in parts]
-        return merged(lists) if lists else ragged_of([], field)
-    buffers: list[Any] = [None] * count
-    for places, values in parts:
-        for place, value in zip(places.tolist(), values, strict=True):
-            buffers[place] = value
-    if field.kind in OF_STRINGS:
-        return ragged_of([np.frombuffer(buffer, np.uint8) for buffer in buffers], field)
-    return buffers
 
 
 def _distinct_texts(names: Any) -> list[str] | None:

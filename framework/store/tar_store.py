@@ -20,10 +20,9 @@ from framework.errors import DataError
 from framework.media.decode import BadImage, shared_channels
 from framework.media.header import ImageHeader, read_header
 from framework.store.array_values import ArrayHeader, native, read_npy_header
-from framework.store.cold_pages import ask_pages, map_of, should_ask
 from framework.store.file_format import refuse_other
 from framework.store.foreign import NPY
-from framework.store.gather_rows import ragged_of
+from framework.store.gather import ask_pages, map_of, ragged_of, should_ask
 from framework.store.identity import identify, sampled_digest, unreadable
 from framework.store.kinds import (
     OF_STRINGS,

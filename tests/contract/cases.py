@@ -32,9 +32,8 @@ from framework.pack.engine.packing import Packing
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore
-from framework.store.open_store import open_file
+from framework.store.open_store import ShardedStore, open_file
 from framework.store.parquet_store import ParquetStore
-from framework.store.shards import ShardedStore
 from framework.store.tar_store import TarStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
 

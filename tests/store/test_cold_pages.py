@@ -11,7 +11,7 @@ import torch
 from framework.contracts.records import Field
 from framework.errors import ResourceError
 from framework.store import hdf5_store, lmdb_store
-from framework.store.cold_pages import ask_pages, map_of, should_ask
+from framework.store.gather import ask_pages, map_of, should_ask
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.page_cache import cached_share, drop_cached

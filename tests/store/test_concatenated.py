@@ -6,9 +6,8 @@ import torch
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError
-from framework.store.concatenated import MixedStore
 from framework.store.hdf5_store import HDF5Store
-from framework.store.open_store import open_store
+from framework.store.open_store import MixedStore, open_store
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import RAGGED_FIELDS, plain, ragged_records, rows
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Ragged
 from framework.store import gather_rows as module
-from framework.store.gather_rows import gather_rows, merged, taken
+from framework.store.gather import gather_rows, merged, taken
 
 LENGTHS = st.lists(st.integers(0, 9), max_size=12)
 SOURCE = torch.arange(100, dtype=torch.uint8)

@@ -15,8 +15,7 @@ from framework.data.hdf5 import hdf5_source
 from framework.errors import DataError
 from framework.store.checksum import content_crcs, digest
 from framework.store.manifest import to_json
-from framework.store.open_store import open_file, open_store
-from framework.store.shards import ShardedStore
+from framework.store.open_store import ShardedStore, open_file, open_store
 from tests.conftest import FIELDS, make_context, make_records, write_store
 from tests.contract.cases import micros, plain, rows
 

@@ -45,8 +45,7 @@ from framework.store.checksum import digest_of
 from framework.store.columns import column_of
 from framework.store.file_format import HEAD_BYTES, file_kind
 from framework.store.manifest import from_json, to_json
-from framework.store.open_store import open_file, open_store
-from framework.store.shards import MANIFEST
+from framework.store.open_store import MANIFEST, open_file, open_store
 from framework.system.durable import move, write_text
 
 DAMAGED = (104, 105)  # the errors for a file whose manifest shows that it is a store of ours
