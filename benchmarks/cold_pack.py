@@ -21,7 +21,7 @@ from statistics import median
 
 import lmdb
 
-from framework.store.page_cache import drop_cached
+from framework.store.staging import drop_cached
 
 HAND_WRITTEN = "hand-written"
 ONE_BY_ONE = "paceline pack, one by one"

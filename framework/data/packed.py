@@ -9,11 +9,9 @@ from framework.contracts.records import KnowsPlaces, RecordStore
 from framework.data.cut_fields import cut_fields
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, words_of
-from framework.store.locked import LockedRecords, lockable
 from framework.store.open_store import ShardedStore, files_of
-from framework.store.page_cache import drop_cached
-from framework.store.resident import ResidentStore
-from framework.store.staging import Staged, remove_leftovers
+from framework.store.resident import LockedRecords, ResidentStore, lockable
+from framework.store.staging import Staged, drop_cached, remove_leftovers
 from framework.system.copy_engine import CopyEngineError
 
 STAGES = ("none", "cold", "ram", "device")

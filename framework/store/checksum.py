@@ -74,18 +74,7 @@ def buffers(values: Any) -> Sequence[Any]:
     count = len(values)
     flat = memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
     size = len(flat) // max(1, count)
-    if not size:
-        return [flat] * count
-    return [flat[start : start + size] for start in range(0, count * size, size)]
-
-
-def as_stored(values: Any, field: Field) -> Any:
-    """Return a field's values as a writer stores them."""
-    if field.encoding in ("image", "frames"):
-        return values
-    if field.encoding == "ragged":
-        return [np.ascontiguousarray(array, dtype=field.dtype) for array in values]
-    return np.ascontiguousarray(values, dtype=field.dtype)
+    return [flat[number * size : (number + 1) * size] for number in range(count)]
 
 
 def digest(crcs: np.ndarray) -> str:

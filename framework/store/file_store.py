@@ -15,7 +15,7 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Manifest, NumberKeys, Records
 from framework.errors import DataError
-from framework.store.checksum import as_stored, content_crcs
+from framework.store.checksum import content_crcs
 from framework.store.file_format import refuse_other
 from framework.store.identity import Identity, identify
 from framework.store.manifest import to_json
@@ -134,7 +134,7 @@ class FileWriter(ABC):
         self._temporary = self._publish.__enter__()
 
     def write(self, records: Records, keys: Sequence[str]) -> None:
-        stored = {name: as_stored(records[name], field) for name, field in self.fields.items()}
+        stored = {name: _as_stored(records[name], field) for name, field in self.fields.items()}
         crcs = content_crcs(stored, self.fields)
         if len(keys) != len(crcs):
             what = f"got {len(crcs)} records with {len(keys)} keys"
@@ -184,3 +184,11 @@ class FileWriter(ABC):
     @abstractmethod
     def _drop(self) -> None:
         """Close the temporary file without completing it."""
+
+
+def _as_stored(values: Any, field: Field) -> Any:
+    if field.encoding in ("image", "frames"):
+        return values
+    if field.encoding == "ragged":
+        return [np.ascontiguousarray(array, dtype=field.dtype) for array in values]
+    return np.ascontiguousarray(values, dtype=field.dtype)

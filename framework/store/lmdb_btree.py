@@ -49,29 +49,25 @@ def read_meta(path: str) -> Meta:
     head = read_head(path, 1 << 17)
     size = os.path.getsize(path)
     words = np.frombuffer(head[:META_BYTES].ljust(META_BYTES, b"\0"), "<u4")
-    what, fix = "", "pack it again"
-    page_bytes = int(words[10])
+    page_bytes, again = int(words[10]), "pack it again"
     if len(head) >= META_BYTES and words[6] == META_MAGIC:  # LMDB 1.0's pages have longer headers
         what = f"LMDB 1.0's data version {words[7]}, this reads {DATA_VERSION}"
-    elif len(head) < META_BYTES or words[4] != META_MAGIC:
-        what, fix = (
-            "not an LMDB file",
-            "give an LMDB file, such as 'paceline pack output=lmdb' makes",
-        )
-    elif page_bytes not in (1 << n for n in range(8, 17)) or len(head) < page_bytes + META_BYTES:
+        raise DataError(102, path, what, again)
+    if len(head) < META_BYTES or words[4] != META_MAGIC:
+        fix = "give an LMDB file, such as 'paceline pack output=lmdb' makes"
+        raise DataError(102, path, "not an LMDB file", fix)
+    if page_bytes not in (1 << n for n in range(8, 17)) or len(head) < page_bytes + META_BYTES:
         what = f"truncated: it has {size} bytes, not even two pages"
-    if what:
-        raise DataError(102, path, what, fix)
+        raise DataError(102, path, what, again)
     newest = max((0, page_bytes), key=lambda start: struct.unpack_from("<Q", head, start + 144)[0])
     (version,) = struct.unpack_from("<I", head, newest + 20)
     num_values, root, last_page = struct.unpack_from("<3Q", head, newest + 120)
     needed = (last_page + 1) * page_bytes
     if version != DATA_VERSION:
         what = f"LMDB's data version {version}, this reads {DATA_VERSION}"
-    elif needed > size:
-        what = f"truncated: expected {needed} bytes, have {size}"
-    if what:
-        raise DataError(102, path, what, fix)
+        raise DataError(102, path, what, again)
+    if needed > size:
+        raise DataError(102, path, f"truncated: expected {needed} bytes, have {size}", again)
     return Meta(page_bytes, last_page + 1, root, num_values)
 
 

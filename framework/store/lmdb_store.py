@@ -88,7 +88,8 @@ class LMDBStore(FileStore["Values | Blocks"]):
                 raise error from None
             raise DataError(103, self.path, is_foreign, advice) from error
         if not len(keys) or keys[-1] != int.from_bytes(MANIFEST_KEY, "big"):
-            raise DataError(103, self.path, is_foreign, lmdb_advice(self.path))
+            advice = lmdb_advice(self.path)
+            raise DataError(103, self.path, is_foreign, advice)
         last = int(offsets[-1])
         manifest = from_json(self.path, bytes(file[last : last + int(sizes[-1])]))
         table = NumberedValues(keys[:-1], offsets[:-1], sizes[:-1])

@@ -44,19 +44,18 @@ def from_json(path: str, text: str | bytes) -> Manifest:
         schema = int(data["schema"])
         if schema != SCHEMA:
             what = f"written with schema {schema}, this version reads {SCHEMA}"
-            fix = "pack it again"
-            if schema > SCHEMA:
-                fix = "update paceline"
+            fix = "update paceline" if schema > SCHEMA else "pack it again"
             raise DataError(104, path, what, fix)
         if data.pop("crc32") != _crc(data):
             raise ValueError("its checksum differs")
         fields = {name: _field(name, block) for name, block in data.pop("fields").items()}
         shards = [Shard(**shard) for shard in data.pop("shards")]
         statistics = {
-            name: _statistics(name, block) for name, block in data.pop("statistics").items()
+            name: ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
+            for name, block in data.pop("statistics").items()
         }
         manifest = Manifest(fields=fields, shards=shards, statistics=statistics, **data)
-        _check_sizes(manifest)
+        _check_numbers(manifest)
     except DAMAGE as error:
         raise DataError(104, path, f"its manifest is damaged ({error})", "pack it again") from error
     return manifest
@@ -85,7 +84,12 @@ def _field(name: str, block: dict[str, Any]) -> Field:
 def fits_kind(field: Field) -> bool:
     """Return whether a field can be of its kind."""
     if field.encoding == "frames" or field.kind == "video":
-        return _fits_video(field)
+        form = (field.encoding, field.kind, field.dtype)
+        if form != ("frames", "video", "uint8") or len(field.shape) != 4:
+            return False
+        count, height, width, channels = field.shape
+        is_known = (height is None) == (width is None) and 0 not in (height, width)
+        return count is None and channels in (1, 3) and is_known
     if field.kind == "labels":
         return field.dtype == "uint8" and field.channels == 1
     if field.kind in (*CARRIED, "audio"):
@@ -97,27 +101,7 @@ def fits_kind(field: Field) -> bool:
     return True
 
 
-def _fits_video(field: Field) -> bool:
-    form = (field.encoding, field.kind, field.dtype)
-    if form != ("frames", "video", "uint8") or len(field.shape) != 4:
-        return False
-    count, height, width, channels = field.shape
-    if count is not None or channels not in (1, 3):
-        return False
-    return (height is None) == (width is None) and 0 not in (height, width)
-
-
-def _statistics(name: str, block: dict[str, Any]) -> ChannelStatistics:
-    statistics = ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
-    numbers = (*statistics.mean, *statistics.std)
-    is_finite = all(math.isfinite(number) for number in numbers)  # TypeError if not a number
-    is_negative = min(statistics.std, default=0) < 0
-    if not is_finite or is_negative or len(statistics.mean) != len(statistics.std):
-        raise ValueError(f"impossible statistics of {name!r}")
-    return statistics
-
-
-def _check_sizes(manifest: Manifest) -> None:
+def _check_numbers(manifest: Manifest) -> None:
     """Refuse what no writer of ours writes, even if its checksum is right."""
     sizes: list[Any] = [manifest.num_records]
     for field in manifest.fields.values():
@@ -128,7 +112,12 @@ def _check_sizes(manifest: Manifest) -> None:
             raise TypeError(f"a shard has the name {shard.name}")
     if manifest.first_key is not None:
         sizes += [manifest.first_key, MOST_RECORDS - manifest.first_key - manifest.num_records]
-    if manifest.statistics.keys() - manifest.fields.keys():
-        raise ValueError("statistics of fields that it lacks")
     if any(type(size) is not int or size < 0 for size in sizes):
         raise ValueError("impossible sizes")
+    if manifest.statistics.keys() - manifest.fields.keys():
+        raise ValueError("statistics of fields that it lacks")
+    for name, block in manifest.statistics.items():
+        mean, std = block.mean, block.std
+        is_finite = all(map(math.isfinite, (*mean, *std)))  # TypeError if not a number
+        if not is_finite or min(std, default=0) < 0 or len(mean) != len(std):
+            raise ValueError(f"impossible statistics of {name!r}")

@@ -168,7 +168,7 @@ class ParquetStore:
             form = form_of(schema.field(name).type, str(field) == LABEL)
             if form is None:
                 what = f"the column {name} is {schema.field(name).type}, which a store cannot hold"
-                raise DataError(167, self.path, what, f"choose others: {self._advice()}")
+                raise DataError(167, self.path, what, f"choose others: {self._advice}")
             shape = hugging_face_feature(schema, name).get("shape")  # of its ``Array2D``
             if form == "rows" and isinstance(shape, list) and all(type(n) is int for n in shape):
                 form = "array"
@@ -181,7 +181,12 @@ class ParquetStore:
         check_present(self.kinds, columns, self.group)
         return columns
 
-    def _advice(self, without: str = "") -> str:
+    @property
+    def _advice(self) -> str:
+        """How to choose the columns that a store can hold."""
+        return self._choice("")
+
+    def _choice(self, without: str) -> str:
         """Return how to choose the columns that a store can hold, but for one."""
         schema = self._files.schema
         names = [name for name in schema.names if name != without]
@@ -256,7 +261,7 @@ class ParquetStore:
         if column.form in ("array", "name"):
             if values.dtype.name not in DTYPES:
                 what = f"the column {column.name} is {values.dtype}, which a store cannot hold"
-                raise DataError(167, self.path, what, f"choose others: {self._advice()}")
+                raise DataError(167, self.path, what, f"choose others: {self._advice}")
             return Field(values.dtype.name, values.shape[1:])
         if name in self.label_maps:
             return Field("uint8", (1, None, None), "image", "labels")
@@ -346,7 +351,7 @@ class ParquetStore:
         if array.shape[1:] != tuple(shape) or array.dtype.name != field.dtype:
             what = f"is {array.dtype} {array.shape[1:]}, but the first row has "
             what += f"{field.dtype} {tuple(shape)}"
-            fix = f"give all rows one shape, or choose columns: {self._advice()}"
+            fix = f"give all rows one shape, or choose columns: {self._advice}"
             raise DataError(167, f"{self.name(int(indices[0]))}: {name}", what, fix)
 
     def _taken(self, name: str, values: ColumnValues, rows: np.ndarray, indices: np.ndarray) -> Any:
@@ -357,7 +362,7 @@ class ParquetStore:
             if form == "file":
                 what = "has no bytes; its image lies in a file of its own"
             where = f"{self.name(int(indices[values.nulls[rows].argmax()]))}: {column}"
-            advice = self._advice(without=column)
+            advice = self._choice(column)
             fix = f"fill it in or leave the row out, or choose columns: {advice}"
             raise DataError(162, where, what, fix)
         if isinstance(values.values, np.ndarray):

@@ -1,17 +1,23 @@
-"""Copies a store into memory (``/dev/shm``) before training. All ranks and runs of a user share it.
+"""Where a store lies before it is read: in memory, in the page cache, or cold on its disk.
 
-Each process that uses a copy holds a lock on it, and the last one removes the copy. The system
-releases the lock of a process that dies, so the next run can remove what is unused.
+``data.stage=ram`` copies a store into memory (``/dev/shm``) before training. All ranks and runs of
+a user share the copy. Each process that uses it holds a lock on it, and the last one removes it.
+The system releases the lock of a process that dies, so the next run can remove what is unused.
 """
 
+import ctypes
 import fcntl
 import hashlib
+import mmap
 import os
 import shutil
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
+
+import numpy as np
 
 from framework.errors import ResourceError
 from framework.measure.host import available_memory_bytes
@@ -21,6 +27,7 @@ from framework.system.stopping import at_end
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # names belong to the user, and links are not followed
 SPARE = 0.9  # the share of free memory that may be taken
+STAYS = 0.05  # the share of bytes that may stay in memory if a file is called cold
 
 
 @final
@@ -53,7 +60,14 @@ class Staged:
 
     def _take(self, source: str) -> bool:
         """Share the copy, and make it if nobody else does. False if it was removed meanwhile."""
-        self._lock = _open_lock(self._home, source)
+        path = self._home.with_suffix(".lock")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._lock = os.open(path, flags, 0o600)
+        except OSError as error:
+            what = f"{path} cannot be opened ({error.strerror})"
+            fix = "remove it, or set data.stage=none"
+            raise ResourceError(107, f"data.stage = ram: {source}", what, fix) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_current(self._lock) and not _is_own(self._home):
@@ -75,16 +89,6 @@ def remove_leftovers() -> None:
         except OSError:
             continue
         _remove_unless_used(lock.with_suffix(""), descriptor)
-
-
-def _open_lock(home: Path, source: str) -> int:
-    path = home.with_suffix(".lock")
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        what = f"{path} cannot be opened ({error.strerror})"
-        fix = "remove it, or set data.stage=none"
-        raise ResourceError(107, f"data.stage = ram: {source}", what, fix) from error
 
 
 def _is_current(descriptor: int) -> bool:
@@ -148,3 +152,47 @@ def _free_bytes() -> int:
     """Return what ``/dev/shm`` and the machine have left: files there occupy memory."""
     disk = os.statvfs(MEMORY)
     return min(disk.f_bavail * disk.f_frsize, available_memory_bytes())
+
+
+def drop_cached(paths: Sequence[str]) -> None:
+    """Remove files from the page cache, as after boot.
+
+    Raises:
+        ResourceError: R107 if the system keeps them: their disk is memory, another program maps
+            them, or this is not Linux.
+    """
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)  # the system drops only what is on the disk
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    share = cached_share(paths)
+    if share is None or share > STAYS:
+        kept = "an unknown share" if share is None else f"{share:.0%}"
+        what = f"{kept} of it stays in memory in spite of POSIX_FADV_DONTNEED"
+        fix = "use a local disk, end programs that read it, or set data.stage=none"
+        raise ResourceError(107, f"data.stage = cold: {paths[0]}", what, fix)
+
+
+def cached_share(paths: Sequence[str]) -> float | None:
+    """Return the share of the files' bytes in the page cache (0 to 1).
+
+    None if the files are empty or the system does not tell: not Linux, or no right to know.
+
+    Source: mincore(2).
+    """
+    libc = ctypes.CDLL(None)
+    cached = total = 0
+    for path in paths:
+        if not os.path.getsize(path) or not hasattr(libc, "mincore"):
+            continue
+        file = np.memmap(path, np.uint8, "r")  # mapped, but not read
+        states = np.zeros(-(-file.size // mmap.PAGESIZE), np.uint8)
+        address, size = ctypes.c_void_p(file.ctypes.data), ctypes.c_size_t(file.size)
+        if libc.mincore(address, size, ctypes.c_void_p(states.ctypes.data)) == 0:
+            cached += int((states & 1).sum())
+            total += len(states)
+    return cached / total if total else None

@@ -83,10 +83,9 @@ class TarRecords:
         self.fields: dict[str, tuple[str, ...]] | None = None
         if given is not None:
             if not isinstance(given, Mapping) or not given:
-                what, fix = "must map at least one field to a name", "{image: jpg, label: cls}"
-                raise ConfigError(
-                    162, f"{group}.fields = {given}", what, f"give '{group}.fields={fix}'"
-                )
+                what = "must map at least one field to a name"
+                fix = f"give '{group}.fields={{image: jpg, label: cls}}'"
+                raise ConfigError(162, f"{group}.fields = {given}", what, fix)
             self.fields = {
                 str(field): tuple(
                     part.strip().lstrip(".") for part in str(names).lower().split(";")

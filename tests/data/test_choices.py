@@ -19,8 +19,7 @@ from framework.data.parquet import parquet_source
 from framework.data.synthetic import SyntheticSource
 from framework.data.tar import tar_source
 from framework.errors import ConfigError, DataError, ResourceError
-from framework.store.page_cache import cached_share
-from framework.store.staging import MEMORY
+from framework.store.staging import MEMORY, cached_share
 from framework.transform.flip import FlipTransform
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import (

@@ -14,7 +14,7 @@ from framework.store import hdf5_store, lmdb_store
 from framework.store.gather import ask_pages, map_of, should_ask
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
-from framework.store.page_cache import cached_share, drop_cached
+from framework.store.staging import cached_share, drop_cached
 from framework.store.tar_store import TarStore
 from framework.system import native
 from tests.conftest import write_store

@@ -10,8 +10,8 @@ from framework.contracts.records import Field
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.errors import DataError
-from framework.store.locked import lockable
 from framework.store.open_store import open_store
+from framework.store.resident import lockable
 from framework.system.native import find
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import make_context, make_records, write_store

@@ -7,8 +7,8 @@ import pytest
 
 from framework.errors import DataError, ResourceError
 from framework.store import read_files as module
-from framework.store.page_cache import cached_share, drop_cached
 from framework.store.read_files import AT_ONCE, ask_item_files, read_files
+from framework.store.staging import cached_share, drop_cached
 
 
 def write_files(count, num_bytes=10_000):

@@ -53,7 +53,7 @@ from framework.store.hdf5_store import HDF5Store
 from framework.store.kinds import RAGGED
 from framework.store.lmdb_store import LMDBStore
 from framework.store.open_store import ShardedStore, files_of
-from framework.store.page_cache import cached_share
+from framework.store.staging import cached_share
 from framework.system.native import limit_threads
 from framework.trials.probe import Config, Probe, Rate
 
