@@ -49,7 +49,7 @@ from framework.contracts.records import Manifest
 from framework.contracts.slow_records import waits_for
 from framework.contracts.waits import Waits
 from framework.data.classes import with_agreed_classes
-from framework.data.cut_fields import followers
+from framework.data.fields import followers
 from framework.data.live_tuning import LiveTuning, start_tuning
 from framework.errors import ConfigError, say
 from framework.measure.clock import make_clock

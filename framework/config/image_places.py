@@ -14,7 +14,7 @@ from framework.contracts.prediction import (
     ScoredBoxes,
 )
 from framework.data.reader import BatchReader
-from framework.media.map_back import boxes_in_image, map_in_image
+from framework.media.boxes import boxes_in_image, map_in_image
 
 Size = tuple[int, int]
 

@@ -63,7 +63,7 @@ from framework.contracts.prediction import (
 from framework.contracts.records import CARRIED, Field, Manifest, RecordInput
 from framework.contracts.training import Objective
 from framework.data.classes import MappedSource, agree_on_classes
-from framework.data.collate import length_name
+from framework.data.fields import length_name
 from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
 from framework.errors import CheckpointError, ConfigError, listed, say

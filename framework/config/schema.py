@@ -20,7 +20,7 @@ from framework.train.parameter_groups import LAYER_DECAY, NO_DECAY, named_groups
 from framework.train.weight_place import check_place
 
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
-# ``framework.data.collate.WAYS``, without importing torch: a typo is answered at once.
+# ``framework.data.fields.WAYS``, without importing torch: a typo is answered at once.
 COLLATE = ("pad", "nested", "list")
 DALI = "framework.data.dali.dali_source"
 LOADER = "framework.data.dataloader.loader_source"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.batch import Batch
+from framework.contracts.batch import Batch, mapped
 from framework.contracts.data import (
     FindsRecords,
     MicroBatch,
@@ -46,9 +46,11 @@ def agree_on_classes(train: Manifest, val: Manifest, where: str = "data.val") ->
     counts = list(val.class_counts) or [1] * len(names)
     present = [name for name, count in zip(names, counts, strict=True) if count]
     if missing := [name for name in present if name not in known]:
+        count = f"{len(missing)} classes ({listed(missing)})"
+        if len(missing) == 1:
+            count = f"the class {missing[0]}"
         what = (
-            f"validation ({val.source}) has {_counted(missing)} "
-            f"that training ({train.source}) lacks; "
+            f"validation ({val.source}) has {count} that training ({train.source}) lacks; "
             f"training's classes: {listed(train.classes)}; validation's: {listed(names)}"
         )
         fix = "give both the same folders, or pack both with the same input.classes=[...]"
@@ -61,12 +63,6 @@ def agree_on_classes(train: Manifest, val: Manifest, where: str = "data.val") ->
 def is_numbered(classes: Sequence[str]) -> bool:
     """Return whether the names of the classes are their numbers, as with plain integer labels."""
     return all(name == str(number) for number, name in enumerate(classes))
-
-
-def _counted(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return f"the class {names[0]}"
-    return f"{len(names)} classes ({listed(names)})"
 
 
 def with_agreed_classes(
@@ -92,8 +88,11 @@ def with_agreed_classes(
 class MappedSource:
     """A Source whose labels are renumbered. Labels that are no class stay.
 
-    ``numbers`` holds the new number of each of its classes, ``classes`` the names of these numbers.
-    ``where`` is the key that names it.
+    Args:
+        source: Gives the batches.
+        numbers: The new number of each of its classes.
+        classes: The names of these numbers.
+        where: The key that names it.
     """
 
     def __init__(
@@ -185,13 +184,11 @@ class MappedSource:
 
     def _mapped(self, batch: Batch) -> Batch:
         labels: Any = batch[LABEL]
-        if isinstance(labels, list):
-            return {**batch, LABEL: [self._renumbered(part) for part in labels]}
-        if labels.is_nested:
-            values = self._renumbered(labels.values())
-            renumbered = torch.nested.nested_tensor_from_jagged(values, labels.offsets())
-            return {**batch, LABEL: renumbered}
-        return {**batch, LABEL: self._renumbered(labels)}
+        if isinstance(labels, Tensor) and labels.is_nested:
+            values: Any = labels
+            new = self._renumbered(values.values())
+            return {**batch, LABEL: torch.nested.nested_tensor_from_jagged(new, values.offsets())}
+        return {**batch, LABEL: mapped(labels, self._renumbered)}
 
     def _renumbered(self, labels: Tensor) -> Tensor:
         """Return the new labels, as int64 if the new numbers do not fit the old type."""

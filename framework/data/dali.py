@@ -9,8 +9,8 @@ classes, whose policies drop or repeat the partial last batch.
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from functools import cached_property
-from itertools import tee
 from typing import Any, final
 
 import numpy as np
@@ -18,27 +18,16 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import (
-    MIRRORED,
-    TURNED,
-    UPSIDE_DOWN,
-    MicroBatch,
-    MicroBatches,
-    SourceContext,
-    keyed,
-    may_turn,
-)
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContext, may_turn
 from framework.contracts.records import Manifest
-from framework.data.collate import with_nested
-from framework.data.cut_fields import is_cut
+from framework.data.fields import Padding
 from framework.data.pictures import unreadable
 from framework.data.reader import BatchReader, check_crcs
 from framework.data.requests import Request
-from framework.data.source import store_order
+from framework.data.source import WorkerSource, store_order
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.media.decode import decode
 from framework.media.header import BadImage
-from framework.order.batches import Order
 from framework.store.open_store import open_store
 from framework.system.extras import pip_install
 from framework.system.native import crowded
@@ -50,82 +39,60 @@ def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "D
 
 
 @final
-class DALISource:
-    """A Source that decodes with DALI. ``prefetch_depth``: batches DALI prepares ahead."""
+class DALISource(WorkerSource[BatchReader]):
+    """A Source that decodes with DALI. ``prefetch_depth``: batches DALI prepares ahead.
+
+    Our reader reads only what DALI is given. DALI's threads tell no times.
+    """
 
     graph_refusal = "DALI frees memory in threads of its own, which capturing forbids"
 
     def __init__(self, path: str, prefetch_depth: int, context: SourceContext) -> None:
         self._dali = _import_dali()
         self.store = open_store(path)
-        self.context = context
         self.prefetch_depth = prefetch_depth
         _refuse(context)
-        self.order: Order = store_order(self.store, context)
-        self._is_verified = False  # whether a pass with ``verify`` has come to its end
+        read = BatchReader(self.store, context)
+        if read.videos:
+            where = f"data = dali, video {', '.join(read.videos)}"
+            raise ConfigError(174, where, "DALI is not given videos", "choose data=hdf5 or lmdb")
+        is_gpu = context.device.type == "cuda"
+        num_threads = context.num_workers
+        if num_threads is None:
+            # Beside an H100 with 16 cores, plain DALI with 8 threads kept the step at 0.97 of its
+            # rate, and ours with 16 slowed it: docs/gpu.md.
+            num_threads = -(-context.num_cores // 2) if is_gpu else context.num_cores
+        context = replace(context, num_workers=num_threads)
+        order = store_order(self.store, context)
+        super().__init__(read, order, context, "thread", [Padding(read.padded)])
         fields = self.store.manifest.fields
         self._names = [name for name, field in fields.items() if field.encoding != "ragged"]
         self._ragged: deque[Batch] = deque()  # of the batches that the pipeline makes
-        cut = [name for name, field in fields.items() if is_cut(field, context.transform)]
-        self._maps = [name for name in cut if fields[name].kind == "labels"]
-        self._cut = [name for name in cut if name not in self._maps]
-        self._reader = BatchReader(self.store, context)
-        if self._reader.videos:
-            where = f"data = dali, video {', '.join(self._reader.videos)}"
-            raise ConfigError(174, where, "DALI is not given videos", "choose data=hdf5 or lmdb")
+        self._maps = [name for name in read.cut if fields[name].kind == "labels"]
+        self._cut = [name for name in read.cut if name not in self._maps]
         self._turns: dict[str, deque[Tensor]] = {}  # of the same batches, by field
         self._feed: Iterator[tuple[Any, ...]] = iter(())
         # The records of the same batches, and what DALI was given: it reads that where it lies.
         self._under_way: deque[tuple[Tensor, Any]] = deque()
         self._failure: Exception | None = None  # ended the feed
         self._pipeline: Any = None
-        is_gpu = context.device.type == "cuda"
         self._stream = torch.cuda.Stream(context.device) if is_gpu else None
 
     @property
     def manifest(self) -> Manifest:
         return self.store.manifest
 
-    def batches(self, epoch: int, start: int = 0) -> MicroBatches:
-        return self.stream(epoch, start, self.order.num_steps - start)
-
     @property
-    def reads_on(self) -> bool:
-        return True
-
-    @property
-    def starts_processes(self) -> bool:
+    def takes_workers(self) -> bool:
         return False
 
-    def check(self) -> None:
-        self.store.check()
+    def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
+        fields = self.manifest.fields.values()
+        decodes = any(field.encoding == "image" for field in fields)
+        with crowded() if decodes else nullcontext():
+            yield from self._run(requests, self._largest_share)
 
-    def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
-        self.store.check()
-        training = self.context.training
-        verify = self.context.verifies(self._is_verified)
-        verify_on = self.context.verifies(True)  # in the epochs that follow
-        steps_left = self.order.num_steps - start
-        shares, ahead = tee(self.order.shares_on(epoch, start, steps))
-        requests = (
-            Request(
-                number, own.indices, training, verify if number == epoch else verify_on, own.keys
-            )
-            for number, own in ahead
-        )
-        decodes = any(field.encoding == "image" for field in self.manifest.fields.values())
-        with (
-            crowded() if decodes else nullcontext(),
-            closing(self._run(requests, self._largest_share)) as batches,
-        ):
-            for (_, share), batch in zip(shares, batches, strict=False):
-                steps_left -= share.last
-                if verify and not steps_left:  # before the consumer closes this generator
-                    self._is_verified = True
-                yield MicroBatch(keyed(batch, share), share.weight, share.last)
-
-    def sample(self, count: int) -> Batch:
-        request = Request(0, self.order.sample(count), training=False)
+    def read_batch(self, request: Request) -> Batch:
         with closing(self._run(iter([request]), len(request.indices))) as batches:
             return next(batches)
 
@@ -133,10 +100,6 @@ class DALISource:
     def _largest_share(self) -> int:
         """The most records of a share: the sizes of an epoch's batches are those of every epoch."""
         return max((len(share.indices) for share in self.order.shares(0)), default=1)
-
-    def stages(self) -> dict[str, float]:
-        """Return {}: DALI's threads read, decode and scale in one graph that tells no times."""
-        return {}
 
     def close(self) -> None:
         self._pipeline = None
@@ -168,7 +131,7 @@ class DALISource:
                 raise self._explain(error, under_way) from error
             indices, _ = self._under_way.popleft()
             batch = self._turned(dict(zip(self._names, tensors, strict=True)))
-            yield with_nested({"index": indices.clone(), **batch, **self._ragged.popleft()})
+            yield {"index": indices.clone(), **batch, **self._ragged.popleft()}
         if self._failure is not None:
             raise self._failure
 
@@ -219,21 +182,13 @@ class DALISource:
         return tensors
 
     def _build(self, batch_size: int) -> Any:
-        fn, _, pipeline_class = self._dali
-        context = self.context
+        fn, types, pipeline_class = self._dali
+        context, transform = self.context, self.context.transform
         gpu = context.device.type == "cuda"
-        device_id = None
-        if gpu:
-            device_id = context.device.index or 0
-        num_threads = context.num_workers
-        if num_threads is None:
-            # Beside an H100 with 16 cores, plain DALI with 8 threads kept the step at 0.97 of its
-            # rate, and ours with 16 slowed it: docs/gpu.md.
-            num_threads = -(-context.num_cores // 2) if gpu else context.num_cores
         pipeline = pipeline_class(
             batch_size=batch_size,
-            num_threads=max(1, num_threads),
-            device_id=device_id,
+            num_threads=max(1, self.workers.num),
+            device_id=context.device.index or 0 if gpu else None,
             prefetch_queue_depth=self.prefetch_depth,
         )
         fields = {name: self.manifest.fields[name] for name in self._names}
@@ -246,84 +201,64 @@ class DALISource:
             )
             windows = {name: inputs[len(fields) + 4 * n :][:4] for n, name in enumerate(self._cut)}
             outputs: list[Any] = []
-            for node, (name, field) in zip(inputs, fields.items(), strict=False):
-                image = node
-                if field.encoding != "raw" and name not in self._maps:
-                    image = self._decoded(node, windows[name], field.shape[0], gpu)
+            for image, (name, field) in zip(inputs, fields.items(), strict=False):
+                window = windows.get(name)
+                if field.encoding != "raw" and window is not None:
+                    image = fn.decoders.image_slice(  # noqa: PLW2901  # decodes no pixels beside it
+                        image,
+                        start=window[0],
+                        shape=window[1],
+                        axes=(0, 1),
+                        device="mixed" if gpu else "cpu",
+                        output_type=types.GRAY if field.shape[0] == 1 else types.RGB,
+                        adjust_orientation=True,
+                    )
                 elif gpu:
-                    image = node.gpu()
-                if name in windows and field.encoding == "raw":
-                    image = self._sliced(image, windows[name])
-                if name in windows:
-                    image = self._finished(image, windows[name])
+                    image = image.gpu()  # noqa: PLW2901
+                if window is not None:
+                    if field.encoding == "raw":
+                        image = fn.slice(image, start=window[0], shape=window[1], axes=(0, 1))  # noqa: PLW2901
+                    if transform.size is not None:
+                        image = fn.resize(image, size=transform.size, antialias=transform.antialias)  # noqa: PLW2901
+                    image = fn.flip(image, horizontal=window[2], vertical=window[3])  # noqa: PLW2901
+                    image = fn.transpose(image, perm=[2, 0, 1])  # noqa: PLW2901  # [C, h, w]
                 outputs.append(image)
             pipeline.set_outputs(*outputs)
         pipeline.build()
         return pipeline
 
-    def _decoded(self, data: Any, window: list[Any], channels: int | None, gpu: bool) -> Any:
-        """Return the transform's window of files, [h, w, C]. Pixels beside it are not decoded."""
-        fn, types, _ = self._dali
-        return fn.decoders.image_slice(
-            data,
-            start=window[0],
-            shape=window[1],
-            axes=(0, 1),
-            device="mixed" if gpu else "cpu",
-            output_type=types.GRAY if channels == 1 else types.RGB,
-            adjust_orientation=True,
-        )
-
-    def _sliced(self, image: Any, window: list[Any]) -> Any:
-        """Return the transform's window of raw pixels, [h, w, C]."""
-        fn, _, _ = self._dali
-        return fn.slice(image, start=window[0], shape=window[1], axes=(0, 1))
-
-    def _finished(self, image: Any, window: list[Any]) -> Any:
-        """Return a window scaled and flipped, [C, h, w]."""
-        fn, _, _ = self._dali
-        _, _, mirror, upside_down = window
-        if self.context.transform.size is not None:
-            image = fn.resize(
-                image, size=self.context.transform.size, antialias=self.context.transform.antialias
-            )
-        image = fn.flip(image, horizontal=mirror, vertical=upside_down)
-        return fn.transpose(image, perm=[2, 0, 1])
-
     def _inputs(self, request: Request) -> tuple[Any, ...]:
         """Return a batch for ``external_source``: each field, then four arrays for each cut one."""
-        records = self.store.read(request.indices)
+        indices = request.indices
+        records = self.store.read(indices)
         if request.verify:
-            check_crcs(self.store, request.indices, records)
-        numbers = self._reader.numbers(request)
-        records |= self._reader.followed(records, request.indices, numbers)
-        records |= self._reader.heard(records, request.indices, numbers)
+            check_crcs(self.store, indices, records)
+        numbers = self.read.numbers(request)
+        records |= self.read.followed(records, indices, numbers)
+        records |= self.read.heard(records, indices, numbers)
         ragged: Batch = {}
-        for name in self._reader.ragged:
-            ragged |= self._reader.collated(name, records[name], request.indices)
+        for name in self.read.ragged:
+            ragged |= self.read.collated(name, records[name], indices)
         self._ragged.append(ragged)
-        values: list[Any] = []
+        arrays: list[Any] = []
         for name in self._names:
+            values = records[name]
             if name in self._maps:
-                maps = self._reader.label_map(name, records[name], request.indices, numbers)
-                values.append(maps.numpy())
-            else:
-                values.append(self._array(name, records[name]))
+                values = self.read.label_map(name, values, indices, numbers)
+            elif not isinstance(values, Tensor):
+                arrays.append([np.frombuffer(value, np.uint8) for value in values])
+                continue
+            elif name in self._cut and not self.manifest.fields[name].interleaved:
+                values = values.permute(0, 2, 3, 1).contiguous()
+            arrays.append(values.numpy())
         for name in self._cut:
-            values += self._windows(name, records[name], request.indices, numbers)
-        return tuple(values)
-
-    def _array(self, name: str, values: Any) -> Any:
-        if not isinstance(values, Tensor):
-            return [np.frombuffer(value, np.uint8) for value in values]
-        if name in self._cut and not self.manifest.fields[name].interleaved:
-            values = values.permute(0, 2, 3, 1).contiguous()
-        return values.numpy()
+            arrays += self._windows(name, records[name], indices, numbers)
+        return tuple(arrays)
 
     def _windows(
         self, name: str, images: Any, indices: Tensor, numbers: Tensor | None
     ) -> tuple[Any, ...]:
-        sizes = self._reader.sizes(self.manifest.fields[name], images, indices)
+        sizes = self.read.sizes(self.manifest.fields[name], images, indices)
         windows = self.context.transform.windows(sizes, numbers)
         start, shape = windows[:, :2].int(), windows[:, 2:4].int()
         bits = torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])
@@ -349,23 +284,17 @@ class DALISource:
             what = "the images of its batch have different sizes"
             return DataError(107, first, what, "set transform=resize, or pack with one size")
         for indices in under_way:
-            bad = self._bad_image(indices)
-            if bad is not None:
-                return bad
+            records = self.store.read(indices)
+            for name, field in self.manifest.fields.items():
+                if field.encoding != "image" or field.kind == "labels":
+                    continue
+                for index, data in zip(indices.tolist(), records[name], strict=True):
+                    try:
+                        decode(data, field.shape[0] or 3)
+                    except BadImage as bad:
+                        return unreadable(self.store, index, bad)
         what = f"DALI could not make this record's batch ({words})"
         return DataError(106, first, what, "see which with data=hdf5 or lmdb")
-
-    def _bad_image(self, indices: Tensor) -> DataError | None:
-        records = self.store.read(indices)
-        for name, field in self.manifest.fields.items():
-            if field.encoding != "image" or field.kind == "labels":
-                continue
-            for index, data in zip(indices.tolist(), records[name], strict=True):
-                try:
-                    decode(data, field.shape[0] or 3)
-                except BadImage as error:
-                    return unreadable(self.store, index, error)
-        return None
 
 
 def _refuse(context: SourceContext) -> None:

@@ -3,9 +3,9 @@
 import re
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -20,8 +20,7 @@ from framework.contracts.batch import Batch, leaves, mapped, taken
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest
 from framework.data.dataset import classes_of, refuse_transform, split_name, title_of
-from framework.data.item_reader import HOST
-from framework.data.items import check_names, fields_of, record_of
+from framework.data.items import HOST, check_names, fields_of, record_of
 from framework.data.requests import plain
 from framework.errors import ConfigError, DataError, PacelineError, UserCodeError
 from framework.order.batches import Order
@@ -72,17 +71,11 @@ def loader_source(
 
 
 class _Pass(NamedTuple):
-    """The records of one forward pass.
+    """The records of one forward pass."""
 
-    Attributes:
-        batch: The records. If a rank has no share of the user's batch, one record of another rank.
-        own: How many of the records count.
-        size: The records of the user's batch.
-    """
-
-    batch: Batch
-    own: int
-    size: int
+    batch: Batch  # if a rank has no share of the user's batch, one record of another rank
+    own: int  # how many of its records count
+    size: int  # the records of the user's batch
 
 
 @final
@@ -112,17 +105,17 @@ class LoaderSource:
         _refuse(context, order)
         self.context = context
         self.title = title_of(data)
+        self._place = f"{self._where} = {self.title}"
         self.names = names
-        self.loader = _iterable(data, self._where)
+        self.loader = self._iterable(data)
         self._asks_end = self._counts_records = False
         self.num_batches = self._num_batches(num_batches)
         self._rank = order.rank
         self._num_ranks = order.world_size
         # This process computes these parts of every batch.
-        num_virtual = order.virtual_ranks or order.world_size
-        share = num_virtual // order.world_size
+        self._num_parts = order.virtual_ranks or order.world_size
+        share = self._num_parts // order.world_size
         self._parts = range(order.rank * share, (order.rank + 1) * share)
-        self._num_parts = num_virtual
         self._knows_epoch = _knows_epoch(self.loader)
         self._sampler: _RankSampler | None = None
         classes: list[str] = []
@@ -158,6 +151,40 @@ class LoaderSource:
         )
         source = f"batches of {self.title}"
         self.manifest = Manifest(num_records, fields_of(batch), classes, source=source)
+
+    def _iterable(self, data: Any) -> Iterable[Any]:
+        """Return what can be iterated epoch after epoch. ConfigError C234 for anything else."""
+        if not isinstance(data, Iterable):
+            fix = "return a DataLoader; for a Dataset choose data=dataset"
+            raise ConfigError(234, self._place, "yields no batches (no __iter__)", fix)
+        if isinstance(data, Iterator):
+            fix = "return a DataLoader, a list, or an object whose __iter__ begins anew"
+            raise ConfigError(234, self._place, "yields its batches only once", fix)
+        return data
+
+    def _num_batches(self, given: int | None) -> int:
+        """Return the number of batches of an epoch. ConfigError C235 if unknown or too large.
+
+        The length of a stream is an estimate, which may be exceeded.
+        """
+        loader = self.loader
+        length: int | None = None
+        with suppress(TypeError):  # of a DataLoader over a Dataset without a length
+            length = len(loader) if isinstance(loader, Sized) else None
+        # A plain loop asks for a batch after the last one, and so ends a sampler's epoch.
+        self._asks_end = length is not None and (given is None or not self.context.training)
+        if length is not None and self._asks_end:
+            return length
+        if not given and length is None:
+            what = f"{self.title} does not know its number of batches"
+            fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
+            raise ConfigError(235, "data.num_batches = null", what, fix)
+        is_stream = isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+        if given and length and given > length and not is_stream:
+            where = f"data.num_batches = {given}"
+            what = f"{self.title} has {length} batches"
+            raise ConfigError(235, where, what, f"leave it out, or set data.num_batches={length}")
+        return given or 0
 
     def _own(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Return a copy that keeps its own workers, and whose sampler yields this rank's share."""
@@ -200,11 +227,11 @@ class LoaderSource:
 
         ConfigError C237 if not, C174 for virtual ranks.
         """
-        where = f"{self._where} = {self.title}"
         if order.virtual_ranks is not None:
+            where = f"parallel.virtual_ranks, {self._place}"
             what = "they cut every batch, and batches without a sampler come whole"
             fix = "give torch's DataLoader over a Dataset with __getitem__, or choose parallel=ddp"
-            raise ConfigError(174, f"parallel.virtual_ranks, {where}", what, fix)
+            raise ConfigError(174, where, what, fix)
         digests = self.context.gather(_digest(self._head[0].batch))
         if len({bytes(digest.tolist()) for digest in digests}) < order.world_size:
             what = "gives several ranks the same batches"
@@ -212,12 +239,12 @@ class LoaderSource:
                 "let each rank yield records of its own, by RANK and WORLD_SIZE in os.environ, or "
                 "give torch's DataLoader over a Dataset with __getitem__"
             )
-            raise ConfigError(237, where, what, fix)
+            raise ConfigError(237, self._place, what, fix)
         numbers = torch.cat(self.context.gather(torch.tensor([self.num_batches]))).tolist()
         if len({*numbers}) > 1:
             what = f"gives the ranks {', '.join(map(str, numbers))} batches"
             fix = f"let each yield as many, or in training set data.num_batches={min(numbers)}"
-            raise ConfigError(237, where, what, fix)
+            raise ConfigError(237, self._place, what, fix)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -242,9 +269,17 @@ class LoaderSource:
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         num_own = len(self._parts)
         num_parts = self._num_parts if self._is_cut else 1
-        with closing(self._begun(epoch)) as epoch_passes:
+        head, ahead = self._head, self._ahead
+        self._head, self._ahead = [], None
+        if ahead is not None and epoch:
+            ahead.close()
+        if ahead is None or epoch:  # epoch 0 continues what ``sample`` has begun
+            head, ahead = [], self._passes(epoch)
+        with closing(ahead):
             for step in range(self.order.num_steps):
-                passes = list(islice(epoch_passes, self.order.accumulate * num_own))
+                count = self.order.accumulate * num_own
+                passes, head = head[:count], head[count:]
+                passes += islice(ahead, count - len(passes))
                 # A pass weighs what it holds, so the step's last batch must be there.
                 num_records = sum(size for _, _, size in passes) // num_own
                 if step < start:
@@ -252,19 +287,6 @@ class LoaderSource:
                 for number, (batch, own, _) in enumerate(passes, 1):
                     weight = own * num_parts / max(1, num_records)
                     yield MicroBatch(batch, weight, number == len(passes))
-
-    def _begun(self, epoch: int) -> Generator[_Pass]:
-        """Yield the passes of an epoch; those of epoch 0 from what ``sample`` has begun."""
-        head, ahead = self._head, self._ahead
-        self._head, self._ahead = [], None
-        if ahead is not None and epoch:
-            ahead.close()
-        if ahead is None or epoch:
-            head, ahead = [], self._passes(epoch)
-        with closing(ahead):
-            while head:
-                yield head.pop(0)
-            yield from ahead
 
     def _passes(self, epoch: int) -> Generator[_Pass]:
         """Yield the passes of an epoch. DataError D109 or D234 if there are too few batches."""
@@ -289,8 +311,7 @@ class LoaderSource:
                     position += size
                 if number == most - 1 and self._asks_end:
                     next(batches, END)
-                numbers = first + stride * torch.arange(length)
-                numbered = _numbered(batch, numbers)
+                numbered = _numbered(batch, first + stride * torch.arange(length))
                 self._counts_records = numbered is not batch
                 yield _Pass(numbered, own, size)
 
@@ -299,11 +320,10 @@ class LoaderSource:
         return f"place {index} of the epoch, from 0" if self._counts_records else ""
 
     def _too_few(self, number: int) -> DataError:
-        where = f"{self._where} = {self.title}"
         if not number:
-            return DataError(109, where, "has no batches", "give it at least one")
+            return DataError(109, self._place, "has no batches", "give it at least one")
         what = f"ended after {number} of {self.num_batches} batches"
-        return DataError(234, where, what, f"correct it, or set data.num_batches={number}")
+        return DataError(234, self._place, what, f"correct it, or set data.num_batches={number}")
 
     def sample(self, count: int) -> Batch:
         """Return a copy of the first records. Batches whose shapes differ are not joined."""
@@ -331,25 +351,25 @@ class LoaderSource:
 
         Those that ranks cut are read again, as a whole, so that all ranks get the same ones.
         """
-        if self._is_cut and self._sampler is not None:
-            whole: Any = copy(self.loader)
-            attributes = vars(whole)
-            attributes |= {self._sampler.name: self._sampler.drawn, "_iterator": None}
-            attributes |= {"num_workers": min(1, whole.num_workers), "generator": None}
-            attributes |= {"persistent_workers": False}
-            position = 0
-            with closing(self._iterated(whole, 0)) as batches:
-                for values in batches:
-                    name = f"a batch of {self.title}"
-                    batch = record_of(values, self.names, name)
-                    size = _size(batch, name)
-                    yield _numbered(batch, position + torch.arange(size))
-                    position += size
+        if not self._is_cut or self._sampler is None:
+            yield from (own.batch for own in self._head)
+            for own in ahead:
+                self._head.append(own)
+                yield own.batch
             return
-        yield from (own.batch for own in self._head)
-        for own in ahead:
-            self._head.append(own)
-            yield own.batch
+        whole: Any = copy(self.loader)
+        attributes = vars(whole)
+        attributes |= {self._sampler.name: self._sampler.drawn, "_iterator": None}
+        attributes |= {"num_workers": min(1, whole.num_workers), "generator": None}
+        attributes |= {"persistent_workers": False}
+        position = 0
+        with closing(self._iterated(whole, 0)) as batches:
+            for values in batches:
+                name = f"a batch of {self.title}"
+                batch = record_of(values, self.names, name)
+                size = _size(batch, name)
+                yield _numbered(batch, position + torch.arange(size))
+                position += size
 
     def stages(self) -> dict[str, float]:
         """Return {}: nobody measures the loader's own workers."""
@@ -365,30 +385,6 @@ class LoaderSource:
             loader._iterator._shutdown_workers()  # noqa: SLF001
             loader._iterator = None  # noqa: SLF001
 
-    def _num_batches(self, given: int | None) -> int:
-        """Return the number of batches of an epoch. ConfigError C235 if unknown or too large.
-
-        The length of a stream is an estimate, which may be exceeded.
-        """
-        length: int | None = None
-        with suppress(TypeError):  # of a DataLoader over a Dataset without a length
-            length = len(self.loader) if isinstance(self.loader, Sized) else None
-        # A plain loop asks for a batch after the last one, and so ends a sampler's epoch.
-        self._asks_end = length is not None and (given is None or not self.context.training)
-        if length is not None and self._asks_end:
-            return length
-        if not given and length is None:
-            what = f"{self.title} does not know its number of batches"
-            fix = "give those of an epoch: data.num_batches=1000 (in Python num_batches=1000), say"
-            raise ConfigError(235, "data.num_batches = null", what, fix)
-        loader = self.loader
-        is_stream = isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
-        if given and length and given > length and not is_stream:
-            where = f"data.num_batches = {given}"
-            what = f"{self.title} has {length} batches"
-            raise ConfigError(235, where, what, f"leave it out, or set data.num_batches={length}")
-        return given or 0
-
     def _iterated(self, loader: Iterable[Any], epoch: int) -> Generator[Any]:
         """Yield the batches of an epoch as they are. U100 or DataError D233 for an exception."""
         try:
@@ -397,8 +393,12 @@ class LoaderSource:
             with kept_generators(HOST):
                 # The same on all ranks, whose samplers must draw the same batches.
                 seed_host_generators(int(record_seeds(torch.tensor([0]), self.context.seed, epoch)))
-                with _without_interrupts():
+                # Processes that start here ignore Ctrl-C: the parent decides when to stop.
+                before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                try:
                     batches = iter(loader)
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 first = next(batches, END)
             if first is END:
                 return
@@ -407,14 +407,9 @@ class LoaderSource:
         except PacelineError:
             raise
         except (Exception, SystemExit) as error:
-            raise self._fault(error) from error
-
-    def _fault(self, error: BaseException) -> PacelineError:
-        """Return the error for an exception in the loader, or in a worker process of its own."""
-        where = f"{self._where} = {self.title}"
-        fix = f"correct it, or {where}"
-        fault = user_error(error, about=where, fix=fix) or _worker_error(error, fix)
-        return fault or DataError(233, where, plain(error), fix)
+            fix = f"correct it, or {self._place}"
+            fault = user_error(error, about=self._place, fix=fix) or _worker_error(error, fix)
+            raise fault or DataError(233, self._place, plain(error), fix) from error
 
 
 def _refuse(context: SourceContext, order: Order) -> None:
@@ -440,20 +435,7 @@ def _refuse(context: SourceContext, order: Order) -> None:
             raise ConfigError(174, where, what, "set it in the DataLoader, or choose data=dataset")
 
 
-def _iterable(data: Any, where: str) -> Iterable[Any]:
-    """Return what can be iterated epoch after epoch. ConfigError C234 for anything else."""
-    place = f"{where} = {title_of(data)}"
-    if not isinstance(data, Iterable):
-        fix = "return a DataLoader; for a Dataset choose data=dataset"
-        raise ConfigError(234, place, "yields no batches (no __iter__)", fix)
-    if isinstance(data, Iterator):
-        fix = "return a DataLoader, a list, or an object whose __iter__ begins anew"
-        raise ConfigError(234, place, "yields its batches only once", fix)
-    return data
-
-
 @final
-@dataclass
 class _RankSampler:
     """The sampler of one rank's DataLoader: yields this rank's parts of every batch of indices.
 
@@ -463,7 +445,7 @@ class _RankSampler:
     which the step draws from, too. Otherwise, it asks for each batch when that is needed, so that a
     sampler may depend on what was learned. Batches are copied, as the sampler may reuse them.
 
-    Attributes:
+    Args:
         user_sampler: The user's own.
         name: The attribute of a DataLoader that it is. A ``sampler`` may yield single indices.
         parts: The parts of this rank.
@@ -471,26 +453,38 @@ class _RankSampler:
         num_batches: Batches of an epoch.
         asks_end: Whether to ask for a batch after the last one.
         gather: Returns the tensors of all ranks.
+
+    Attributes:
         is_cut: Whether the batches are cut; None before the ranks have compared theirs.
         sizes: The records of each batch of the newest epoch.
         drawn: The batches of indices of the newest epoch, if they are cut.
         draws_ahead: Whether all batches of the newest epoch were drawn at its beginning.
     """
 
-    user_sampler: Iterable[Any]
-    name: str
-    parts: range
-    num_parts: int
-    num_batches: int
-    asks_end: bool
-    gather: Callable[[Tensor], list[Tensor]]
-    is_cut: bool | None = None
-    sizes: list[int] = field(default_factory=list[int])
-    drawn: list[Any] = field(default_factory=list[Any])
-    draws_ahead: bool = False
+    def __init__(
+        self,
+        user_sampler: Iterable[Any],
+        name: str,
+        parts: range,
+        num_parts: int,
+        num_batches: int,
+        asks_end: bool,
+        gather: Callable[[Tensor], list[Tensor]],
+    ) -> None:
+        self.user_sampler = user_sampler
+        self.name = name
+        self.is_cut: bool | None = None
+        self.sizes: list[int] = []
+        self.drawn: list[Any] = []
+        self.draws_ahead = False
+        self._parts = parts
+        self._num_parts = num_parts
+        self._num_batches = num_batches
+        self._num_asked = num_batches + asks_end
+        self._gather = gather
 
     def __len__(self) -> int:
-        return self.num_batches * len(self.parts)
+        return self._num_batches * len(self._parts)
 
     def __iter__(self) -> Iterator[Any]:
         mark = generator_mark()
@@ -498,38 +492,37 @@ class _RankSampler:
         return self._shares(batches, mark != generator_mark())
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(
-            self.user_sampler, name
-        )  # a DataLoader of the user's own class may ask for it
+        # A DataLoader of the user's own class may ask for it.
+        return getattr(self.user_sampler, name)
 
     def _shares(self, batches: Iterator[Any], draws: bool) -> Iterator[Any]:
         mark = generator_mark()
-        batches = map(_copied, islice(batches, self.num_batches + self.asks_end))
+        batches = map(_copied, islice(batches, self._num_asked))
         drawn = [*islice(batches, 1)]
-        self.draws_ahead = self.num_parts > 1 or draws or mark != generator_mark()
+        self.draws_ahead = self._num_parts > 1 or draws or mark != generator_mark()
         if not self.draws_ahead:
             yield from drawn
             yield from batches
             return
-        drawn = [*drawn, *batches][: self.num_batches]
+        drawn = [*drawn, *batches][: self._num_batches]
         are_batches = self.name == "batch_sampler"
         if are_batches:
             drawn = [own if isinstance(own, SLICED) else list(own) for own in drawn]
-        if self.is_cut is None and self.num_parts > 1:
+        if self.is_cut is None and self._num_parts > 1:
             can_cut = are_batches or all(isinstance(own, CUT) for own in drawn)
             plain_batches = [own.tolist() if isinstance(own, ARRAYS) else own for own in drawn]
-            digests = self.gather(_sha256(repr(plain_batches).encode()))
+            digests = self._gather(_sha256(repr(plain_batches).encode()))
             self.is_cut = can_cut and len({bytes(own.tolist()) for own in digests}) == 1
-        _seed_rank(self.parts.start)
+        _seed_rank(self._parts.start)
         if not self.is_cut:
             yield from drawn
             return
         self.drawn = drawn
         self.sizes = [len(own) for own in drawn]
         for own, size in zip(drawn, self.sizes, strict=True):
-            for part in self.parts:
+            for part in self._parts:
                 if part < size:
-                    yield own[part :: self.num_parts]
+                    yield own[part :: self._num_parts]
                 else:  # a filler, whose gradients have the weight 0
                     place = part % max(1, size)
                     yield own[place : place + 1]
@@ -586,6 +579,20 @@ def _size(batch: Batch, where: str) -> int:
     return len(values[0])
 
 
+def _joined(batch: Batch, more: Batch) -> Batch | None:
+    """Return the records of both, or None if they cannot be joined."""
+    joined: Batch = {}
+    for name, value in batch.items():
+        other = more.get(name)
+        if isinstance(value, list) and isinstance(other, list):
+            joined[name] = [*value, *other]
+        if not isinstance(value, Tensor) or not isinstance(other, Tensor) or not value.dim():
+            continue
+        if value.shape[1:] == other.shape[1:]:
+            joined[name] = torch.cat([value, other])
+    return joined if joined.keys() == batch.keys() == more.keys() else None
+
+
 def _digest(batch: Batch) -> Tensor:
     """Return the SHA-256 of a batch's numbers and texts, without ``index``: uint8 [32]."""
     content = b""
@@ -603,26 +610,7 @@ def _digest(batch: Batch) -> Tensor:
 
 
 def _sha256(content: bytes) -> Tensor:
-    """Return a digest as uint8 [32]."""
     return torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
-
-
-def _joined(batch: Batch, more: Batch) -> Batch | None:
-    """Return the records of both, or None if they cannot be joined."""
-    if batch.keys() != more.keys():
-        return None
-    joined: Batch = {}
-    for name, value in batch.items():
-        other = more[name]
-        if isinstance(value, Tensor) and isinstance(other, Tensor):
-            if value.shape[1:] != other.shape[1:] or not value.dim():
-                return None
-            joined[name] = torch.cat([value, other])
-        elif isinstance(value, list) and isinstance(other, list):
-            joined[name] = [*value, *other]
-        else:
-            return None
-    return joined
 
 
 def _worker_error(error: BaseException, fix: str) -> UserCodeError | None:
@@ -636,13 +624,3 @@ def _worker_error(error: BaseException, fix: str) -> UserCodeError | None:
         if (place := user_line(file, int(line))) is not None:
             return UserCodeError(100, place, f"in {function}: {last_line}", fix)
     return None
-
-
-@contextmanager
-def _without_interrupts() -> Generator[None]:
-    """Block Ctrl-C in the processes that start here: the parent decides when to stop."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,6 +1,7 @@
 """``data=dataset``: read a map-style Dataset of the user's own, as it is."""
 
 import multiprocessing
+import os
 import pickle
 import threading
 from collections import deque
@@ -9,6 +10,7 @@ from contextlib import closing, suppress
 from copy import copy
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -18,9 +20,17 @@ from torch.utils.data import IterableDataset, Subset
 from framework.contracts.batch import Batch
 from framework.contracts.data import Scales, SourceContext
 from framework.contracts.records import Manifest
-from framework.data.collate import Padding
-from framework.data.item_reader import HOST, GeneratorMoved, ItemReader, Items
-from framework.data.items import Collate, ItemForm, alike, check_names, fields_of
+from framework.data.fields import Padding
+from framework.data.items import (
+    HOST,
+    Collate,
+    GeneratorMoved,
+    ItemForm,
+    ItemReader,
+    alike,
+    check_names,
+    fields_of,
+)
 from framework.data.requests import Request, plain
 from framework.data.source import WorkerSource, make_order
 from framework.data.workers import Workers
@@ -118,32 +128,25 @@ class DatasetSource(WorkerSource[ItemReader]):
         num_records = length_of(data, where)
         order = make_order(num_records, title, context)
         super().__init__(read, order, context, "process", [Padding(form.lengths)])
+        workers = self.workers
         self._where = where
         self._process = self._processes(read, 1)
         self._instead: Workers | None = None  # of threads, once a generator has moved
-        self.trial = self._tried(num_records)
-        self.manifest = _manifest(read, self.trial.item, num_records)
-        self._check_workers()
-
-    def _tried(self, num_records: int) -> ItemTrial:
-        """Try a few items and, if threads may read, many and ``collate``."""
-        may_thread = self.workers.kind == "thread" or not self.workers.num
-        trial = try_items(self.read, num_records, MOST_TRIED if may_thread else 2)
-        self.read.draws = trial.draws
-        if may_thread and min(num_records, self.order.batch_size) > 1:
+        may_thread = workers.kind == "thread" or not workers.num
+        self._trial = trial = try_items(read, num_records, MOST_TRIED if may_thread else 2)
+        read.draws = trial.draws
+        if may_thread and min(num_records, order.batch_size) > 1:
             with suppress(PacelineError):  # the order may never join these two
-                _try_collate(self.read, [trial.item, trial.last], [0, num_records - 1])
-        return trial
-
-    def _check_workers(self) -> None:
-        """Raise ConfigError C230 or C236 for workers that cannot read this Dataset."""
-        if self.draws and self.workers.kind == "thread" and self.workers.num:
-            what = f"the items of {self.read.title} draw random numbers, which threads would share"
+                self._try_collate([trial.item, trial.last], [0, num_records - 1])
+        fields = fields_of(self._try_collate([trial.item], [0]), form)
+        source = f"dataset {title}"
+        self.manifest = Manifest(num_records, fields, classes_of(data), source=source)
+        if self.draws and workers.kind == "thread" and workers.num:
+            what = f"the items of {title} draw random numbers, which threads would share"
             fix = "leave it out: processes have generators of their own"
             raise ConfigError(230, "workers.kind = thread", what, fix)
-        has_processes = self.workers.num and self.workers.kind == "process"
-        if has_processes or self.draws:
-            _check_sendable(self.read, self.context.start_method)
+        if self.draws or (workers.num and workers.kind == "process"):
+            self._check_sendable()
 
     @property
     def reads_on(self) -> bool:
@@ -159,24 +162,32 @@ class DatasetSource(WorkerSource[ItemReader]):
         """Yield one batch per request, in order, for the thread that calls.
 
         Without workers, a loader's thread may read beside the step, which draws from the same
-        generators. A process reads items that draw, then.
+        generators. A process reads items that draw, then. Threads read only as long as no generator
+        moves.
         """
         beside_step = threading.current_thread() is not threading.main_thread()
         if beside_step and self.draws and not self.workers.num:
-            return self._process.map(requests)
-        return self._watched(requests)
-
-    def _watched(self, requests: Iterator[Request]) -> Generator[Batch]:
-        """Yield the batches. Threads read only as long as no generator moves."""
+            yield from self._process.map(requests)
+            return
         waiting: deque[Request] = deque()
         if self._instead is None:
-            noted = _noted(requests, waiting)
-            with suppress(GeneratorMoved), closing(self.workers.map(noted)) as batches:
+
+            def noted() -> Generator[Request]:
+                for request in requests:
+                    waiting.append(request)
+                    yield request
+
+            with suppress(GeneratorMoved), closing(self.workers.map(noted())) as batches:
                 for batch in batches:
                     waiting.popleft()
                     yield batch
                 return
-            self._instead = self._refusing()
+            self._check_sendable()
+            read = copy(self.read)  # refuses items that draw: threads have read ahead by now
+            read.draws = False
+            workers = self.workers
+            read.refuses = f"workers.kind = {workers.kind}" if workers.num else "workers.num = 0"
+            self._instead = self._processes(read, max(1, workers.num))
         yield from self._instead.map(chain(waiting, requests))
 
     def sample(self, count: int) -> Batch:
@@ -190,16 +201,6 @@ class DatasetSource(WorkerSource[ItemReader]):
             with closing(self._process.map([request])) as batches:
                 return next(batches)
 
-    def _refusing(self) -> Workers:
-        """Return processes that refuse items that draw: threads have read ahead by now."""
-        read = copy(self.read)
-        read.draws = False
-        read.refuses = "workers.num = 0"
-        if self.workers.num:
-            read.refuses = f"workers.kind = {self.workers.kind}"
-        _check_sendable(read, self.context.start_method)
-        return self._processes(read, max(1, self.workers.num))
-
     def _processes(self, read: ItemReader, num: int) -> Workers:
         """Return processes, which start when they are used."""
         context = self.context
@@ -207,6 +208,29 @@ class DatasetSource(WorkerSource[ItemReader]):
         made.stages = self.workers.stages
         made.ledger = self.workers.ledger
         return made
+
+    def _try_collate(self, items: list[Any], indices: list[int]) -> Batch:
+        """Return the batch of some items, and note whether ``collate`` draws."""
+        request = Request(0, torch.tensor(indices), training=False)
+        batch, has_moved = self.read.joined(request, items)
+        self.read.draws |= has_moved
+        return batch
+
+    def _check_sendable(self) -> None:
+        """Check that processes can get the Dataset; a forked one inherits it. ConfigError C236."""
+        # Asking for the default would fix it, and the user's code could not set it any more.
+        default = multiprocessing.get_all_start_methods()[0]
+        method = self.context.start_method or multiprocessing.get_start_method(allow_none=True)
+        if (method or default) == "fork":
+            return
+        try:
+            with Path(os.devnull).open("wb") as nowhere:
+                pickle.dump(self.read, nowhere)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            what = f"{self.read.title} cannot be sent to a process ({words_of(error)})"
+            fix = "use functions that a module defines, or set workers.start_method=fork"
+            where = f"workers.start_method = {method or default}"
+            raise ConfigError(236, where, what, fix) from error
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -216,7 +240,7 @@ class DatasetSource(WorkerSource[ItemReader]):
                 f"{self._where}: its items draw random numbers: a process of its own reads them, "
                 "unless the step's own thread does (loader=plain)"
             )
-        if not self.trial.repeats:
+        if not self._trial.repeats:
             lines.append(
                 f"{self._where}: record 0 of {self.read.title} changes from read to read, although "
                 "random, numpy.random and torch are seeded for each record; does it have a "
@@ -252,7 +276,7 @@ def refuse_transform(context: SourceContext) -> None:
         raise ConfigError(174, "transform", what, fix)
 
 
-def checked(data: Any, where: str, fix: str) -> Items:
+def checked(data: Any, where: str, fix: str) -> Any:
     """Return a map-style Dataset. ConfigError C231, with this ``fix``, for anything else."""
     place = f"{where} = {title_of(data)}"
     if isinstance(data, IterableDataset | str | bytes) or not isinstance(data, Indexed):
@@ -278,82 +302,25 @@ def try_items(read: ItemReader, num_records: int, most: int = 2) -> ItemTrial:
     An item draws if a generator has moved afterwards, or if another seed changes it: it may take
     its seed from ``torch.initial_seed()``. At ``most`` so many records are read.
     """
+
+    def tried(index: int, seed: int) -> tuple[Any, bool]:
+        """Return an item, and whether it moved a generator."""
+        seed_host_generators(seed)
+        mark = generator_mark()
+        item = read.item(index)
+        return item, mark != generator_mark()
+
     with kept_generators(HOST), kept_own_generators(read.dataset):
-        first, moved = _tried(read, 0, 1)
-        other, moved_again = _tried(read, 0, 2)
-        last, last_moved = _tried(read, num_records - 1, 1)
-        draws = moved or moved_again or last_moved
+        first, moved = tried(0, 1)
+        other, moved_again = tried(0, 2)
+        last, last_moved = tried(num_records - 1, 1)
         if not alike(first, other):
-            repeats = alike(first, _tried(read, 0, 1)[0])
-            return ItemTrial(first, last, draws=True, repeats=repeats)
-        between = np.linspace(0, num_records - 1, most)[1:-1].astype(int)
-        draws = draws or any(_draws(read, index) for index in np.unique(between).tolist())
+            return ItemTrial(first, last, draws=True, repeats=alike(first, tried(0, 1)[0]))
+        draws = moved or moved_again or last_moved
+        for index in np.unique(np.linspace(0, num_records - 1, most)[1:-1].astype(int)).tolist():
+            with suppress(PacelineError):  # a record that cannot be read fails when it is needed
+                draws = draws or tried(index, 1)[1]
         return ItemTrial(first, last, draws, repeats=True)
-
-
-def _tried(read: ItemReader, index: int, seed: int) -> tuple[Any, bool]:
-    """Return an item, and whether it moved a generator."""
-    seed_host_generators(seed)
-    mark = generator_mark()
-    item = read.item(index)
-    return item, mark != generator_mark()
-
-
-def _draws(read: ItemReader, index: int) -> bool:
-    """Return whether a record draws. One that cannot be read fails when it is needed."""
-    with suppress(PacelineError):
-        return _tried(read, index, 1)[1]
-    return False
-
-
-def _check_sendable(read: ItemReader, start_method: str | None) -> None:
-    """Check that processes can get the Dataset. A forked one inherits it.
-
-    ConfigError C236.
-    """
-    # Asking for the default would fix it, and the user's code could not set it any more.
-    default = multiprocessing.get_all_start_methods()[0]
-    method = start_method or multiprocessing.get_start_method(allow_none=True) or default
-    if method == "fork":
-        return
-    try:
-        pickle.Pickler(_Nowhere()).dump(read)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        what = f"{read.title} cannot be sent to a process ({words_of(error)})"
-        fix = "use functions that a module defines, or set workers.start_method=fork"
-        raise ConfigError(236, f"workers.start_method = {method}", what, fix) from error
-
-
-@final
-class _Nowhere:
-    """A file that keeps nothing."""
-
-    def write(self, data: Any) -> int:
-        return len(data)
-
-
-def _manifest(read: ItemReader, item: Any, num_records: int) -> Manifest:
-    """Describe a Dataset by its first item."""
-    batch = _try_collate(read, [item], [0])
-    classes = classes_of(read.dataset)
-    source = f"dataset {read.title}"
-    return Manifest(num_records, fields_of(batch, read.form), classes, source=source)
-
-
-def _try_collate(read: ItemReader, items: list[Any], indices: list[int]) -> Batch:
-    """Return the batch of some items, and note whether ``collate`` draws."""
-    work = read.begin(Request(0, torch.tensor(indices), training=False))
-    work.items[:] = items
-    batch = read.joined(work)
-    read.draws |= bool(work.moved)
-    return batch
-
-
-def _noted(requests: Iterator[Request], waiting: deque[Request]) -> Iterator[Request]:
-    """Yield requests, and append each to ``waiting``."""
-    for request in requests:
-        waiting.append(request)
-        yield request
 
 
 def classes_of(data: Any) -> list[str]:

@@ -1,8 +1,7 @@
 """``data=hdf5``: read a packed HDF5 store."""
 
 from framework.contracts.data import SourceContext
-from framework.data.packed import packed_source
-from framework.data.source import StoreSource
+from framework.data.source import StoreSource, packed_source
 from framework.store.hdf5_store import HDF5Store
 
 

@@ -1,13 +1,24 @@
-"""Items of a user's Dataset: their fields by name, and the batch that several of them make.
+"""Items of a user's Dataset: their fields by name, the batch of several, and a reader of batches.
 
-Nothing here knows where an item comes from.
+A Dataset draws from the generators of ``random``, ``numpy.random`` and torch, which belong to the
+whole process. If items draw, the reader seeds these generators before each item by (seed, epoch,
+record), so that neither workers nor ranks nor resuming change what an item is. Only the main thread
+of a process seeds them: other threads would draw at the same time, in an order that changes from
+run to run. A worker process has only its main thread.
+
+Other threads watch the generators instead. If one moves while items are read, either they or the
+step has drawn, which a thread cannot tell. The batch is refused, and a process reads it again.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from itertools import chain
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,9 +27,19 @@ from torch.utils.data import default_collate
 
 from framework.contracts.batch import Batch, leaves
 from framework.contracts.records import Field, Ragged
-from framework.data.collate import LENGTH, collated
-from framework.errors import ConfigError, DataError, ResourceError, words_of
+from framework.data.fields import LENGTH, collated
+from framework.data.requests import LEAST_S, Request, Timed, Usual, Work, plain
+from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
+from framework.measure.stopwatch import Stopwatch
+from framework.order.draws import record_seeds
 from framework.system.no_memory import lacks_memory, memory_error
+from framework.system.rng import (
+    generator_mark,
+    kept_generators,
+    num_restored,
+    seed_host_generators,
+)
+from framework.system.user_code import user_error
 
 Record = dict[str, Any]  # a value by field
 Collate = Callable[[list[Any]], Any]
@@ -27,6 +48,10 @@ NUMBERS = (bool, int, float, complex)
 KINDS = "biufc"
 LONGEST = 16  # bytes of a complex128
 MISFITS = (RuntimeError, ValueError, TypeError, OverflowError)  # for values that torch cannot join
+HOST = torch.device("cpu")
+MOST_NAMED = 4  # records of a batch that a message lists
+# A small step with dropout on two cores moved a generator during 1 of 80 slices.
+ATTEMPTS = 4
 
 
 class ItemForm(NamedTuple):
@@ -64,6 +89,230 @@ class Named(Protocol):
     def _asdict(self) -> dict[str, Any]: ...
 
 
+class GeneratorMoved(Exception):
+    """A generator moved in each attempt of a thread to read the records of a batch."""
+
+
+@final
+class ItemReader:
+    """A reader of batches of items. It adds the field ``index`` to each batch.
+
+    It can be pickled if the Dataset can.
+
+    Args:
+        dataset: The user's map-style Dataset.
+        form: How items become a batch.
+        seed: The run's seed.
+        title: The Dataset's name in messages.
+
+    Attributes:
+        draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a
+            small item. If ``draws`` is false, the main thread reads items without seeding until a
+            slice of a batch, or ``collate``, changes a generator. Such a slice is read again. Later
+            items are seeded.
+        refuses: The setting that forbids items that draw, such as ``workers.kind = thread``. They
+            raise ConfigError C230. "": They are seeded.
+    """
+
+    decodes = True
+    joins_slices = False  # items do not pass between processes
+
+    def __init__(self, dataset: Any, form: ItemForm, seed: int, title: str) -> None:
+        self.dataset = dataset
+        self.form = form
+        self.seed = seed
+        self.title = title
+        self.draws = True
+        self.refuses = ""
+        self._usual = Usual()
+
+    def __call__(self, request: Request) -> Batch:
+        return self.timed(request).batch
+
+    def timed(self, request: Request) -> Timed:
+        work = self.begin(request)
+        self.fill(work, 0, len(request.indices))
+        return Timed(self.finish(work), work.slices_s, work.slow)
+
+    def begin(self, request: Request) -> Work:
+        return Work(request, {}, [], [], {})
+
+    def fill(self, work: Work, start: int, stop: int) -> None:
+        """Read items. The part is None if a generator moved beside them in each attempt."""
+        watch = Stopwatch()
+        indices = work.request.indices[start:stop]
+        seconds: list[float] = []
+        with own_generators() as may_seed:
+            if may_seed:
+                keys = work.request.keys_of(start, stop)
+                work.parts[start] = self._seeded(indices, keys, work.request.epoch, seconds)
+            else:
+                # A step in another thread moves a generator by chance, but items that draw always
+                # do. So a few attempts tell them apart, if reading is quick.
+                work.parts[start] = None
+                for _ in range(ATTEMPTS):
+                    mark = _shared_mark()
+                    items = self._items(indices.tolist(), seconds)
+                    if _shared_mark() == mark:
+                        work.parts[start] = items
+                        break
+        if watch.mark("read") > LEAST_S:  # quick items would notice the rest
+            work.slow.extend(self._usual.slow(indices, seconds, lambda _: 0))
+        work.slices_s.append(watch.stages_s)
+
+    def _items(self, numbers: Sequence[int], seconds: list[float]) -> list[Any]:
+        """Return items, and replace ``seconds`` by what each took."""
+        items: list[Any] = []
+        ends = [perf_counter()]
+        for index in numbers:
+            items.append(self.item(index))
+            ends.append(perf_counter())
+        seconds[:] = np.diff(ends).tolist()
+        return items
+
+    def _seeded(self, indices: Tensor, keys: Tensor, epoch: int, seconds: list[float]) -> list[Any]:
+        """Return the items at ``indices``. Seed by ``keys`` before each one if items draw."""
+        numbers = indices.tolist()
+        if not self.draws:
+            mark = generator_mark()
+            items = self._items(numbers, seconds)
+            if generator_mark() == mark:
+                return items
+            self._note_draws(f"reading records {_listed(numbers)} of {self.title}")
+        items = []
+        seconds.clear()
+        seeds = record_seeds(keys, self.seed, epoch).tolist()
+        for index, seed in zip(numbers, seeds, strict=True):
+            seed_host_generators(seed)
+            begun = perf_counter()
+            items.append(self.item(index))
+            seconds.append(perf_counter() - begun)
+        return items
+
+    def _note_draws(self, work: str) -> None:
+        """Seed all items from now on. ConfigError C230 if threads have read them."""
+        if self.refuses:
+            what = f"{work} draws random numbers, which threads would share with the step"
+            fix = "set workers.kind=process and workers.num=1 or more"
+            raise ConfigError(230, self.refuses, what, fix)
+        self.draws = True
+
+    def finish(self, work: Work) -> Batch:
+        """Return the batch, once all its slices are filled.
+
+        Raises:
+            DataError: D230 to D232 if the items cannot be joined, D233 if a library that
+                ``collate`` uses fails.
+            UserCodeError: U100 if ``collate`` itself fails.
+            GeneratorMoved: Items or ``collate`` may have drawn in this or another thread.
+        """
+        watch = Stopwatch()
+        parts = [work.parts[start] for start in sorted(work.parts)]
+        if None in parts:
+            raise GeneratorMoved
+        batch, has_moved = self.joined(work.request, [*chain(*parts)])
+        if has_moved:
+            raise GeneratorMoved
+        watch.mark("collate")
+        work.slices_s.append(watch.stages_s)
+        return batch
+
+    def joined(self, request: Request, items: list[Any]) -> tuple[Batch, bool]:
+        """Return the batch of items, and whether ``collate`` has moved a generator in a thread."""
+        numbers = request.indices.tolist()
+        collate = self.form.collate
+        if collate is None:
+            records = [self.record(*pair) for pair in zip(items, numbers, strict=True)]
+            values = stacked(records, lambda place: self.name(numbers[place]), self.form)
+            return {"index": request.indices, **values}, False
+        where = f"records {_listed(numbers)} of {self.title}"
+        has_moved = False
+        try:
+            with own_generators() as may_seed:
+                if may_seed:
+                    # No item has a seed of the epoch ~epoch, which is negative.
+                    key = record_seeds(request.keys_of(0, 1), self.seed, ~request.epoch)
+                    seed_host_generators(int(key))
+                mark = _shared_mark()
+                made = collate(items)  # which may change the items
+                if _shared_mark() != mark:
+                    has_moved = not may_seed
+                    if may_seed:
+                        self._note_draws(f"joining {where}")
+        except PacelineError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._fault(error, where) from error
+        batch = record_of(made, self.form.names, f"the batch of {where}")
+        return batch | {"index": request.indices}, has_moved
+
+    def check(self) -> None:
+        """Do nothing: only the Dataset knows its files."""
+
+    def item(self, index: int) -> Any:
+        """Return what the Dataset has at ``index``.
+
+        Raises:
+            DataError: D233 if a library that the Dataset uses fails.
+            UserCodeError: U100 if the Dataset itself fails.
+        """
+        try:
+            return self.dataset[index]
+        except PacelineError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._fault(error, self.name(index)) from error
+
+    def record(self, item: Any, index: int) -> Record:
+        """Return the fields of an item by name.
+
+        Raises:
+            DataError: D230 if it lacks a field, or has a field ``index``.
+        """
+        where = self.name(index)
+        record = record_of(item, self.form.names, where, self.form.key)
+        if "index" in record:
+            what = "has a field 'index', which a batch needs for the records' numbers"
+            fix = f"rename it, or choose the other fields with {self.form.key}=[...]"
+            raise DataError(230, where, what, fix)
+        return record
+
+    def name(self, index: int) -> str:
+        """Return a record's name for errors."""
+        return f"record {index} of {self.title}"
+
+    def _fault(self, error: BaseException, where: str) -> PacelineError:
+        """Return the error for an exception in the user's code, or in a library that it uses."""
+        fix = "correct it, or see it with debug=trace workers.num=0 loader=plain"
+        fault = user_error(error, about=where, fix=fix, kind=UserRecordError)
+        return fault or DataError(233, where, plain(error), fix)
+
+
+@contextmanager
+def own_generators() -> Generator[bool]:
+    """Yield whether the generators may be seeded, and restore them afterwards if so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield False
+        return
+    with kept_generators(HOST):
+        yield True
+
+
+def _shared_mark() -> tuple[Any, ...]:
+    """Return a mark of generators that another thread may move, and restore afterwards."""
+    return num_restored(), *generator_mark()
+
+
+def _listed(numbers: list[int]) -> str:
+    some = ", ".join(map(str, numbers[:MOST_NAMED]))
+    if len(numbers) > MOST_NAMED:
+        some += f", ... ({len(numbers)})"
+    return some
+
+
+# ---- the fields of an item
+
+
 def check_names(names: Any, key: str = "data.fields") -> tuple[str, ...] | None:
     """Return the option ``key`` as a tuple. ConfigError C232 if it is no list of names."""
     if names is None:
@@ -71,9 +320,8 @@ def check_names(names: Any, key: str = "data.fields") -> tuple[str, ...] | None:
     is_list = isinstance(names, list | tuple) and bool(names)
     are_names = is_list and all(isinstance(name, str) and name for name in names)
     if not are_names or len(set(names)) != len(names):
-        what = "must be a list of different names"
         fix = f"give {key}=[image,label], say"
-        raise ConfigError(232, f"{key} = {names}", what, fix)
+        raise ConfigError(232, f"{key} = {names}", "must be a list of different names", fix)
     return tuple(names)
 
 
@@ -92,19 +340,36 @@ def record_of(
         DataError: D230 for an item of another form, or other fields than ``names``.
     """
     record = _named(item)
-    if record is None:
-        return _of_tuple(item, names, where, key)
+    if record is not None:
+        if names is None:
+            return record
+        _check_present(names, record, where, key)
+        return {name: record[name] for name in names}
+    kind = type(item).__name__
+    if not isinstance(item, tuple | list):
+        if names is None or len(names) != 1 or item is None:
+            fix = "return a dict, a dataclass or a tuple"
+            raise DataError(230, where, f"is a {kind}, which has no fields", fix)
+        item = (item,)
     if names is None:
-        return record
-    _check_present(names, record, where, key)
-    return {name: record[name] for name in names}
+        some = ",".join(["image", "label", *(f"field{n}" for n in range(2, len(item)))])
+        what = f"is a {kind} of {len(item)} values without names"
+        raise DataError(230, where, what, f"name them, as in '{key}=[{some}]', or return a dict")
+    if len(item) != len(names):
+        what = f"has {len(item)} values, but {key} names {len(names)}"
+        raise DataError(230, where, what, "give one name for each value")
+    return dict(zip(names, item, strict=True))
 
 
 def _check_present(names: Iterable[str], record: Record, where: str, key: str) -> None:
     for name in names:
         if name not in record:
-            what = f"has no field {name!r}, only {_listed(record)}"
+            what = f"has no field {name!r}, only {_names_in(record)}"
             raise DataError(230, where, what, f"correct {key}, or the item")
+
+
+def _names_in(record: Record) -> str:
+    return ", ".join(record) or "none"
 
 
 def _named(item: Any) -> Record | None:
@@ -125,22 +390,25 @@ def _has_names(kind: type) -> bool:
     return issubclass(kind, tuple) and issubclass(kind, Named)
 
 
-def _of_tuple(item: Any, names: Sequence[str] | None, where: str, key: str) -> Record:
-    values = item
-    if not isinstance(item, tuple | list):
-        if names is None or len(names) != 1 or item is None:
-            fix = "return a dict, a dataclass or a tuple"
-            what = f"is a {type(item).__name__}, which has no fields"
-            raise DataError(230, where, what, fix)
-        values = (item,)
-    if names is None:
-        some = ",".join(["image", "label", *(f"field{n}" for n in range(2, len(values)))])
-        what = f"is a {type(item).__name__} of {len(values)} values without names"
-        raise DataError(230, where, what, f"name them, as in '{key}=[{some}]', or return a dict")
-    if len(values) != len(names):
-        what = f"has {len(values)} values, but {key} names {len(names)}"
-        raise DataError(230, where, what, "give one name for each value")
-    return dict(zip(names, values, strict=True))
+def alike(first: Any, second: Any) -> bool:
+    """Return whether two items are the same, as far as numbers and texts tell."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        first, second = first.detach().cpu().numpy(), second.detach().cpu().numpy()
+    if all(isinstance(item, np.ndarray) or _is_picture(item) for item in (first, second)):
+        first, second = np.asarray(first), np.asarray(second)
+        same_form = first.shape == second.shape and first.dtype == second.dtype
+        return same_form and first.tobytes() == second.tobytes()
+    if (record := _named(first)) is not None:
+        first, second = list(record.items()), list((_named(second) or {}).items())
+    if isinstance(first, tuple | list) and isinstance(second, tuple | list):
+        pairs = zip(first, second, strict=False)
+        return len(first) == len(second) and all(alike(*pair) for pair in pairs)
+    if isinstance(first, str | bytes | int | float | np.generic):
+        return bool(first == second) or (first != first and second != second)  # noqa: PLR0124  # NaN
+    return True
+
+
+# ---- the batch of several records
 
 
 def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemForm = AS_IS) -> Batch:
@@ -151,7 +419,7 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
     Args:
         records: The records of the batch, at least one.
         name: Returns the name of a record, by its place in the batch.
-        form: Its ragged fields become what ``framework.data.collate`` says.
+        form: Its ragged fields become what ``framework.data.fields.collated`` says.
 
     Raises:
         DataError: D230 for a missing ragged field, D231 for other fields than those of the first
@@ -160,7 +428,7 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
     first = records[0]
     for place, record in enumerate(records):
         if record.keys() != first.keys():
-            what = f"has the fields {_listed(record)}, but {name(0)} has {_listed(first)}"
+            what = f"has the fields {_names_in(record)}, but {name(0)} has {_names_in(first)}"
             raise DataError(231, name(place), what, "return the same fields for every item")
     _check_present(form.ragged, first, name(0), "data.ragged")
     for length in first.keys() & form.lengths.values():
@@ -171,20 +439,22 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
         values = [record[field] for record in records]
         are_pictures = all(map(_is_picture, values))
         are_alike = are_pictures and len({(own.mode, own.size) for own in values}) == 1
-        if are_alike or (field in form.ragged and _is_picture(values[0])):
+        is_ragged = field in form.ragged
+        if are_alike or (is_ragged and _is_picture(values[0])):
             values = [_pixels(value) for value in values]
-        if field in form.ragged:
-            batch |= _ragged(field, values, name, form.way)
-        else:
-            batch[field] = _column(field, values, name)
+        join = _joined_rows if is_ragged else _column
+        try:
+            batch |= join(field, values, name, form.way)
+        except MISFITS as error:
+            if lacks_memory(error):
+                raise memory_error(error) from error
+            what = f"{field} cannot be stacked ({words_of(error)})"
+            fix = "return numbers that torch has, or give data.collate=mine.collate"
+            raise DataError(232, name(0), what, fix) from error
     return batch
 
 
-def _listed(record: Record) -> str:
-    return ", ".join(record) or "none"
-
-
-def _column(field: str, values: list[Any], name: Callable[[int], str]) -> Any:
+def _column(field: str, values: list[Any], name: Callable[[int], str], _: str) -> Batch:
     """Return the values of a field as one tensor or as a list."""
     form = _form(values[0])
     for place, value in enumerate(values):
@@ -193,11 +463,33 @@ def _column(field: str, values: list[Any], name: Callable[[int], str]) -> Any:
             fix = f"return values of one shape, or add data.ragged=[{field}]"
             raise DataError(232, name(place), what, fix)
     if form is None:
-        return values
-    try:
-        return _joined(values)
-    except MISFITS as error:
-        raise _misfit(field, name(0), error) from error
+        return {field: values}
+    if form[0] == "number":
+        are_floats = any(isinstance(value, float) for value in values)
+        # as torch's own collate does
+        return {field: torch.tensor(values, dtype=torch.float64 if are_floats else None)}
+    if form[0] == "array":
+        dtype = np.result_type(*{value.dtype for value in values})
+        values = [_native(value, dtype) for value in values]
+    return {field: default_collate(values)}  # in a worker process, straight into shared memory
+
+
+def _joined_rows(field: str, values: list[Any], name: Callable[[int], str], way: str) -> Batch:
+    """Return what a batch has of arrays of different lengths. With ``list``, all sizes differ."""
+    for place, value in enumerate(values):
+        _, shape = _form(value) or ("", ())
+        if not shape:
+            what = f"{field} is {_words(value)}, and data.ragged wants an array"
+            raise DataError(232, name(place), what, f"leave {field} out of data.ragged")
+        if way != "list" and shape[1:] != tuple(values[0].shape[1:]):
+            what = f"{field} is {_words(value)}, but {_words(values[0])} in {name(0)}"
+            fix = "return arrays that differ in their first size alone, or set collate=list"
+            raise DataError(232, name(place), what, fix)
+    arrays = [_native(value) for value in values]
+    if way == "list":
+        return {field: arrays}
+    joined = Ragged(torch.cat(arrays), torch.tensor([len(array) for array in arrays]))
+    return collated(field, Field("", (None,)), joined, way)
 
 
 def _is_picture(value: Any) -> bool:
@@ -217,36 +509,6 @@ def _pixels(value: Any) -> Any:
     return torch.from_numpy(np.array(planes, order="C"))
 
 
-def _ragged(field: str, values: list[Any], name: Callable[[int], str], way: str) -> Batch:
-    """Return what a batch has of arrays of different lengths. With ``list``, all sizes differ."""
-    for place, value in enumerate(values):
-        _, shape = _form(value) or ("", ())
-        if not shape:
-            what = f"{field} is {_words(value)}, and data.ragged wants an array"
-            raise DataError(232, name(place), what, f"leave {field} out of data.ragged")
-        if way != "list" and shape[1:] != tuple(values[0].shape[1:]):
-            what = f"{field} is {_words(value)}, but {_words(values[0])} in {name(0)}"
-            fix = "return arrays that differ in their first size alone, or set collate=list"
-            raise DataError(232, name(place), what, fix)
-    try:
-        arrays = [_native(value) for value in values]
-        if way == "list":
-            return {field: arrays}
-        lengths = torch.tensor([len(array) for array in arrays])
-        joined = Ragged(torch.cat(arrays), lengths)
-        return collated(field, Field("", (None,)), joined, way)
-    except MISFITS as error:
-        raise _misfit(field, name(0), error) from error
-
-
-def _misfit(field: str, where: str, error: Exception) -> DataError | ResourceError:
-    if lacks_memory(error):
-        return memory_error(error)
-    what = f"{field} cannot be stacked ({words_of(error)})"
-    fix = "return numbers that torch has, or give data.collate=mine.collate"
-    return DataError(232, where, what, fix)
-
-
 def _form(value: Any) -> tuple[str, tuple[int, ...]] | None:
     """Return the type and the shape of a value that can be stacked, or None."""
     if isinstance(value, Tensor):
@@ -261,18 +523,6 @@ def _form(value: Any) -> tuple[str, tuple[int, ...]] | None:
 def is_number(dtype: "np.dtype[Any]") -> bool:
     """Return whether torch may have numbers of this dtype."""
     return dtype.kind in KINDS and dtype.itemsize <= (LONGEST if dtype.kind == "c" else 8)
-
-
-def _joined(values: list[Any]) -> Tensor:
-    if isinstance(values[0], Tensor):
-        return default_collate(values)  # in a worker process, straight into shared memory
-    if isinstance(values[0], np.ndarray | np.generic):
-        dtype = np.result_type(*{value.dtype for value in values})
-        return default_collate([_native(value, dtype) for value in values])
-    dtype = None
-    if any(isinstance(value, float) for value in values):
-        dtype = torch.float64  # as torch's own collate does
-    return torch.tensor(values, dtype=dtype)
 
 
 def _native(value: Any, dtype: "np.dtype[Any] | None" = None) -> Tensor:
@@ -309,28 +559,3 @@ def fields_of(batch: Batch, form: ItemForm = AS_IS) -> dict[str, Field]:
         if dtype in np.sctypeDict:  # NumPy has no bfloat16
             tensor_fields[name] = Field(dtype, shape)
     return tensor_fields
-
-
-def alike(first: Any, second: Any) -> bool:
-    """Return whether two items are the same, as far as numbers and texts tell."""
-    if isinstance(first, Tensor) and isinstance(second, Tensor):
-        return _alike_arrays(first.detach().cpu().numpy(), second.detach().cpu().numpy())
-    if _is_grid(first) and _is_grid(second):
-        return _alike_arrays(np.asarray(first), np.asarray(second))
-    if (record := _named(first)) is not None:
-        return alike(list(record.items()), list((_named(second) or {}).items()))
-    if isinstance(first, tuple | list) and isinstance(second, tuple | list):
-        pairs = zip(first, second, strict=False)
-        return len(first) == len(second) and all(alike(*pair) for pair in pairs)
-    if isinstance(first, str | bytes | int | float | np.generic):
-        return bool(first == second) or (first != first and second != second)  # noqa: PLR0124  # NaN
-    return True
-
-
-def _is_grid(value: Any) -> bool:
-    return isinstance(value, np.ndarray) or _is_picture(value)
-
-
-def _alike_arrays(first: np.ndarray, second: np.ndarray) -> bool:
-    same_form = first.shape == second.shape and first.dtype == second.dtype
-    return same_form and first.tobytes() == second.tobytes()

@@ -96,7 +96,6 @@ class LiveTuning:
         self._before = self._counters()
         self.decisions: list[dict[str, Any]] = []
         self._num_taken = 0
-        workers.allow_changes()
         waits.call(self.look)
 
     @property
@@ -120,7 +119,8 @@ class LiveTuning:
         """Observe and decide. Return when to look again, by ``perf_counter``."""
         before = self._before
         num_batches = self._waits.num_batches - before["num_batches"]
-        seconds = self._wait_s + self._waits.step_s - before["wait_s"] - before["step_s"]
+        wait_s = self._waits.wait_s - self._waits.start_s
+        seconds = wait_s + self._waits.step_s - before["wait_s"] - before["step_s"]
         if num_batches < LEAST_BATCHES or seconds < LOOK_S / 2:
             return now + LOOK_S / 4
         counters = self._counters()
@@ -129,11 +129,6 @@ class LiveTuning:
         if decision is not None:
             self._apply(decision)
         return now + LOOK_S
-
-    @property
-    def _wait_s(self) -> float:
-        """The seconds that steps waited, but for the first of an epoch: nothing is ready then."""
-        return self._waits.wait_s - self._waits.start_s
 
     def _observed(self, before: dict[str, float], now: dict[str, float]) -> Observation:
         change = {name: value - before[name] for name, value in now.items()}
@@ -156,17 +151,17 @@ class LiveTuning:
             free_memory=available_memory_bytes() / total_memory_bytes(),
             batch_bytes=self._source.batch_bytes,
             num_slices=self._source.num_slices,
-            worker_bytes=_bytes_of_a_child(),
+            worker_bytes=max((float(unshared_bytes(pid)) for pid in _children()), default=0.0),
             is_changing=self._source.workers.is_changing,
         )
 
     def _counters(self) -> dict[str, float]:
         """Return sums that only grow, but for those of children that have ended."""
-        children = [child.pid for child in multiprocessing.active_children() if child.pid]
-        own_s = time.process_time() + sum(process_cpu_s(pid) or 0.0 for pid in children)
+        own_s = time.process_time() + sum(process_cpu_s(pid) or 0.0 for pid in _children())
         counters = {
             "at": time.perf_counter(),
-            "wait_s": self._wait_s,
+            # but for the first of an epoch: nothing is ready then
+            "wait_s": self._waits.wait_s - self._waits.start_s,
             "step_s": self._waits.step_s,
             "num_batches": self._waits.num_batches,
             "read_s": sum(self._source.workers.stages.sums_s.copy().values()),
@@ -191,7 +186,5 @@ class LiveTuning:
         self._say(f"note: {text}")
 
 
-def _bytes_of_a_child() -> float:
-    """Return the memory of the largest worker process that it does not share; 0 without any."""
-    children = multiprocessing.active_children()
-    return max((float(unshared_bytes(child.pid)) for child in children if child.pid), default=0.0)
+def _children() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children() if child.pid]

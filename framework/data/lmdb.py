@@ -1,8 +1,7 @@
 """``data=lmdb``: read a packed LMDB store."""
 
 from framework.contracts.data import SourceContext
-from framework.data.packed import packed_source
-from framework.data.source import StoreSource
+from framework.data.source import StoreSource, packed_source
 from framework.store.lmdb_store import LMDBStore
 
 

@@ -73,19 +73,18 @@ class _Mixed:
     """Makes an order whose epochs have records of each store in proportion to its share."""
 
     def __init__(self, context: SourceContext, starts: Tensor, shares: Tensor) -> None:
-        self._make = context.order
-        self._has_choice = context.order_choice is not None
-        self._selects = context.select is not None or context.fold is not None
+        self._context = context
         self._starts = starts
         self._shares = shares
 
     def __call__(self, num_records: int) -> Order:
-        order = self._make(num_records)
-        if self._has_choice or order.block is not None:
+        context = self._context
+        order = context.order(num_records)
+        if context.order_choice is not None or order.block is not None:
             what = "a mixture with weights or a temperature has an order of its own"
             fix = "choose order=full, or leave data.weights and data.temperature out"
             raise ConfigError(203, "order", what, fix)
-        if self._selects:
+        if context.select is not None or context.fold is not None:
             what = "would change the shares of a mixture with weights or a temperature"
             fix = "leave it out, or data.weights and data.temperature"
             raise ConfigError(203, "select, fold", what, fix)

@@ -1,8 +1,9 @@
-"""Cuts and scales the images of a slice of records: image files, and raw pixels."""
+"""Cuts and scales the images of a slice of records: image files, raw pixels, frames of clips."""
 
 import math
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from array import array
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from time import perf_counter
@@ -12,29 +13,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, Transform
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, CutsVideos, SourceContext
 from framework.contracts.records import Field, RecordStore
-from framework.data.requests import Slice
 from framework.errors import ConfigError, DataError
-from framework.media.crop import window_pixels
-from framework.media.decode import accepted_header, refuse_colors
+from framework.measure.stopwatch import Stopwatch
+from framework.media.decode import accepted_header, refuse_colors, window_pixels
+from framework.media.frame_files import BadFrames, frames_of
 from framework.media.header import BadImage, ImageHeader
+from framework.media.jpeg import Headers, decode_windows, read_headers
 from framework.media.label_map import decode_labels
-from framework.media.scale import before_turn, scale_into
-from framework.media.slices import (
+from framework.media.scale import (
     ANTIALIASED,
     LINEAR,
     NEAREST,
-    Headers,
-    decode,
-    read_headers,
+    before_turn,
+    scale_into,
     scale_windows,
 )
 
 SAMPLED = 16  # records that show the formats of a store's images
+AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes
 MOST_FLIP = MIRRORED | UPSIDE_DOWN | TURNED
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
 INTERLEAVED, PLANAR = (0, 1, 2), (1, 2, 0)  # the axes of rows, columns and channels
+
+
+class Slice(NamedTuple):
+    """What the fields of a slice share."""
+
+    indices: Tensor  # the records: int64 [B]
+    keys: Tensor  # what random changes depend on: int64 [B]
+    numbers: Tensor | None  # the transform's draws, float32 [B, num_draws]; None outside training
+    watch: Stopwatch  # of the thread
+    seconds: "memoryview[float]"  # what each record took, as far as it is measured: float64 [B]
+    windows: dict[str, Tensor]  # of image fields, once they are known: int64 [B, 5]
+
+    def between(self, start: int, stop: int) -> "Slice":
+        """Return some of the records."""
+        place = slice(start, stop)
+        return self._replace(
+            indices=self.indices[place],
+            keys=self.keys[place],
+            numbers=None if self.numbers is None else self.numbers[place],
+            seconds=self.seconds[place],
+            windows={},
+        )
 
 
 class Opened(NamedTuple):
@@ -88,18 +111,132 @@ class Pictures:
 
     Args:
         store: Names the records in errors.
-        transform: Says to what size images are scaled, and how.
+        context: Has the transform, and says how images of several sizes are put together.
         sampled_gray: The fields that are gray because a sample of their images is.
     """
 
     def __init__(
-        self, store: RecordStore, transform: Transform, sampled_gray: Sequence[Field]
+        self, store: RecordStore, context: SourceContext, sampled_gray: Sequence[Field]
     ) -> None:
         self._store = store
-        self._transform = transform
+        self._transform = context.transform
+        self._transform_key = context.transform_key
+        self._in_lists = context.collate == "list" and context.transform.size is None
         self._sampled_gray = sampled_gray
 
-    def open(self, field: Field, values: Any, indices: Tensor) -> Opened:
+    def sizes(self, field: Field, values: Any, indices: Tensor) -> Tensor:
+        """Return height and width of each image that the store gave: int64 [B, 2]."""
+        return self._open(field, values, indices).sizes
+
+    def cut(self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None) -> Any:
+        """Return the windows of images as ``stacked`` does, or a list of B if sizes may differ."""
+        if not self._in_lists:
+            return self.stacked(name, field, values, part, out)
+        opened, windows = self._windows(name, field, values, part)
+        arrays = [np.empty(shape, np.uint8) for shape in self._shapes(field, windows)]
+        self._fill(opened, windows, part, arrays)
+        return [torch.from_numpy(own) for own in arrays]
+
+    def stacked(
+        self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None = None
+    ) -> Tensor:
+        """Return the windows of images: uint8 [B, C, h, w].
+
+        ``out`` is memory for all of them, if their size is known.
+
+        Raises:
+            ConfigError: C400 for a window outside its image.
+            DataError: D106 for a file that is no image, D107 for images of several sizes, D122 for
+                colors where a sample had none.
+        """
+        opened, windows = self._windows(name, field, values, part)
+        if out is None:
+            shapes = self._shapes(field, windows)
+            if len(set(shapes)) > 1:
+                place = next(place for place, shape in enumerate(shapes) if shape != shapes[0])
+                raise self.uneven_images(int(part.indices[place]), shapes[place], shapes[0])
+            out = torch.empty((len(shapes), *shapes[0]), dtype=torch.uint8)
+        self._fill(opened, windows, part, out.numpy())
+        return out
+
+    def for_function(
+        self, name: str, field: Field, values: Any, part: Slice
+    ) -> Iterator[np.ndarray]:
+        """Yield windows for the transform's function: scaled and flipped [h, w, C] arrays."""
+        for start in range(0, len(part.indices), AT_ONCE):
+            few = part.between(start, start + AT_ONCE)
+            opened, windows = self._windows(name, field, values[start : start + AT_ONCE], few)
+            shapes = self._shapes(field, windows)
+            arrays = [np.empty((*size, channels), np.uint8) for channels, *size in shapes]
+            self._fill(opened, windows, few, arrays, interleaved=True)
+            yield from arrays
+
+    def clips(self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None) -> Any:
+        """Return clips of videos: uint8 [B, T, C, h, w], or a list of B as ``cut`` has it.
+
+        DataError D261 for a value that does not hold frames.
+        """
+        if not self._in_lists:
+            return self._stacked_clips(name, field, values, part, out)
+        clips: list[Tensor] = []
+        for n in range(len(part.indices)):
+            clip = self._stacked_clips(name, field, values[n : n + 1], part.between(n, n + 1), None)
+            clips.append(clip[0])
+        return clips
+
+    def _stacked_clips(
+        self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None
+    ) -> Tensor:
+        """Cut the frames of clips as images of which all of a clip have the same draws."""
+        assert isinstance(self._transform, CutsVideos)
+        length = self._transform.num_frames
+        videos: list[Any] = []
+        for index, value in zip(part.indices.tolist(), values, strict=True):
+            try:
+                videos.append(frames_of(value, field))
+            except BadFrames as error:
+                what = f"{name} is not a readable video ({error})"
+                raise DataError(261, self._store.name(index), what, "pack it again") from error
+        lengths = torch.tensor([len(video) for video in videos])
+        chosen = self._transform.frame_numbers(lengths, part.numbers).tolist()
+        pairs = zip(videos, chosen, strict=True)
+        frames = [video[number] for video, own in pairs for number in own]
+        seconds = nothing_yet(len(frames))
+        flat = part._replace(
+            indices=part.indices.repeat_interleave(length),
+            keys=part.keys.repeat_interleave(length),
+            numbers=None if part.numbers is None else part.numbers.repeat_interleave(length, 0),
+            seconds=seconds,
+            windows={},
+        )
+        if out is not None:
+            out = out.flatten(0, 1)
+        images = self.stacked(name, field.frame, frames, flat, out)
+        for number in range(len(part.seconds)):
+            part.seconds[number] += sum(seconds[number * length : (number + 1) * length])
+        return images.unflatten(0, (-1, length))
+
+    def uneven_images(self, index: int, shape: Sequence[int], other: Sequence[int]) -> DataError:
+        """Return the error for a record whose image has another size than others of its batch."""
+        fix = (
+            f"set {self._transform_key}=resize or val_batch_size=1 (batch_size=1), "
+            "or pack with one size"
+        )
+        return uneven(self._store, index, "the image is", shape, other, fix)
+
+    def _windows(self, name: str, field: Field, values: Any, part: Slice) -> tuple[Opened, Tensor]:
+        """Return images and the transform's windows of them, int64 [B, 5]."""
+        opened = self._open(field, values, part.indices)
+        if opened.headers is not None:
+            part.watch.mark("decode")
+        windows = self._transform.windows(opened.sizes, part.numbers)
+        if self._transform.size is None:  # windows decide the memory; others are checked in C
+            self._check_windows(opened.sizes, windows, part.indices)
+        part.windows[name] = windows
+        part.watch.mark("transform")
+        return opened, windows
+
+    def _open(self, field: Field, values: Any, indices: Tensor) -> Opened:
         """Read the sizes of images. DataError D106 for a file that is no image."""
         if field.encoding != "image":
             size = field.shape[:2] if field.interleaved else field.shape[1:]
@@ -119,12 +256,11 @@ class Pictures:
             headers.left[:] = 1
         return Opened(field, values, torch.from_numpy(sizes), headers, left)
 
-    def check_windows(self, sizes: Tensor, windows: Tensor, indices: Tensor) -> None:
+    def _check_windows(self, sizes: Tensor, windows: Tensor, indices: Tensor) -> None:
         """Raise ConfigError C400 for a window that is not in its image, as a user's may be."""
         limits, places = sizes.numpy(), windows.numpy()
-        begins, lengths = places[:, :2], places[:, 2:4]
+        begins, lengths, flips = places[:, :2], places[:, 2:4], places[:, 4]
         wrong = (begins < 0) | (lengths < 1) | (lengths > limits) | (begins > limits - lengths)
-        flips = places[:, 4]
         bad = wrong.any(1) | (flips < 0) | (flips > MOST_FLIP)
         if bad.any():
             number = int(bad.argmax())
@@ -135,7 +271,7 @@ class Pictures:
             fix = "return top, left, height and width of a part of each image, and a flip of 0 to 7"
             raise ConfigError(400, where, what, fix)
 
-    def shapes(self, field: Field, windows: Tensor) -> list[tuple[int, int, int]]:
+    def _shapes(self, field: Field, windows: Tensor) -> list[tuple[int, int, int]]:
         """Return what each image becomes: C, h, w."""
         channels, size = field.channels or 3, self._transform.size
         if size is not None:
@@ -145,49 +281,39 @@ class Pictures:
             for _, _, height, width, flip in windows.tolist()
         ]
 
-    def cut(
-        self, opened: Opened, windows: Tensor, part: Slice, results: Any, interleaved: bool
+    def _fill(
+        self, opened: Opened, windows: Tensor, part: Slice, results: Any, interleaved: bool = False
     ) -> None:
-        """Cut and scale images, and add what each took to ``part.seconds``.
+        """Cut and scale images into ``results``, and add what each took to ``part.seconds``.
 
-        Args:
-            opened: The images.
-            windows: As ``Transform.windows`` returns them: int64 [B, 5].
-            part: The records.
-            results: uint8 arrays [C, h, w] or [h, w, C], stacked or in a list.
-            interleaved: Whether they are [h, w, C].
-
-        Raises:
-            DataError: D106 for a file that is no image, D122 for colors where a sample had none.
+        ``results`` are uint8 arrays [C, h, w] or, if ``interleaved``, [h, w, C], stacked or in a
+        list.
         """
         places, seconds = windows.numpy(), np.asarray(part.seconds)
-        antialias, field = self._transform.antialias, opened.field
-        numbers: Sequence[int] = range(len(places))
+        antialias, are_labels = self._transform.antialias, opened.field.kind == "labels"
+        rest: Sequence[int] = range(len(places))
         if opened.headers is not None:
-            numbers = decode(opened.headers, places, antialias, results, interleaved)
+            rest = decode_windows(opened.headers, places, antialias, results, interleaved)
             seconds += opened.headers.seconds
         elif not interleaved:
             how = ANTIALIASED if antialias else LINEAR
-            how = NEAREST if field.kind == "labels" else how
-            layout = INTERLEAVED if field.interleaved else PLANAR
+            how = NEAREST if are_labels else how
+            layout = INTERLEAVED if opened.field.interleaved else PLANAR
             took = scale_windows(opened.values, layout, places, how, results)
             if took is not None:
                 seconds += took
-                return
-        if numbers:
-            self.check_windows(opened.sizes, windows, part.indices)
-        for number in numbers:
-            window, index = places[number].tolist(), int(part.indices[number])
-            with self._named(part.indices, number), _stopped(seconds, number):
-                pixels = self._pixels(opened, number, window, index)
-                scale_into(
-                    pixels,
-                    antialias,
-                    window[4],
-                    results[number],
-                    field.kind == "labels",
-                    interleaved,
-                )
+                rest = ()
+        if rest:
+            self._check_windows(opened.sizes, windows, part.indices)
+        for number in rest:
+            start = perf_counter()
+            window = places[number].tolist()
+            with self._named(part.indices, number):
+                pixels = self._pixels(opened, number, window, int(part.indices[number]))
+                out = results[number]
+                scale_into(pixels, antialias, window[4], out, are_labels, interleaved)
+            seconds[number] += perf_counter() - start
+        part.watch.mark("transform" if opened.headers is None else "decode")
 
     def _pixels(self, opened: Opened, number: int, window: Any, index: int) -> np.ndarray:
         """Return the unscaled pixels of a window: [h, w, C]. BadImage."""
@@ -220,12 +346,9 @@ def _all(size: tuple[int, int], count: int) -> Tensor:
     return torch.tensor([size] * count, dtype=torch.int64).view(count, 2)
 
 
-@contextmanager
-def _stopped(seconds: np.ndarray, number: int) -> Generator[None]:
-    """Add the time of the block to the seconds of an image."""
-    start = perf_counter()
-    yield
-    seconds[number] += perf_counter() - start
+def nothing_yet(count: int) -> "memoryview[float]":
+    """Return the seconds of ``count`` records that are still to be measured: float64 [count]."""
+    return memoryview(array("d", bytes(8 * count)))
 
 
 def decodes_in_python(store: RecordStore, name: str) -> bool:

@@ -1,11 +1,10 @@
-"""Read one batch: gather, decode, transform.
+"""Read one batch of a store: gather, decode, transform.
 
 A reader is picklable, so any kind of worker can run it. It works in slices, so that several threads
 can share a batch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any, final
 
@@ -30,29 +29,36 @@ from framework.contracts.records import (
     RecordStore,
     SamplesColors,
 )
-from framework.data.clips import clip_frames
-from framework.data.collate import collated, length_name
-from framework.data.cut_fields import (
+from framework.data.fields import (
     PICTURES,
     check_fields,
+    collated,
     cut_fields,
     followers,
     is_cut,
+    length_name,
     moved,
+    samples_of,
 )
-from framework.data.ledger import Usual
-from framework.data.pictures import BatchMemory, Opened, Pictures, decodes_in_python, uneven
-from framework.data.record_function import FunctionOfRecords
-from framework.data.requests import ReadWork, Request, Slice, Timed, nothing_yet
-from framework.data.sounds import heard
-from framework.errors import DataError
+from framework.data.pictures import (
+    BatchMemory,
+    Pictures,
+    Slice,
+    decodes_in_python,
+    nothing_yet,
+    uneven,
+)
+from framework.data.requests import Request, Timed, Usual, Work, plain
+from framework.errors import DataError, PacelineError, UserRecordError
 from framework.measure.stopwatch import Stopwatch
-from framework.order.draws import ON_HOST, draws
+from framework.media.scale import scale_into
+from framework.order.draws import ON_HOST, draws, record_seeds
 from framework.store.gather import joined
 from framework.system.page_locked import pins_here
+from framework.system.user_code import user_error
 
-AT_ONCE = 8  # images in memory before a transform's function: photographs take megabytes
 NOTHING_KNOWN: Mapping[str, Tensor] = {}
+ONE_SIZE = "let the function return one size, in validation too: transform.evaluation=true"
 
 
 @final
@@ -64,6 +70,14 @@ class BatchReader:
 
     If nothing is changed, ``locked`` reads in threads that feed a GPU.
 
+    Attributes:
+        decodes: Whether reading costs more than copying, and so is worth a pool of threads.
+        cut: The fields that are cut, or that the transform's function changes.
+        arrays: The names in ``cut`` that are no images.
+        views: Raw fields of which only a window is used, so that they need no copy first.
+        padded: The names of the lengths of padded arrays, by field.
+        changed: Whether a batch differs from what the store gives.
+
     Raises:
         ConfigError: C199, C262 for a field that cannot be put into a batch as the options say.
     """
@@ -74,106 +88,57 @@ class BatchReader:
         context: SourceContext,
         locked: Callable[[Tensor], Records] | None = None,
     ) -> None:
+        check_fields(store.manifest, context)
         self.store = store
         self._locked = locked
-        self.transform = context.transform
-        self._transform_key = context.transform_key
+        self.transform = transform = context.transform
         self.seed = context.seed
         self.collate = context.collate
         self._memory = BatchMemory()
         self._usual = Usual()
-        self.pictures = Pictures(store, context.transform, self.sampled_gray)
-        check_fields(store.manifest, context)
+        manifest = store.manifest
+        fields = manifest.fields.items()
+        samples = isinstance(store, SamplesColors) and store.samples_colors
+        self.pictures = Pictures(store, context, list(manifest.gray.values()) if samples else ())
+        self.function: RecordFunction | None = transform.function
+        if manifest.label_maps and isinstance(self.function, KnowsLabels):
+            self.function = self.function.with_labels(manifest.label_maps)
+        self.cut = cut_fields(manifest, transform)
+        self.arrays = {name for name, own in self.cut.items() if not is_cut(own, transform)}
+        self.views = [name for name, own in self.cut.items() if own.encoding == "raw"]
+        self.ragged = {name: own for name, own in fields if own.encoding == "ragged"}
+        self.sounds = [name for name, own in self.ragged.items() if own.kind == "audio"]
+        self.videos = {name: own for name, own in fields if own.kind == "video"}
+        self.padded: dict[str, str] = {}
+        for name, own in self.ragged.items():
+            length = length_name(name, own, self.collate)
+            # windows of sounds have one length
+            if length is not None and not (
+                name in self.sounds and isinstance(transform, CutsSounds)
+            ):
+                self.padded[name] = length
+        moves = transform.size is not None or transform.num_draws > 0
+        self.followers = followers(manifest) if moves else {}
+        self.decodes = bool(self.cut or self.sounds or self.videos)
+        self.changed = bool(self.cut or self.ragged or self.videos)
+        # Records are measured one by one if they are decoded, or changed in Python.
+        are_files = any(own.encoding == "image" for own in self.cut.values())
+        self._measures = are_files or bool(self.videos) or self.function is not None
+        self._one_by_one: ReadsOneByOne | None = None
+        if self._measures and isinstance(store, ReadsOneByOne):
+            self._one_by_one = store
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_locked": None}  # workers feed no GPU
 
-    @cached_property
-    def function(self) -> RecordFunction | None:
-        """The transform's function, which knows which fields are label maps."""
-        function = self.transform.function
-        labels = self.store.manifest.label_maps
-        if labels and isinstance(function, KnowsLabels):
-            return function.with_labels(labels)
-        return function
-
-    @cached_property
-    def cut(self) -> dict[str, Field]:
-        return cut_fields(self.store.manifest, self.transform)
-
-    @cached_property
-    def arrays(self) -> set[str]:
-        """The names in ``cut`` that are no images."""
-        return {name for name, field in self.cut.items() if not is_cut(field, self.transform)}
-
-    @cached_property
-    def sampled_gray(self) -> Sequence[Field]:
-        """The fields that are gray because a sample of their images is."""
-        if isinstance(self.store, SamplesColors) and self.store.samples_colors:
-            return list(self.store.manifest.gray.values())
-        return ()
-
-    @cached_property
-    def ragged(self) -> dict[str, Field]:
-        fields = self.store.manifest.fields
-        return {name: field for name, field in fields.items() if field.encoding == "ragged"}
-
-    @cached_property
-    def sounds(self) -> list[str]:
-        return [name for name, field in self.ragged.items() if field.kind == "audio"]
-
-    @cached_property
-    def videos(self) -> dict[str, Field]:
-        fields = self.store.manifest.fields
-        return {name: field for name, field in fields.items() if field.kind == "video"}
-
-    @cached_property
-    def padded(self) -> dict[str, str]:
-        """The names of the lengths of padded arrays, by field."""
-        ragged = dict(self.ragged)
-        if isinstance(self.transform, CutsSounds):  # windows have one length
-            ragged = {name: field for name, field in ragged.items() if name not in self.sounds}
-        names = {name: length_name(name, field, self.collate) for name, field in ragged.items()}
-        return {name: length for name, length in names.items() if length is not None}
-
-    @cached_property
-    def followers(self) -> dict[str, Field]:
-        """Boxes and points that follow their image, if the transform changes it."""
-        if self.transform.size is None and self.transform.num_draws == 0:
-            return {}
-        return followers(self.store.manifest)
-
-    @cached_property
-    def views(self) -> list[str]:
-        """Raw fields of which only a window is used, so that they need no copy first."""
-        return [name for name, field in self.cut.items() if field.encoding == "raw"]
-
     @property
-    def decodes(self) -> bool:
-        """Whether reading costs more than copying, and so is worth a pool of threads."""
-        return bool(self.cut or self.sounds or self.videos)
+    def joins_slices(self) -> bool:
+        return self.decodes
 
     def decodes_in_python(self) -> bool:
         """Return whether C leaves most images of a field to Python, as far as a sample shows."""
         files = [name for name, field in self.cut.items() if field.encoding == "image"]
         return any(decodes_in_python(self.store, name) for name in files)
-
-    @cached_property
-    def measures_records(self) -> bool:
-        """Whether records are measured one by one: those that are decoded, or changed in Python."""
-        are_files = any(field.encoding == "image" for field in self.cut.values())
-        return are_files or bool(self.videos) or self.function is not None
-
-    @cached_property
-    def _one_by_one(self) -> ReadsOneByOne | None:
-        if self.measures_records and isinstance(self.store, ReadsOneByOne):
-            return self.store
-        return None
-
-    @cached_property
-    def changed(self) -> bool:
-        """Whether a batch differs from what the store gives."""
-        return bool(self.cut or self.ragged or self.videos)
 
     def __call__(self, request: Request) -> Batch:
         # the shortest way: small records take less time than the rest of this class
@@ -182,10 +147,9 @@ class BatchReader:
             if self._locked is not None and pins_here():
                 read = self._locked
             return {"index": request.indices, **read(request.indices)}
-        return self._read(request)[0]
+        return self._read(request).batch
 
     def timed(self, request: Request) -> Timed:
-        """Read the batch in this thread."""
         if self.changed:
             return self._read(request)
         start = perf_counter()
@@ -196,18 +160,19 @@ class BatchReader:
         self.fill(work, 0, len(request.indices))
         return Timed(self.finish(work), work.slices_s, work.slow)
 
-    def begin(self, request: Request) -> ReadWork:
+    def begin(self, request: Request) -> Work:
         """Return a batch with memory for the images whose size is known."""
         images: dict[str, Tensor] = {}
         size = self.transform.size
         if size is not None and self.function is None:
+            count = len(request.indices)
             for name, field in self.cut.items():
-                images[name] = self._memory_of(len(request.indices), field.channels or 3, *size)
+                images[name] = self._memory_of(count, field.channels or 3, *size)
             for name, field in self.videos.items():
-                shape = (self._num_frames, field.shape[3] or 3, *size)
-                images[name] = self._memory_of(len(request.indices), *shape)
-        numbers = self.numbers(request)
-        return ReadWork(request, images, {}, [], [], numbers)
+                assert isinstance(self.transform, CutsVideos)
+                shape = (self.transform.num_frames, field.shape[3] or 3, *size)
+                images[name] = self._memory_of(count, *shape)
+        return Work(request, {}, [], [], images, self.numbers(request))
 
     def _memory_of(self, *shape: int) -> Tensor:
         """Return uint8 of this shape: page-locked where batches feed a GPU, which copies it whole.
@@ -218,7 +183,7 @@ class BatchReader:
             return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
         return self._memory.take(*shape)
 
-    def fill(self, work: ReadWork, start: int, stop: int) -> None:
+    def fill(self, work: Work, start: int, stop: int) -> None:
         """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
         watch = Stopwatch()
         request = work.request
@@ -237,23 +202,28 @@ class BatchReader:
             check_crcs(self.store, indices, records)
         watch.mark("read")
         part = Slice(indices, indices if keys is None else keys, numbers, watch, seconds, {})
-        images = self._images(records, request, part, outs) | self._clips(records, part, outs)
-        followed = self.followed(records, indices, part.numbers, part.windows)
-        sounds = self.heard(records, indices, part.numbers)
-        if sounds:
+        filled = dict(records)
+        if self.cut:
+            filled |= self._images(records, request, part, outs)
+        for name, field in self.videos.items():
+            filled[name] = self.pictures.clips(name, field, records[name], part, outs.get(name))
+        filled |= self.followed(records, indices, part.numbers, part.windows)
+        if self.sounds:
+            filled |= self.heard(records, indices, part.numbers)
             watch.mark("decode")
-        if self.measures_records:
+        if self._measures:
             files = [own for own in records.values() if isinstance(own, list | Placed)]
-            slow = self._usual.slow(
-                indices,
-                seconds.tolist(),
-                lambda place: sum(len(values[place]) for values in files),
+            work.slow.extend(
+                self._usual.slow(
+                    indices,
+                    seconds.tolist(),
+                    lambda place: sum(len(values[place]) for values in files),
+                )
             )
-            work.slow.extend(slow)
-        work.parts[start] = {**records, **images, **followed, **sounds}
+        work.parts[start] = filled
         work.slices_s.append(watch.stages_s)
 
-    def finish(self, work: ReadWork) -> Batch:
+    def finish(self, work: Work) -> Batch:
         """Return the batch, once all its slices are filled."""
         watch = Stopwatch()
         indices = work.request.indices
@@ -262,33 +232,32 @@ class BatchReader:
         for name in self.store.manifest.fields:
             if name in work.images:
                 batch[name] = work.images[name]
-            elif name in self.ragged:
-                batch |= self.collated(name, joined([part[name] for part in parts]), indices)
-            else:
-                batch[name] = self._joined([part[name] for part in parts], indices)
+                continue
+            values = [part[name] for part in parts]
+            if name in self.ragged:
+                batch |= self.collated(name, joined(values), indices)
+                continue
+            if isinstance(values[0], Tensor):
+                start = 0
+                for value in values:
+                    if value.shape[1:] != values[0].shape[1:]:
+                        shapes = value.shape[1:], values[0].shape[1:]
+                        raise self.pictures.uneven_images(int(indices[start]), *shapes)
+                    start += len(value)
+            batch[name] = joined(values)
         watch.mark("collate")
         work.slices_s.append(watch.stages_s)
         return batch
-
-    def timed_slice(self, request: Request) -> Timed:
-        """Read some records of a batch in this thread, for ``join``."""
-        work = self.begin(request)
-        self.fill(work, 0, len(request.indices))
-        return Timed(work.parts[0], work.slices_s, work.slow)
-
-    def join(self, request: Request, slices: Sequence[Timed]) -> Timed:
-        """Return the batch of ``request``, whose slices are given in their order."""
-        parts = {number: part.batch for number, part in enumerate(slices)}
-        slices_s = [stages_s for part in slices for stages_s in part.slices_s]
-        work = ReadWork(request, {}, parts, slices_s, [])
-        slow = [record for part in slices for record in part.slow]
-        return Timed(self.finish(work), work.slices_s, slow)
 
     def check(self) -> None:
         self.store.check()
 
     def name(self, index: int) -> str:
         return self.store.name(index)
+
+    def sizes(self, field: Field, values: Any, indices: Tensor) -> Tensor:
+        """Return height and width of each image that the store gave for ``indices``."""
+        return self.pictures.sizes(field, values, indices)
 
     def numbers(self, request: Request) -> Tensor | None:
         """Return the transform's draws, float32 [B, num_draws]; None if nothing needs them."""
@@ -299,15 +268,13 @@ class BatchReader:
 
     def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
         """Cut the label maps that the store gave for ``indices``: uint8 [B, 1, h, w]."""
-        field = self.store.manifest.fields[name]
-        seconds = nothing_yet(len(indices))
-        part = Slice(indices, indices, numbers, Stopwatch(), seconds, {})
-        return self._stacked(name, field, values, part, None)
+        part = Slice(indices, indices, numbers, Stopwatch(), nothing_yet(len(indices)), {})
+        return self.pictures.stacked(name, self.store.manifest.fields[name], values, part)
 
     def heard(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
         """Return the samples of the sounds that the store gave for ``indices``."""
         return {
-            name: heard(self.store, records[name], indices, self.transform, numbers)
+            name: samples_of(self.store, records[name], indices, self.transform, numbers)
             for name in self.sounds
         }
 
@@ -315,9 +282,8 @@ class BatchReader:
         """Return what the batch has of a ragged field. DataError D121 for a damaged text."""
         if isinstance(values, Tensor):  # windows of sounds
             return {name: values}
-        field = self.ragged[name]
         try:
-            return collated(name, field, values, self.collate)
+            return collated(name, self.ragged[name], values, self.collate)
         except UnicodeDecodeError as error:
             where = f"{self.store.name(int(indices[0]))} and the rest of its batch"
             what = f"{name} holds a text that is not UTF-8"
@@ -347,144 +313,84 @@ class BatchReader:
             for name, field in self.followers.items()
         }
 
-    def _joined(self, parts: list[Any], indices: Tensor) -> Any:
-        if len(parts) == 1:
-            return parts[0]
-        if isinstance(parts[0], list):  # ``collate=list``
-            return [image for part in parts for image in part]
-        shape = parts[0].shape[1:]
-        start = 0
-        for part in parts:
-            if part.shape[1:] != shape:
-                raise self._uneven(int(indices[start]), part.shape[1:], shape)
-            start += len(part)
-        return torch.cat(parts)
-
     def _images(
         self, records: Records, request: Request, part: Slice, outs: dict[str, Tensor]
     ) -> Batch:
         """Return the fields that are ``cut``: uint8 [B, C, h, w], or the function's results."""
-        if not self.cut:
-            return {}
         part.watch.mark("transform")
-        cut = self.cut.items()
+        cut, pictures = self.cut.items(), self.pictures
         if self.function is None:
             return {
-                name: self._cut(name, own, records[name], part, outs.get(name)) for name, own in cut
+                name: pictures.cut(name, own, records[name], part, outs.get(name))
+                for name, own in cut
             }
-        pixels = {
-            name: map(np.array, records[name])
-            if name in self.arrays
-            else self._for_function(name, field, records[name], part)
-            for name, field in cut
-        }
-        return self._change(pixels, request, part)
-
-    @cached_property
-    def _change(self) -> FunctionOfRecords:
-        assert self.function is not None
-        return FunctionOfRecords(self.store, self.function, self.arrays, self.collate, self.seed)
-
-    def _uneven(self, index: int, shape: Sequence[int], other: Sequence[int]) -> DataError:
-        key = self._transform_key
-        fix = f"set {key}=resize or val_batch_size=1 (batch_size=1), or pack with one size"
-        return uneven(self.store, index, "the image is", shape, other, fix)
-
-    @property
-    def _num_frames(self) -> int:
-        assert isinstance(self.transform, CutsVideos)
-        return self.transform.num_frames
-
-    def _clips(self, records: Records, part: Slice, outs: dict[str, Tensor]) -> Batch:
-        """Return the clips of videos: uint8 [B, T, C, h, w], or a list as ``_cut`` has it."""
-        clips: Batch = {}
-        for name in self.videos:
-            values = records[name]
-            if self.collate == "list" and self.transform.size is None:
-                clips[name] = [self._clip(name, *alone, None)[0] for alone in part.alone(values)]
+        given: dict[str, Iterator[np.ndarray]] = {}
+        for name, own in cut:
+            if name in self.arrays:
+                given[name] = map(np.array, records[name])
             else:
-                clips[name] = self._clip(name, values, part, outs.get(name))
-        return clips
+                given[name] = pictures.for_function(name, own, records[name], part)
+        return self._changed(self.function, given, request, part)
 
-    def _clip(self, name: str, values: Any, part: Slice, out: Tensor | None) -> Tensor:
-        """Cut the frames of clips as images of which all of a clip have the same draws."""
-        assert isinstance(self.transform, CutsVideos)
-        frames = clip_frames(self.store, name, values, part.indices, self.transform, part.numbers)
-        length = self._num_frames
-        numbers = part.numbers
-        if numbers is not None:
-            numbers = numbers.repeat_interleave(length, 0)
-        if out is not None:
-            out = out.flatten(0, 1)
-        seconds = nothing_yet(len(frames))
-        indices, keys = (each.repeat_interleave(length) for each in (part.indices, part.keys))
-        flat = Slice(indices, keys, numbers, part.watch, seconds, {})
-        images = self._stacked(name, self.videos[name].frame, frames, flat, out)
-        for number in range(len(part.seconds)):
-            part.seconds[number] += sum(seconds[number * length : (number + 1) * length])
-        return images.unflatten(0, (-1, length))
+    def _changed(
+        self,
+        function: RecordFunction,
+        given: dict[str, Iterator[np.ndarray]],
+        request: Request,
+        part: Slice,
+    ) -> Batch:
+        """Return the function's results: [B, C, h, w], or a list of B with ``collate=list``."""
+        seeds: list[int | None] = [None] * len(part.indices)
+        if request.training:
+            seeds = record_seeds(part.keys, self.seed, request.epoch).tolist()
+        lists: Batch = {name: [] for name in given}
+        stacked: dict[str, np.ndarray] = {}
+        for place, (index, seed) in enumerate(zip(part.indices.tolist(), seeds, strict=True)):
+            images = {name: next(images) for name, images in given.items()}
+            changed = self._changed_record(function, images, index, seed)
+            part.seconds[place] += part.watch.mark("transform")
+            for name, planes in changed.items():
+                if self.collate == "list":
+                    out = np.empty(planes.shape, planes.dtype)
+                    lists[name].append(torch.from_numpy(out))
+                else:
+                    if name not in stacked:
+                        shape = (len(part.indices), *planes.shape)
+                        stacked[name] = np.empty(shape, planes.dtype)
+                    out = stacked[name][place]
+                    if planes.shape != out.shape:
+                        shapes = planes.shape, out.shape
+                        raise uneven(self.store, index, "the function made", *shapes, ONE_SIZE)
+                if planes.dtype == out.dtype == np.uint8 and planes.ndim == 3:
+                    scale_into(planes.transpose(1, 2, 0), False, 0, out)
+                else:
+                    np.copyto(out, planes)
+            part.watch.mark("collate")
+        if self.collate == "list":
+            return lists
+        return {name: torch.from_numpy(values) for name, values in stacked.items()}
 
-    def _cut(self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None) -> Any:
-        """Return the windows of images, stacked; with ``collate=list`` and without a size, a list.
-
-        ``out`` is memory for all of them, if their size is known.
-        """
-        if self.collate != "list" or self.transform.size is not None:
-            return self._stacked(name, field, values, part, out)
-        opened, windows = self._opened(name, field, values, part)
-        shapes = self.pictures.shapes(field, windows)
-        arrays = [np.empty(shape, np.uint8) for shape in shapes]
-        self._filled(opened, windows, part, arrays)
-        return [torch.from_numpy(array) for array in arrays]
-
-    def _stacked(
-        self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None
-    ) -> Tensor:
-        """Write each image's window to ``out``, or to new memory of the first window's size."""
-        opened, windows = self._opened(name, field, values, part)
-        if out is None:
-            shapes = self.pictures.shapes(field, windows)
-            if len(set(shapes)) > 1:
-                place = next(place for place, shape in enumerate(shapes) if shape != shapes[0])
-                raise self._uneven(int(part.indices[place]), shapes[place], shapes[0])
-            out = torch.empty((len(shapes), *shapes[0]), dtype=torch.uint8)
-        self._filled(opened, windows, part, out.numpy())
-        return out
-
-    def _for_function(
-        self, name: str, field: Field, values: Any, part: Slice
-    ) -> Iterator[np.ndarray]:
-        """Yield windows for the transform's function: scaled and flipped [h, w, C] arrays."""
-        for start in range(0, len(part.indices), AT_ONCE):
-            few = part.between(start, start + AT_ONCE)
-            opened, windows = self._opened(name, field, values[start : start + AT_ONCE], few)
-            arrays: list[np.ndarray] = []
-            for channels, *size in self.pictures.shapes(field, windows):
-                arrays.append(np.empty((*size, channels), np.uint8))
-            self._filled(opened, windows, few, arrays, interleaved=True)
-            yield from arrays
-
-    def _opened(self, name: str, field: Field, values: Any, part: Slice) -> tuple[Opened, Tensor]:
-        """Return images and the transform's windows of them, int64 [B, 5]."""
-        opened = self.pictures.open(field, values, part.indices)
-        if opened.headers is not None:
-            part.watch.mark("decode")
-        windows = self.transform.windows(opened.sizes, part.numbers)
-        if self.transform.size is None:  # windows decide the memory; others are checked in C
-            self.pictures.check_windows(opened.sizes, windows, part.indices)
-        part.windows[name] = windows
-        part.watch.mark("transform")
-        return opened, windows
-
-    def _filled(
-        self, opened: Opened, windows: Tensor, part: Slice, arrays: Any, interleaved: bool = False
-    ) -> None:
-        self.pictures.cut(opened, windows, part, arrays, interleaved)
-        part.watch.mark("transform" if opened.headers is None else "decode")
-
-    def sizes(self, field: Field, values: Any, indices: Tensor) -> Tensor:
-        """Return height and width of each image that the store gave for ``indices``."""
-        return self.pictures.open(field, values, indices).sizes
+    def _changed_record(
+        self, function: RecordFunction, images: dict[str, np.ndarray], index: int, seed: int | None
+    ) -> dict[str, np.ndarray]:
+        """Return the function's result for a record, [C, h, w]. Its errors name the record."""
+        try:
+            changed = function(dict(images), seed)
+            if changed.keys() != images.keys():
+                raise ValueError(f"gave {sorted(changed)}, was given {sorted(images)}")
+            planes = {name: np.asarray(image) for name, image in changed.items()}
+            for name, image in planes.items():
+                if image.ndim == 3 and name not in self.arrays:
+                    planes[name] = image.transpose(2, 0, 1)
+        except PacelineError:
+            raise
+        except (Exception, SystemExit) as error:
+            record = self.store.name(index)
+            fix = "correct the function, or see it with debug=trace workers.num=0"
+            fault = user_error(error, about=record, fix=fix, kind=UserRecordError)
+            what = f"the transform failed on it ({plain(error)})"
+            raise fault or DataError(120, record, what, fix) from error
+        return planes
 
 
 def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:

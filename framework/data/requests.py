@@ -1,16 +1,24 @@
-"""What readers and workers hand each other: requests, work on them, and slices of it."""
+"""What readers and workers hand each other, and a ledger of the records that take longest to read.
 
-from array import array
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+A reader measures each record of a slice, compares it with the usual record, and reports those that
+took many times as long. Records that are only gathered are not measured, since copying bytes takes
+every record alike.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
-from framework.contracts.batch import Batch
-from framework.contracts.records import Records
-from framework.data.ledger import SlowRead
+from framework.contracts.slow_records import SlowRecord, SlowRecords
 from framework.errors import words_of
-from framework.measure.stopwatch import Stopwatch
+
+MUCH = 8  # a slow record takes so many times as long as the usual one, and at least
+LEAST_S = 5e-3  # this long: a thread that loses its core for a moment looks slow, too
+CAUTION = 1.1  # the factor by which a slice changes what counts as usual
+MOST_KEPT = 64  # records in the ledger
+MOST_SHOWN = 10  # records that a report names
 
 
 class Request(NamedTuple):
@@ -28,57 +36,150 @@ class Request(NamedTuple):
         return keys[start:stop]
 
 
-class ReadWork(NamedTuple):
+class SlowRead(NamedTuple):
+    """A record that took many times as long as the usual one."""
+
+    number: int  # in the data set
+    seconds: float
+    size_bytes: int  # 0 if it is not known
+
+
+class Work(NamedTuple):
     """A batch that is being read. Threads may fill slices of it at the same time."""
 
     request: Request
-    images: dict[str, Tensor]  # the memory of image fields, if their size is known
-    parts: dict[int, Records]  # the other fields of filled slices, by their start
+    parts: dict[int, Any]  # what the slices hold, by their start
     slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
     slow: list[SlowRead]
+    images: dict[str, Tensor]  # the memory of image fields, if their size is known
     numbers: Tensor | None = None  # the transform's draws, float32 [B, num_draws], if it has some
 
 
 class Timed(NamedTuple):
-    """A batch, the seconds per stage it took, slice by slice, and its slow records."""
+    """A batch or a slice of one, the seconds per stage it took, and its slow records."""
 
-    batch: Batch
+    batch: Any
     slices_s: list[dict[str, float]]
     slow: Sequence[SlowRead] = ()
-
-
-class Slice(NamedTuple):
-    """What the fields of a slice share."""
-
-    indices: Tensor  # the records: int64 [B]
-    keys: Tensor  # what random changes depend on: int64 [B]
-    numbers: Tensor | None  # the transform's draws, float32 [B, num_draws]; None outside training
-    watch: Stopwatch  # of the thread
-    seconds: "memoryview[float]"  # what each record took, as far as it is measured: float64 [B]
-    windows: dict[str, Tensor]  # of image fields, once they are known: int64 [B, 5]
-
-    def between(self, start: int, stop: int) -> "Slice":
-        """Return some of the records."""
-        place = slice(start, stop)
-        return self._replace(
-            indices=self.indices[place],
-            keys=self.keys[place],
-            numbers=None if self.numbers is None else self.numbers[place],
-            seconds=self.seconds[place],
-            windows={},
-        )
-
-    def alone(self, values: Any) -> "Iterator[tuple[Any, Slice]]":
-        """Yield each record alone: its values, and its slice."""
-        for number in range(len(self.indices)):
-            yield values[number : number + 1], self.between(number, number + 1)
-
-
-def nothing_yet(count: int) -> "memoryview[float]":
-    """Return the seconds of ``count`` records that are still to be measured: float64 [count]."""
-    return memoryview(array("d", bytes(8 * count)))
 
 
 def plain(error: BaseException) -> str:
     """Return an exception's kind and words, even if its own ``__str__`` fails."""
     return f"{type(error).__name__}: {words_of(error)}"
+
+
+@final
+class Usual:
+    """The seconds that a usual record takes: a running median of the medians of slices.
+
+    Several threads may use one. A change that gets lost does no harm.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._has_begun = False
+
+    def slow(
+        self, indices: Any, seconds: Sequence[float], size_bytes: Callable[[int], int]
+    ) -> list[SlowRead]:
+        """Return the slow records of a slice.
+
+        Args:
+            indices: The records: int64 [B].
+            seconds: What each took.
+            size_bytes: Returns the bytes of a record by its place in the slice.
+        """
+        if not self._has_begun:  # the first record of a process loads libraries
+            self._has_begun = True
+            seconds = [0.0, *seconds[1:]]
+        if sum(seconds) < LEAST_S:
+            return []
+        median = sorted(seconds)[(len(seconds) - 1) // 2]
+        usual = self.seconds or median
+        self.seconds = usual = min(max(median, usual / CAUTION), usual * CAUTION)
+        limit = max(LEAST_S, MUCH * usual)
+        return [
+            SlowRead(int(indices[place]), value, size_bytes(place))
+            for place, value in enumerate(seconds)
+            if value > limit
+        ]
+
+
+@dataclass
+class _Kept:
+    """The slow reads of one record."""
+
+    num_reads: int = 0
+    seconds: float = 0.0
+    size_bytes: int = 0
+
+
+@final
+class Ledger:
+    """The slowest records of a source, in fixed memory. One thread adds, and any thread looks.
+
+    Attributes:
+        slow_batches: Numbers of the delivered batches with slow records, for ``Waits``.
+        num_records: Records that were delivered.
+        num_slow: How often a record was slow.
+        slow_s: The seconds of slow records, over all workers.
+    """
+
+    def __init__(self) -> None:
+        self.slow_batches: set[int] = set()
+        self.num_records = 0
+        self.num_slow = 0
+        self.slow_s = 0.0
+        self._number = 0  # of the next batch
+        self._is_slow = False  # whether the next batch holds slow records
+        self._kept: dict[int, _Kept] = {}
+
+    def begin(self) -> None:
+        """Begin an epoch, a part of one, or epochs that are read without a stop."""
+        self._number = 0
+        self._is_slow = False
+        self.slow_batches.clear()
+
+    def add(self, reads: Iterable[SlowRead]) -> None:
+        """Add the slow records of the next batch."""
+        for read in reads:
+            self._is_slow = True
+            self.num_slow += 1
+            self.slow_s += read.seconds
+            if read.number not in self._kept and len(self._kept) >= MOST_KEPT:
+                least = min(self._kept, key=lambda index: self._kept[index].seconds)
+                if self._kept[least].seconds >= read.seconds:
+                    continue
+                del self._kept[least]
+            kept = self._kept.setdefault(read.number, _Kept())
+            kept.num_reads += 1
+            kept.seconds += read.seconds
+            kept.size_bytes = read.size_bytes
+
+    def delivered(self, num_records: int) -> None:
+        """Count a batch that is handed over."""
+        self.num_records += num_records
+        if self._is_slow:
+            self.slow_batches.add(self._number)
+            self._is_slow = False
+        self._number += 1
+
+    def report(self, read_s: float, name: Callable[[int], str]) -> SlowRecords | None:
+        """Return what is known, or None if no record was slow.
+
+        Args:
+            read_s: The seconds of all records, over all workers.
+            name: Returns the name of a record.
+        """
+        if not self.num_slow:
+            return None
+        # A record that was slow once may have been unlucky, so all its slow reads count.
+        every = self._kept.copy()
+        slowest = sorted(every.items(), key=lambda pair: -pair[1].seconds)[:MOST_SHOWN]
+        records: list[SlowRecord] = []
+        for index, kept in slowest:
+            mean_s = kept.seconds / max(1, kept.num_reads)
+            records.append(SlowRecord(index, name(index), kept.num_reads, mean_s, kept.size_bytes))
+        return SlowRecords(
+            records, self.num_slow, self.num_records, self.slow_s, read_s, sorted(every)
+        )

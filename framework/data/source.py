@@ -1,7 +1,8 @@
 """Sources that order records and let workers read them in batches: of any store, for example."""
 
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import tee
 from typing import Generic, Protocol, TypeVar, final
@@ -10,21 +11,25 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch, size_bytes
 from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext, keyed
-from framework.contracts.records import Manifest, Records, RecordStore, notes_of
+from framework.contracts.records import KnowsPlaces, Manifest, Records, RecordStore, notes_of
 from framework.contracts.slow_records import SlowRecords
-from framework.data.collate import Padding, with_nested
+from framework.data.fields import Padding, cut_fields, with_nested
 from framework.data.reader import BatchReader
 from framework.data.requests import Request
 from framework.data.workers import Reader, Workers
-from framework.errors import DataError
+from framework.errors import ConfigError, DataError, words_of
 from framework.order.batches import Order, RecordFacts
 from framework.order.select import chosen
 from framework.store.columns import NoFacts, StoreFacts
-from framework.store.resident import ResidentStore
+from framework.store.open_store import ShardedStore, files_of
+from framework.store.resident import LockedRecords, ResidentStore, lockable
+from framework.store.staging import Staged, drop_cached, remove_leftovers
+from framework.system.copy_engine import CopyEngineError
 from framework.system.malloc import keep_freed_memory
 
 R = TypeVar("R", bound=Reader)
 UNEVEN = 107  # the number of the error for images of several sizes in a batch
+STAGES = ("none", "cold", "ram", "device")
 
 
 class Counter(Protocol):
@@ -46,7 +51,7 @@ class WorkerSource(Generic[R]):
         counters: Count what batches hold.
     """
 
-    graph_refusal = None
+    graph_refusal: str | None = None
 
     def __init__(
         self,
@@ -60,21 +65,12 @@ class WorkerSource(Generic[R]):
         self.context = context
         self.order = order
         self.read = read
-        # Nested tensors do not pass between processes. Making them takes microseconds.
-        self._is_nested = context.collate == "nested"
-        num_workers = context.num_workers
-        if num_workers is None:
+        num = context.num_workers
+        if num is None:
             # Without decoding, passing a batch between threads costs more than reading it.
-            num_workers = 0
-            if read.decodes:
-                num_workers = context.num_cores
-        self.workers = Workers(
-            read,
-            num_workers,
-            context.worker_kind or kind,
-            context.worker_timeout_s,
-            context.start_method,
-        )
+            num = context.num_cores if read.decodes else 0
+        kind = context.worker_kind or kind
+        self.workers = Workers(read, num, kind, context.worker_timeout_s, context.start_method)
         self._is_verified = False  # whether a pass with ``verify`` has come to its end
         self._counters = list(counters)
         self.batch_bytes = 0  # of the first batch
@@ -169,9 +165,8 @@ class WorkerSource(Generic[R]):
         return {name: pair for part in self._counters for name, pair in part.take().items()}
 
     def _finished(self, batch: Batch) -> Batch:
-        if self._is_nested:
-            return with_nested(batch)
-        return batch
+        # Nested tensors do not pass between processes. Making them takes microseconds.
+        return with_nested(batch) if self.context.collate == "nested" else batch
 
     def stages(self) -> dict[str, float]:
         return self.workers.stages.take()
@@ -181,8 +176,8 @@ class WorkerSource(Generic[R]):
         return self.workers.ledger.slow_batches
 
     def slow_records(self) -> SlowRecords | None:
-        workers = self.workers
-        return workers.ledger.report(sum(workers.stages.sums_s.values()), self.read.name)
+        read_s = sum(self.workers.stages.sums_s.values())
+        return self.workers.ledger.report(read_s, self.read.name)
 
     def close(self) -> None:
         self.workers.close()
@@ -214,9 +209,7 @@ class StoreSource(WorkerSource[BatchReader]):
         self._notes = notes
         order = store_order(store, context)
         read = BatchReader(store, context, locked)
-        counters: list[Counter] = [Padding(read.padded)]
-        if counter is not None:
-            counters.append(counter)
+        counters = [Padding(read.padded), *([counter] if counter is not None else [])]
         # One thread that decodes PNG or WebP takes a tenth of the operations that a step launches
         # on a GPU (docs/gpu.md).
         is_apart = context.device.type == "cuda" and read.decodes_in_python()
@@ -241,9 +234,69 @@ class StoreSource(WorkerSource[BatchReader]):
     def close(self) -> None:
         super().close()
         self.store.close()
-        if self._on_close is not None:
-            self._on_close()
-            self._on_close = None
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+
+
+def packed_source(
+    path: str, open_file: Callable[[str], RecordStore], stage: str, context: SourceContext
+) -> StoreSource:
+    """Return a source of the packed store at ``path``, a file or a directory of shards.
+
+    ``stage`` is where to keep the data: ``none`` (on disk), ``cold``, ``ram`` or ``device``.
+    """
+    if stage not in STAGES:
+        fix = f"choose one of {', '.join(STAGES)}"
+        raise ConfigError(172, f"data.stage = {stage}", "not a place to keep data", fix)
+    if stage == "ram":
+        return _in_ram(path, open_file, context)
+    remove_leftovers()
+    if stage == "cold":
+        drop_cached(files_of(path))
+    store = _opened(path, open_file)
+    if stage == "device":
+        transform = context.transform
+        if context.num_workers:
+            where = f"workers.num = {context.num_workers}, data.stage = device"
+            what = "needs no workers: a batch is one gather on the device"
+            raise ConfigError(171, where, what, "leave workers.num out")
+        if transform.size is not None or transform.num_draws or transform.function is not None:
+            what = "a transform works on the host, the data is on the device"
+            fix = "set transform=none and choose an augment, or data.stage=ram"
+            raise ConfigError(171, "data.stage = device", what, fix)
+        store = ResidentStore(store, context.device)
+    return StoreSource(store, context)
+
+
+def _in_ram(
+    path: str, open_file: Callable[[str], RecordStore], context: SourceContext
+) -> StoreSource:
+    with ExitStack() as stack:
+        staged = Staged(path)
+        stack.callback(staged.close)
+        store = _opened(staged.path, open_file)
+        locked: LockedRecords | None = None
+        notes: tuple[str, ...] = ()
+        for_gpu: KnowsPlaces | None = None  # if a GPU can copy records as they are stored
+        is_read_here = not context.num_workers and context.verify != "always"
+        if context.device.type == "cuda" and is_read_here:
+            for_gpu = None if cut_fields(store.manifest, context.transform) else lockable(store)
+        if for_gpu is not None:
+            try:
+                locked = LockedRecords(for_gpu, context.device)
+                stack.callback(locked.close)
+            except (CopyEngineError, OSError) as error:
+                why = f"the GPU cannot copy records by itself ({words_of(error)})"
+                notes = (f"data.stage=ram: {why}; the cores gather them",)
+        to_close = ExitStack()
+        source = StoreSource(store, context, to_close.close, locked=locked, notes=notes)
+        to_close.push(stack.pop_all())
+    return source
+
+
+def _opened(path: str, open_file: Callable[[str], RecordStore]) -> RecordStore:
+    return ShardedStore(path, open_file) if os.path.isdir(path) else open_file(path)
 
 
 def make_order(

@@ -10,17 +10,16 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, final, runtime_checkable
+from typing import Any, NamedTuple, Protocol, final
 from weakref import proxy
 
 import torch
@@ -28,9 +27,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, _utils
 
 from framework.contracts.batch import Batch, leaves, mapped, tensors
-from framework.data.ledger import Ledger, SlowRead
-from framework.data.requests import Request, Timed, plain
-from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
+from framework.data.requests import Ledger, Request, Timed, Work, plain
+from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.measure.stopwatch import Stages
 from framework.system.at_end import close_at_end, forgotten, stop_at_end
 from framework.system.native import crowded, limit_threads
@@ -51,29 +49,17 @@ ALIGNMENT = 64  # bytes; every dtype may begin there
 torch_signals: Any = _utils.signal_handling
 
 
-class Work(Protocol):
-    """A batch that is being read. Threads may fill slices of it at the same time."""
-
-    @property
-    def request(self) -> Request: ...
-
-    @property
-    def slices_s(self) -> list[dict[str, float]]:
-        """Seconds per stage of each slice, and of finishing."""
-        ...
-
-    @property
-    def slow(self) -> list[SlowRead]:
-        """The records that took many times as long as the usual one."""
-        ...
-
-
 class Reader(Protocol):
     """What workers run: it reads one batch, whole or in slices. It is picklable."""
 
     @property
     def decodes(self) -> bool:
         """Whether reading costs more than copying, and so is worth a pool of threads."""
+        ...
+
+    @property
+    def joins_slices(self) -> bool:
+        """Whether ``finish`` joins slices that other processes have filled."""
         ...
 
     def __call__(self, request: Request) -> Batch:
@@ -84,15 +70,15 @@ class Reader(Protocol):
         """Read a batch in this thread, and measure the stages."""
         ...
 
-    def begin(self, request: Request) -> Any:
-        """Return a ``Work`` for ``fill`` and ``finish``."""
+    def begin(self, request: Request) -> Work:
+        """Return work for ``fill`` and ``finish``."""
         ...
 
-    def fill(self, work: Any, start: int, stop: int) -> None:
+    def fill(self, work: Work, start: int, stop: int) -> None:
         """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
         ...
 
-    def finish(self, work: Any) -> Batch:
+    def finish(self, work: Work) -> Batch:
         """Return the batch, once all its slices are filled."""
         ...
 
@@ -105,52 +91,60 @@ class Reader(Protocol):
         ...
 
 
-@runtime_checkable
-class JoinsSlices(Protocol):
-    """A capability of a Reader: several processes read a batch, and this one joins it."""
-
-    def timed_slice(self, request: Request) -> Timed:
-        """Read some records of a batch in this thread, for ``join``."""
-        ...
-
-    def join(self, request: Request, slices: Sequence[Timed]) -> Timed:
-        """Return the batch of ``request``, whose slices are given in their order."""
-        ...
-
-
 @final
-@dataclass(eq=False)
 class Workers:
     """Workers that run a reader.
 
     Threads share the work on each batch, since decoding releases Python's lock (the GIL). Processes
     read whole batches, which suits transforms that hold the lock. They share the work on the first
     batches of a ``map`` alone, as many as there are processes, which would otherwise come late and
-    all at once. Processes start at the first
-    ``map`` and live until ``close``, or until the program ends. While one ``map`` is in use,
-    another starts its own processes.
+    all at once. Processes start at the first ``map`` and live until ``close``, or until the program
+    ends. While one ``map`` is in use, another starts its own processes.
+
+    Args:
+        read: The reader.
+        num: The number of workers; 0: the calling thread reads.
+        kind: ``thread`` or ``process``.
+        timeout_s: ResourceError R106 after a longer wait for a batch.
+        start_method: Of processes, such as ``spawn``; None: Python's default.
+
+    Attributes:
+        ahead: Batches that are read ahead: by all threads together, or by each process.
+        stages: Seconds per stage of the batches that were yielded.
+        ledger: The slow records of these batches.
     """
 
-    read: Reader
-    num: int  # 0: the calling thread reads
-    kind: str  # ``thread`` or ``process``
-    timeout_s: float = 300.0  # ResourceError R106 after a longer wait for a batch
-    start_method: str | None = None  # of processes, such as ``spawn``; None: Python's default
-    ahead: int = AHEAD  # batches that are read ahead: by all threads together, or by each process
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("thread", "process"):
-            where = f"workers.kind = {self.kind}"
+    def __init__(
+        self,
+        read: Reader,
+        num: int,
+        kind: str,
+        timeout_s: float = 300.0,
+        start_method: str | None = None,
+    ) -> None:
+        if kind not in ("thread", "process"):
+            where = f"workers.kind = {kind}"
             raise ConfigError(107, where, "must be thread or process", "choose one of them")
-        self.stages = Stages()  # seconds per stage of the batches that were yielded
-        self.ledger = Ledger()  # the slow records of these batches
+        self.read = read
+        self.kind = kind
+        self.timeout_s = timeout_s
+        self.start_method = start_method
+        self.stages = Stages()
+        self.ledger = Ledger()
+        self._chosen = num, AHEAD
+        self._used = self._chosen  # by the newest ``map``
         self._requests = _Requests()
-        self._loader: DataLoader[Timed] | None = None
+        self._loader: DataLoader[Any] | None = None
         self._busy = threading.Lock()  # held by the ``map`` that uses the processes
         self._late = False  # whether a batch took longer than ``timeout_s``
-        self._may_change = False
-        self._chosen = self.num, self.ahead
-        self._used = self._chosen  # by the newest ``map``
+
+    @property
+    def num(self) -> int:
+        return self._chosen[0]
+
+    @property
+    def ahead(self) -> int:
+        return self._chosen[1]
 
     @property
     def num_to_start(self) -> int:
@@ -172,75 +166,70 @@ class Workers:
         """Whether the workers from before the newest ``change`` still read."""
         return self._used != self._chosen
 
+    def change(self, num: int, ahead: int) -> None:
+        """Use other workers from the next request on. Any thread may call this."""
+        self._chosen = num, ahead
+
     def map(self, requests: Iterable[Request]) -> Generator[Batch]:
         """Yield one batch per request, in order. The iterator may be closed early.
 
         ``change`` takes effect after the batches that are being read.
         """
-        if self._may_change:
-            return self._in_parts(requests)
-        return self._mapped(requests, (self.num, self.ahead))
-
-    def change(self, num: int, ahead: int) -> None:
-        """Use other workers from the next request on, after ``allow_changes``.
-
-        Any thread may call this.
-        """
-        self._chosen = num, ahead
-        self.num = num
-        self.ahead = ahead
-
-    def allow_changes(self) -> None:
-        """Let ``change`` take effect in the midst of a ``map``."""
-        self._may_change = True
-
-    def _in_parts(self, requests: Iterable[Request]) -> Generator[Batch]:
-        """Yield the batches. After a change, continue with the other workers."""
         rest = iter(requests)
-        while True:
+        is_last = False
+
+        def until_a_change(chosen: tuple[int, int]) -> Generator[Request]:
+            nonlocal is_last
+            for request in rest:
+                yield request
+                if self._chosen != chosen:
+                    return
+            is_last = True
+
+        while not is_last:
             chosen = self._used = self._chosen
-            part = _Part(rest, lambda chosen=chosen: self._chosen == chosen)
-            yield from self._mapped(part, chosen)
-            if part.is_last:
-                return
+            part = until_a_change(chosen)
+            if chosen[0] and self.kind == "process":
+                yield from self._by_processes(part, *chosen)
+            elif chosen[0]:
+                yield from self._by_threads(part, *chosen)
+            else:
+                yield from self._here(part)
 
-    def _mapped(self, requests: Iterable[Request], chosen: tuple[int, int]) -> Generator[Batch]:
-        num, _ = chosen
-        if num and self.kind == "process":
-            return self._by_processes(requests, chosen)
-        if num:
-            return self._by_threads(requests, chosen)
-        if self.read.decodes:
-            return self._decoded_here(requests)
-        return self._gathered_here(requests)
-
-    def _decoded_here(self, requests: Iterable[Request]) -> Generator[Batch]:
+    def _here(self, requests: Iterable[Request]) -> Generator[Batch]:
+        read, sums_s = self.read, self.stages.sums_s
+        if not read.decodes:
+            # Reading a batch takes 40 us, so the loop is minimal.
+            for request in requests:
+                start = perf_counter()
+                batch = read(request)
+                sums_s["read"] += perf_counter() - start
+                yield batch
+            return
         beside_step = threading.current_thread() is not threading.main_thread()
         with crowded() if beside_step else nullcontext():
             for request in requests:
-                batch, slices_s, slow = self.read.timed(request)
-                self.stages.add_slices(slices_s)
-                self.ledger.add(slow)
-                yield batch
+                yield self._counted(read.timed(request))
 
-    def _gathered_here(self, requests: Iterable[Request]) -> Generator[Batch]:
-        """Yield batches that need no decoding. Reading one takes 40 us, so the loop is minimal."""
-        read = self.read
-        sums_s = self.stages.sums_s
-        for request in requests:
-            start = perf_counter()
-            batch = read(request)
-            sums_s["read"] += perf_counter() - start
-            yield batch
+    def _counted(self, result: Timed) -> Batch:
+        self.stages.add_slices(result.slices_s)
+        self.ledger.add(result.slow)
+        return result.batch
 
-    def _by_threads(self, requests: Iterable[Request], chosen: tuple[int, int]) -> Generator[Batch]:
-        num, ahead = chosen
+    def _by_threads(self, requests: Iterable[Request], num: int, ahead: int) -> Generator[Batch]:
         pool = _Pool(num)
         in_progress: deque[tuple[Work, list[Future[None]]]] = deque()
         try:
             with crowded() if self.read.decodes else nullcontext():
                 for request in requests:
-                    in_progress.append(self._submit(pool, request, num))
+                    work = self.read.begin(request)
+                    count = len(request.indices)
+                    step = self._slice_size(count, num)
+                    calls = [
+                        pool.submit(self.read.fill, work, start, min(start + step, count))
+                        for start in range(0, max(1, count), step)
+                    ]
+                    in_progress.append((work, calls))
                     # Small batches have few slices, so more of them keep all threads busy.
                     if len(in_progress) > ahead and sum(len(own[1]) for own in in_progress) > num:
                         yield self._finished(*in_progress.popleft())
@@ -248,15 +237,6 @@ class Workers:
                     yield self._finished(*in_progress.popleft())
         finally:
             pool.close(wait=not self._late)
-
-    def _submit(self, pool: "_Pool", request: Request, num: int) -> tuple[Work, list[Future[None]]]:
-        work: Work = self.read.begin(request)
-        count = len(request.indices)
-        step = self._slice_size(count, num)
-        return work, [
-            pool.submit(self.read.fill, work, start, min(start + step, count))
-            for start in range(0, max(1, count), step)
-        ]
 
     def _slice_size(self, count: int, num: int) -> int:
         """Return the most records of a slice of a batch of ``count``, for ``num`` threads.
@@ -268,40 +248,34 @@ class Workers:
             return max(1, count)
         return max(LEAST_SLICE, -(-count // max(1, num)))
 
-    def _finished(self, work: Work, futures: list[Future[None]]) -> Batch:
+    def _finished(self, work: Work, calls: list[Future[None]]) -> Batch:
         end = time.monotonic() + self.timeout_s
-        for future in futures:
+        for call in calls:
             try:
-                future.result(max(0.0, end - time.monotonic()))
+                call.result(max(0.0, end - time.monotonic()))
             except TimeoutError as error:
-                if future.done():  # raised by the user's transform
+                if call.done():  # raised by the user's transform
                     raise
                 self._late = True
-                raise self._too_late(work.request) from error
-        batch = self.read.finish(work)
-        self.stages.add_slices(work.slices_s)
-        self.ledger.add(work.slow)
-        return batch
+                which = f" (records {work.request.indices[:4].tolist()}...)"
+                raise self._too_late(which) from error
+        return self._counted(Timed(self.read.finish(work), work.slices_s, work.slow))
 
-    def _too_late(self, request: Request | None = None) -> ResourceError:
-        which = ""
-        if request is not None:
-            which = f" (records {request.indices[:4].tolist()}...)"
+    def _too_late(self, which: str = "") -> ResourceError:
         where = f"workers.timeout_s = {self.timeout_s:g}"
         fix = "check the disk and the transform, or raise workers.timeout_s"
         return ResourceError(106, where, f"no batch came within that time{which}", fix)
 
-    def _by_processes(
-        self, requests: Iterable[Request], chosen: tuple[int, int]
-    ) -> Generator[Batch]:
+    def _by_processes(self, requests: Iterable[Request], num: int, ahead: int) -> Generator[Batch]:
         # The processes of a DataLoader serve one iterator at a time.
         if self._busy.acquire(blocking=False):
             try:
-                yield from self._by_own_processes(requests, chosen)
+                yield from self._by_own_processes(requests, num, ahead)
             finally:
                 self._busy.release()
             return
-        others = replace(self, num=chosen[0], ahead=chosen[1])
+        others = Workers(self.read, num, self.kind, self.timeout_s, self.start_method)
+        others.change(num, ahead)
         others.stages = self.stages
         others.ledger = self.ledger
         try:
@@ -310,31 +284,39 @@ class Workers:
             others.close()
 
     def _by_own_processes(
-        self, requests: Iterable[Request], chosen: tuple[int, int]
+        self, requests: Iterable[Request], num: int, ahead: int
     ) -> Generator[Batch]:
         made = self._loader
-        if made is not None and (made.num_workers, made.prefetch_factor) != chosen:
+        if made is not None and (made.num_workers, made.prefetch_factor) != (num, ahead):
             self.close()
         if self._loader is None:
             with _without_core_warning():
-                self._loader = self._make_loader(*chosen)
+                self._loader = DataLoader(
+                    _ReaderDataset(self.read),
+                    batch_size=None,
+                    sampler=self._requests,
+                    num_workers=num,
+                    prefetch_factor=ahead,
+                    persistent_workers=True,
+                    collate_fn=_unchanged,
+                    worker_init_fn=partial(_start_worker, os.getpid()),
+                    multiprocessing_context=self.start_method,
+                    # With a timeout, torch would notice a dead worker only after that time.
+                    # ``_results`` has the timeout instead.
+                    timeout=0,
+                    # The default would draw a number from the global generator.
+                    generator=torch.Generator(),
+                )
             close_at_end(self)
         self._requests.now = requests
-        can_join = self.read.decodes and isinstance(self.read, JoinsSlices)
-        self._requests.num_cut = chosen[0] if can_join else 0
+        self._requests.num_cut = num if self.read.joins_slices else 0
         try:
-            watched = _watched(self._loader, self.timeout_s, self._give_up, self.start_method)
-            with closing(watched) as results:
-                read = map(_raised_failure, results)
-                for result in read:
+            with closing(self._results(self._loader)) as results:
+                for result in results:
                     request, num_slices = self._requests.sent.popleft()
                     if num_slices > 1:
-                        assert isinstance(self.read, JoinsSlices)
-                        slices = [result, *islice(read, num_slices - 1)]
-                        result = self.read.join(request, slices)  # noqa: PLW2901
-                    self.stages.add_slices(result.slices_s)
-                    self.ledger.add(result.slow)
-                    yield result.batch
+                        result = self._joined(request, [result, *islice(results, num_slices - 1)])  # noqa: PLW2901
+                    yield self._counted(result)
         except (RuntimeError, OSError, EOFError) as error:
             # torch raises these for a killed worker or a full /dev/shm.
             processes = _processes_of(self._loader)
@@ -346,34 +328,53 @@ class Workers:
                 raise self._too_late() from error
             # A store that is truncated while it is mapped kills the process that reads it.
             self.read.check()
-            where = f"workers.num = {self.num}"
+            where = f"workers.num = {num}"
             what = f"a worker process was lost ({how})"
             fix = "look at memory and /dev/shm, or set workers.kind=thread"
             raise ResourceError(102, where, what, fix) from error
 
-    def _make_loader(self, num: int, ahead: int) -> DataLoader[Timed]:
-        return DataLoader(
-            _ReaderDataset(self.read),
-            batch_size=None,
-            sampler=self._requests,
-            num_workers=num,
-            prefetch_factor=ahead,
-            persistent_workers=True,
-            collate_fn=_unchanged,
-            worker_init_fn=partial(_start_worker, os.getpid()),
-            multiprocessing_context=self.start_method,
-            # With a timeout, torch would notice a dead worker only after that time. ``_watched``
-            # has the timeout instead.
-            timeout=0,
-            # The default would draw a number from the global generator.
-            generator=torch.Generator(),
-        )
+    def _joined(self, request: Request, slices: list[Timed]) -> Timed:
+        slices_s = [stages_s for part in slices for stages_s in part.slices_s]
+        slow = [record for part in slices for record in part.slow]
+        parts = {number: part.batch for number, part in enumerate(slices)}
+        work = Work(request, parts, slices_s, slow, {})
+        return Timed(self.read.finish(work), work.slices_s, slow)
+
+    def _results(self, loader: DataLoader[Any]) -> Generator[Timed]:
+        """Yield what the processes return. If one takes too long, kill all.
+
+        A thread measures the time, again and again while processes are still being started, when
+        there is nothing to kill.
+        """
+        since = time.monotonic()
+        end = threading.Event()
+
+        def watch() -> None:
+            while not end.wait(min(1.0, self.timeout_s / 4)):
+                if time.monotonic() - since > self.timeout_s and self._give_up():
+                    return
+
+        thread = threading.Thread(target=watch, name="paceline-watch", daemon=True)
+        thread.start()
+        try:
+            with _without_core_warning(), deaf_children(self.start_method):
+                # If the last epoch was left early, this waits for its batches.
+                results: Any = iter(loader)
+            if results._worker_pids_set:  # noqa: SLF001
+                _notice_losses(results)
+            since = time.monotonic()
+            while (result := next(results, None)) is not None:
+                since = float("inf")  # the consumer's time does not count
+                if isinstance(result, PacelineError):
+                    raise result
+                yield result
+                since = time.monotonic()
+        finally:
+            end.set()
+            thread.join()
 
     def _give_up(self) -> bool:
-        """Kill all processes because one hangs, so that torch stops waiting for a batch.
-
-        Return False if they are still being started, when there is nothing to kill.
-        """
+        """Kill all processes because one hangs, so that torch stops waiting for a batch."""
         processes = _processes_of(self._loader)
         self._late = self._late or bool(processes)
         for process in processes:
@@ -399,18 +400,11 @@ class Workers:
             process.kill()  # if it still lives
         # torch offers no public way to end its workers before garbage collection.
         iterator._shutdown_workers()  # noqa: SLF001
-        for process in processes:
-            _remove_memory_of(process.pid)
-
-
-def _remove_memory_of(pid: int) -> None:
-    """Remove shared memory of a process that was killed just after making it.
-
-    torch removes its name at once, unless it shares memory by name.
-    """
-    if torch.multiprocessing.get_sharing_strategy() == "file_descriptor":
-        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):  # noqa: S108  # torch's place
-            path.unlink(missing_ok=True)
+        if torch.multiprocessing.get_sharing_strategy() == "file_descriptor":
+            # Of a process that was killed just after making it: torch removes its name at once.
+            for process in processes:
+                for path in Path("/dev/shm").glob(f"torch_{process.pid}_*"):  # noqa: S108  # torch's place
+                    path.unlink(missing_ok=True)
 
 
 def _processes_of(loader: Any) -> list[Any]:
@@ -431,42 +425,25 @@ def _how_ended(processes: list[Any]) -> str:
     return ""
 
 
-@final
-class _Part(Iterator[Request]):
-    """The requests until the workers change.
-
-    Args:
-        requests: All that are left.
-        stays: Returns whether the workers are still the same.
-
-    Attributes:
-        is_last: Whether no request was left.
-    """
-
-    def __init__(self, requests: Iterator[Request], stays: Callable[[], bool]) -> None:
-        self._requests = requests
-        self._stays = stays
-        self.is_last = False
-
-    def __next__(self) -> Request:
-        if not self._stays():
-            raise StopIteration
-        try:
-            return next(self._requests)
-        except StopIteration:
-            self.is_last = True
-            raise
-
-
 @contextmanager
 def _without_core_warning() -> Generator[None]:
-    """Silence torch's warning about more processes than cores.
-
-    The user chose the number, and ``paceline diagnose`` shows its cost.
-    """
+    """Silence torch's warning about more processes than cores, a number that the user chose."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
+
+
+def _notice_losses(results: Any) -> None:
+    """Let the new iterator of a DataLoader notice a lost process where a batch is awaited.
+
+    As long as torch knows the processes, the end of any child process may raise RuntimeError at any
+    line of the main thread.
+    """
+    torch_signals._remove_worker_pids(id(results))  # noqa: SLF001
+    results._worker_pids_set = False  # noqa: SLF001
+    # torch would look every 5 s.
+    look = type(results)._try_get_data  # noqa: SLF001
+    results._try_get_data = partial(look, proxy(results), LOOK_S)  # noqa: SLF001
 
 
 @final
@@ -474,7 +451,8 @@ class _Pool:
     """Threads that run calls from a queue. The program can end even if one of them hangs."""
 
     def __init__(self, num: int) -> None:
-        self._calls: SimpleQueue[tuple[Future[None], Any, tuple[Any, ...]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Future[None], Callable[..., None], Any] | None]
+        self._calls = SimpleQueue()
         self._is_stopped = False
         self.threads = [
             threading.Thread(target=self._run, name=f"paceline-reader-{n}", daemon=True)
@@ -484,11 +462,11 @@ class _Pool:
             thread.start()
         stop_at_end(self)
 
-    def submit(self, call: Any, *arguments: Any) -> "Future[None]":
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> "Future[None]":
         future: Future[None] = Future()
         self._calls.put((future, call, arguments))
         if self._is_stopped:  # no thread may be left to make the call
-            self._drop()
+            self.stop()
         return future
 
     def _run(self) -> None:
@@ -514,10 +492,6 @@ class _Pool:
 
     def stop(self) -> None:
         self._is_stopped = True
-        self._drop()
-
-    def _drop(self) -> None:
-        """Cancel the calls that wait in the queue, and tell the threads to end."""
         with suppress(Empty):
             while True:
                 task = self._calls.get_nowait()
@@ -525,71 +499,6 @@ class _Pool:
                     task[0].cancel()
         for _ in self.threads:
             self._calls.put(None)
-
-
-def _watched(
-    loader: Iterable[Any], timeout_s: float, late: Callable[[], bool], start_method: str | None
-) -> Generator[Any]:
-    """Yield a loader's results. If one takes longer than ``timeout_s``, call ``late``.
-
-    A thread measures the time and makes the call, again and again until ``late`` returns True.
-    """
-    since = time.monotonic()
-    end = threading.Event()
-
-    def watch() -> None:
-        while not end.wait(min(1.0, timeout_s / 4)):
-            if time.monotonic() - since > timeout_s and late():
-                return
-
-    thread = threading.Thread(target=watch, name="paceline-watch", daemon=True)
-    thread.start()
-    try:
-        with _without_core_warning(), deaf_children(start_method):
-            results: Any = iter(loader)  # if the last epoch was left early, waits for its batches
-        if results._worker_pids_set:  # noqa: SLF001
-            _notice_losses(results)
-        since = time.monotonic()
-        while (result := next(results, None)) is not None:
-            since = float("inf")  # the consumer's time does not count
-            yield result
-            since = time.monotonic()
-    finally:
-        end.set()
-        thread.join()
-
-
-def _notice_losses(results: Any) -> None:
-    """Let the new iterator of a DataLoader notice a lost process where a batch is awaited.
-
-    As long as torch knows the processes, the end of any child process may raise RuntimeError at any
-    line of the main thread.
-    """
-    torch_signals._remove_worker_pids(id(results))  # noqa: SLF001
-    results._worker_pids_set = False  # noqa: SLF001
-    # torch would look every 5 s.
-    look = type(results)._try_get_data  # noqa: SLF001
-    results._try_get_data = partial(look, proxy(results), LOOK_S)  # noqa: SLF001
-
-
-class Failure(NamedTuple):
-    """A worker's error as text. An exception that cannot be pickled would hang the loader."""
-
-    words: tuple[int, str, str, str]  # the arguments of the PacelineError
-    kind: str  # the name of the error's class
-    trace: str = ""  # the traceback in the worker
-
-    def error(self) -> PacelineError:
-        error = error_kinds()[self.kind](*self.words)
-        if self.trace:
-            error.add_note(self.trace)
-        return error
-
-
-def _raised_failure(result: Timed | Failure) -> Timed:
-    if isinstance(result, Failure):
-        raise result.error()
-    return result
 
 
 class _Task(NamedTuple):
@@ -635,24 +544,27 @@ class _ReaderDataset(Dataset[Any]):
     def __init__(self, read: Reader) -> None:
         self.read = read
 
-    def __getitem__(self, task: _Task) -> Timed | Failure:
+    def __getitem__(self, task: _Task) -> Timed | PacelineError:
+        """Return a batch or a slice. An error that cannot be pickled would hang the loader."""
         request = task.request
         keys = None if request.keys is None else torch.from_numpy(request.keys)
         request = request._replace(indices=torch.from_numpy(request.indices), keys=keys)
         try:
             if task.is_slice:
-                assert isinstance(self.read, JoinsSlices)
-                result = self.read.timed_slice(request)
-                return result._replace(batch=_shared(result.batch, in_one_block=True))
+                work = self.read.begin(request)
+                self.read.fill(work, 0, len(request.indices))
+                return Timed(_shared(work.parts[0], True), work.slices_s, work.slow)
             result = self.read.timed(request)
             return result._replace(batch=_shared(result.batch))
         except PacelineError as error:
-            return _failure(error, error)
+            named, origin = type(error)(*error.args), error
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
             where = f"records {request.indices[:4].tolist()}..."
             fix = "set workers.num=0 to see the error in the calling thread"
             named = user_error(error, about=where, fix=fix)
-            return _failure(named or DataError(108, where, plain(error), fix), error)
+            named, origin = named or DataError(108, where, plain(error), fix), error
+        named.add_note("".join(traceback.format_exception(origin)))
+        return named
 
 
 def _shared(batch: Batch, in_one_block: bool = False) -> Batch:
@@ -682,11 +594,6 @@ def _in_one_block(nests: Batch) -> Batch:
         return part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
     return mapped(nests, moved)
-
-
-def _failure(error: PacelineError, origin: BaseException) -> Failure:
-    trace = "".join(traceback.format_exception(origin))
-    return Failure(error.args, type(error).__name__, trace)
 
 
 def _unchanged(batch: Any) -> Any:

@@ -8,8 +8,7 @@ import torch
 
 from framework.contracts.records import Manifest
 from framework.data.dataset import ItemTrial, checked, classes_of, length_of, title_of, try_items
-from framework.data.item_reader import HOST, ItemReader
-from framework.data.items import ItemForm, check_names
+from framework.data.items import HOST, ItemForm, ItemReader, check_names
 from framework.errors import DataError, words_of
 from framework.input.function import stored_value
 from framework.input.rows import Row, RowInput

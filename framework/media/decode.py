@@ -41,6 +41,8 @@ cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would 
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # our errors name the problem
 SAMPLE = 32  # images that are looked at before all are taken to be gray
 LOSSLESS_SIDE = 128  # pixels of the longer side up to which a page has a PNG of a picture
+Window = tuple[int, int, int, int, int]  # top, left, height, width, flip
+DENOMINATORS = (8, 4, 2)  # libjpeg-turbo's fast scales
 MAX_PIXELS = 64_000_000  # checked before memory is taken: a 49 kB PNG may declare 400 million
 
 
@@ -62,9 +64,10 @@ def decode_shrunk(
     height, width = header.size
     factor = 1
     if header.format == "jpeg":
-        for divisor in (2, 4, 8):
-            if -(-height // divisor) >= least[0] and -(-width // divisor) >= least[1]:
-                factor = divisor
+        fits = (
+            d for d in DENOMINATORS if -(-height // d) >= least[0] and -(-width // d) >= least[1]
+        )
+        factor = next(fits, 1)
     return orient(stored(data, header, channels, factor), header.orientation)
 
 
@@ -79,6 +82,27 @@ def decode_deep(data: Any, channels: int, max_pixels: int = MAX_PIXELS) -> np.nd
     if header.format == "tiff" and white_is_zero(data):  # OpenCV inverts only 8 bits
         image = np.uint16(65535) - image
     return orient(convert(image, channels, header.colors), header.orientation)
+
+
+def window_pixels(
+    data: Any, header: ImageHeader, channels: int, window: Window, size: tuple[int, int] | None
+) -> np.ndarray:
+    """Return a window of the upright image as uint8 [h, w, channels], not flipped.
+
+    A JPEG is decoded at the smallest of the scales 1, 1/2, 1/4, 1/8 that covers ``size``. The
+    window is rounded to pixels of that scale, by less than half a pixel of the result. Raises
+    BadImage.
+    """
+    top, left, height, width, _ = window
+    d = 1
+    if header.format == "jpeg" and header.orientation == 1 and size is not None:
+        fits = (d for d in DENOMINATORS if height >= d * size[0] and width >= d * size[1])
+        d = next(fits, 1)
+    image = orient(stored(data, header, channels, d), header.orientation)
+    row, column = (top + d // 2) // d, (left + d // 2) // d
+    rows = min(len(image) - row, (height + d // 2) // d)
+    columns = min(image.shape[1] - column, (width + d // 2) // d)
+    return image[row : row + rows, column : column + columns]
 
 
 def accepted_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> ImageHeader:

@@ -1,17 +1,17 @@
-"""Decodes a region of a JPEG at a scale, through libjpeg-turbo's own interface (TurboJPEG 3).
+"""Reads slices of JPEGs in C, which holds Python's lock for no image.
 
-No Python package offers this. Rows below the region are not read. Rows above it and columns beside
-it are read but not transformed. The pixels equal those of decoding all and cutting: chroma is
-interpolated between neighbors, so a margin around the region is decoded too, and then left out.
+Beside a GPU, a thread that holds the lock stops the thread that launches the step's kernels. So
+there is one call for the headers of a slice, and one for its pixels. What C does not read is left
+to ``decode.window_pixels``, image by image.
 
-The library comes with the package ``turbojpeg`` (the extra ``turbo``) or the system. Without it,
-``find`` returns None.
+C calls libjpeg-turbo's own interface (TurboJPEG 3), which comes with the package ``turbojpeg`` (the
+extra ``turbo``) or the system. Without it, ``find`` returns None, and all images are left.
 """
 
 import ctypes
 import importlib.util
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from ctypes.util import find_library
 from functools import cache
 from pathlib import Path
@@ -19,175 +19,151 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# turbojpeg.h: enum TJPARAM
-DECOMPRESS, SUBSAMPLING, WIDTH, HEIGHT, PRECISION, COLORSPACE, LOSSLESS = 1, 4, 5, 6, 7, 8, 15
-RGB, GRAY = 0, 6  # enum TJPF
-CONVERTIBLE = {0, 1, 2}  # enum TJCS: RGB, YCbCr, gray; not CMYK or YCCK
-# enum TJSAMP: the width of a block of all components, in pixels
-BLOCK_WIDTHS = {0: 8, 1: 16, 2: 16, 3: 8, 4: 8, 5: 32, 6: 8}
-MARGIN = 2  # pixels: chroma is interpolated from the next sample on each side
+from framework.contracts.records import Placed
+from framework.media.decode import MAX_PIXELS
+from framework.media.scale import ANTIALIASED, LINEAR, buffer_of, place_results, scaling
+from framework.system import native
 
-
-class Region(NamedTuple):
-    """A rectangle in pixels of an image that is scaled down by ``denominator``: 1, 2, 4 or 8."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-    denominator: int
-
-
-class _Scaling(ctypes.Structure):
-    _fields_ = (("num", ctypes.c_int), ("denom", ctypes.c_int))
-
-
-class _Region(ctypes.Structure):
-    _fields_ = (("x", ctypes.c_int), ("y", ctypes.c_int), ("w", ctypes.c_int), ("h", ctypes.c_int))
-
-
+MOST_CHANNELS = 255  # that a header can say
+DECOMPRESS = 1  # turbojpeg.h
 # In the order in which native/images.c has them.
-SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "tj3Init": (ctypes.c_void_p, ctypes.c_int),
-    "tj3Get": (ctypes.c_int, ctypes.c_void_p, ctypes.c_int),
-    "tj3DecompressHeader": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
-    "tj3SetScalingFactor": (ctypes.c_int, ctypes.c_void_p, _Scaling),
-    "tj3SetCroppingRegion": (ctypes.c_int, ctypes.c_void_p, _Region),
-    "tj3Decompress8": (
-        ctypes.c_int,
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
-        *(ctypes.c_int, ctypes.c_int),
-    ),
-    "tj3Destroy": (None, ctypes.c_void_p),
-}
+FUNCTIONS = (
+    *("tj3Init", "tj3Get", "tj3DecompressHeader", "tj3SetScalingFactor"),
+    *("tj3SetCroppingRegion", "tj3Decompress8", "tj3Destroy"),
+)
 
 
-class _Library(NamedTuple):
-    """The library, loaded twice."""
+class Headers(NamedTuple):
+    """The headers of a slice of files, as far as C knows them.
 
-    quick: Any  # its calls keep the GIL, because releasing it costs more than most calls take
-    long: Any  # its calls release the GIL
+    Attributes:
+        table: A row of each file, int64 [n, 18], which C reads and writes: ``Image`` of
+            ``native/images.c``. One table, because it takes Python a while to make an array.
+    """
+
+    table: np.ndarray
+
+    @property
+    def stored(self) -> np.ndarray:
+        """Height, width, channels and orientation, as stored: int64 [n, 4], a view."""
+        return self.table[:, 2:6]
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Height and width of the upright images: int64 [n, 2], a view, undefined if ``left``."""
+        return self.table[:, 6:8]
+
+    @property
+    def left(self) -> np.ndarray:
+        """Whether Python must read it, 0 or 1: int64 [n], a view."""
+        return self.table[:, 8]
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """What each took: float64 [n]."""
+        return self.table[:, 9] * 1e-9
+
+
+def read_headers(files: Sequence[Any], most_channels: int = MOST_CHANNELS) -> Headers:
+    """Read the headers of image files, bytes or buffers. C knows JPEGs of 8 bits.
+
+    Those with more channels are left to Python.
+    """
+    table = np.zeros((len(files), 18), np.int64)
+    if isinstance(files, Placed):
+        table[:, 0], table[:, 1] = files.addresses, files.lengths
+    else:
+        arrays = [np.frombuffer(file, np.uint8) for file in files]
+        table[:, :2] = [(array.ctypes.data, array.nbytes) for array in arrays]
+    headers = Headers(table)
+    read = native.find("paceline_image_headers")
+    if read is None or find() is None:
+        headers.left[:] = 1
+    else:
+        read(buffer_of(table), len(files), MAX_PIXELS, most_channels)
+    return headers
+
+
+def decode_windows(
+    headers: Headers, windows: np.ndarray, antialias: bool, results: Any, interleaved: bool
+) -> list[int]:
+    """Decode, cut and scale a slice of files, except those that are ``left``.
+
+    Each window is decoded at the smallest scale that covers its result, as by ``window_pixels``.
+
+    Args:
+        headers: Of the files, which must stay in memory. ``left`` becomes 1 where C fails, or a
+            window is not in its image.
+        windows: As ``Transform.windows`` returns them: int64 [n, 5].
+        antialias: See ``scale``.
+        results: Arrays [C, h, w] or [h, w, C], stacked or in a list.
+        interleaved: Whether they are [h, w, C].
+
+    Returns:
+        The places of those that are ``left``.
+    """
+    table = headers.table
+    decode = native.find("paceline_decode_jpegs")
+    if not len(table) or decode is None or find() is None:
+        return list(range(len(table)))
+    table[:, 10:15] = windows
+    place_results(results, interleaved, table[:, 15:])
+    try:
+        own = _threads.decompressor
+    except AttributeError:  # the first JPEG of this thread
+        own = _threads.decompressor = _Decompressor()
+    how = ANTIALIASED if antialias else LINEAR
+    num_left = decode(
+        own.functions,
+        ctypes.byref(own.handle),
+        buffer_of(table),
+        len(table),
+        scaling(results, how, interleaved),
+    )
+    return np.flatnonzero(headers.left).tolist() if num_left else []
 
 
 @cache
-def find() -> _Library | None:
-    """Return the library with its functions declared, or None."""
-    for name in _candidates():
-        try:
-            return _Library(_declared(ctypes.PyDLL(name)), _declared(ctypes.CDLL(name)))
-        except (OSError, AttributeError):  # missing, or older than 3.0
-            continue
-    return None
-
-
-def decode_region(data: Any, channels: int, region: Region) -> np.ndarray | None:
-    """Return a region as uint8 [height, width, channels], in memory that the next call overwrites.
-
-    None if the library cannot convert the colors (CMYK, lossless, 12 bits) or the file is damaged:
-    decode it another way.
-    """
-    state = decompressor()
-    library, handle = state.library, state.handle
-    source = np.frombuffer(data, np.uint8)
-    address = source.ctypes.data
-    library.tj3SetScalingFactor(handle, _Scaling(1, 1))
-    library.tj3SetCroppingRegion(handle, _Region(0, 0, 0, 0))
-    if library.tj3DecompressHeader(handle, address, source.size):
-        _forget_state()
-        return None
-    if not _is_convertible(library, handle):
-        return None
-    outer = _with_margin(library, handle, region)
-    library.tj3SetScalingFactor(handle, _Scaling(1, region.denominator))
-    library.tj3SetCroppingRegion(handle, outer)
-    pixels = state.take(outer.h * outer.w * channels).reshape(outer.h, outer.w, channels)
-    form = RGB if channels == 3 else GRAY
-    if state.long.tj3Decompress8(handle, address, source.size, pixels.ctypes.data, 0, form):
-        _forget_state()
-        return None
-    top = region.top - outer.y
-    left = region.left - outer.x
-    return pixels[top : top + region.height, left : left + region.width]
-
-
-def _candidates() -> Iterator[str]:
-    """Yield the package's own library, then the system's, for which gcc and ld are started."""
+def find() -> Any | None:
+    """Return the library, or None."""
+    names: list[str] = []
     spec = importlib.util.find_spec("turbojpeg")
     if spec is not None and spec.origin is not None:
         for pattern in ("turbojpeg.libs/libturbojpeg*", ".dylibs/libturbojpeg*"):
-            yield from sorted(map(str, Path(spec.origin).parent.glob(pattern)))
-    if system := find_library("turbojpeg"):
-        yield system
+            names += sorted(map(str, Path(spec.origin).parent.glob(pattern)))
+    return _loaded(names) or _loaded([find_library("turbojpeg") or ""])  # starts gcc and ld
 
 
-def _declared(library: Any) -> Any:
-    for name, (result, *arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
-    return library
+def _loaded(names: Sequence[str]) -> Any | None:
+    for name in filter(None, names):
+        try:
+            library = ctypes.CDLL(name)
+            library.tj3Init.restype = ctypes.c_void_p
+            library.tj3Destroy.argtypes = (ctypes.c_void_p,)
+            for function in FUNCTIONS:
+                getattr(library, function)
+        except (OSError, AttributeError):  # missing, or older than 3.0
+            continue
+        return library
+    return None
 
 
-class Decompressor:
-    """A decompressor and its memory. Each thread has its own, which ends with it.
+class _Decompressor:
+    """A decompressor of the library. Each thread has its own, which ends with it.
 
     Attributes:
         handle: The library's. C replaces it after a damaged file.
-        functions: The addresses of the library's functions, in the order of ``SIGNATURES``.
+        functions: The addresses of ``FUNCTIONS``.
     """
 
     def __init__(self) -> None:
-        library = find()
-        assert library is not None
-        self.library, self.long = library
-        self.handle = ctypes.c_void_p(self.library.tj3Init(DECOMPRESS))
-        addresses = [ctypes.cast(getattr(self.long, name), ctypes.c_void_p) for name in SIGNATURES]
-        self.functions = (ctypes.c_void_p * len(addresses))(*(own.value for own in addresses))
-        self.memory = np.empty(1 << 20, np.uint8)
-
-    def take(self, num_bytes: int) -> np.ndarray:
-        """Return memory that is valid until the next call."""
-        if self.memory.size < num_bytes:
-            self.memory = np.empty(2 * num_bytes, np.uint8)
-        return self.memory[:num_bytes]
+        self._library: Any = find()
+        self.handle = ctypes.c_void_p(self._library.tj3Init(DECOMPRESS))
+        own = [ctypes.cast(getattr(self._library, name), ctypes.c_void_p) for name in FUNCTIONS]
+        self.functions = (ctypes.c_void_p * len(own))(*(function.value for function in own))
 
     def __del__(self) -> None:
-        self.library.tj3Destroy(self.handle)
+        self._library.tj3Destroy(self.handle)
 
 
 _threads = threading.local()
-
-
-def decompressor() -> Decompressor:
-    """Return the decompressor of this thread."""
-    try:
-        return _threads.decompressor
-    except AttributeError:  # the first JPEG of this thread
-        _threads.decompressor = Decompressor()
-        return _threads.decompressor
-
-
-def _forget_state() -> None:
-    """Let the next call make a decompressor. One that met a damaged header reads no file again."""
-    del _threads.decompressor
-
-
-def _is_convertible(library: Any, handle: Any) -> bool:
-    return (
-        library.tj3Get(handle, COLORSPACE) in CONVERTIBLE
-        and library.tj3Get(handle, PRECISION) == 8
-        and not library.tj3Get(handle, LOSSLESS)
-        and library.tj3Get(handle, SUBSAMPLING) in BLOCK_WIDTHS
-    )
-
-
-def _with_margin(library: Any, handle: Any, region: Region) -> Any:
-    """Extend a region by what interpolation needs, to where the library may begin: whole blocks."""
-    block = max(1, BLOCK_WIDTHS[library.tj3Get(handle, SUBSAMPLING)] // region.denominator)
-    height = -(-library.tj3Get(handle, HEIGHT) // region.denominator)
-    width = -(-library.tj3Get(handle, WIDTH) // region.denominator)
-    left = max(0, region.left - MARGIN) // block * block
-    top = max(0, region.top - MARGIN)
-    right = min(width, region.left + region.width + MARGIN)
-    bottom = min(height, region.top + region.height + MARGIN)
-    return _Region(left, top, right - left, bottom - top)

@@ -2,8 +2,13 @@
 
 Shrinking is antialiased by a triangle filter over the source pixels under each result, like
 bilinear resizing in Pillow and torchvision (within 1 level). Growing is linear. The filter is
-``native/scale.c``. Without a compiler, it is torch's and OpenCV's.
+``native/scale.c``, which takes a slice of images at once and holds Python's lock for none. Without
+a compiler, it is torch's and OpenCV's.
 """
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -11,9 +16,15 @@ import torch
 from torch.nn.functional import interpolate
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
-from framework.media.slices import ANTIALIASED, LINEAR, NEAREST, scale_one
+from framework.contracts.records import Placed
+from framework.system.native import find
 
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
+LINEAR, ANTIALIASED, NEAREST = range(3)  # native/scale.h
+SCALING = ctypes.c_int64 * 4  # native/scale.h
+JOB, LAYOUT = ctypes.c_int64 * 10, ctypes.c_int64 * 5  # native/images.c
+BYTES = ctypes.c_char * 0
+IS_PORTABLE = False  # tests do without AVX2, which gives the same bits
 
 
 def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarray:
@@ -24,7 +35,7 @@ def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarr
     if image.shape[:2] == size:
         return image
     out = np.empty((*size, image.shape[2]), np.uint8)
-    if not scale_one(image, ANTIALIASED if antialias else LINEAR, 0, out, True):
+    if not _scaled_in_c(image, ANTIALIASED if antialias else LINEAR, 0, out, True):
         out[:] = _scaled(image, size, antialias)
     return out
 
@@ -61,8 +72,7 @@ def scale_into(
         interleaved: whether ``out`` is [h, w, C].
     """
     how = ANTIALIASED if antialias else LINEAR
-    how = NEAREST if labels else how
-    if scale_one(pixels, how, flip, out, interleaved):
+    if _scaled_in_c(pixels, NEAREST if labels else how, flip, out, interleaved):
         return
     if flip & TURNED:
         pixels = pixels.swapaxes(0, 1)
@@ -81,6 +91,92 @@ def before_turn(flip: int, size: tuple[int, int]) -> tuple[int, int]:
     if flip & TURNED:
         return size[1], size[0]
     return size
+
+
+def scale_windows(
+    images: Any, layout: tuple[int, int, int], windows: np.ndarray, how: int, results: Any
+) -> np.ndarray | None:
+    """Cut and scale a slice of raw images.
+
+    Args:
+        images: uint8 arrays in a list, or stacked.
+        layout: The axes of rows, columns and channels.
+        windows: As ``Transform.windows`` returns them: int64 [n, 5].
+        how: LINEAR, ANTIALIASED or NEAREST.
+        results: Arrays [C, h, w], stacked or in a list.
+
+    Returns:
+        The seconds of each image, float64 [n]; None if C cannot do all, or a window is outside.
+    """
+    scale_jobs = find("paceline_scale_windows")
+    if scale_jobs is None or not len(windows) or images[0].shape[layout[2]] not in (1, 3):
+        return None
+    first = images[0]
+    strides = [first.strides[axis] for axis in layout]
+    others = images if type(images) is list else ()
+    if any(image.strides != first.strides for image in others) or not _is_plain(strides, 3):
+        images = [np.ascontiguousarray(image) for image in images]
+        strides = [images[0].strides[axis] for axis in layout]
+    jobs = np.empty((len(windows), 10), np.int64)
+    jobs[:, 0] = _addresses(images)
+    jobs[:, 1:6] = windows
+    place_results(results, False, jobs[:, 6:9])
+    shared = LAYOUT(first.shape[layout[0]], first.shape[layout[1]], *strides)
+    if scale_jobs(buffer_of(jobs), len(windows), shared, scaling(results, how, False)):
+        return None
+    return jobs[:, 9] * 1e-9
+
+
+def scaling(results: Any, how: int, interleaved: bool) -> Any:
+    """Return how C scales, for results [C, h, w] or [h, w, C]."""
+    channels = results[0].shape[2 if interleaved else 0]
+    return SCALING(channels, how, interleaved, IS_PORTABLE)
+
+
+def place_results(results: Any, interleaved: bool, columns: np.ndarray) -> None:
+    """Write the address, the height and the width of each result to int64 [n, 3]."""
+    axes = slice(0, 2) if interleaved else slice(1, 3)
+    columns[:, 0] = _addresses(results)
+    if isinstance(results, np.ndarray):
+        columns[:, 1:] = results.shape[1:][axes]
+    else:
+        columns[:, 1:] = [image.shape[axes] for image in results]
+
+
+def buffer_of(array: Any) -> Any:
+    """Return the memory of a contiguous array for a call: four times as fast as ``ctypes.data``."""
+    return BYTES.from_buffer(array)
+
+
+def _addresses(arrays: Any) -> Any:
+    """Return the address of each array: int64 [n]."""
+    if isinstance(arrays, Placed):
+        return arrays.addresses
+    if isinstance(arrays, np.ndarray):
+        address = ctypes.addressof(buffer_of(arrays))
+        return np.arange(address, address + len(arrays) * arrays.strides[0], arrays.strides[0])
+    return [array.ctypes.data for array in arrays]
+
+
+def _is_plain(strides: Sequence[int], channels: int) -> bool:
+    """Return whether the channels of a pixel, or the pixels of a row, are neighbors."""
+    return strides[1] == 1 or tuple(strides[1:]) == (channels, 1)
+
+
+def _scaled_in_c(
+    pixels: np.ndarray, how: int, flip: int, out: np.ndarray, interleaved: bool
+) -> bool:
+    """Scale and turn one image [h, w, C] into contiguous ``out``. False if C cannot."""
+    scale_jobs = find("paceline_scale_windows")
+    if scale_jobs is None or pixels.shape[2] not in (1, 3):
+        return False
+    if not _is_plain(pixels.strides, pixels.shape[2]):
+        pixels = np.ascontiguousarray(pixels)
+    height, width = pixels.shape[:2]
+    out_size = out.shape[:2] if interleaved else out.shape[1:]
+    job = JOB(pixels.ctypes.data, 0, 0, height, width, flip, out.ctypes.data, *out_size)
+    layout = LAYOUT(height, width, *pixels.strides)
+    return not scale_jobs(job, 1, layout, scaling([out], how, interleaved))
 
 
 def _scaled(image: np.ndarray, size: tuple[int, ...], antialias: bool) -> np.ndarray:

@@ -15,8 +15,7 @@ import torch
 
 from framework.contracts.records import Field, notes_of
 from framework.data.dataset import dataset_source
-from framework.data.item_reader import GeneratorMoved, ItemReader
-from framework.data.items import ItemForm
+from framework.data.items import GeneratorMoved, ItemForm, ItemReader
 from framework.data.requests import Request
 from framework.errors import ConfigError, PacelineError
 from framework.system.rng import generator_state, kept_generators
@@ -254,7 +253,7 @@ def test_processes_read_on_if_only_the_step_draws(make, monkeypatch, num):
     source = make(Clips(draws=False), num_workers=num, worker_kind="thread")
     expected = waves(make(Clips(draws=False)), 1)
     in_step = count()
-    monkeypatch.setattr("framework.data.item_reader.num_restored", lambda: next(in_step))
+    monkeypatch.setattr("framework.data.items.num_restored", lambda: next(in_step))
     for _ in range(2):
         assert in_thread(lambda: waves(source, 1)).result() == expected
 

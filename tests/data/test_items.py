@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from framework.contracts.records import Field, Ragged
-from framework.data.collate import collated, with_nested
+from framework.data.fields import collated, with_nested
 from framework.data.items import ItemForm, alike, fields_of, record_of, stacked
 from framework.errors import DataError
 

@@ -8,7 +8,7 @@ from framework.contracts.loader import LoaderContext
 from framework.contracts.slow_records import slow_block, waits_for
 from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source
-from framework.data.ledger import LEAST_S, MOST_KEPT, MOST_SHOWN, Ledger, SlowRead, Usual
+from framework.data.requests import LEAST_S, MOST_KEPT, MOST_SHOWN, Ledger, SlowRead, Usual
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader

@@ -184,7 +184,7 @@ def slowed(function, seconds):
 def test_each_stage_has_the_time_of_its_own_work(monkeypatch):
     store = FolderStore(write_folder("in", [jpeg(0)] * 4))
     monkeypatch.setattr(store, "read_timed", slowed(store.read_timed, 0.1))
-    monkeypatch.setattr(pictures, "decode", slowed(pictures.decode, 0.03))
+    monkeypatch.setattr(pictures, "decode_windows", slowed(pictures.decode_windows, 0.03))
     monkeypatch.setattr(SMALL, "windows", slowed(SMALL.windows, 0.02))
     stages = Stages()
     stages.add_slices(reader(store, SMALL).timed(ask(0, 3, 1)).slices_s)

@@ -13,7 +13,7 @@ import torch
 
 from framework.contracts.loader import LoaderContext
 from framework.data.hdf5 import hdf5_source
-from framework.data.requests import ReadWork, Request, Timed
+from framework.data.requests import Request, Timed, Work
 from framework.data.workers import AHEAD, Workers, _Pool
 from framework.errors import DataError, ResourceError, UserCodeError
 from framework.loader.prefetch import PrefetchLoader
@@ -41,7 +41,7 @@ class Reading:
     Like the real reader, it can be pickled.
     """
 
-    decodes = True
+    decodes, joins_slices = True, False
 
     def __init__(self, read):
         self.read = read
@@ -53,7 +53,7 @@ class Reading:
         return Timed(self.read(request), [{"read": 1.0}])
 
     def begin(self, request):
-        return ReadWork(request, {}, {}, [], [])
+        return Work(request, {}, [], [], {})
 
     def fill(self, work, start, stop):
         part = work.request._replace(indices=work.request.indices[start:stop])
@@ -163,12 +163,10 @@ def test_the_calling_thread_other_threads_or_processes_read(make):
 class Joining(Reading):
     """A reader whose batches may be read in slices by several processes."""
 
-    def timed_slice(self, request):
-        return self.timed(request)
+    joins_slices = True
 
-    def join(self, request, slices):
-        parts = [part.batch["process"].reshape(-1) for part in slices]
-        return Timed({"index": request.indices, "process": torch.cat(parts)}, [])
+    def finish(self, work):
+        return {"index": work.request.indices, **super().finish(work)}
 
 
 def test_all_processes_share_the_first_batches():

@@ -24,8 +24,13 @@ from framework.data.dali import dali_source
 from framework.data.hdf5 import hdf5_source
 from framework.errors import PacelineError
 from framework.input.folder import FolderInput
-from framework.media.crop import window_pixels
-from framework.media.decode import accepted_header, decode, decode_deep, decode_shrunk
+from framework.media.decode import (
+    accepted_header,
+    decode,
+    decode_deep,
+    decode_shrunk,
+    window_pixels,
+)
 from framework.media.header import BadImage
 from framework.media.label_map import decode_labels
 from framework.pack.engine.pack_store import pack

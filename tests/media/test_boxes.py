@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.data import MIRRORED, UPSIDE_DOWN
 from framework.contracts.records import IGNORE
-from framework.media.boxes import moved_boxes, moved_points
-from framework.media.map_back import boxes_in_image, map_in_image
+from framework.media.boxes import boxes_in_image, map_in_image, moved_boxes, moved_points
 
 WINDOW = [10, 20, 30, 40, 0]  # top, left, height, width, flip
 

@@ -1,4 +1,4 @@
-"""Regions of JPEGs, decoded and cut."""
+"""Slices of images that C reads are those that Python reads, bit by bit."""
 
 import io
 
@@ -10,15 +10,20 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framework.media import jpeg
-from framework.media.crop import scaled_region, window_pixels
-from framework.media.decode import decode, encode_png
-from framework.media.header import ImageHeader, read_header
-from framework.media.jpeg import Region, decode_region
+from framework.media.decode import encode_png, window_pixels
+from framework.media.header import BadImage, read_header
+from framework.media.jpeg import decode_windows, read_headers
+from framework.media.scale import before_turn, scale_into
+from framework.system.native import find
 from tests.contract.cases import pixels
 from tests.store.fuzz import flips, in_a_process, truncations
 
+pytestmark = pytest.mark.skipif(
+    jpeg.find() is None or find("paceline_decode_jpegs") is None,
+    reason="needs a C compiler, and the extra 'turbo'",
+)
+HEIGHT, WIDTH = 90, 70
 SUBSAMPLINGS = ["444", "422", "420", "440", "411", "Gray"]
-needs_library = pytest.mark.skipif(jpeg.find() is None, reason="the extra 'turbo' is not installed")
 
 
 def encoded(height, width, subsampling="420", seed=0, **options):
@@ -39,109 +44,87 @@ def encoded(height, width, subsampling="420", seed=0, **options):
     return simplejpeg.encode_jpeg(image, quality=90, colorsubsampling=subsampling)
 
 
-def assert_region_is_cut_from_the_whole(data, channels, region, height, width):
-    top, left, high, wide, denominator = region
-    least = (-(-height // denominator), -(-width // denominator)) if denominator > 1 else (0, 0)
-    form = "RGB" if channels == 3 else "GRAY"
-    whole = simplejpeg.decode_jpeg(data, form, min_height=least[0], min_width=least[1])
-    expected = whole[top : top + high, left : left + wide]
-    assert np.array_equal(decode_region(data, channels, region), expected)
-
-
-@st.composite
-def regions(draw, height, width):
-    # of smaller images, simplejpeg chooses another scale
-    d = draw(st.sampled_from([1, 2, 4, 8] if min(height, width) > 16 else [1]))
-    high, wide = -(-height // d), -(-width // d)
-    top, left = draw(st.integers(0, high - 1)), draw(st.integers(0, wide - 1))
-    return Region(top, left, draw(st.integers(1, high - top)), draw(st.integers(1, wide - left)), d)
-
-
-@needs_library
-@settings(max_examples=100)
-@given(
-    st.integers(1, 130),
-    st.integers(1, 130),
-    st.sampled_from(SUBSAMPLINGS),
-    st.sampled_from([1, 3]),
-    st.data(),
-)
-def test_a_region_has_exactly_the_pixels_of_decoding_all(
-    height, width, subsampling, channels, data
-):
-    region, file = data.draw(regions(height, width)), encoded(height, width, subsampling)
-    assert_region_is_cut_from_the_whole(file, channels, region, height, width)
-
-
-@needs_library
-@given(
-    st.sampled_from(["444", "422", "420"]),
-    st.sampled_from([{"progressive": True}, {"restart_marker_blocks": 3}]),
-    st.data(),
-)
-def test_progressive_files_and_restart_markers_are_no_exception(subsampling, options, data):
-    file = encoded(97, 121, subsampling, **options)
-    assert_region_is_cut_from_the_whole(file, 3, data.draw(regions(97, 121)), 97, 121)
-
-
-def judge(files):
-    """Check that each damaged file gives None, or pixels of the requested shape."""
-    for data in files:
-        result = decode_region(data, 3, Region(5, 3, 40, 50, 1))
-        assert result is None or result.shape == (40, 50, 3)
-
-
-@needs_library
-def test_damage_never_crashes():
-    file = encoded(80, 90)
-    damaged = [*flips(file, 300), *flips(file, 200, 0, 300, seed=1), *truncations(file, 50)]
-    assert in_a_process(judge, damaged) == 0
-
-
-# ---- windows of any image
-
-WINDOW = (5, 7, 30, 41, 0)
-
-
-def turned(orientation):
+def lying(orientation):
+    """Return a JPEG with an EXIF note on how it lies."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = io.BytesIO()
-    Image.fromarray(pixels(3, 60, 90)).save(file, "jpeg", exif=exif, quality=95)
+    Image.new("RGB", (24, 16), (200, 30, 90)).save(file, "jpeg", exif=exif)
     return file.getvalue()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [encode_png(pixels(3, 60, 90).transpose(2, 0, 1)), turned(1), turned(6)],
-    ids=["png", "upright", "turned"],
+@st.composite
+def windows(draw):
+    top, left = draw(st.integers(0, HEIGHT - 1)), draw(st.integers(0, WIDTH - 1))
+    height, width = draw(st.integers(1, HEIGHT - top)), draw(st.integers(1, WIDTH - left))
+    return [top, left, height, width, draw(st.integers(0, 7))]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from(SUBSAMPLINGS), windows()), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 3]),
 )
-def test_a_window_is_cut_from_the_upright_image(data):
-    top, left, height, width, _ = WINDOW
-    expected = decode(data, 3)[top : top + height, left : left + width]
-    assert np.array_equal(window_pixels(data, read_header(data), 3, WINDOW, None), expected)
+def test_windows_of_a_slice_are_those_of_each_image(chosen, size, antialias, interleaved, channels):
+    files = [encoded(HEIGHT, WIDTH, kind) for kind, _ in chosen]
+    places = np.array([window for _, window in chosen])
+    headers = read_headers(files)
+    assert headers.sizes.tolist() == [[HEIGHT, WIDTH]] * len(files)
+    shape = (*size, channels) if interleaved else (channels, *size)
+    results = np.zeros((len(files), *shape), np.uint8)
+    decode_windows(headers, places, antialias, results, interleaved)
+    assert not headers.left.any()
+    for file, window, result in zip(files, places.tolist(), results, strict=True):
+        scaled = before_turn(window[4], size)
+        own = window_pixels(file, read_header(file), channels, tuple(window), scaled)
+        expected = np.zeros(shape, np.uint8)
+        scale_into(own, antialias, window[4], expected, interleaved=interleaved)
+        assert np.array_equal(result, expected)
 
 
-@pytest.mark.parametrize("size", [None, (15, 20), (3, 4), (100, 100)], ids=str)
-@pytest.mark.parametrize("subsampling", ["420", "Gray"])
-def test_without_the_library_the_pixels_are_the_same(monkeypatch, size, subsampling):
-    data = encoded(70, 95, subsampling)
-    with_library = np.array(window_pixels(data, read_header(data), 3, WINDOW, size))
-    monkeypatch.setattr(jpeg, "find", lambda: None)
-    assert np.array_equal(window_pixels(data, read_header(data), 3, WINDOW, size), with_library)
+def test_what_c_does_not_read_is_left_and_the_next_image_is_read():
+    good, cut = encoded(HEIGHT, WIDTH), encoded(HEIGHT, WIDTH)[:900]
+    files = [good, encode_png(np.zeros((3, 8, 8), np.uint8)), cut, lying(6), good]
+    headers = read_headers(files)
+    assert headers.left.tolist() == [0, 1, 0, 0, 0]
+    assert headers.sizes[3].tolist() == [24, 16]
+    results = np.zeros((5, 3, 8, 8), np.uint8)
+    decode_windows(headers, np.array([[0, 0, 8, 8, 0]] * 5), True, results, False)
+    assert headers.left.tolist() == [0, 1, 1, 1, 0]
+    assert np.array_equal(results[0], results[4])
+    assert results[0].any()
 
 
-@given(st.integers(1, 900), st.integers(1, 900), st.integers(1, 90), st.integers(1, 90), st.data())
-def test_a_scaled_region_covers_its_result_and_is_near_the_window(height, width, high, wide, data):
-    tall, broad = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
-    top, left = data.draw(st.integers(0, height - tall)), data.draw(st.integers(0, width - broad))
-    header, window = ImageHeader("jpeg", height, width, 3), (top, left, tall, broad, 0)
-    region = scaled_region(header, window, (high, wide))
-    d = region.denominator
-    assert min(region.height, region.width) >= 1
-    assert region.top + region.height <= -(-height // d)
-    assert region.left + region.width <= -(-width // d)
-    assert d == 1 or (tall >= d * high and broad >= d * wide)
-    assert abs(region.top * d - top) <= d / 2
-    assert abs(region.left * d - left) <= d / 2
-    assert scaled_region(header, window, None).denominator == 1
+def compare(files):
+    """Compare the headers that C reads with those that Python reads."""
+    headers = read_headers(files)
+    for number, file in enumerate(files):
+        if headers.left[number]:
+            continue
+        known = read_header(file)
+        own = headers.stored[number].tolist()
+        assert own == [known.height, known.width, known.channels, known.orientation]
+        assert (known.format, known.bit_depth) == ("jpeg", 8)
+
+
+def check_mutated():
+    whole = [encoded(20, 30), encoded(20, 30, "444", progressive=True), *map(lying, range(1, 9))]
+    compare(whole)
+    assert not read_headers(whole).left.any()
+    for data in whole:
+        for files in (flips(data[:700], 300), truncations(data[:700], 100)):
+            compare(list(files))
+
+
+def test_headers_of_mutated_files_are_those_of_python():
+    assert in_a_process(check_mutated) == 0
+
+
+def test_a_damaged_file_is_refused_by_its_name_alone():
+    headers = read_headers([b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xe1\x00"])
+    assert headers.left.all()
+    with pytest.raises(BadImage):
+        read_header(b"\xff\xd8\xff\xe1\x00")

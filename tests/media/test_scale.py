@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
-from framework.media import slices
+from framework.media import scale as scaling
 from framework.media.scale import scale, scale_into
 from tests.contract.cases import pixels
 
@@ -101,9 +101,9 @@ def test_an_image_has_the_same_pixels_in_a_batch_and_alone(
     assert np.array_equal(alone, planes.transpose(1, 2, 0))
     assert np.array_equal(picture, before)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices, "IS_PORTABLE", True)
+        patch.setattr(scaling, "IS_PORTABLE", True)
         scale_into(window, antialias, flip, alone, labels, interleaved=True)
         assert np.array_equal(alone, planes.transpose(1, 2, 0))
-        patch.setattr(slices, "find", lambda name: None)
+        patch.setattr(scaling, "find", lambda name: None)
         scale_into(window, antialias, flip, alone, labels, interleaved=True)
     assert np.abs(alone.astype(int) - expected).max() <= 1

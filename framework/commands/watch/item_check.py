@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.data.item_reader import HOST
-from framework.data.items import Named, is_number
+from framework.data.items import HOST, Named, is_number
 from framework.order.batches import spread
 from framework.system.rng import generator_mark, kept_generators
 

@@ -38,7 +38,7 @@ typedef struct {
 } Cut;
 
 /* A file, its header as framework/media/header.py returns it, and a window of it: a row of the table
-   of media/slices.py. */
+   of media/jpeg.py. */
 typedef struct {
     const uint8_t *data;
     int64_t size;
@@ -172,7 +172,7 @@ static int64_t least(int64_t one, int64_t other)
     return one < other ? one : other;
 }
 
-/* Decode one window as ``media/jpeg.py`` does, with the margin that interpolated colors need. */
+/* Decode one window of a JPEG, with the margin that interpolated colors need. */
 static int decode(const Turbo *turbo, void *handle, const Image *image, const Scaling *scaling,
                   Memory *pixels, Memory *memory)
 {
@@ -236,7 +236,7 @@ int paceline_decode_jpegs(const Turbo *turbo, void **handle, Image *images, int6
     return left;
 }
 
-/* A window of an image in memory: a row of the table of media/slices.py. */
+/* A window of an image in memory: a row of the table of media/scale.py. */
 typedef struct {
     const uint8_t *pixels; /* of the whole image */
     Cut cut;

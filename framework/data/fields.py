@@ -1,0 +1,251 @@
+"""What becomes of each field of a record: which a transform changes, and how they are collated."""
+
+import math
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.contracts.batch import Batch
+from framework.contracts.data import (
+    Content,
+    CutsSounds,
+    Scales,
+    SourceContext,
+    TakesArrays,
+    Transform,
+    cuts_videos,
+)
+from framework.contracts.records import CARRIED, Field, Manifest, Ragged, RecordStore
+from framework.errors import ConfigError, DataError
+from framework.media.boxes import moved_boxes, moved_points
+from framework.media.sound_file import BadSound, read_sound, sound_header
+from framework.store.gather import padded
+
+PICTURES = ("image", "labels")  # kinds of fields that boxes and points follow
+WAYS = ("pad", "nested", "list")
+LENGTH = "_length"  # the ending of the field that says how many rows of a padded array are real
+
+
+def is_cut(field: Field, transform: Transform) -> bool:
+    """Return whether a field needs more than gathering.
+
+    Image files and interleaved pixels always do. Pixels in planes do if the transform changes any.
+    """
+    if field.encoding == "image" or field.interleaved:
+        return True
+    resizes = transform.size is not None or transform.num_draws > 0
+    return field.channels is not None and (resizes or transform.function is not None)
+
+
+def cut_fields(manifest: Manifest, transform: Transform) -> dict[str, Field]:
+    """Return the fields that need more than gathering: images, or the arrays of a function."""
+    fields = manifest.fields.items()
+    cut = {name: field for name, field in fields if is_cut(field, transform)}
+    function = transform.function
+    if not cut and isinstance(function, TakesArrays) and function.takes_arrays:
+        return {name: field for name, field in fields if field.encoding == "raw" and field.shape}
+    return cut
+
+
+def followers(manifest: Manifest) -> dict[str, Field]:
+    """Return the boxes and points of a store that has images."""
+    fields = manifest.fields.items()
+    if not any(field.kind in PICTURES for _, field in fields):
+        return {}
+    return {name: field for name, field in fields if field.kind in ("boxes", "points")}
+
+
+def check_fields(manifest: Manifest, context: SourceContext) -> None:
+    """Check that the fields can be put into a batch. ConfigError C199, C262."""
+    transform, function = context.transform, context.transform.function
+    fields = manifest.fields.items()
+    kinds = {field.kind for _, field in fields}
+    videos = ", ".join(name for name, field in fields if field.kind == "video")
+    moving = ", ".join(followers(manifest))
+    if context.collate not in WAYS:
+        what = f"must be {', '.join(WAYS[:-1])} or {WAYS[-1]}"
+        raise ConfigError(199, f"collate = {context.collate}", what, "choose one of them")
+    if isinstance(transform, Scales):
+        what = "leaves images of several sizes"
+        fix = "make it a part of transform=compose, with a crop behind it"
+        raise ConfigError(199, "transform", what, fix)
+    for name, field in fields:
+        added = length_name(name, field, context.collate)
+        if added in manifest.fields:
+            what = f"the lengths of {name} would replace the field {added}"
+            fix = "rename the field, or set collate=list"
+            raise ConfigError(199, "collate = pad", what, fix)
+    if videos and function is not None:
+        what = f"a function changes images, and cannot change {videos}"
+        raise ConfigError(262, "transform", what, "choose a transform without a function")
+    if videos and not cuts_videos(transform):
+        what = f"does not say which frames of {videos} to take"
+        fix = "choose transform=video_window, or make it a part of transform=compose"
+        raise ConfigError(262, "transform", what, fix)
+    wanted = _kind_that_is_missing(manifest, context.transform, kinds)
+    if wanted:
+        what, fix = f"changes {wanted}, and the data has none", "choose transform=none"
+        for name, field in fields:
+            is_wide = field.dtype == "uint16" or np.dtype(field.dtype).kind == "f"
+            if field.encoding == "raw" and len(field.shape) == 3 and is_wide:
+                what = f"cuts images of 8 bits, and cannot change {name} of {field.dtype}"
+                fix = "choose transform=none and an augment=, or pack images of 8 bits"
+        raise ConfigError(199, "transform", what, fix)
+    if moving and function is not None:
+        what = f"a function cannot move {moving}"
+        fix = "choose a transform without a function, or pack without these fields"
+        raise ConfigError(199, "transform", what, fix)
+
+
+def _kind_that_is_missing(manifest: Manifest, transform: Transform, kinds: set[str]) -> str:
+    """Return what a transform changes if the data has nothing of that kind, or ""."""
+    resizes = transform.size is not None or transform.num_draws > 0
+    if isinstance(transform, CutsSounds):
+        return "" if "audio" in kinds else "sounds"
+    if cuts_videos(transform):
+        return "" if "video" in kinds else "videos"
+    if not resizes and transform.function is None:
+        return ""
+    cut = cut_fields(manifest, transform)
+    images = any(is_cut(field, transform) for field in cut.values()) or "video" in kinds
+    return "" if images or (cut and not resizes) else "images"
+
+
+def moved(field: Field, values: Any, windows: Tensor, size: tuple[int, int] | None) -> Any:
+    """Return boxes or points, ragged or not, after the change of their images."""
+    rows, counts = values, torch.ones(len(windows), dtype=torch.int64)
+    if isinstance(values, Ragged):
+        rows, counts = values
+    width = field.shape[-1] or 0
+    flat = rows.reshape(-1, width)
+    per_row = flat.shape[0] // max(1, len(rows))  # points of a row
+    windows = windows.repeat_interleave(counts * per_row, dim=0)
+    move = moved_boxes if field.kind == "boxes" else moved_points
+    moved = move(flat, windows, size).view(rows.shape)
+    return values._replace(values=moved) if isinstance(values, Ragged) else moved
+
+
+def samples_of(
+    store: RecordStore, files: Ragged, indices: Tensor, transform: Transform, numbers: Tensor | None
+) -> Any:
+    """Decode the sounds of the records at ``indices``: whole, or a window of each.
+
+    Args:
+        store: Names the records in errors.
+        files: The bytes of each record's file.
+        indices: The records: int64 [B].
+        transform: Cuts windows if it is ``CutsSounds``.
+        numbers: The transform's draws, float32 [B, num_draws]; None outside training.
+
+    Returns:
+        float32 [B, samples] or [B, samples, channels] for windows, with zeros behind shorter
+        sounds; else ``Ragged`` with rows of samples.
+
+    Raises:
+        DataError: D181 for a file that cannot be decoded, D180 for another number of channels.
+    """
+    arrays = files.arrays()
+    cuts = transform if isinstance(transform, CutsSounds) else None
+    starts, counts = [0] * len(arrays), [None] * len(arrays)
+    sounds: list[np.ndarray] = []
+    number = 0
+    try:
+        if cuts is not None:
+            lengths: list[int] = []
+            for number, data in enumerate(arrays):  # noqa: B007  # for the error
+                lengths.append(sound_header(data).num_frames)
+            starts = cuts.starts(torch.tensor(lengths, dtype=torch.int64), numbers).tolist()
+            pairs = zip(lengths, starts, strict=True)
+            counts = [min(cuts.samples, length - start) for length, start in pairs]
+        for number, data in enumerate(arrays):
+            sounds.append(read_sound(data, starts[number], counts[number]))
+    except BadSound as error:
+        what = f"not a readable WAV or FLAC file ({error})"
+        raise DataError(181, store.name(int(indices[number])), what, "pack it again") from error
+    for index, sound in zip(indices.tolist(), sounds, strict=True):
+        if sound.shape[1:] != sounds[0].shape[1:]:
+            what = f"its samples are {sound.shape[1:]}, another's {sounds[0].shape[1:]}"
+            raise DataError(180, store.name(index), what, "pack files with as many channels")
+    if cuts is None:
+        lengths_read = torch.tensor([len(sound) for sound in sounds], dtype=torch.int64)
+        return Ragged(torch.from_numpy(np.concatenate(sounds)), lengths_read)
+    windows = torch.zeros(len(sounds), cuts.samples, *sounds[0].shape[1:])
+    for window, sound in zip(windows, sounds, strict=True):
+        window[: len(sound)] = torch.from_numpy(sound)
+    return windows
+
+
+def length_name(name: str, field: Field, way: str) -> str | None:
+    """Return the name of the field that a ragged field adds to a batch, or None."""
+    is_padded = field.encoding == "ragged" and field.kind not in CARRIED
+    return f"{name}{LENGTH}" if is_padded and way == "pad" else None
+
+
+def collated(name: str, field: Field, ragged: Ragged, way: str) -> Batch:
+    """Return what a batch has of a ragged field.
+
+    Texts become a list of B ``str``, byte strings a list of B ``bytes``. Other arrays become, by
+    ``way``:
+
+    - ``pad``: [B, longest, *rest] with zeros behind, and ``<name>_length`` int64 [B];
+    - ``nested``: ``Ragged``, which ``with_nested`` makes a nested tensor;
+    - ``list``: a list of B tensors.
+
+    Raises:
+        UnicodeDecodeError: A text is not UTF-8.
+    """
+    if field.kind == "text":
+        return {name: [bytes(array).decode() for array in ragged.arrays()]}
+    if field.kind == "bytes":
+        return {name: [bytes(array) for array in ragged.arrays()]}
+    if way == "pad":
+        return {name: padded(ragged), f"{name}{LENGTH}": ragged.lengths}
+    if way == "list":
+        return {name: list(ragged.values.split(ragged.lengths.tolist()))}
+    return {name: ragged}
+
+
+def with_nested(batch: Batch) -> Batch:
+    """Return the batch with nested tensors in the jagged layout. They share memory with it."""
+    nested = dict(batch)
+    for name, value in batch.items():
+        if isinstance(value, Ragged):
+            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), value.lengths.cumsum(0)])
+            nested[name] = torch.nested.nested_tensor_from_jagged(value.values, offsets)
+    return nested
+
+
+@final
+class Padding:
+    """Counts how much of padded arrays is padding.
+
+    ``names`` holds the names of the lengths, by field. One thread adds, any thread takes.
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._lock = Lock()
+        self._padding = self._whole = 0
+
+    def add(self, batch: Batch) -> None:
+        """Count the values of a batch."""
+        for name, length_name in self._names.items():
+            array = batch[name]
+            row_size = math.prod(array.shape[2:])
+            whole = array.shape[0] * array.shape[1] * row_size
+            with self._lock:
+                self._padding += whole - int(batch[length_name].sum()) * row_size
+                self._whole += whole
+
+    def take(self) -> Content:
+        """Return the counts since the last call; {} without padded arrays."""
+        if not self._names:
+            return {}
+        with self._lock:
+            counts = float(self._padding), float(self._whole)
+            self._padding = self._whole = 0
+        return {"padding": counts}
