@@ -2,8 +2,7 @@
 
 import csv
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import final
 
@@ -30,25 +29,23 @@ class CsvSink:
             self._curves[path.stem] = _Curve(path, run.start_step)
 
     def write(self, report: Report) -> None:
-        curve = self._curves.get(report.split)
-        if curve is None:
-            name = report.split.replace(os.sep, "_")
-            curve = _Curve(self._folder / f"{name}.csv", report.step)
-            self._curves[report.split] = curve
+        name = report.split.replace(os.sep, "_")
+        if name not in self._curves:
+            self._curves[name] = _Curve(self._folder / f"{name}.csv", report.step)
         rate = "" if report.learning_rate is None else repr(report.learning_rate)
         means = {name: repr(float(value)) for name, value in report.means.items()}
         where = {"step": str(report.step), "epoch": str(report.epoch)}
         speed = {"lr": rate, "records_per_s": repr(float(report.records_per_s))}
         row = {**where, **means, **speed}
-        curve.add({csv_cell(name): cell for name, cell in row.items()})
+        self._curves[name].add({csv_cell(name): cell for name, cell in row.items()})
 
     def flush(self) -> None:
         for curve in self._curves.values():
-            curve.flush()
+            os.fsync(curve.file.fileno())
 
     def close(self) -> None:
         for curve in self._curves.values():
-            curve.close()
+            curve.file.close()
 
 
 class _Curve:
@@ -58,44 +55,45 @@ class _Curve:
         self._path = path
         self._columns: list[str] = []
         if path.exists():
-            self._columns, rows = _read(path)
-            self._rewrite(self._columns, [row for row in rows if _step(row) <= last_step])
+            self._columns, rows = self._read()
+            self._rewrite(self._columns, (row for row in rows if _step(row) <= last_step))
         self._open()
 
     def add(self, row: Row) -> None:
         if not row.keys() <= set(self._columns):
-            self._add_columns(row)
+            # The file is written anew, and rows before this one get empty cells. If the disk
+            # refuses that, the file stays as it is.
+            metrics = [name for name in (*self._columns, *row) if name not in (*FIRST, *LAST)]
+            columns = [*FIRST, *dict.fromkeys(metrics), *LAST]
+            try:
+                self.file.close()
+                self._rewrite(columns, self._read()[1])
+                self._columns = columns
+            finally:
+                self._open()
         self._writer.writerow(row)
-
-    def flush(self) -> None:
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_torn(self._path)
         # Buffered by the line, so that readers see whole lines at once.
-        self._file = open(self._path, "a", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115
-        self._writer = csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
+        self.file = open(self._path, "a", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115
+        # A full disk may have left a part of a row.
+        self.file.truncate(self._path.read_bytes().rfind(b"\n") + 1)
+        self._writer = csv.DictWriter(self.file, self._columns, restval="", lineterminator="\n")
 
-    def _add_columns(self, row: Row) -> None:
-        """Write the file anew with the columns of ``row``. Rows before it get empty cells.
+    def _read(self) -> tuple[list[str], list[Row]]:
+        """Return the columns and the whole rows.
 
-        If the disk refuses that, the file stays as it is.
+        A killed run may leave a part of a row, and a full disk a row with too many cells.
         """
-        metrics = [name for name in (*self._columns, *row) if name not in (*FIRST, *LAST)]
-        columns = [*FIRST, *dict.fromkeys(metrics), *LAST]
-        try:
-            self._file.close()
-            _, rows = _read(self._path)
-            self._rewrite(columns, rows)
-            self._columns = columns
-        finally:
-            self._open()
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            del lines[-1]
+        reader = csv.DictReader(lines)
+        rows = [row for row in reader if None not in row]
+        return list(reader.fieldnames or ()), rows
 
-    def _rewrite(self, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    def _rewrite(self, columns: Sequence[str], rows: Iterable[Row]) -> None:
         with (
             publish(self._path) as temporary,
             open(temporary, "w", encoding="utf-8", newline="") as file,
@@ -103,25 +101,6 @@ class _Curve:
             writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-
-
-def _read(path: Path) -> tuple[list[str], list[Row]]:
-    """Return the columns and the whole rows of a file.
-
-    A killed run may leave a part of a row, and a full disk a row with too many cells.
-    """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        del lines[-1]
-    reader = csv.DictReader(lines)
-    rows = [row for row in reader if None not in row]
-    return list(reader.fieldnames or ()), rows
-
-
-def _drop_torn(path: Path) -> None:
-    """Cut off the part of a row at the end of a file, if there is one."""
-    with suppress(FileNotFoundError), open(path, "rb+") as file:
-        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _step(row: Row) -> float:

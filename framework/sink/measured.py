@@ -29,7 +29,6 @@ class MeasuredSink:
     Attributes:
         stages_s: Thread-seconds of the whole run, by stage.
         depth: The most batches that the loader's queue holds.
-        content: Shares of what the batches of the whole run held, by name.
     """
 
     def __init__(
@@ -59,6 +58,7 @@ class MeasuredSink:
 
     @property
     def content(self) -> dict[str, float]:
+        """Shares of what the batches of the whole run held, by name."""
         return _shares(self._content)
 
     @property
@@ -101,12 +101,9 @@ class MeasuredSink:
         if not self._used or time.monotonic() - self._asked_at > USAGE_EVERY_S:
             self._ask()
         per_step_s = {name: seconds / num_steps for name, seconds in stats.stages_s.items()}
-        slow: Mapping[str, Any] = {}
-        if report.epoch_left == 0:
-            slow = self._slow()
         return replace(
             report,
-            slow_records=slow,
+            slow_records=self._slow() if report.epoch_left == 0 else {},
             tuning=self._tuning(),
             stages_s=per_step_s,
             ready=stats.ready,

@@ -12,10 +12,8 @@ from urllib.parse import urlsplit
 
 from framework.contracts.training import RunContext
 from framework.errors import ConfigError, words_of
-from framework.sink.config_files import inside, read_config
-from framework.sink.delivery import StartOver
-from framework.sink.outbox import Event, Outbox
-from framework.sink.tracked_sink import TrackedSink
+from framework.sink.outbox import Event, Outbox, StartOver
+from framework.sink.tracked_sink import TrackedSink, inside, read_config
 from framework.system.extras import needed
 from framework.system.redaction import redacted
 
@@ -45,11 +43,7 @@ class MLflowSink(TrackedSink):
         uri: The tracking server; None: as ``MLFLOW_TRACKING_URI`` says.
         experiment: The experiment's name. It is made if there is none.
         name: The run's name; None: that of its directory.
-        num_images: How many records of the sample batch are drawn.
-        checkpoints: Whether the weights are sent when the run ends.
-        every_s: Seconds between two batches of reports.
-        close_s: Seconds that the end of the run may wait for the server.
-        run: The run.
+        num_images: As in TrackedSink, and so are the others.
     """
 
     def __init__(
@@ -66,10 +60,9 @@ class MLflowSink(TrackedSink):
     ) -> None:
         # the names are sent as typed, with ${oc.env:NAME} in place of a value
         shown = redacted(name or run.run_dir.resolve().name)
-        tracker = MLflowTracker(uri, redacted(experiment), shown)
         super().__init__(
             NAME,
-            tracker,
+            MLflowTracker(uri, redacted(experiment), shown),
             num_images=num_images,
             checkpoints=checkpoints,
             every_s=every_s,
@@ -99,7 +92,11 @@ class MLflowTracker:
         try:
             self._client = MlflowClient(tracking_uri=self._uri)
         except Exception as error:  # of MLflow, SQLAlchemy, or a database's driver
-            raise _unusable(self._uri, error) from error
+            shown = without_user(self._uri)
+            reason = words_of(error, 10_000).replace(self._uri, shown)[:300]
+            what = f"names no server or database that this MLflow can use ({reason})"
+            fix = "give http://HOST:PORT or sqlite:///FILE"
+            raise ConfigError(370, f"sink.mlflow.uri = {shown}", what, fix) from error
         self._experiment = experiment
         self._name = name
 
@@ -149,7 +146,14 @@ class MLflowTracker:
             if "token" not in state:  # saved first: a run whose answer is lost is found by it
                 state["token"] = uuid.uuid4().hex
                 outbox.save()
-            state["run_id"] = self._find_or_create(state["token"])
+            experiment_id = self._experiment_id()
+            tags = {"paceline.run": state["token"]}
+            wanted = f"tags.`paceline.run` = '{state['token']}'"
+            if same := self._client.search_runs([experiment_id], wanted):
+                run = same[0]
+            else:
+                run = self._client.create_run(experiment_id, tags=tags, run_name=self._name)
+            state["run_id"] = run.info.run_id
             outbox.save()
         if "replaces" in state:
             if self._made(state["replaces"], state.get("replaced")):
@@ -158,26 +162,15 @@ class MLflowTracker:
             outbox.save()
         return state["run_id"]
 
-    def _find_or_create(self, token: str) -> str:
-        experiment_id = self._experiment_id()
-        same = self._client.search_runs([experiment_id], f"tags.`paceline.run` = '{token}'")
-        if same:
-            return same[0].info.run_id
-        tags = {"paceline.run": token}
-        return self._client.create_run(experiment_id, tags=tags, run_name=self._name).info.run_id
-
     def _experiment_id(self) -> str:
         from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
-        known = self._client.get_experiment_by_name(self._experiment)
-        if known is not None:
-            return known.experiment_id
         try:
             return self._client.create_experiment(self._experiment)
-        except MlflowException as error:  # another run has made it meanwhile
+        except MlflowException as error:
             known = self._client.get_experiment_by_name(self._experiment)
-            if known is None:
-                raise error from None
+            if known is None or error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
             return known.experiment_id
 
     def _made(self, run_id: str, token: object) -> bool:
@@ -202,13 +195,14 @@ class MLflowTracker:
 
         self._client.update_run(run_id, "RUNNING")
         known = self._client.get_run(run_id).data.params
-        values = {_key(name): value[:LONGEST_VALUE] for name, value in config.items()}
-        new = [Param(name, value) for name, value in values.items() if name not in known]
-        changed = [
-            RunTag(f"changed.{name}"[:LONGEST_KEY], value)
-            for name, value in values.items()
-            if known.get(name, value) != value
-        ]
+        new: list[Any] = []
+        changed: list[Any] = []
+        for name, value in config.items():
+            key, text = _key(name), value[:LONGEST_VALUE]
+            if key not in known:
+                new.append(Param(key, text))
+            elif known[key] != text:
+                changed.append(RunTag(f"changed.{key}"[:LONGEST_KEY], text))
         for start in range(0, len(new), MOST_PARAMS):
             self._client.log_batch(run_id, params=new[start : start + MOST_PARAMS])
         for start in range(0, len(changed), MOST_PARAMS):
@@ -235,12 +229,13 @@ class MLflowTracker:
         A server cannot delete values. A resumed run usually learns the same again, and such reports
         are not sent twice. If it learns something else, the run is replaced by a new one.
         """
-        split, step = event["report"], event["step"]
-        past = takewhile(lambda report: report["step"] <= step, ahead)
-        old = [report for report in past if report["report"] == split]
+        past = takewhile(lambda report: report["step"] <= event["step"], ahead)
+        old = [report for report in past if report["report"] == event["report"]]
         if not old:
             return False
-        if len(old) == 1 and old[0]["step"] == step and _same(old[0], event):
+        # As texts, NaN equals NaN.
+        facts = [json.dumps([of["step"], of["learned"]]) for of in (event, *old)]
+        if len(old) == 1 and facts[0] == facts[1]:
             ahead.remove(old[0])
             return True
         outbox.state["replaces"] = outbox.state.pop("run_id")
@@ -253,26 +248,12 @@ class MLflowTracker:
             self._client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
 
 
-def _unusable(uri: str, error: Exception) -> ConfigError:
-    """Return the ConfigError C370 for an address, without its password."""
-    shown = without_user(uri)
-    reason = words_of(error, 10_000).replace(uri, shown)[:300]
-    what = f"names no server or database that this MLflow can use ({reason})"
-    fix = "give http://HOST:PORT or sqlite:///FILE"
-    return ConfigError(370, f"sink.mlflow.uri = {shown}", what, fix)
-
-
 def _metrics(event: Event) -> list[Any]:
     from mlflow.entities import Metric  # noqa: PLC0415
 
     values = {**event["learned"], **event["measured"]}
     time_ms, step = event["time_ms"], event["step"]
     return [Metric(_key(name), value, time_ms, step) for name, value in values.items()]
-
-
-def _same(old: Event, new: Event) -> bool:
-    """Return whether two reports say the same was learned; NaN equals NaN."""
-    return json.dumps(old["learned"]) == json.dumps(new["learned"])
 
 
 def _key(name: str) -> str:

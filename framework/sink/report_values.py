@@ -1,6 +1,20 @@
-"""The numbers of a report by the names of charts, for every sink that draws curves."""
+"""What charts show of a report and of the sample batch: numbers by name, and pictures."""
 
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.contracts.batch import Batch, tensors
 from framework.contracts.training import Report
+from framework.system.durable import write_bytes
+
+CELLS = 256  # pixels of the longer side of an array's picture
 
 
 def learned_values(report: Report) -> dict[str, float]:
@@ -37,3 +51,67 @@ def measured_values(report: Report) -> dict[str, float]:
         "time_left/run_s": report.left_s,
     }
     return values | {name: value for name, value in optional.items() if value is not None}
+
+
+def sample_pictures(sample: Batch, count: int) -> dict[str, Tensor]:
+    """Return the first records of each field of images: uint8 [count, 1 or 3, H, W] by name."""
+    return {
+        name: value[:count]
+        for name, value in tensors(sample).items()
+        if value.dtype == torch.uint8 and value.dim() == 4 and value.shape[1] in (1, 3)
+    }
+
+
+def write_pictures(sample: Batch, count: int, folder: Path) -> list[Path]:
+    """Write a PNG file for each field of images, ``sample-NAME.png``, and return the paths."""
+    paths: list[Path] = []
+    for name, images in sample_pictures(sample, count).items() if count else ():
+        paths.append(folder / f"sample-{_plain(name)}.png")
+        write_grid_picture(paths[-1], images)
+    return paths
+
+
+def write_grid_picture(path: Path, images: Tensor) -> None:
+    """Write images, uint8 [count, 1 or 3, H, W], as one PNG file: row by row."""
+    count, channels, height, width = images.shape
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    tiles = np.zeros((rows * columns, channels, height, width), np.uint8)
+    tiles[:count] = images.cpu().numpy()[:, ::-1]  # OpenCV's order of colors
+    grid = tiles.reshape(rows, columns, channels, height, width).transpose(0, 3, 1, 4, 2)
+    _write(path, np.ascontiguousarray(grid.reshape(rows * height, columns * width, channels)))
+
+
+def array_picture(array: Tensor) -> Tensor | None:
+    """Return an array of one or two dimensions as a picture, uint8 [1, H, W]; None for others.
+
+    Zero and less are white, and the largest value of each row is black. So a confusion matrix is
+    dark on its diagonal, however many records each class has.
+    """
+    if not 1 <= array.dim() <= 2 or not array.numel():
+        return None
+    rows = array.nan_to_num(0.0, 0.0, 0.0).double().clamp(min=0).reshape(-1, array.shape[-1])
+    shares = rows / rows.amax(1, keepdim=True).clamp(min=1e-300)
+    cell = max(1, CELLS // max(rows.shape))
+    shades = (255 * (1 - shares)).to(torch.uint8)
+    return shades.repeat_interleave(cell, 0).repeat_interleave(cell, 1).unsqueeze(0)
+
+
+def write_arrays(arrays: Mapping[str, Tensor], split: str, folder: Path) -> list[Path]:
+    """Write a PNG file for each array that is a picture, ``NAME-SPLIT.png``; return the paths."""
+    paths: list[Path] = []
+    for name, array in arrays.items():
+        picture = array_picture(array)
+        if picture is not None:
+            paths.append(folder / f"{_plain(name)}-{_plain(split)}.png")
+            _write(paths[-1], picture[0].cpu().numpy())
+    return paths
+
+
+def _plain(name: str) -> str:
+    """Return a name for a file: a field or a metric may have any name."""
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def _write(path: Path, picture: np.ndarray) -> None:
+    write_bytes(path, cv2.imencode(".png", picture)[1].tobytes())

@@ -9,8 +9,12 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[repo
 from torch.utils.tensorboard import SummaryWriter
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.report_values import learned_values, measured_values
-from framework.sink.sample_pictures import array_picture, sample_pictures
+from framework.sink.report_values import (
+    array_picture,
+    learned_values,
+    measured_values,
+    sample_pictures,
+)
 
 
 @final

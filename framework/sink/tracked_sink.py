@@ -1,14 +1,21 @@
 """What a run tells a tracking server: how it begins, its reports, its files, and how it ends."""
 
+import json
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.delivery import Delivery, Tracker
-from framework.sink.outbox import Event, Outbox
-from framework.sink.report_values import learned_values, measured_values
-from framework.sink.sample_pictures import write_arrays, write_pictures
-from framework.system.run_dir import configurations, newest_config
+from framework.sink.outbox import Delivery, Event, Outbox, Tracker
+from framework.sink.report_values import (
+    learned_values,
+    measured_values,
+    write_arrays,
+    write_pictures,
+)
+from framework.system.json_values import flat
+from framework.system.run_dir import configurations, newest_config, read_object
 
 CHECKPOINTS = ("checkpoints/best.pt", "checkpoints/last.pt")
 
@@ -48,14 +55,16 @@ class TrackedSink:
         self._checkpoints = checkpoints
         self._last_step = run.start_step
         self._is_open = True
-        files = configurations(run.run_dir)
+        config = newest_config(run.run_dir)
+        outbox.append({"begin": config.name, "step": run.start_step, "time_ms": now_ms()})
+        pictures: list[Path] = []
         if not run.start_step:
             pictures = write_pictures(run.sample, num_images, run.run_dir / "pictures")
-            files += [str(path.relative_to(run.run_dir)) for path in pictures]
-        config = newest_config(run.run_dir)
-        begin = {"begin": config.name, "step": run.start_step, "time_ms": now_ms()}
-        outbox.append(begin)
-        outbox.append({"files": files, "step": run.start_step})
+        self._add_files(configurations(run.run_dir), pictures, run.start_step)
+
+    def _add_files(self, names: list[str], pictures: list[Path], step: int) -> None:
+        drawn = [str(path.relative_to(self._run.run_dir)) for path in pictures]
+        self._outbox.append({"files": names + drawn, "step": step})
 
     def write(self, report: Report) -> None:
         self._last_step = report.step
@@ -69,15 +78,9 @@ class TrackedSink:
             }
         )
         if report.arrays:
-            self._add_arrays(report)
-
-    def _add_arrays(self, report: Report) -> None:
-        """Write pictures of the arrays. A folder per step: they are sent later, or sent again."""
-        run_dir = self._run.run_dir
-        folder = run_dir / "pictures" / f"step-{report.step:08d}"
-        paths = write_arrays(report.arrays, report.split, folder)
-        files = [str(path.relative_to(run_dir)) for path in paths]
-        self._outbox.append({"files": files, "step": report.step})
+            # A folder per step: pictures are sent later, or sent again.
+            folder = self._run.run_dir / "pictures" / f"step-{report.step:08d}"
+            self._add_files([], write_arrays(report.arrays, report.split, folder), report.step)
 
     def flush(self) -> None:
         self._outbox.sync()
@@ -110,3 +113,23 @@ def end_events(status: str, step: int, checkpoints: bool) -> list[Event]:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def read_config(path: Path | None) -> dict[str, str]:
+    """Return the leaves of a configuration as texts by dotted names; {} if it cannot be read."""
+    leaves = flat(read_object(path)) if path else {}
+    return {n: leaf if isinstance(leaf, str) else json.dumps(leaf) for n, leaf in leaves.items()}
+
+
+def inside(run_dir: Path, name: object) -> Path | None:
+    """Return the file ``name`` of a run directory; None if there is none.
+
+    A name that leads out of the directory, also by a link, is none: a run directory may come from
+    somebody else, and its files are sent.
+    """
+    path = run_dir / str(name)
+    with suppress(OSError, ValueError):
+        is_ours = path.resolve().is_relative_to(run_dir.resolve())
+        if is_ours and path.is_file():
+            return path
+    return None

@@ -12,9 +12,8 @@ from typing import Any, final
 
 from framework.contracts.training import RunContext
 from framework.errors import ConfigError
-from framework.sink.config_files import inside, read_config
 from framework.sink.outbox import Event, Outbox
-from framework.sink.tracked_sink import TrackedSink
+from framework.sink.tracked_sink import TrackedSink, inside, read_config
 from framework.system.extras import needed
 from framework.system.redaction import redacted
 
@@ -34,11 +33,7 @@ class WandbSink(TrackedSink):
     Args:
         project: The project's name.
         name: The run's name; None: that of its directory.
-        num_images: How many records of the sample batch are drawn.
-        checkpoints: Whether the weights belong to the run's files.
-        every_s: Seconds between two batches of reports.
-        close_s: Seconds that the end of the run may wait for the offline run.
-        run: The run.
+        num_images: As in TrackedSink, and so are the others.
     """
 
     def __init__(
@@ -58,10 +53,9 @@ class WandbSink(TrackedSink):
                 what = "would stand in files of wandb with the value from the environment"
                 raise ConfigError(208, where, what, "write it out")
         shown: str = name or redacted(run.run_dir.resolve().name)
-        tracker = WandbTracker(project, shown, run.say)
         super().__init__(
             NAME,
-            tracker,
+            WandbTracker(project, shown, run.say),
             num_images=num_images,
             checkpoints=checkpoints,
             every_s=every_s,
@@ -96,6 +90,8 @@ class WandbTracker:
         outbox.start_over()
 
     def send(self, outbox: Outbox, events: Sequence[Event]) -> None:
+        import wandb  # noqa: PLC0415
+
         if self._run is None:
             self._run = self._open(outbox)
         for event in events:
@@ -105,22 +101,16 @@ class WandbTracker:
             elif "begin" in event:
                 config = read_config(inside(outbox.run_dir, event["begin"]))
                 self._run.config.update(config, allow_val_change=True)
-            elif "files" in event:
-                self._add(outbox.run_dir, event)
             elif "end" in event:
                 self._exit_code = EXIT_CODES[event["end"]]
-
-    def close(self) -> None:
-        if self._run is None:
-            return
-        import wandb  # noqa: PLC0415
-
-        folder = Path(self._run.dir).parent
-        self._run.finish(exit_code=self._exit_code)
-        wandb.teardown()  # ends its process
-        if getattr(sys.excepthook, "__module__", "").startswith("wandb."):
-            sys.exit, sys.excepthook = self._hooks  # else each later error is printed once more
-        self._say(f"wandb: an offline run, send it with: wandb sync {shlex.quote(str(folder))}")
+            for name in event.get("files", ()):  # pictures to the charts, others as links
+                path = inside(outbox.run_dir, name)
+                if path is None:
+                    continue
+                if path.suffix == ".png":
+                    self._run.log({path.stem: wandb.Image(str(path))}, step=event["step"])
+                else:
+                    self._run.save(str(path), base_path=str(outbox.run_dir), policy="now")
 
     def _open(self, outbox: Outbox) -> Any:
         import wandb  # noqa: PLC0415
@@ -146,15 +136,14 @@ class WandbTracker:
             settings=settings,
         )
 
-    def _add(self, run_dir: Path, event: Event) -> None:
-        """Add files of the run directory: pictures to the charts, others as links."""
+    def close(self) -> None:
+        if self._run is None:
+            return
         import wandb  # noqa: PLC0415
 
-        for name in event["files"]:
-            path = inside(run_dir, name)
-            if path is None:
-                continue
-            if path.suffix == ".png":
-                self._run.log({path.stem: wandb.Image(str(path))}, step=event["step"])
-            else:
-                self._run.save(str(path), base_path=str(run_dir), policy="now")
+        folder = Path(self._run.dir).parent
+        self._run.finish(exit_code=self._exit_code)
+        wandb.teardown()  # ends its process
+        if getattr(sys.excepthook, "__module__", "").startswith("wandb."):
+            sys.exit, sys.excepthook = self._hooks  # else each later error is printed once more
+        self._say(f"wandb: an offline run, send it with: wandb sync {shlex.quote(str(folder))}")

@@ -5,7 +5,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.sample_pictures import array_picture
+from framework.sink.report_values import array_picture
 from framework.sink.tensorboard import TensorBoardSink
 from tests.fakes import span
 

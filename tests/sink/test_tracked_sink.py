@@ -1,4 +1,5 @@
 import json
+import os
 
 import cv2
 import pytest
@@ -6,8 +7,9 @@ import torch
 
 from framework.contracts.training import Report, RunContext
 from framework.sink.outbox import Outbox
-from framework.sink.tracked_sink import TrackedSink
-from tests.sink.test_delivery import Notebook
+from framework.sink.tracked_sink import TrackedSink, inside, read_config
+from tests.saved_runs import write_signed
+from tests.sink.test_outbox import Notebook
 
 SAMPLE = {"image": torch.zeros(2, 1, 4, 4, dtype=torch.uint8)}
 
@@ -92,3 +94,27 @@ def test_weights_stay_here_if_that_is_wanted(tmp_path):
         "report",
         "end",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('{"a": {"b": 1, "c": [1, "x"]}, "d": null}', {"a.b": "1", "a.c": '[1, "x"]', "d": "null"}),
+        ("{", {}),
+        ("[" * 100_000, {}),
+    ],
+)
+def test_a_configuration_is_read_by_dotted_names(tmp_path, text, values):
+    write_signed(tmp_path / "resolved.json", text)
+    assert read_config(tmp_path / "resolved.json") == values
+
+
+def test_only_files_of_the_run_directory_are_sent(tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "a.pt").write_text("weights")
+    (tmp_path / "secret").write_text("key")
+    os.symlink(tmp_path / "secret", run_dir / "link")
+    assert inside(run_dir, "a.pt") == run_dir / "a.pt"
+    for name in ("../secret", str(tmp_path / "secret"), "link", "missing", ".", "a\0b", 7):
+        assert inside(run_dir, name) is None

@@ -16,7 +16,7 @@ from framework.contracts.batch import tensors
 from framework.contracts.data import record_key
 from framework.contracts.prediction import Predicts
 from framework.errors import ResourceError
-from framework.sink.sample_pictures import write_grid_picture
+from framework.sink.report_values import write_grid_picture
 from framework.system.durable import write_json, write_text
 from framework.system.extras import needed
 from framework.system.redaction import redacted
