@@ -2,8 +2,115 @@ import json
 
 import pytest
 
+from framework.commands.runs.listed_run import read_listed, run_dirs
+from framework.commands.runs.runs import chosen_runs, print_json, print_runs
+from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline
 from tests.commands.runs.run_folders import make_run
+
+
+def listed_runs(folder):
+    return list(map(read_listed, run_dirs(folder)))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Return the runs a, b and c. The last of them failed before its first validation."""
+    loader = {"loader": {"_target_": "framework.loader.stream.StreamLoader"}}
+    make_run(tmp_path / "a", metrics={"accuracy": 0.9}, config={"optim": {"lr": 0.1}, **loader})
+    make_run(tmp_path / "b", metrics={"accuracy": 0.5}, overrides=["optim.lr=0.2", "seed=1"])
+    make_run(tmp_path / "c", code=6, config={"optim": {"lr": None}})
+    return listed_runs(tmp_path)
+
+
+def names(runs):
+    return "".join(run.name for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("where", "chosen"),
+    [
+        ("accuracy > 0.6", "a"),
+        ("accuracy <= 0.6", "b"),
+        ("not accuracy > 0.6", "bc"),
+        ("status == 'failed' or accuracy < 0.6", "bc"),
+        ("code == 6", "c"),
+        ("name in ['a', 'c'] and steps < 8", "c"),
+        ("loader == 'stream'", "a"),
+        ("time_s < 3", "ab"),
+        ("seed == '1'", "b"),
+    ],
+)
+def test_runs_are_chosen_by_facts_metrics_and_options(runs, where, chosen):
+    assert names(chosen_runs(runs, where, None)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        ("acuracy > 1", "'acuracy' is not known of every run"),
+        ("__import__('os')", "is no comparison"),
+        ("accuracy.__class__ == 1", "'accuracy.__class__' is not known"),
+        ("(lambda: 1)() == 1", "neither a field nor a value"),
+        ("status == 1", "compares a text with a number"),
+        ("1 == 1", "compares no field of the runs"),
+        ("", "cannot be read"),
+    ],
+)
+def test_a_condition_is_parsed_and_never_evaluated(runs, where, what):
+    with pytest.raises(ConfigError, match=r"C204.*where = ") as caught:
+        chosen_runs(runs, where, None)
+    assert what in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"),
+    [("accuracy", "bac"), ("-accuracy", "abc"), ("status", "cab"), ("-name", "cba")],
+)
+def test_runs_are_sorted_and_unknown_values_come_last(runs, sort, order):
+    assert names(chosen_runs(runs, None, sort)) == order
+
+
+def test_an_unknown_key_to_sort_by_is_an_error_that_names_a_near_one(runs):
+    with pytest.raises(ConfigError, match=r"C374.*did you mean 'accuracy'"):
+        chosen_runs(runs, None, "acuracy")
+
+
+def printed(capsys, folder):
+    print_runs(listed_runs(folder), folder)
+    return capsys.readouterr().out
+
+
+def test_only_choices_that_differ_are_shown(tmp_path, capsys):
+    make_run(tmp_path / "a", overrides=["seed=1", "epochs=3"])
+    make_run(tmp_path / "b", overrides=["seed=2", "epochs=3"], code=6)
+    text = printed(capsys, tmp_path)
+    assert "seed" in text
+    assert "epochs" not in text
+    assert "failed (6)" in text
+    assert "b: failed: why" in text
+
+
+def test_names_and_statuses_are_whole_beside_long_choices(tmp_path, capsys):
+    name = "2026-11-27/23-42-01.123456-1234{}"
+    for number in range(2):
+        words = [f"key{key}={'x' * 40}{number}" for key in range(6)]
+        make_run(tmp_path / name.format(number), overrides=words, code=6)
+    text = printed(capsys, tmp_path)
+    assert all(name.format(number) in text for number in range(2))
+    assert text.count("failed (6)") == 2
+    assert "…" not in text
+
+
+def test_json_has_everything_and_no_nan(tmp_path, capsys):
+    make_run(tmp_path / "a", metrics={"loss": float("nan")}, overrides=["seed=1"])
+    print_json(listed_runs(tmp_path))
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["status"], run["best"], run["choices"]) == (
+        "finished",
+        {"loss": None},
+        {"seed": "1"},
+    )
 
 
 def test_a_folder_is_listed_sorted_and_chosen_from(tmp_path):
