@@ -1,5 +1,6 @@
 """``paceline evaluate run=DIR``: the validation of a run again, on any data."""
 
+import json
 import os
 from contextlib import suppress
 from functools import partial
@@ -7,14 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
+from rich.table import Table
 
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import with_output, with_store
+from framework.cli.end_table import spans_table
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import check_targets
 from framework.errors import ConfigError, ResourceError
+from framework.system.safe_console import SafeConsole
 from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:
@@ -33,6 +37,7 @@ RULES = {
 DATA_RULES = {"val": Rule(str | dict | None, means="the path of a store, or of several by name")}
 GROUPS = ("loader", "parallel", "precision")
 OUTPUT_RULES = {"path": Rule(str | None, means="a folder")}
+MOST_CLASSES = 20  # in the table; of more, those with the lowest f1
 KEYS = (*RULES, *GROUPS, "data", "output", "allow_targets")
 
 
@@ -60,7 +65,6 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
         from framework.commands.evaluate.evaluate_rank import evaluate_here  # noqa: PLC0415
-        from framework.commands.evaluate.print_evaluation import print_evaluation  # noqa: PLC0415
         from framework.commands.train.run_ranks import RankedJob  # noqa: PLC0415
         from framework.config.saved_config import read_config  # noqa: PLC0415
 
@@ -76,7 +80,11 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
             "worst": config["worst"],
         }
         parallel = changes["parallel"]
-        _make_folder(output)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"cannot be made: {error.strerror}"
+            raise ResourceError(101, f"output = {output}", what, "choose another folder") from error
         job = RankedJob(
             {"evaluation": evaluation, "parallel": parallel, "debug": None}, str(output), allowed
         )
@@ -84,20 +92,11 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
         starts_ranks = "num_processes" in parallel and not is_rank
         outcome = job.outcome(_in_ranks if starts_ranks else evaluate_here)
     if outcome.code == 0 and os.environ.get("RANK", "0") == "0":
-        print_evaluation(output)
+        print_evaluation(output, json.loads((output / "evaluation.json").read_text("utf-8")))
     if outcome.code and is_new:
         with suppress(OSError):  # nothing is in it
             output.rmdir()
     return outcome
-
-
-def _make_folder(path: Path) -> None:
-    """Make the folder of the results. ResourceError R101 if that is impossible."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"cannot be made: {error.strerror}"
-        raise ResourceError(101, f"output = {path}", what, "choose another folder") from error
 
 
 def _in_ranks(job: "RankedJob") -> RunOutcome:
@@ -119,3 +118,39 @@ def _changes(config: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
         parallel = {**parallel, "num_nodes": 1, "max_restarts": 0}
     changes["parallel"] = parallel
     return changes
+
+
+def print_evaluation(output: Path, summary: dict[str, Any]) -> None:
+    """Print what ``evaluation.json`` holds: where the time went, classes, means and files."""
+    console = SafeConsole()
+    for name, result in summary["sets"].items():
+        if result["spans"]:
+            console.print(spans_table(result["spans"]))
+        if "classes" in result:
+            console.print(_classes_table(result["classes"]))
+        speed = f"{result['wall_s']:.1f} s, {result['records_per_s']:,.0f} records/s"
+        evaluated = f"evaluated: {result['records']} records of {result['data']} in {speed}"
+        console.print(evaluated, soft_wrap=True)
+        means = "  ".join(f"{key} {value:.4f}" for key, value in result["means"].items())
+        console.print(f"{name} {means}", soft_wrap=True)
+    files = ", ".join(["evaluation.json", *summary["files"]])
+    console.print(f"weights: {summary['weights_file']}", soft_wrap=True)
+    console.print(f"results: {output} ({files})", soft_wrap=True)
+
+
+def _classes_table(classes: list[dict[str, Any]]) -> Table:
+    """Return a row per class: all, or those that are guessed worst."""
+    title = "classes"
+    shown = classes
+    if len(classes) > MOST_CLASSES:
+        title = f"the {MOST_CLASSES} of {len(classes)} classes with the lowest f1"
+        shown = sorted(classes, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
+        shown = shown[:MOST_CLASSES]
+    table = Table("class", title=title, title_justify="left")
+    for name in ("count", "precision", "recall", "f1", "iou"):
+        table.add_column(name, justify="right")
+    for row in shown:
+        figures = (row[name] for name in ("precision", "recall", "f1", "iou"))
+        cells = ("" if value is None else f"{value:.4f}" for value in figures)
+        table.add_row(row["name"], str(row["count"]), *cells)
+    return table

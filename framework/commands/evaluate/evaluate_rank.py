@@ -22,8 +22,7 @@ def main(path: str) -> None:
 def evaluate_here(job: "RankedJob") -> "RunOutcome":
     """Evaluate in this process, which may be one of several ranks. Rank 0 writes the results."""
     from framework.cli.outcome import RunOutcome  # noqa: PLC0415
-    from framework.commands.evaluate.evaluation import EvaluationJob  # noqa: PLC0415
-    from framework.commands.evaluate.write_evaluation import write_evaluation  # noqa: PLC0415
+    from framework.commands.evaluate.evaluation import EvaluationJob, write_evaluation  # noqa: PLC0415
 
     write_evaluation(EvaluationJob(**job.config["evaluation"]), job.allowed, Path(job.run_dir))
     return RunOutcome(0, "evaluated")

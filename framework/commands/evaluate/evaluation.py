@@ -1,29 +1,37 @@
 """Evaluate a saved run on one or more sets of data, by one rank of several, or alone."""
 
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from framework.commands.evaluate.confusion import class_figures, counted, trimmed
 from framework.config.run_watchers import make_metrics
 from framework.config.saved_run import SavedRun, chosen_file, open_run
 from framework.config.teacher_weights import load_teacher
+from framework.contracts.class_labels import class_labels
 from framework.contracts.data import MicroBatch, MicroBatches, Source, record_key
 from framework.contracts.loader import Clock, Loader
-from framework.contracts.prediction import Predicts
+from framework.contracts.prediction import ClassProbabilities, PredictedMaps, Predictions, Predicts
+from framework.contracts.records import IGNORE
 from framework.contracts.training import PredictionMetrics
-from framework.errors import words_of
+from framework.errors import ResourceError, say, words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
 from framework.run import span_figures
+from framework.system.durable import write_json, write_text
+from framework.system.extras import needed
+from framework.system.redaction import redacted
 from framework.train.record_losses import GivenOutputs, OutputRecorder, record_losses
 from framework.train.validate import evaluate
+
+RESULT = "evaluation.json"
+MOST_CLASSES = 256  # of maps
 
 Summary = dict[str, Any]
 
@@ -50,30 +58,46 @@ class EvaluationJob(NamedTuple):
     worst: int
 
 
-@dataclass(frozen=True)
-class WorstRecord:
-    """A record with a high loss: its number in the data, and the loss."""
-
-    index: int
-    loss: float
+# (run, name of the set, what evaluation.json holds of it, its open data): called by rank 0
+Show = Callable[[SavedRun, str, Summary, Source], None]
 
 
-class SetResult(NamedTuple):
-    """The result of one set of data.
+def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path) -> None:
+    """Evaluate one rank's share. Rank 0 writes the results of all ranks into ``output``.
 
-    Attributes:
-        summary: What ``evaluation.json`` holds of it.
-        source: The data, still open, to show its worst records.
-        worst: The records with the highest loss, the worst first.
+    Without the extra ``report`` there are no pictures and no page, and a note says so.
     """
 
-    summary: Summary
-    source: Source
-    worst: list[WorstRecord]
+    def say_once(text: str) -> None:
+        if os.environ.get("RANK", "0") == "0":
+            say(text, sys.stderr)
 
+    try:
+        needed("matplotlib", "report")
+        needed("jinja2", "report")
+        from framework.commands.evaluate import evaluation_pages as pages  # noqa: PLC0415
+    except ResourceError as error:
+        say_once(f"note: no pictures and no page: {error.args[1]} {error.args[2]}; {error.args[3]}")
+        pages = None
+    parts: list[Any] = []
 
-# (run, name of the set, its result): called by rank 0 while the data is open
-Show = Callable[[SavedRun, str, SetResult], None]
+    def show(run: SavedRun, name: str, summary: Summary, source: Source) -> None:
+        if pages is not None and summary["worst"]:
+            parts.append(pages.shown_set(run, name, summary, source))
+
+    summary = evaluate_run(job, allowed, say_once, show)
+    if summary is None:  # rank 0 writes
+        return
+    summary["files"] = files = []
+    for name, result in summary["sets"].items():
+        if pages is not None and "confusion" in result:
+            files.append(f"confusion{name.removeprefix('val')}.png")
+            names = [figures["name"] for figures in result["classes"]]
+            pages.write_confusion(output / files[-1], result["confusion"], names)
+    if pages is not None and parts:
+        write_text(output / "worst.html", redacted(pages.worst_page(parts, job.run, job.weights)))
+        files.append("worst.html")
+    write_json(output / RESULT, redacted(summary))
 
 
 def evaluate_run(
@@ -93,15 +117,13 @@ def evaluate_run(
     try:
         load_teacher(run.objective)
         metrics = make_metrics(run.config, run.allowed, run.parallel, say, run.classes)
-        sets = run.sets(job.data, job.select, job.limit)
         results: dict[str, Summary] = {}
-        for name, part in sets.items():
+        for name, part in run.sets(job.data, job.select, job.limit).items():
             with closing(run.open_set(part)) as source:
-                result = _evaluate_set(run, source, metrics, job.worst, say)
-                result.summary["data"] = part.given
-                results[name] = result.summary
+                results[name] = _evaluate_set(run, source, metrics, job.worst, say)
+                results[name]["data"] = part.given
                 if run.parallel.rank == 0:
-                    show(run, name, result)
+                    show(run, name, results[name], source)
         if run.parallel.rank != 0:
             return None
         return {
@@ -123,7 +145,7 @@ def _evaluate_set(
     metrics: PredictionMetrics | None,
     num_worst: int,
     say: Callable[[str], None],
-) -> SetResult:
+) -> Summary:
     clock: Clock = make_clock(run.device, run.config["clock"])
     model = OutputRecorder(run.model)
     watched = _Watched(run, run.loader(source, clock), model, clock, num_worst)
@@ -146,14 +168,14 @@ def _evaluate_set(
     confusion = watched.total_confusion()
     if confusion is not None:
         confusion = trimmed(confusion, len(run.classes))
-        summary["classes"] = [asdict(figures) for figures in class_figures(confusion, run.classes)]
+        summary["classes"] = class_figures(confusion, run.classes)
         summary["confusion"] = confusion.long().tolist()
-    worst = watched.worst_of_all_ranks()
+    parts = [part.view(-1, 2) for part in run.parallel.gather(watched.worst.flatten())]
     summary["worst"] = [
-        {"index": record.index, "key": record_key(source, record.index), "loss": record.loss}
-        for record in worst
+        {"index": int(index), "key": record_key(source, int(index)), "loss": loss}
+        for index, loss in _highest(torch.cat(parts), num_worst).tolist()
     ]
-    return SetResult(summary, source, worst)
+    return summary
 
 
 @final
@@ -174,8 +196,8 @@ class _Watched:
         self.num_worst = num_worst
         self.extra_s = 0.0  # seconds that looking took
         self.failure = ""  # why losses of records are not known
+        self.worst = torch.empty(0, 2, dtype=torch.float64)  # index and loss
         self._confusion: Tensor | None = None
-        self._worst = torch.empty(0, 2, dtype=torch.float64)  # index and loss
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         with closing(self.loader.epoch(epoch, start)) as batches:
@@ -183,24 +205,18 @@ class _Watched:
                 self.model.outputs = []
                 yield micro
                 if micro.weight > 0:  # no filler
-                    self._look(micro)
-
-    @torch.no_grad()
-    def _look(self, micro: MicroBatch) -> None:
-        start = time.perf_counter()
-        with self.run.precision.autocast():
-            self._count_classes(micro)
-            if self.num_worst and not self.failure:
-                self._find_worst(micro)
-        self.extra_s += time.perf_counter() - start
-        self.clock.skip()
+                    began = time.perf_counter()
+                    with torch.no_grad(), self.run.precision.autocast():
+                        self._count_classes(micro)
+                        if self.num_worst and not self.failure:
+                            self._find_worst(micro)
+                    self.extra_s += time.perf_counter() - began
+                    self.clock.skip()
 
     def _count_classes(self, micro: MicroBatch) -> None:
         objective = self.run.objective
-        if not isinstance(objective, Predicts) or objective.target not in micro.batch:
-            return
-        target = micro.batch[objective.target]
-        if not isinstance(target, Tensor):
+        target = micro.batch.get(objective.target) if isinstance(objective, Predicts) else None
+        if not isinstance(objective, Predicts) or not isinstance(target, Tensor):
             return
         given = GivenOutputs(self.model.outputs, len(micro.batch["index"]))
         counts = counted(objective.predict(given, micro.batch), target)
@@ -214,29 +230,88 @@ class _Watched:
             self.failure = f"{type(error).__name__}: {words_of(error)}"
             return
         rows = torch.stack([micro.batch["index"].double().cpu(), losses], dim=1)
-        self._worst = _highest(torch.cat([self._worst, rows]), self.num_worst)
+        self.worst = _highest(torch.cat([self.worst, rows]), self.num_worst)
 
     def total_confusion(self) -> Tensor | None:
         """Return the counts over all ranks, or None if the predictions are no classes."""
         parallel = self.run.parallel
-        sizes = parallel.gather(
-            torch.tensor([0 if self._confusion is None else len(self._confusion)])
-        )
+        mine = self._confusion
+        sizes = parallel.gather(torch.tensor([0 if mine is None else len(mine)]))
         size = max(int(part) for part in sizes)
         if not size:
             return None
-        mine = self._confusion
         if mine is None:  # this rank had fillers only
             mine = torch.zeros(size, size, dtype=torch.float64)
         return parallel.total(mine.flatten()).view(size, size)
-
-    def worst_of_all_ranks(self) -> list[WorstRecord]:
-        parts = self.run.parallel.gather(self._worst.flatten())
-        rows = _highest(torch.cat([part.view(-1, 2) for part in parts]), self.num_worst)
-        return [WorstRecord(int(index), loss) for index, loss in rows.tolist()]
 
 
 def _highest(rows: Tensor, count: int) -> Tensor:
     """Return the rows (index, loss) with the highest loss, and of equal ones the first."""
     rows = rows[rows[:, 0].argsort(stable=True)]
     return rows[rows[:, 1].argsort(descending=True, stable=True)][:count]
+
+
+def counted(predictions: Predictions, target: Tensor) -> Tensor | None:
+    """Return how many records, or pixels, of each class have each guess: float64 [C, C].
+
+    C is the number of classes; for maps, which do not tell it, ``MOST_CLASSES``.
+
+    Return None for predictions that are no classes, and for targets that are no class numbers.
+    Pixels of ``IGNORE`` and numbers outside of the classes do not count.
+
+    Args:
+        predictions: Of a batch.
+        target: Class numbers, as ``class_labels`` takes them; or shares of classes, [B, C].
+    """
+    if isinstance(predictions, ClassProbabilities):
+        guess = predictions.values.argmax(1)
+        num_classes = predictions.values.shape[1]
+        if target.is_floating_point() and target.shape == predictions.values.shape:
+            target = target.argmax(1)
+    elif isinstance(predictions, PredictedMaps):
+        guess = predictions.values.long()
+        num_classes = MOST_CLASSES
+    else:
+        return None
+    truth = class_labels(target, guess.dim())
+    if truth.is_floating_point() or truth.shape != guess.shape:
+        return None
+    is_class = (truth >= 0) & (truth < num_classes) & (guess < num_classes)
+    if isinstance(predictions, PredictedMaps):
+        is_class &= truth != IGNORE
+    places = truth[is_class] * num_classes + guess[is_class]
+    counts = torch.bincount(places.flatten().cpu(), minlength=num_classes**2)
+    return counts.view(num_classes, num_classes).double()
+
+
+def trimmed(confusion: Tensor, num_named: int) -> Tensor:
+    """Return the counts without the classes behind the last that has a name or occurs."""
+    occurs = (confusion.sum(0) + confusion.sum(1)).nonzero()
+    num_used = int(occurs.max()) + 1 if len(occurs) else 0
+    num_classes = max(num_named, num_used)
+    return confusion[:num_classes, :num_classes]
+
+
+def class_figures(confusion: Tensor, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the figures of each class from [C, C]: the truth by row, the guess by column.
+
+    ``count`` is how many records or pixels are of the class. A share without a whole is None.
+    """
+    sums = torch.stack([confusion.diag(), confusion.sum(1), confusion.sum(0)], 1).double()
+    figures: list[dict[str, Any]] = []
+    for number, (right, count, guesses) in enumerate(sums.tolist()):
+        figures.append(
+            {
+                "name": classes[number] if number < len(classes) else str(number),
+                "count": int(count),
+                "precision": _share(right, guesses),
+                "recall": _share(right, count),
+                "f1": _share(2 * right, count + guesses),
+                "iou": _share(right, count + guesses - right),
+            }
+        )
+    return figures
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from framework.commands.evaluate.evaluate import print_evaluation
 from tests.cli.command import is_one_error_line, paceline
 from tests.contract.cases import jpeg, write_folder
 from tests.saved_runs import digits_run, summary_of
@@ -127,3 +128,19 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(folder, words, number):
     done = paceline("evaluate", *words)
     assert is_one_error_line(done, number)
     assert not Path("outputs/evaluate").exists()
+
+
+def test_of_many_classes_those_with_the_lowest_f1_are_shown(capsys):
+    rows = [
+        {"name": f"c{n}", "count": 1, "precision": 1.0, "recall": None, "f1": n / 50, "iou": 0.5}
+        for n in range(50)
+    ]
+    figures = {"data": "v.h5", "records": 50, "wall_s": 1.0, "records_per_s": 50.0, "spans": {}}
+    figures |= {"means": {"loss": 1.5}, "classes": rows}
+    summary = {"sets": {"val": figures}, "files": [], "weights_file": "w.pt"}
+    print_evaluation(Path("out"), summary)
+    text = capsys.readouterr().out
+    assert "the 20 of 50 classes with the lowest f1" in text
+    assert "c0 " in text
+    assert "c20 " not in text
+    assert "val loss 1.5000" in text

@@ -1,10 +1,24 @@
 """An evaluation of a saved run: its means, and what is found on the way."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from framework.commands.evaluate.evaluation import EvaluationJob, evaluate_run
+from framework.commands.evaluate import evaluation as module
+from framework.commands.evaluate.evaluation import (
+    EvaluationJob,
+    class_figures,
+    counted,
+    evaluate_run,
+    trimmed,
+    write_evaluation,
+)
 from framework.config.saved_run import ALONE
+from framework.contracts.prediction import ClassProbabilities, PredictedMaps, PredictedTexts
+from framework.errors import ResourceError
 from framework.objective.classify import Classify
 from tests.saved_runs import digits_run
 
@@ -16,17 +30,18 @@ def made(tmp_path_factory):
     return folder
 
 
+def job(worst=5):
+    return EvaluationJob("run", "last", {"parallel": ALONE}, None, None, None, worst)
+
+
 def evaluated(worst=5, say=print):
-    shown = []
-    job = EvaluationJob("run", "last", {"parallel": ALONE}, None, None, None, worst)
-    summary = evaluate_run(job, (), say, lambda *arguments: shown.append(arguments))
-    return summary["sets"]["val"], shown
+    return evaluate_run(job(worst), (), say, lambda *_: None)["sets"]["val"]
 
 
 def test_the_worst_records_have_the_highest_losses(made, monkeypatch):
     monkeypatch.chdir(made)
-    few, _ = evaluated(worst=5)
-    every, _ = evaluated(worst=360)
+    few = evaluated(worst=5)
+    every = evaluated(worst=360)
     losses = [record["loss"] for record in every["worst"]]
     assert losses == sorted(losses, reverse=True)
     assert few["worst"] == every["worst"][:5]
@@ -43,7 +58,57 @@ def test_an_objective_that_needs_whole_batches_costs_the_page_only(made, monkeyp
     monkeypatch.chdir(made)
     monkeypatch.setattr(Classify, "__call__", refuse)
     notes: list[str] = []
-    val_figures, _ = evaluated(say=notes.append)
+    val_figures = evaluated(say=notes.append)
     assert val_figures["worst"] == []
     assert "ValueError: too few" in notes[0]
     assert torch.tensor(val_figures["confusion"]).sum() == 360
+
+
+def test_without_the_extra_the_figures_are_written_alone(made, monkeypatch, capsys):
+    def missing(name, extra):
+        raise ResourceError(112, name, "is not installed", f"pip install {extra}")
+
+    monkeypatch.chdir(made)
+    monkeypatch.setattr(module, "needed", missing)
+    Path("out").mkdir()
+    write_evaluation(job(2), (), Path("out"))
+    assert [path.name for path in Path("out").iterdir()] == ["evaluation.json"]
+    worst = json.loads(Path("out/evaluation.json").read_text())["sets"]["val"]["worst"]
+    assert worst[0]["loss"] >= worst[1]["loss"]
+    assert worst[0]["key"]
+    assert "pip install report" in capsys.readouterr().err
+
+
+def test_counts_are_those_of_scikit_learn():
+    generator = torch.Generator().manual_seed(0)
+    probabilities = torch.rand(200, 4, generator=generator)
+    target = torch.randint(0, 4, (200,), generator=generator)
+    counts = counted(ClassProbabilities(probabilities), target)
+    guess = probabilities.argmax(1)
+    assert counts.tolist() == confusion_matrix(target, guess).tolist()
+    figures = class_figures(counts, ["a", "b", "c"])
+    expected = precision_recall_fscore_support(target, guess)
+    for row, precision, recall, f1, count in zip(figures, *expected, strict=True):
+        assert (row["precision"], row["recall"], row["f1"]) == pytest.approx(
+            (precision, recall, f1)
+        )
+        assert row["count"] == count
+    assert [row["name"] for row in figures] == ["a", "b", "c", "3"]
+
+
+def test_pixels_without_a_class_do_not_count():
+    maps = PredictedMaps(torch.tensor([[[0, 1], [1, 1]]], dtype=torch.uint8))
+    target = torch.tensor([[[[0, 0], [1, 255]]]], dtype=torch.uint8)
+    assert trimmed(counted(maps, target), 0).tolist() == [[1, 1], [0, 1]]
+
+
+def test_a_class_that_neither_occurs_nor_is_guessed_has_no_figures():
+    figures = class_figures(torch.tensor([[2.0, 0], [0, 0]]), [])
+    assert figures[1]["f1"] is None
+    assert figures[1]["iou"] is None
+    assert figures[0]["iou"] == 1
+
+
+def test_predictions_that_are_no_classes_are_not_counted():
+    assert counted(PredictedTexts(["a"]), torch.zeros(1)) is None
+    assert counted(ClassProbabilities(torch.rand(2, 3)), torch.rand(2)) is None
