@@ -76,8 +76,9 @@ HOMES = {
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
     "matplotlib": {
-        *(f"commands/report/{name}.py" for name in ("chart", "bars", "curves")),
-        "commands/evaluate/confusion_picture.py",
+        "cli/palette.py",
+        "commands/report/charts.py",
+        "commands/evaluate/evaluation_pages.py",
     },
     "jinja2": {"cli/page_template.py"},
     "rich": {"system/safe_console.py", "sink/console.py", "cli", "commands"},

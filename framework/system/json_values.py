@@ -1,9 +1,7 @@
 """Values from JSON files that may be damaged, incomplete or of an older version."""
 
 import json
-import os
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 from framework.errors import printable
 from framework.system.run_dir import open_file
 
-GREATEST = 1e15  # a rate or a time above it cannot have been measured
 LONGEST = 500  # characters of a shown text: a configuration may hold a whole file
 
 
@@ -30,9 +27,7 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
 
 def mapping(value: Any) -> dict[str, Any]:
     """Return ``value`` if it is an object, else {}."""
-    if not isinstance(value, dict):
-        return {}
-    return value
+    return value if isinstance(value, dict) else {}
 
 
 def words(value: Any) -> list[str]:
@@ -49,22 +44,9 @@ def number(value: Any) -> float | None:
     return None
 
 
-def positive(value: Any) -> float | None:
-    """Return ``value`` if it is a number above 0 that can have been counted or measured."""
-    return duration(value) or None
-
-
-def duration(value: Any) -> float | None:
-    """Return ``value`` if it is a number of seconds that can have been measured, 0 included."""
-    amount = number(value)
-    if amount is None or not 0 <= amount < GREATEST:
-        return None
-    return amount
-
-
-def numbers(value: Any, read: Callable[[Any], float | None] = number) -> dict[str, float]:
-    """Return the numbers of an object by name. ``read`` returns one of them, or None."""
-    known = {shown(str(name)): read(item) for name, item in mapping(value).items()}
+def numbers(value: Any) -> dict[str, float]:
+    """Return the numbers of an object by name."""
+    known = {shown(str(name)): number(item) for name, item in mapping(value).items()}
     return {name: item for name, item in known.items() if item is not None}
 
 
@@ -80,30 +62,9 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def facts_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return machine, versions and revision, by dotted names, from the start of a run or bench."""
-    leaves = {
-        **flat(value.get("machine"), "machine."),
-        **flat(value.get("versions"), "versions."),
-        "git": value.get("git"),
-    }
-    return {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [])}
-
-
-def command_of(value: Any) -> str:
-    """Return a command line as it can be typed again, without the folder of the program.
-
-    The first word is not quoted: it may hold the program and its command.
-    """
-    program, *rest = words(value) or [""]
-    return shown(" ".join([os.path.basename(program), *map(shlex.quote, rest)]))
-
-
 def shown(value: Any) -> str:
     """Return ``value`` as one line of printable characters of limited length."""
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False, default=str)
     text = printable(" ".join(value.split()))
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST - 1]}…"
-    return text
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from framework.commands.report.recorded_run import RecordedRun
+from framework.cli.run_choices import UNKNOWN, chosen, varying
+from framework.commands.report.read_runs import RecordedRun
 from framework.measure.statistics import median
 from framework.system.json_values import shown
 
 NO_WORDS = ("true", "false", "null", "none")  # values that say nothing without their key
 ABSENT = "not set"
-OURS = ("framework.", "paceline_examples.")
 MACHINE = "machine."  # begins the names of facts about it
-UNKNOWN = "default"  # of a key that was not typed and whose value is not recorded
 
 
 class Difference(NamedTuple):
@@ -35,28 +34,6 @@ class Look(NamedTuple):
 
     color: int
     dash: int = 0
-
-
-def varying(runs: Sequence[RecordedRun]) -> list[str]:
-    """Return the keys whose choice differs between the runs."""
-    keys = dict.fromkeys(key for run in runs for key in run.choices)
-    return [key for key in keys if len({chosen(run, key) for run in runs}) > 1]
-
-
-def chosen(run: RecordedRun, key: str) -> str:
-    """Return the value of ``key`` as typed, else from the configuration."""
-    if key in run.choices:
-        return run.choices[key]
-    for place in (f"{key}.source._target_", f"{key}._target_"):
-        if place in run.config:
-            return shown(_choice(str(run.config[place])))
-    return shown(run.config.get(key, UNKNOWN))
-
-
-def _choice(target: str) -> str:
-    """Return the word for a target: for ours its module, which is a choice, else its class."""
-    *_, module, name = ["", *target.split(".")]
-    return module if target.startswith(OURS) else name
 
 
 def labels(runs: Sequence[RecordedRun]) -> list[str]:
@@ -98,17 +75,8 @@ def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -
 
 def num_machines(runs: Sequence[RecordedRun]) -> int:
     """Return on how many machines runs were measured, of those that are known."""
-    machines = [
-        {key: value for key, value in run.facts.items() if key.startswith(MACHINE)}
-        for run in runs
-        if run.facts
-    ]
-    return len({str(machine) for machine in machines})
-
-
-def is_comparable(runs: Sequence[RecordedRun]) -> bool:
-    """Return whether runs measured the same part of training, on one machine if that is known."""
-    return len({run.what for run in runs}) == 1 and num_machines(runs) < 2
+    known = [run.facts.items() for run in runs if run.facts]
+    return len({str([fact for fact in facts if fact[0].startswith(MACHINE)]) for facts in known})
 
 
 def without_seed(run: RecordedRun) -> RecordedRun:
@@ -119,32 +87,25 @@ def without_seed(run: RecordedRun) -> RecordedRun:
 def relative(runs: Sequence[RecordedRun], to: str) -> Relative:
     """Compare the times per record with the ``first`` run or the ``slowest`` one.
 
-    If any run finished, one that finished is the base.
+    If any run finished, one that finished is the base. Another part of training is not compared.
+    Cells of one bench are compared round by round, since a slow minute slows all cells of a round.
     """
     known = {number: run.records_per_s for number, run in enumerate(runs) if run.records_per_s}
     eligible = [number for number in known if runs[number].is_whole] or list(known)
     if not eligible:
         return Relative(None, [None] * len(runs))
-    base = eligible[0]
-    if to == "slowest":
-        base = min(eligible, key=lambda number: known[number])
-    return Relative(base, [_ratio(runs[base], run) for run in runs])
-
-
-def _ratio(base: RecordedRun, run: RecordedRun) -> float | None:
-    """Return the time per record relative to ``base``; None for another part of training.
-
-    Cells of one bench are compared round by round, since a slow minute slows all cells of a round.
-    """
-    if run.what != base.what:
-        return None
-    if run.place == base.place:
-        shared = run.rounds.keys() & base.rounds.keys()
-        if shared:
-            return median(base.rounds[number] / run.rounds[number] for number in shared)
-    if not base.records_per_s or not run.records_per_s:
-        return None
-    return base.records_per_s / run.records_per_s
+    number = min(eligible, key=lambda number: known[number]) if to == "slowest" else eligible[0]
+    base = runs[number]
+    times: list[float | None] = []
+    for run in runs:
+        rounds = run.rounds.keys() & base.rounds.keys() if run.place == base.place else ()
+        if run.what != base.what:
+            times.append(None)
+        elif rounds:
+            times.append(median(base.rounds[shared] / run.rounds[shared] for shared in rounds))
+        else:
+            times.append(run.records_per_s and known[number] / run.records_per_s)
+    return Relative(number, times)
 
 
 def alike(runs: Sequence[RecordedRun]) -> list[list[int]]:
@@ -165,21 +126,21 @@ def looks(
     Each of a few runs has its own color. Of many runs the color shows one choice and the dash
     another; the legend is empty if no choice has few enough values.
     """
+    numbers = range(len(runs))
     if len(runs) <= num_colors:
-        each = [Look(number) for number in range(len(runs))]
+        each = [Look(number) for number in numbers]
         return each, list(zip(names, each, strict=True))
     values = {key: list(dict.fromkeys(chosen(run, key) for run in runs)) for key in varying(runs)}
     few = [key for key in values if len(values[key]) <= num_colors]
     if not few:
-        numbers = range(len(runs))
         return [Look(n % num_colors, n // num_colors % num_dashes) for n in numbers], []
     by_color = max(few, key=lambda key: len(values[key]))
-    few = [key for key in values if key != by_color and len(values[key]) <= num_dashes]
     colors = [values[by_color].index(chosen(run, by_color)) for run in runs]
     legend = [(f"{by_color}={value}", Look(n)) for n, value in enumerate(values[by_color])]
-    if not few:
-        return [Look(color) for color in colors], legend
-    by_dash = few[0]
-    dashes = [values[by_dash].index(chosen(run, by_dash)) for run in runs]
-    legend += [(f"{by_dash}={value}", Look(-1, n)) for n, value in enumerate(values[by_dash])]
-    return [Look(*numbers) for numbers in zip(colors, dashes, strict=True)], legend
+    dashes = [0] * len(runs)
+    few = [key for key in values if key != by_color and len(values[key]) <= num_dashes]
+    if few:
+        by_dash = few[0]
+        dashes = [values[by_dash].index(chosen(run, by_dash)) for run in runs]
+        legend += [(f"{by_dash}={value}", Look(-1, n)) for n, value in enumerate(values[by_dash])]
+    return [Look(*pair) for pair in zip(colors, dashes, strict=True)], legend

@@ -4,10 +4,9 @@ import json
 import math
 from pathlib import Path
 
-from framework.commands.report.chart import Chart
+from framework.commands.report.charts import Chart, draw_charts
 from framework.commands.report.compare_runs import labels, relative
-from framework.commands.report.read_run import read_run
-from framework.commands.report.write_report import charts
+from framework.commands.report.read_runs import read_run
 from framework.system.run_dir import write_object
 
 SPANS_S = {
@@ -27,38 +26,25 @@ MACHINE = {
 }
 
 
-def lines_of(
-    num_steps: int = 40, every: int = 4, slow: float = 1.0, seed: float = 0.0
-) -> list[dict]:
+def lines_of(num_steps: int = 40, every: int = 4, slow: float = 1.0) -> list[dict]:
     """Return lines of metrics.jsonl: training reports, and a validation every 20 steps."""
     lines: list[dict] = []
     spans = {f"{name}_s": seconds * slow for name, seconds in SPANS_S.items()}
     for step in range(every, num_steps + 1, every):
-        loss = 2.3 * math.exp(-(step + seed) / 20)
+        loss = 2.3 * math.exp(-step / 20)
         rates = {"lr": 0.1, "records_per_s": 128 / (8.1e-3 * slow) * (1 + 0.02 * math.sin(step))}
-        lines.append(
-            {
-                "step": step,
-                "epoch": 1 + (step - 1) // 20,
-                "split": "train",
-                "loss": loss,
-                "accuracy": 1 - loss / 3,
-                **rates,
-                **spans,
-            }
-        )
+        where = {"step": step, "epoch": 1 + (step - 1) // 20}
+        means = {"loss": loss, "accuracy": 1 - loss / 3}
+        lines.append({**where, "split": "train", **means, **rates, **spans})
         if step % 20 == 0:
-            lines.append(
-                {
-                    "step": step,
-                    "epoch": step // 20,
-                    "split": "val",
-                    "loss": loss + 0.1,
-                    "accuracy": 1 - loss / 2.9,
-                    **rates,
-                }
-            )
+            means = {"loss": loss + 0.1, "accuracy": 1 - loss / 2.9}
+            lines.append({**where, "split": "val", **means, **rates})
     return lines
+
+
+def line_of(step: int, split: str = "train", loss: float = 1.0, **more) -> dict:
+    """Return a line of metrics.jsonl with few figures."""
+    return {"step": step, "split": split, "loss": loss, **more, "lr": 1, "wait_s": 0.1}
 
 
 def make_run(
@@ -130,12 +116,8 @@ def make_bench(
     path: Path, lines: list[dict], cells: list[dict] | None = None, what: str = "train"
 ) -> Path:
     """Write a bench file of ``lines`` below a header, which names ``cells`` if they are given."""
-    header = {
-        "bench": 1,
-        "machine": MACHINE,
-        "command": ["paceline", "bench", f"what={what}"],
-        "what": what,
-    }
+    command = ["paceline", "bench", f"what={what}"]
+    header = {"bench": 1, "machine": MACHINE, "command": command, "what": what}
     header |= {"cells": cells} if cells else {}
     path.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
     return path
@@ -144,19 +126,15 @@ def make_bench(
 def cell(rate: float, repeat: int = 0, **choice: str) -> dict:
     """Return one repeat of one cell."""
     windows = [rate * (1 + 0.01 * number) for number in range(-3, 5)]
-    return {
-        "cell": choice,
-        "repeat": repeat,
-        "windows": windows,
-        "records_per_s": rate,
-        "spans_s": SPANS_S,
-    }
+    measured = {"windows": windows, "records_per_s": rate, "spans_s": SPANS_S}
+    return {"cell": choice, "repeat": repeat, **measured}
 
 
 def drawn(paths: list[Path], png: bool = False) -> dict[str, Chart]:
     """Return the charts of these runs by name."""
     runs = [read_run(path) for path in paths]
-    return {chart.name: chart for chart in charts(runs, labels(runs), relative(runs, "first"), png)}
+    charts = draw_charts(runs, labels(runs), relative(runs, "first"), png)
+    return {chart.name: chart for chart in charts}
 
 
 def make_sweep(folder: Path, count: int = 3) -> list[Path]:

@@ -3,27 +3,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from framework.cli.run_choices import chosen, varying
 from framework.commands.report.compare_runs import (
     ABSENT,
     Look,
     alike,
-    chosen,
     differences,
     labels,
     looks,
     relative,
-    varying,
 )
-from framework.commands.report.recorded_run import MetricCurve, RecordedRun
+from framework.commands.report.read_runs import MetricCurve, RecordedRun
 
 
 def run(name="a", rate=None, status="finished", losses=(), **choices):
     steps = np.arange(1.0, len(losses) + 1)
-    curves = (
-        {("train", "loss"): MetricCurve(steps, steps, np.array(losses, np.float64))}
-        if losses
-        else {}
-    )
+    curve = MetricCurve(steps, steps, np.array(losses, np.float64))
+    curves = {("train", "loss"): curve} if losses else {}
     return RecordedRun(name, name, status, choices=choices, records_per_s=rate, curves=curves)
 
 
@@ -34,16 +30,13 @@ def test_runs_are_called_by_what_differs():
 
 
 def test_what_was_not_asked_for_is_what_the_configuration_has():
-    recorded = RecordedRun(
-        "a",
-        "a",
-        config={
-            "epochs": 10,
-            "loader._target_": "framework.loader.plain.PlainLoader",
-            "model._target_": "Net",
-            "optim._target_": "torch.optim.SGD",
-        },
-    )
+    config = {
+        "epochs": 10,
+        "loader._target_": "framework.loader.plain.PlainLoader",
+        "model._target_": "Net",
+        "optim._target_": "torch.optim.SGD",
+    }
+    recorded = RecordedRun("a", "a", config=config)
     keys = ("epochs", "loader", "model", "optim", "data")
     assert [chosen(recorded, key) for key in keys] == ["10", "plain", "Net", "SGD", "default"]
 
@@ -71,21 +64,14 @@ def test_times_are_multiples_of_the_base(to, base, times):
 def test_of_a_bench_the_median_of_the_rounds_counts():
     base = RecordedRun("a", "a", records_per_s=100.0, rounds={0: 100.0, 1: 50.0, 2: 120.0})
     other = RecordedRun("a", "a", records_per_s=100.0, rounds={0: 200.0, 1: 100.0, 2: 60.0, 3: 1.0})
-    elsewhere = RecordedRun(
-        "b", "b", records_per_s=100.0, rounds={0: 200.0}
-    )  # another bench, whose rounds were other minutes
+    # another bench, whose rounds were other minutes
+    elsewhere = RecordedRun("b", "b", records_per_s=100.0, rounds={0: 200.0})
     assert relative([base, other, elsewhere], "first").times == [1.0, 0.5, 1.0]
     assert relative([base, replace(other, what="loader")], "first").times == [1.0, None]
 
 
 def test_runs_that_learned_the_same_are_found():
-    runs = [
-        run(losses=[3, 2]),
-        run(losses=[3, 2.1]),
-        run(),
-        run(losses=[3, 2]),
-        run(losses=[3, 2, 1]),
-    ]
+    runs = [run(losses=losses) for losses in ([3, 2], [3, 2.1], [], [3, 2], [3, 2, 1])]
     assert alike(runs) == [[0, 3], [1], [4]]
 
 

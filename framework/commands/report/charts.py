@@ -1,0 +1,486 @@
+"""Draw the charts of the page: relative times, spans of a step, and learning curves.
+
+A chart is 420 units wide: readable on a phone, and two fit beside each other on a screen. The name
+of a run stands above its bar, so that long names fit on a phone.
+"""
+
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from framework.cli.palette import COLORS, INK, MUTED, OF_RUN, PAPER, of_run, of_span, styled
+from framework.cli.units import rate, seconds, share, time_unit, times
+from framework.commands.report.compare_runs import Look, Relative, looks
+from framework.commands.report.read_runs import WAITING, WORKERS, RecordedRun, is_validation
+from framework.contracts.span import ALL_SPANS, IDLE
+
+WIDTH = 420.0  # units of the SVG, each 1/72 inch of the PNG
+EDGE = 10.0
+PNG_DPI = 144  # 840 pixels wide, as a README is
+DASHES: tuple[Any, ...] = ("solid", (0, (8, 3)), (0, (2, 2.5)), (0, (9, 3, 2, 3)))
+ROW = 33.0  # units: the height of a name and its bar
+MIDDLE = 0.73  # of a bar, in rows
+THICK = 0.36  # of a bar, in rows
+LETTER = 6.1  # units: the mean width of a letter of size 10
+MOST_METRICS = 4
+MOST = 600  # points of a curve that are all drawn
+MOST_POINTS = 12_000  # of a chart
+LEAST = 100  # points of a curve, however many curves a chart has
+NUM_DECADES = 1.5  # if a loss spans more, its axis is logarithmic
+MARKED = 60  # points: a curve with fewer has a dot for each
+STRIPE = 6.0  # units: of each of the runs that share a line
+GREATEST = 1e30  # an axis cannot show more
+SPLITS = {"train": "training", "val": "validation"}
+
+_VARIABLES = {light: f"var(--{name})" for name, (light, _) in COLORS.items()}
+_COLOR = re.compile("|".join(map(re.escape, _VARIABLES)))
+
+
+class Chart(NamedTuple):
+    """A finished chart. Its name is part of the names of its files, and its id on the page."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str  # an element for the page, in which all foreign text is escaped
+    png: bytes | None
+
+
+def draw_charts(
+    runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
+) -> list[Chart]:
+    """Draw the charts that have something to show, with ``png`` as pictures too."""
+    with styled():
+        bars = (times_chart(runs, names, compared, png), spans_chart(runs, names, png))
+        return [*filter(None, bars), *curve_charts(runs, names, png)]
+
+
+def times_chart(
+    runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
+) -> Chart | None:
+    """Draw the time per record of each run as a multiple of that of the base."""
+    if compared.base is None or len(runs) < 2:
+        return None
+    base = names[compared.base]
+    figure, axes = _bars(len(runs), 6, f"time per record, as a multiple of {fitted(base, 34)}")
+    each, _ = looks(runs, names, len(OF_RUN), len(DASHES))
+    tips: dict[str, str] = {}
+    greatest = widest = 1.0
+    for row, (run, value) in enumerate(zip(runs, compared.times, strict=True)):
+        if not value:
+            _write_names(axes, row, names[row], run.status)
+            continue
+        words = f"{times(value)}, {rate(run.records_per_s)} records/s"
+        _write_names(axes, row, names[row], words + _ending(run))
+        alpha = 1.0 if run.is_whole else 0.45
+        color = of_run(each[row].color)
+        bar = axes.barh(row + MIDDLE, value, height=THICK, color=color, alpha=alpha)
+        bar.patches[0].set_gid(f"time-{row}")
+        tips[f"time-{row}"] = f"{names[row]}: {value:.3f} of the time, {1 / value:.3f} of the speed"
+        greatest = max(greatest, value)
+        if run.quartiles and run.records_per_s:  # a line over the middle half of the times
+            rate_of_base = runs[compared.base].records_per_s or 0.0
+            low, high = (rate_of_base / end for end in reversed(run.quartiles))
+            style: dict[str, Any] = {"color": INK, "linewidth": 1.3, "solid_capstyle": "butt"}
+            axes.plot([low, high], [row + MIDDLE] * 2, **style)
+            widest = max(widest, high)
+    # A run that hung for a while must not make all bars short.
+    axes.set_xlim(0, 1.02 * min(max(widest, greatest), 1.3 * greatest))
+    rows = np.arange(len(runs))
+    axes.vlines([1.0] * len(runs), rows + 0.53, rows + 0.95, color=INK, linewidth=1.2)
+    caption = (
+        f"1 is {base}, the upright line; shorter is faster. The thin line on a bar spans the "
+        "middle half of its reports, windows or repeats. What did not finish is pale."
+    )
+    return _finished("times", "Relative time", caption, figure, tips, png)
+
+
+def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Chart | None:
+    """Draw a mean step of each run, with a piece for each span."""
+    longest_s = max((run.step_s or 0.0 for run in runs), default=0.0)
+    if not longest_s:
+        return None
+    unit_s, unit = time_unit(longest_s)
+    known = dict.fromkeys(name for run in runs for name in run.spans)
+    spans = [name for name in dict.fromkeys([IDLE, *ALL_SPANS, *known]) if name in known]
+    figure, axes = _bars(len(runs), 22, f"{unit} per step")
+    handles: dict[str, Any] = {}
+    tips: dict[str, str] = {}
+    for row, run in enumerate(runs):
+        step_s = run.step_s or 1.0
+        words = run.status
+        if run.step_s is not None:
+            words = seconds(step_s)
+            if run.wait_share is not None:
+                words += f", {share(run.wait_share)} {IDLE if IDLE in run.spans else 'wait'}"
+            words += _ending(run)
+        _write_names(axes, row, names[row], words)
+        end_s = 0.0
+        for span in [name for name in spans if name in run.spans]:
+            width_s = run.spans[span].mean_s
+            style: dict[str, Any] = {"color": of_span(span), "edgecolor": PAPER, "linewidth": 0.5}
+            left = end_s / unit_s
+            handles[span] = axes.barh(row + MIDDLE, width_s / unit_s, THICK, left, **style)
+            handles[span].patches[0].set_gid(f"{span}-{row}")
+            of_step = f"{seconds(width_s)}, {share(width_s / step_s)}"
+            tips[f"{span}-{row}"] = f"{names[row]}: {span} {of_step}"
+            end_s += width_s
+    axes.set_xlim(0, 1.005 * longest_s / unit_s)
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, 1.0)}
+    sizes: dict[str, Any] = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 0.9}
+    pieces = [handles[span] for span in spans]
+    _legend(figure, pieces, spans, ncols=len(spans), **place, **sizes)
+    caption = "The mean step of training, from left to right as it goes; wait: no batch was ready."
+    if any(run.what != "train" for run in runs):
+        caption = "The mean step of what the bench measured, which may be less than training."
+    if IDLE in spans:
+        caption += (
+            " idle: a device had nothing to do; the host's wait beside its work is in the table."
+        )
+    return _finished("spans", "Where the step time goes", caption, figure, tips, png)
+
+
+def _bars(num_rows: int, top: float, unit: str) -> tuple[Figure, Axes]:
+    """Return axes with a row of height 1 for each run, below ``top`` free units."""
+    figure, axes = _panel(num_rows * ROW, top, left=EDGE, bottom=34.0)
+    axes.set_ylim(num_rows, 0)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False)  # its lines would cross the names
+    axes.tick_params(length=3)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel(unit)
+    return figure, axes
+
+
+def _write_names(axes: Axes, row: int, name: str, figures: str) -> None:
+    """Write above a bar the name of its run, and at the other end its figures."""
+    room = int((WIDTH - 2 * EDGE - len(figures) * LETTER) / LETTER) - 1
+    across = axes.get_yaxis_transform()
+    axes.text(0, row + 0.44, fitted(name, max(8, room)), transform=across)
+    axes.text(1, row + 0.44, figures, transform=across, ha="right", color=MUTED)
+
+
+def _ending(run: RecordedRun) -> str:
+    return "" if run.is_whole else f", {run.status}"
+
+
+class Drawn(NamedTuple):
+    """The points of a curve that are drawn: all of them, or a mean and two ends per column."""
+
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None  # None if every point is drawn
+    high: np.ndarray | None
+
+
+class _Line(NamedTuple):
+    name: str  # of its run
+    split: str
+    look: Look
+    drawn: Drawn
+    place: int = 0  # among the lines with exactly the same points
+    num_alike: int = 1  # lines with exactly the same points
+
+
+class _Lines(NamedTuple):
+    lines: list[_Line]
+    labels: list[tuple[str, Look]]
+    most: int  # a line with more points is thinned
+    num_left_out: int  # points that cannot be drawn
+    num_runs: int  # also those without a line
+
+
+def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Iterator[Chart]:
+    """Draw each metric over steps and over seconds, loss first.
+
+    Tuned workers are drawn if their number changed in any run.
+    """
+    known = dict.fromkeys(name for run in runs for _, name in run.curves)
+    metrics = [name for name in ("loss", *known) if name in known]
+    metrics = [name for name in dict.fromkeys(metrics) if name not in (WORKERS, WAITING)]
+    workers = [run.curves[key].values for run in runs for key in run.curves if key[1] == WORKERS]
+    tuned = (WORKERS, WAITING) if any(np.ptp(values) > 0 for values in workers) else ()
+    for number, metric in enumerate([*metrics[:MOST_METRICS], *tuned]):
+        # The name of a metric is the user's: only harmless letters become part of a file's name.
+        file_name = re.sub(r"[^A-Za-z0-9]", "_", metric[:40])
+        if file_name != metric:
+            file_name += str(number)
+        for over in ("steps", "seconds"):
+            chart = _collect(runs, names, metric, over)
+            if chart.lines:
+                figure, tips = _draw(chart, metric, over)
+                title = f"{metric} over {over}"
+                caption = _caption(chart, over)
+                yield _finished(f"{file_name}-over-{over}", title, caption, figure, tips, png)
+
+
+def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, over: str) -> _Lines:
+    each, labels = looks(runs, names, len(OF_RUN), len(DASHES))
+    curves: list[tuple[int, str, np.ndarray, np.ndarray]] = []
+    num_left_out = 0
+    for number, run in enumerate(runs):
+        for (split, name), curve in run.curves.items():
+            if name == metric:
+                x = curve.steps if over == "steps" else curve.seconds
+                y = np.where(np.abs(curve.values) < GREATEST, curve.values, math.nan)
+                num_left_out += int(np.count_nonzero(~np.isfinite(y)))
+                if np.any(np.isfinite(x) & np.isfinite(y)):
+                    curves.append((number, split, x, y))
+    most = min(MOST, max(LEAST, MOST_POINTS // max(1, len(curves))))
+    keys = [(split, x.tobytes(), y.tobytes()) for _, split, x, y in curves]
+    counts = Counter(keys)
+    seen: Counter[tuple[str, bytes, bytes]] = Counter()
+    of_split = _looks_of_splits([split for _, split, _, _ in curves])
+    lines: list[_Line] = []
+    for key, (number, split, x, y) in zip(keys, curves, strict=True):
+        look = each[number] if len(runs) > 1 else of_split[split]
+        line = _Line(names[number], split, look, thinned(x, y, most))
+        if counts[key] <= len(OF_RUN):  # more lines than colors are drawn over each other
+            line = line._replace(place=seen[key], num_alike=counts[key])
+        seen[key] += 1
+        lines.append(line)
+    return _Lines(lines, labels if len(runs) > 1 else [], most, num_left_out, len(runs))
+
+
+def thinned(x: np.ndarray, y: np.ndarray, most: int = MOST) -> Drawn:
+    """Return every finite point, or columns of equal width if there are more than ``most``.
+
+    ``x`` must not decrease. Every point lies between the least and the greatest of its column.
+    """
+    finite = np.isfinite(x) & np.isfinite(y)
+    x = x[finite]
+    y = y[finite]
+    if len(x) <= most or x[0] == x[-1]:
+        return Drawn(x, y, None, None)
+    edges = np.linspace(x[0], x[-1], num_columns(most) + 1)
+    # An empty column starts at the same point as the next column, so ``unique`` drops it.
+    starts = np.unique(np.searchsorted(x, edges[:-1], side="left"))
+    counts = np.diff([*starts, len(x)])
+    mean_x = np.add.reduceat(x, starts) / counts
+    mean_y = np.add.reduceat(y, starts) / counts
+    return Drawn(mean_x, mean_y, np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts))
+
+
+def num_columns(most: int) -> int:
+    """Return the columns of a thinned curve, whose means and ends are about ``most`` numbers."""
+    return max(1, 2 * most // 5)
+
+
+def _looks_of_splits(splits: Sequence[str]) -> dict[str, Look]:
+    """Return the look of each split of one run: training first, then the validation sets."""
+    val = sorted({split for split in splits if is_validation(split)})
+    of_val = {split: Look(1 + number % (len(OF_RUN) - 1)) for number, split in enumerate(val)}
+    return {**dict.fromkeys(splits, Look(0)), **of_val}
+
+
+def _split_words(split: str) -> str:
+    """Return what a chart calls a split, as in ``validation`` and ``validation, clean``."""
+    kind, _, name = split.partition(".")
+    words = SPLITS.get(kind, kind)
+    return f"{words}, {name}" if name else words
+
+
+def _draw(chart: _Lines, metric: str, over: str) -> tuple[Figure, dict[str, str]]:
+    """Return the figure, and the tooltip of each line by the id of its group."""
+    splits = sorted({line.split for line in chart.lines})
+    handles = [_handle(look) for _, look in chart.labels]
+    texts = [text for text, _ in chart.labels]
+    if len(splits) > 1:
+        of_split = _looks_of_splits(splits)
+        for split in splits:
+            handles.append(_handle(of_split[split] if chart.num_runs == 1 else Look(-1), split))
+            texts.append(_split_words(split))
+    columns = 2 if max(map(len, texts), default=0) <= 28 else 1
+    legend_height = 15.0 * math.ceil(len(texts) / columns)
+    figure, axes = _panel(inner=196.0, top=8.0, left=56.0, bottom=38.0 + legend_height)
+    axes.tick_params(length=0)
+    unit = _scale_x(axes, chart.lines, over)
+    _draw_bands(axes, chart.lines, unit)
+    thin = "train" if any(map(is_validation, splits)) and chart.num_runs > 1 else ""
+    tips: dict[str, str] = {}
+    for number, line in enumerate(chart.lines):
+        dash = DASHES[line.look.dash]
+        if line.num_alike > 1:  # lines with the same points take turns, a stripe each
+            dash = (line.place * STRIPE, (STRIPE, STRIPE * (line.num_alike - 1)))
+        style: dict[str, Any] = {"color": of_run(line.look.color), "linestyle": dash}
+        style["linewidth"] = 1.0 if line.split == thin else 1.9
+        if is_validation(line.split) and len(line.drawn.x) <= MARKED:
+            style |= {"marker": "o", "markersize": 3.4}
+        (artist,) = axes.plot(line.drawn.x / unit, line.drawn.y, **style)
+        artist.set_gid(f"curve-{number}")
+        tips[f"curve-{number}"] = f"{line.name}, {_split_words(line.split)}"
+    _scale_y(axes, chart.lines, metric)
+    if texts:
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.1, 0.0)}
+        sizes: dict[str, Any] = {"handlelength": 2.0, "handleheight": 0.7, "columnspacing": 1.6}
+        _legend(figure, handles, texts, ncols=columns, **place, **sizes)
+    return figure, tips
+
+
+def _handle(look: Look, split: str = "") -> Line2D:
+    style: dict[str, Any] = {"color": MUTED, "linestyle": DASHES[look.dash], "linewidth": 2.0}
+    if look.color >= 0:
+        style["color"] = of_run(look.color)
+    if split == "train":
+        style["linewidth"] = 1.0
+    if is_validation(split):
+        style |= {"marker": "o", "markersize": 3.5}
+    return Line2D([], [], **style)
+
+
+def _draw_bands(axes: Axes, lines: Sequence[_Line], unit: float) -> None:
+    """Fill between the least and the greatest of each column of thinned lines."""
+    corners: list[np.ndarray] = []
+    colors: list[str] = []
+    for line in lines:
+        x, _, low, high = line.drawn
+        if low is not None and high is not None:
+            there = np.stack([x / unit, low], axis=1)
+            back = np.stack([x / unit, high], axis=1)[::-1]
+            corners.append(np.concatenate([there, back]))
+            colors.append(of_run(line.look.color))
+    if corners:
+        bands = PolyCollection(corners, facecolors=colors, alpha=0.25, linewidths=0)
+        axes.add_collection(bands, autolim=True)
+
+
+def _scale_x(axes: Axes, lines: Sequence[_Line], over: str) -> float:
+    """Set the label of the axis, and return the steps or seconds that make one of its unit."""
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=over == "steps"))
+    if over == "steps":
+        axes.set_xlabel("optimizer steps")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        return 1.0
+    unit_s, name = time_unit(max(float(line.drawn.x[-1]) for line in lines))
+    axes.set_xlabel(f"training time, {name} (without validation)")
+    return unit_s
+
+
+def _scale_y(axes: Axes, lines: Sequence[_Line], metric: str) -> None:
+    ends = [end for line in lines for end in line.drawn[1:] if end is not None]
+    least = min(float(values.min()) for values in ends)
+    greatest = max(float(values.max()) for values in ends)
+    label = fitted(metric, 24)
+    if metric not in (WORKERS, WAITING):
+        label += ", mean per record"
+    if metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES:
+        axes.set_yscale("log")
+        label += ", log"
+        locator = LogLocator(subs=(1.0,), numticks=7)
+        if greatest / least < 1000:
+            locator = LogLocator(subs=(1.0, 2.0, 5.0), numticks=12)
+        axes.yaxis.set_major_locator(locator)
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    axes.set_ylabel(label)
+
+
+def _caption(chart: _Lines, over: str) -> str:
+    words: list[str] = []
+    if chart.num_runs > 1:
+        words.append(f"{len({line.name for line in chart.lines})} of {chart.num_runs} runs.")
+    if any(line.num_alike > 1 for line in chart.lines):
+        words.append(
+            "A line striped in several colors is that of several runs: "
+            "their values are the same, to the last bit."
+        )
+    if chart.num_runs > 1 and not chart.labels:
+        words.append("Point at a line for its name.")
+    num_thinned = sum(line.drawn.low is not None for line in chart.lines)
+    if num_thinned:
+        words.append(
+            f"Lines of more than {chart.most} points ({num_thinned} here) are drawn in "
+            f"{num_columns(chart.most)} columns: the mean of a column's points, and a band from "
+            "the least to the greatest; none is left out."
+        )
+    if chart.num_left_out:
+        words.append(f"{chart.num_left_out:,} values are not finite and cannot be drawn.")
+    if over == "seconds":
+        words.append(
+            "Seconds are the sum of the steps' spans: validation and checkpoints are not in them."
+        )
+    return " ".join(words)
+
+
+def fitted(text: str, num_letters: int) -> str:
+    """Shorten ``text`` to ``num_letters`` by leaving out its middle."""
+    if len(text) <= num_letters:
+        return text
+    head = num_letters * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (num_letters - head - 1) :]}"
+
+
+def _panel(inner: float, top: float, left: float, bottom: float) -> tuple[Figure, Axes]:
+    """Return a figure with axes of height ``inner`` and these margins, all in units."""
+    height = top + inner + bottom
+    figure = Figure(figsize=(WIDTH / 72, height / 72))
+    width = 1 - (left + EDGE) / WIDTH
+    axes = figure.add_axes((left / WIDTH, bottom / height, width, inner / height))
+    return figure, axes
+
+
+def _legend(figure: Figure, handles: Sequence[Any], texts: Sequence[str], **options: Any) -> None:
+    """Draw a legend, for which ``options`` give the place and the number of columns."""
+    room = 58 if options["ncols"] == 1 else 28  # letters
+    shown = [fitted(text, room) for text in texts]
+    spaces: dict[str, Any] = {"handletextpad": 0.4, "labelspacing": 0.35, "borderaxespad": 0.2}
+    figure.legend(handles, shown, fontsize=9.5, **spaces, **options)
+
+
+def _finished(
+    name: str, title: str, caption: str, figure: Figure, tips: Mapping[str, str], png: bool
+) -> Chart:
+    """Turn a figure into a chart. ``tips`` are the tooltips of its groups, by their ids."""
+    # Ids that are the same each time, and differ between charts.
+    mpl.rcParams["svg.hashsalt"] = name
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    svg = inlined(text.getvalue(), name, f"{title}. {caption}", tips)
+    picture = io.BytesIO()
+    if png:
+        figure.savefig(picture, format="png", dpi=PNG_DPI, facecolor=PAPER)
+    return Chart(name, title, caption, svg, picture.getvalue() or None)
+
+
+def inlined(text: str, name: str, title: str, tips: Mapping[str, str]) -> str:
+    """Return the SVG element of a chart, which loads nothing and follows light and dark mode.
+
+    ``name`` makes its ids unique on the page, a screen reader says ``title``, and ``tips`` are the
+    tooltips of its groups by their ids.
+    """
+
+    def rewritten(match: re.Match[str]) -> str:
+        """Rewrite one tag. Text between tags may be the name of a run, and stays as it is."""
+        tag = match[0].replace("xlink:href", "href")
+        tag = _COLOR.sub(lambda color: _VARIABLES[color[0]], tag)
+        tag = re.sub(r"(\.\d{2})\d+", r"\1", tag)
+        group = re.fullmatch(r'<g id="([^"]*)"(/?)>', tag)
+        if group is None:
+            return tag
+        # Without its id, since the ids of groups repeat from chart to chart.
+        tip = tips.get(group[1])
+        return f"<g{group[2]}>" + (f"<title>{escape(tip)}</title>" if tip else "")
+
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"<[^>]*>", rewritten, text)
+    box = re.search(r'viewBox="([^"]*)"', text)
+    assert box is not None  # matplotlib always writes one
+    label = f'<title id="title-{name}">{escape(title)}</title>'
+    root = f'role="img" aria-labelledby="title-{name}" focusable="false"'
+    return f'<svg viewBox="{box[1]}" {root}>{label}' + text[text.index(">") + 1 :]

@@ -1,0 +1,339 @@
+"""What stands on the page beside the charts: cards, remarks and tables."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from framework.cli.units import NONE, measured, plain, rate, seconds, share, size, times
+from framework.commands.report.compare_runs import (
+    MACHINE,
+    Difference,
+    Relative,
+    alike,
+    differences,
+    labels,
+    num_machines,
+    without_seed,
+)
+from framework.commands.report.read_runs import RecordedRun, RecordedSpan
+from framework.contracts.span import ALL_SPANS, IDLE
+from framework.measure.statistics import NO_CLAIM, claim, median, spread_share
+from framework.system.json_values import shown
+
+MOST_METRICS = 4
+
+
+class Card(NamedTuple):
+    """One figure: a large ``value`` with a line of ``detail`` below it."""
+
+    title: str
+    value: str
+    detail: str
+
+
+class Remark(NamedTuple):
+    """A text about some runs, with their numbers."""
+
+    numbers: list[int]
+    text: str
+
+
+class TableCell(NamedTuple):
+    """A cell: a text with small lines of details below it."""
+
+    text: str
+    sort: float | str | None = ""  # None: in the last rows; "": by the text
+    details: tuple[str, ...] = ()
+    mark: str = ""  # the style of the text
+
+
+class Table(NamedTuple):
+    """A table of the page. Its first two columns are the number and the name of each run."""
+
+    name: str  # its id on the page
+    title: str
+    caption: str
+    columns: Sequence[tuple[str, str]]  # (name, unit or "")
+    rows: Sequence[Sequence[TableCell]]
+
+
+Column = tuple[str, str, list[TableCell]]  # name, unit or "", a cell for each run
+
+
+def cards(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[Card]:
+    """Return the figures of a single run, or what sets several runs apart."""
+    return list(_cards_of_one(runs[0]) if len(runs) == 1 else _cards_of_many(runs, names))
+
+
+def _cards_of_one(run: RecordedRun) -> Iterator[Card]:
+    ended = f"{plain(run.figures.get('steps', 0))} steps in {seconds(run.figures.get('wall_s'))}"
+    yield Card("Status", run.status, run.reason or ended)
+    detail = "records per second"
+    if run.spread:
+        detail += f", {run.spread} between reports"
+    yield Card("Speed", rate(run.records_per_s), detail)
+    if run.wait_share is not None:
+        yield Card("Waiting for data", share(run.wait_share), f"of a step of {seconds(run.step_s)}")
+    if run.ranks and run.ranks.late:
+        late = run.ranks.late
+        lost = f"of the run lost by the others, in {late.span} of rank {late.rank}"
+        yield Card("Waiting for a rank", share(late.lost_share), lost)
+    for name, value in list(run.val.items())[:2]:
+        yield Card(f"Validation {name}", plain(value), run.best_of(name))
+    if "peak_rss_bytes" in run.figures:
+        peak = size(run.figures["peak_rss_bytes"])
+        yield Card("Memory", peak, "peak of the process on the host")
+
+
+def _cards_of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card]:
+    counts = Counter(run.status for run in runs)
+    what = {"cell": "Cells", "run": "Runs"}[runs[0].kind]
+    yield Card(what, str(len(runs)), ", ".join(f"{n} {status}" for status, n in counts.items()))
+    known = [run for run in runs if run.is_whole and run.records_per_s]
+    if len(known) > 1 and len({run.what for run in known}) == 1 and num_machines(known) < 2:
+        yield _speed_card(known)
+    waits = [run.wait_share for run in runs if run.wait_share is not None and run.what == "train"]
+    if waits:
+        text = f"of a step in the median run; {share(min(waits))} to {share(max(waits))}"
+        yield Card("Waiting for data", share(median(waits)), text)
+    # Loaders and stores must not change the losses.
+    groups = alike(runs)
+    num_runs = sum(map(len, groups))
+    if num_runs > 1 and len(groups) == 1:
+        same = f"all {num_runs} runs have the same training losses, to the last bit"
+        yield Card("Learned", "the same", same)
+    elif num_runs > 1:
+        if len(groups) < num_runs:
+            different = f"{num_runs} runs have {len(groups)} different sequences of training losses"
+            yield Card("Learned", f"{len(groups)} ways", different)
+        losses: list[tuple[float, str]] = []
+        for run, name in zip(runs, names, strict=True):
+            means = (mean for key, mean in run.val.items() if key.rpartition(".")[2] == "loss")
+            loss = next(means, math.nan)  # of the first validation set
+            if math.isfinite(loss):
+                losses.append((loss, name))
+        if losses:
+            loss, name = min(losses, key=itemgetter(0))
+            yield Card("Lowest validation loss", plain(loss), name)
+
+
+def _speed_card(runs: Sequence[RecordedRun]) -> Card:
+    """Return the fastest choice if the test proves it, else that no difference can be claimed.
+
+    Runs that differ only in their seed, and have the same code, are repeats of one choice. A sample
+    of the test is a run, or a round of a bench: its rate, the cores that other programs kept busy,
+    and when it began.
+    """
+    groups: dict[str, list[RecordedRun]] = {}
+    for run in runs:
+        code = {name: fact for name, fact in run.facts.items() if not name.startswith(MACHINE)}
+        same = json.dumps([without_seed(run).choices, code], sort_keys=True, default=str)
+        groups.setdefault(same, []).append(run)
+    samples: list[list[tuple[float, float, float]]] = []
+    for repeats in groups.values():
+        samples.append([])
+        for run in repeats:
+            load = run.resources.get("usage.others_cpu_cores", 0.0)
+            for per_s in list(run.rounds.values()) or [run.records_per_s or 0.0]:
+                samples[-1].append((per_s, load, run.began_s))
+    rates, loads, starts = ([[s[n] for s in each] for each in samples] for n in range(3))
+    spread = max(map(spread_share, rates))
+    repeated = f", repeats differ by \N{PLUS-MINUS SIGN} {share(spread)}" if spread else ""
+    if len(groups) < 2:
+        detail = f"records per second, median of {len(runs)} runs of one choice{repeated}"
+        return Card("Speed", rate(median(run.records_per_s or 0.0 for run in runs)), detail)
+    verdict = claim(rates, loads, starts)
+    names = labels([without_seed(repeats[0]) for repeats in groups.values()])
+    low, high = min(verdict.medians), max(verdict.medians)
+    fast, slow = names[verdict.highest], names[verdict.medians.index(low)]
+    if verdict.proved:
+        detail = f"{rate(high)} records/s, {high / low:.2f} times the slowest, {slow}"
+        return Card("Fastest", fast, f"{detail}{repeated} ({verdict.words})")
+    detail = f"{rate(low)} to {rate(high)} records/s, the highest in {fast}"
+    return Card("Speed", NO_CLAIM, f"{detail}{repeated} ({verdict.words})")
+
+
+def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
+    """Return why runs did not finish, their notes, and whether their times can be compared."""
+    texts: list[tuple[str, int]] = []
+    if (count := num_machines(runs)) > 1:
+        what = (
+            f"measured on {count} different machines: their times cannot be compared as they stand "
+            "(see Machine below)"
+        )
+        texts += [(what, number) for number, run in enumerate(runs) if run.facts]
+    for number, run in enumerate(runs):
+        if run.reason:
+            texts.append((f"{run.status}: {run.reason}", number))
+        elif not run.is_whole:
+            texts.append((run.status, number))
+        if run.ranks and run.ranks.late:
+            texts.append((run.ranks.late.words, number))
+    texts += [(note, number) for number, run in enumerate(runs) for note in run.notes]
+    return together(texts)
+
+
+def together(texts: Iterable[tuple[str, int]]) -> list[Remark]:
+    """Return each text once, with the numbers of the runs that have it."""
+    numbers: dict[str, list[int]] = {}
+    for text, number in texts:
+        numbers.setdefault(text, []).append(number)
+    return [Remark(of, text) for text, of in numbers.items()]
+
+
+def machines(runs: Sequence[RecordedRun]) -> list[Difference]:
+    """Return the facts in plain words: ``machine.memory_bytes`` becomes memory, in GiB."""
+    result: list[Difference] = []
+    for key, values in differences([run.facts for run in runs], everything=True):
+        name = key.removeprefix("machine.").removeprefix("versions.").removeprefix("num_")
+        is_size = name.endswith("_bytes")
+        shown_values = [
+            (size(float(v)) if is_size and v.isdecimal() else v, of) for v, of in values
+        ]
+        result.append(Difference(name.removesuffix("_bytes").replace("_", " "), shown_values))
+    return result
+
+
+def tables(runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative) -> list[Table]:
+    """Return the tables that have a figure."""
+    every = (
+        runs_table(runs, names, compared),
+        spans_table(runs, names),
+        ranks_table(runs, names),
+        _resources_table(runs, names),
+        slow_table(runs, names),
+    )
+    return [table for table in every if table.rows]
+
+
+def runs_table(runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative) -> Table:
+    figures = [run.figures for run in runs]
+    resources = [run.resources for run in runs]
+    times_name = f"time, \N{MULTIPLICATION SIGN} #{compared.base}"
+    columns: list[Column] = [
+        ("status", "", [TableCell(run.status, mark=run.status) for run in runs]),
+        ("records/s", "", [_figure(run.records_per_s, rate, run.spread) for run in runs]),
+        (times_name, "", [_figure(time, times) for time in compared.times]),
+        _measured(resources, "usage.others_cpu_cores", "other programs", "cores"),
+        ("waiting", "", [_figure(run.wait_share, share) for run in runs]),
+        ("step", "mean", [_figure(run.step_s, seconds) for run in runs]),
+    ]
+    for metric in list(dict.fromkeys(name for run in runs for name in run.val))[:MOST_METRICS]:
+        cells = [_figure(run.val.get(metric), plain, run.best_of(metric)) for run in runs]
+        columns.append((f"val {metric}", "", cells))
+    columns += [
+        _measured(figures, "steps", "steps"),
+        _measured(figures, "repeats", "repeats"),
+        _measured(figures, "wall_s", "wall time"),
+        _measured(figures, "peak_rss_bytes", "memory", "host, peak"),
+        _measured(figures, "peak_device_bytes", "memory", "device, peak"),
+    ]
+    caption = (
+        "±: half the distance between the quartiles of the rates of its reports, windows or "
+        "repeats, as a share of their median."
+    )
+    return _table("runs", "Runs", caption, names, columns)
+
+
+def spans_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
+    """Return the seconds per step of each span."""
+
+    def cell(span: RecordedSpan | None, run: RecordedRun) -> TableCell:
+        if span is None:
+            return TableCell(NONE, None)
+        details = [share(span.mean_s / (run.step_s or 1.0))]
+        if span.p50_s is not None:
+            details.append(f"{seconds(span.p50_s)} | {seconds(span.p90_s)}")
+        return _figure(span.mean_s, seconds, *details)
+
+    spans = dict.fromkeys([IDLE, *ALL_SPANS, *(name for run in runs for name in run.spans)])
+    columns = [
+        *((name, "", [cell(run.spans.get(name), run) for run in runs]) for name in spans),
+        ("step", "all", [_figure(run.step_s, seconds) for run in runs]),
+        ("wait", "of the host, beside", [cell(run.beside.get("wait"), run) for run in runs]),
+    ]
+    caption = (
+        "Mean per step; below it its share of the step, then the median | the 90th percentile, "
+        "where they were kept."
+    )
+    return _table("spans", "Spans", caption, names, columns)
+
+
+def ranks_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
+    """Return the seconds per step of each span on the slowest rank."""
+    of_run = [(run.ranks.num_ranks, run.ranks.spans) if run.ranks else (None, {}) for run in runs]
+    columns: list[Column] = [("ranks", "", [_figure(number, plain) for number, _ in of_run])]
+    for name in dict.fromkeys(name for _, spans in of_run for name in spans):
+        cells = [TableCell(NONE, None)] * len(runs)
+        for number, (_, spans) in enumerate(of_run):
+            if span := spans.get(name):
+                others = f"{seconds(span.min_s)} | {seconds(span.median_s)}"
+                cells[number] = _figure(span.max_s, seconds, f"rank {span.rank}", others)
+        columns.append((name, "", cells))
+    caption = (
+        "Mean per step on the rank that took longest; below it this rank, then the least and the "
+        "median of all ranks. exchange: it waited for other ranks, so the slowest rank has the "
+        "shortest."
+    )
+    return _table("ranks", "Ranks", caption, names, columns)
+
+
+def _resources_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
+    """Return the stages of reading and the use of the machine."""
+    resources = [run.resources for run in runs]
+    columns: list[Column] = []
+    for key in dict.fromkeys(name for of in resources for name, value in of.items() if value):
+        name = key.removeprefix("stages_s.").removeprefix("usage.")
+        name = name.removesuffix("_bytes").removesuffix("_share")
+        columns.append(_measured(resources, key, name.replace("_", " ").replace(".", " ")))
+    caption = "Stages are in thread-seconds: two threads that read for a second make two."
+    return _table("resources", "Stages and use of the machine", caption, names, columns)
+
+
+def slow_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
+    """Return the slow records of all runs, as ``contracts.slow_records`` lists them."""
+    rows: list[list[TableCell]] = []
+    for number, (run, run_name) in enumerate(zip(runs, names, strict=True)):
+        head = [TableCell(str(number), float(number)), TableCell(run_name)]
+        rows += [
+            [
+                *head,
+                TableCell(shown(record["name"])),
+                _figure(record["mean_s"], seconds),
+                _figure(record["num_reads"], plain),
+                _figure(record["size_bytes"] or None, size),
+                _figure(record.get("rank"), plain),
+            ]
+            for record in run.slow
+        ]
+    units = {"time": "mean", "reads": "when it was slow", "size": "as stored"}
+    columns = ("#", "run", "record", "time", "reads", "size", "rank")
+    caption = "Records that took at least 8 times as long to read as the usual one."
+    heads = [(name, units.get(name, "")) for name in columns]
+    return Table("slow", "Slow records", caption, heads, rows)
+
+
+def _table(
+    name: str, title: str, caption: str, names: Sequence[str], columns: Sequence[Column]
+) -> Table:
+    """Leave out columns in which no run has a figure, and all rows if no column is left."""
+    known = [column for column in columns if any(cell.sort is not None for cell in column[2])]
+    heads = [("#", ""), ("run", ""), *((head, unit) for head, unit, _ in known)]
+    rows: list[list[TableCell]] = []
+    for number, run_name in enumerate(names if known else ()):
+        cells = [cells[number] for _, _, cells in known]
+        rows.append([TableCell(str(number), float(number)), TableCell(run_name), *cells])
+    return Table(name, title, caption, heads, rows)
+
+
+def _figure(value: float | None, word: Callable[[Any], str], *details: str) -> TableCell:
+    is_known = value is not None and math.isfinite(value)
+    return TableCell(word(value), value if is_known else None, tuple(filter(None, details)))
+
+
+def _measured(tables: Sequence[Mapping[str, float]], key: str, name: str, unit: str = "") -> Column:
+    return name, unit, [_figure(table.get(key), partial(measured, key)) for table in tables]

@@ -1,0 +1,475 @@
+"""Read runs and the cells of benches: finished, failed, or killed in the middle of a line."""
+
+import json
+import math
+import os
+import re
+import shlex
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean, median_high
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from framework.cli.run_choices import typed_choices
+from framework.cli.units import plain, share
+from framework.contracts.rank_spans import LateRank, RankReport, RankSpan
+from framework.contracts.slow_records import slow_words
+from framework.contracts.span import ALL_SPANS, IDLE, waiting_share
+from framework.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_PREEMPTED,
+    EXIT_TERMINATED,
+    CheckpointError,
+    DataError,
+    say,
+    words_of,
+)
+from framework.measure.statistics import median, quartiles, spread_share
+from framework.system.json_values import flat, lines_of, number, numbers, parsed, shown, words
+from framework.system.run_dir import (
+    ENDED,
+    FACTS,
+    OBJECTS,
+    REPORTS,
+    SUMMARY,
+    check_entry,
+    is_file,
+    is_run,
+    newest_config,
+    read_object,
+)
+
+RESOURCES = ("stages_s", "queue", "usage")
+FIGURES = ("epochs", "wall_s", "validate_s", "peak_rss_bytes", "peak_device_bytes")
+# Curves of a run with ``workers.num=auto``, beside its metrics.
+WORKERS = "workers (auto)"
+WAITING = "waiting (auto)"
+GREATEST = 1e15  # a rate above it cannot have been measured
+DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class RecordedSpan(NamedTuple):
+    """Seconds per step: the mean, and the quantiles if the run kept them."""
+
+    mean_s: float
+    p50_s: float | None = None
+    p90_s: float | None = None
+
+
+class MetricCurve(NamedTuple):
+    """One metric of one split, as float64 arrays of equal length."""
+
+    steps: np.ndarray  # optimizer steps
+    seconds: np.ndarray  # seconds of training up to each step; NaN if they are unknown
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """One run, or one cell of a bench."""
+
+    name: str  # of its directory or file
+    place: str  # the path of its directory or file
+    status: str = "finished"  # or interrupted, failed, unfinished; a refused cell is impossible
+    reason: str = ""  # why it did not finish
+    kind: str = "run"  # or cell
+    what: str = "train"  # or the part of training that a bench measured
+    choices: Mapping[str, str] = field(default_factory=dict)  # as typed
+    config: Mapping[str, Any] = field(default_factory=dict)  # by dotted names
+    facts: Mapping[str, Any] = field(default_factory=dict)  # machine, versions, revision
+    command: str = ""
+    started: str = ""
+    records_per_s: float | None = None
+    rates: Sequence[float] = ()  # records per second of each report, window or repeat
+    rounds: Mapping[int, float] = field(default_factory=dict)  # rates by the round of a bench
+    # In the order of a step. On a device ``idle`` takes the place of the host's ``wait``, which
+    # happens beside the device's work.
+    spans: Mapping[str, RecordedSpan] = field(default_factory=dict)
+    beside: Mapping[str, RecordedSpan] = field(default_factory=dict)
+    curves: Mapping[tuple[str, str], MetricCurve] = field(default_factory=dict)  # (split, metric)
+    # Means of the last validation; of several sets, their names begin with the set's and a dot.
+    val: Mapping[str, float] = field(default_factory=dict)
+    best: Mapping[str, float] = field(default_factory=dict)  # means of the best validation
+    figures: Mapping[str, float] = field(default_factory=dict)  # names end with the unit
+    resources: Mapping[str, float] = field(default_factory=dict)  # stages, use of the machine
+    slow: Sequence[Mapping[str, Any]] = ()  # records, as ``contracts.slow_records`` lists them
+    notes: Sequence[str] = ()
+    ranks: RankReport | None = None  # None: one rank
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run reached its end, so that its figures can be compared."""
+        return self.status == "finished"
+
+    @property
+    def began_s(self) -> float:
+        """When it began, in seconds since 1970; 0 if that is not known."""
+        with suppress(ValueError):
+            return datetime.strptime(self.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        return 0.0
+
+    @property
+    def step_s(self) -> float | None:
+        """The seconds of a mean step."""
+        return math.fsum(span.mean_s for span in self.spans.values()) or None
+
+    @property
+    def wait_share(self) -> float | None:
+        """The share of a step without a batch; on a device the share that the device was idle."""
+        return waiting_share({name: span.mean_s for name, span in self.spans.items()})
+
+    @property
+    def quartiles(self) -> tuple[float, float] | None:
+        """The lower and upper quartile of the rates; None for fewer than 4."""
+        if len(self.rates) < 4:
+            return None
+        low, _, high = quartiles(self.rates)
+        return low, high
+
+    @property
+    def spread(self) -> str:
+        """Half the distance between the quartiles as a share of the median, in words."""
+        return "" if len(self.rates) < 4 else f"± {share(spread_share(self.rates))}"
+
+    def best_of(self, metric: str) -> str:
+        """Return ``metric`` at the best validation in words; "" if the last one has the same."""
+        best = self.best.get(metric)
+        return "" if best in (None, self.val.get(metric)) else f"best {plain(best)}"
+
+
+def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
+    """Return the runs and cells of ``paths``, each once, sorted by name within each path.
+
+    Raises:
+        CheckpointError: K126 for a directory with links.
+        DataError: D175 (no such path), D176 (no runs in a path), D177 (no bench file), D178 (a
+            damaged one). Below a folder, what cannot be read is left out with a note.
+    """
+    runs: list[RecordedRun] = []
+    seen: set[Path] = set()
+    for path in map(Path, paths):
+        if not os.path.exists(path):  # Path.exists raises for a name that is too long
+            fix = "name a run, a sweep, or a file of paceline bench"
+            raise DataError(175, str(path), "no such file or directory", fix)
+        if path.is_file() and not is_bench(path):
+            fix = "name such a file, or the directory of a run or a sweep"
+            raise DataError(177, str(path), "is not a file of paceline bench", fix)
+        places = list(_places(path))
+        new = [place for place in places if place.resolve() not in seen]
+        seen.update(place.resolve() for place in new)
+        added: list[RecordedRun] = []
+        for place in new:
+            try:
+                added += _read(place)
+            except (CheckpointError, DataError) as error:
+                if place == path:
+                    raise
+                say(f"note: {place} is left out: {error}", sys.stderr)
+        if not places or (path.is_file() and new and not added):
+            fix = "name one, such as a directory below outputs"
+            raise DataError(176, str(path), "contains no run, sweep or bench", fix)
+        runs += added
+    return runs
+
+
+def _places(path: Path) -> Iterator[Path]:
+    """Yield the runs and bench files at or below ``path``, not following links or entering runs."""
+    if path.is_file() or is_run(path):
+        yield path
+        return
+    for folder, folders, files in os.walk(path):
+        runs = [name for name in sorted(folders, key=natural) if is_run(Path(folder, name))]
+        yield from (Path(folder, name) for name in runs)
+        for name in sorted(files, key=natural):
+            if name.endswith(".jsonl") and is_bench(Path(folder, name)):
+                yield Path(folder, name)
+        folders[:] = sorted(set(folders) - set(runs), key=natural)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts 10 after 9."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def is_bench(path: Path) -> bool:
+    """Return whether ``path`` begins as a bench file does."""
+    try:
+        with open(path, "rb") as file:
+            first = parsed(file.readline(1 << 20))
+    except OSError:
+        return False
+    return "cell" in first or ("machine" in first and "command" in first)
+
+
+def _read(place: Path) -> list[RecordedRun]:
+    try:
+        return [read_run(place)] if place.is_dir() else read_bench(place)
+    except DAMAGE as error:
+        what = f"is damaged ({type(error).__name__}: {words_of(error)})"
+        raise DataError(178, str(place), what, "leave it out of the report") from error
+
+
+def read_run(path: Path) -> RecordedRun:
+    """Read the directory of a run. Missing files leave defaults and a note."""
+    check_entry(path)
+    facts = read_object(path / FACTS)
+    summary = read_object(path / SUMMARY)
+    config = flat(read_object(newest_config(path)))
+    metrics = read_metrics(path / REPORTS, config.get("batch_size", math.nan))
+    status, reason = _status_of_run(read_object(path / ENDED), summary, metrics.last_step)
+    known = summary.get("spans", {}).items()
+    spans = {name: RecordedSpan(s["mean_s"], s["p50_s"], s["p90_s"]) for name, s in known}
+    spans, beside = _stacked(spans or metrics.spans)
+    val = numbers(summary.get("val")) or {
+        ".".join([*split.split(".")[1:], name]): float(curve.values[-1])
+        for (split, name), curve in metrics.curves.items()
+        if is_validation(split)
+    }
+    val.pop("step", None)
+    resources: dict[str, float] = {}
+    for key in RESOURCES:
+        resources.update(numbers(flat(summary.get(key), f"{key}.")))
+    figures = numbers({name: summary.get(name) for name in FIGURES})
+    slow = summary.get("slow_records") or metrics.slow
+    return RecordedRun(
+        name=shown(path.resolve().name),
+        place=shown(str(path)),
+        status=status,
+        reason=reason,
+        choices=typed_choices(facts),
+        config=config,
+        facts=_facts(facts),
+        command=_command(facts),
+        started=shown(facts.get("started", "")),
+        records_per_s=summary.get("records_per_s")
+        or (median_high(metrics.rates) if metrics.rates else None),
+        rates=metrics.rates,
+        spans=spans,
+        beside=beside,
+        curves=metrics.curves,
+        val=val,
+        best=numbers(summary.get("best")),
+        figures={"steps": metrics.last_step, **figures},
+        resources=resources,
+        slow=slow.get("records", []),
+        notes=_notes(path, summary, metrics.num_bad),
+        ranks=_ranks(summary.get("ranks")),
+    )
+
+
+def _status_of_run(
+    ended: Mapping[str, Any], summary: Mapping[str, Any], last_step: int
+) -> tuple[str, str]:
+    """Return status and reason. A log beyond the recorded end means that the run was resumed."""
+    code = ended.get("code")
+    if code:
+        stopped = code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED)
+        return "interrupted" if stopped else "failed", shown(ended.get("reason", ""))
+    if not summary:
+        return "unfinished", "no end is recorded: it is running, or was killed"
+    if last_step > summary.get("steps", 0):
+        return "unfinished", "no end is recorded since it was resumed: it is running, or was killed"
+    if summary.get("status") == "interrupted":
+        return "interrupted", ""
+    return "finished", shown(summary.get("reason", ""))
+
+
+def _ranks(recorded: Mapping[str, Any] | None) -> RankReport | None:
+    if not recorded:
+        return None
+    spans = {shown(name): RankSpan(**span) for name, span in recorded["spans"].items()}
+    late = recorded["late"] and LateRank(**recorded["late"])
+    return RankReport(recorded["num"], spans, late)
+
+
+def _notes(path: Path, summary: Mapping[str, Any], num_bad: int) -> list[str]:
+    notes = words(summary.get("notes"))
+    if line := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
+        notes.append(line)
+    for decision in (summary.get("tuning") or {}).get("decisions", []):
+        notes.append(f"after {decision['at_s']} s: {decision['text']}")
+    if num_bad:
+        notes.append(f"{num_bad:,} lines of metrics.jsonl are damaged and left out")
+    if not is_file(path / REPORTS):
+        notes.append("no metrics.jsonl: no curves")
+    for name in OBJECTS:
+        if os.path.lexists(path / name) and not read_object(path / name):
+            notes.append(f"{name} cannot be read")
+    return list(map(shown, notes))
+
+
+def _facts(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return machine, versions and revision, by dotted names, from the start of a run or bench."""
+    machine, versions = value.get("machine"), value.get("versions")
+    leaves = {**flat(machine, "machine."), **flat(versions, "versions."), "git": value.get("git")}
+    return {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [])}
+
+
+def _command(facts: Mapping[str, Any]) -> str:
+    """Return a command line as it can be typed again, without the folder of the program.
+
+    The first word is not quoted: it may hold the program and its command.
+    """
+    program, *rest = words(facts.get("command")) or [""]
+    return shown(" ".join([os.path.basename(program), *map(shlex.quote, rest)]))
+
+
+def _stacked(
+    spans: Mapping[str, RecordedSpan],
+) -> tuple[dict[str, RecordedSpan], dict[str, RecordedSpan]]:
+    """Split spans into those that make up a step, in order, and those that run beside it."""
+    ordered = {name: spans[name] for name in (IDLE, *ALL_SPANS, *spans) if name in spans}
+    beside: dict[str, RecordedSpan] = {}
+    if IDLE in ordered and "wait" in ordered:
+        beside["wait"] = ordered.pop("wait")
+    return ordered, beside
+
+
+def is_validation(split: str) -> bool:
+    """Return whether a split is the validation, or one of several validation sets."""
+    return split.partition(".")[0] == "val"
+
+
+class Metrics(NamedTuple):
+    """The contents of a log. A run that is killed while it writes leaves one damaged line."""
+
+    curves: dict[tuple[str, str], MetricCurve]  # by (split, metric)
+    rates: list[float]  # records per second of each training report
+    spans: dict[str, RecordedSpan]  # means over all training steps
+    last_step: int
+    num_bad: int  # damaged lines
+    slow: dict[str, Any]  # the newest block about slow records
+
+
+def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
+    """Read a log; a missing file is an empty log. ``batch_size`` is for logs without spans."""
+    points: dict[tuple[str, str], array[float]] = {}  # step, seconds, value; 24 bytes
+    rates: list[float] = []
+    totals_s: dict[str, float] = {}
+    num_steps = last_step = num_bad = 0
+    seconds = 0.0
+    slow: dict[str, Any] = {}
+    for line in lines_of(path) if is_file(path) else ():
+        step, split = line.get("step"), line.get("split")
+        if not isinstance(step, int) or not isinstance(split, str):
+            num_bad += 1
+            continue
+        # The metrics of a line are between ``split`` and ``lr``.
+        keys = list(line)
+        names = keys[keys.index("split") + 1 : keys.index("lr")]
+        values = {name: number(line[name]) for name in names}
+        if split == "train":
+            rate = _rate(line.get("records_per_s"))
+            if rate is not None:
+                rates.append(rate)
+            spans_s = {n: line[f"{n}_s"] for n in (*ALL_SPANS, IDLE) if f"{n}_s" in line}
+            num_new = step - last_step
+            last_step = step
+            if num_new > 0:  # a resumed run repeats steps, which are counted already
+                num_steps += num_new
+                for name, span_s in spans_s.items():
+                    totals_s[name] = totals_s.get(name, 0.0) + num_new * span_s
+                # On a device the host waits while the device works.
+                of_step = [s for n, s in spans_s.items() if n != "wait" or IDLE not in spans_s]
+                seconds += num_new * (math.fsum(of_step) or batch_size / (rate or math.nan))
+            slow = line.get("slow_records") or slow
+            if "tuning" in line:
+                values[WORKERS] = number(line["tuning"].get("num_workers"))
+                values[WAITING] = waiting_share(spans_s)
+        for name, value in values.items():
+            if value is not None:
+                curve = points.setdefault((shown(split), shown(name)), array("d"))
+                curve.extend((step, seconds, value))
+    curves = {key: _curve(numbers_of) for key, numbers_of in points.items()}
+    spans = {name: RecordedSpan(total_s / num_steps) for name, total_s in totals_s.items()}
+    return Metrics(curves, rates, spans, last_step, num_bad, slow)
+
+
+def _rate(value: Any) -> float | None:
+    """Return a rate that can have been measured."""
+    rate = number(value)
+    return rate if rate is not None and 0 < rate < GREATEST else None
+
+
+def _curve(points: "array[float]") -> MetricCurve:
+    """Sort by step. A resumed run may report a step twice: the later line counts."""
+    steps, seconds, values = np.frombuffer(points).reshape(-1, 3).T.copy()
+    if bool(np.all(np.diff(steps) > 0)):
+        return MetricCurve(steps, seconds, values)
+    _, last = np.unique(steps[::-1], return_index=True)
+    kept = len(steps) - 1 - last
+    return MetricCurve(steps[kept], np.maximum.accumulate(seconds[kept]), values[kept])
+
+
+def read_bench(path: Path) -> list[RecordedRun]:
+    """Return the cells in the order of the grid, those that were not measured included."""
+    lines = list(lines_of(path))
+    header = next((line for line in lines if line and "cell" not in line), {})
+    notes = [f"bench what={shown(header['what'])}"] if header.get("what") else []
+    if num_bad := lines.count({}):
+        notes.append(f"{num_bad:,} lines of the file are damaged and left out")
+    cells: dict[str, list[dict[str, Any]]] = {
+        json.dumps(choice, sort_keys=True): [] for choice in header.get("cells", [])
+    }
+    for line in lines:
+        if "cell" in line:
+            cells.setdefault(json.dumps(line["cell"], sort_keys=True), []).append(line)
+    return [_cell(path, header, json.loads(key), cells[key], notes) for key in cells]
+
+
+def _cell(
+    path: Path,
+    header: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    lines: Sequence[Mapping[str, Any]],
+    notes: Sequence[str],
+) -> RecordedRun:
+    measured = [line for line in lines if _rate(line.get("records_per_s")) is not None]
+    repeats = [line["records_per_s"] for line in measured]
+    windows = [rate for line in measured for rate in line.get("windows", []) if _rate(rate)]
+    illegal = [line["illegal"] for line in lines if line.get("illegal")]
+    status, reason = "finished", ""
+    if illegal:  # the combination cannot run
+        status, reason = "impossible", shown(illegal[0])
+    elif not lines:
+        status, reason = "unfinished", "not measured: the bench was stopped, or is running"
+    elif not repeats:
+        status, reason = "failed", "no rate is recorded"
+    spans, beside = _stacked(_mean_spans(line.get("spans_s") or {} for line in lines))
+    return RecordedRun(
+        name=shown(path.name),
+        place=shown(str(path)),
+        status=status,
+        reason=reason,
+        kind="cell",
+        what=shown(header.get("what")),
+        choices={shown(key): shown(value) for key, value in choice.items()},
+        config={shown(key): value for key, value in choice.items()},
+        facts=_facts(header),
+        command=_command(header),
+        started=shown(header.get("started", "")),
+        records_per_s=median(repeats) if repeats else None,
+        rates=(windows or repeats) if len(repeats) < 4 else repeats,  # enough for quartiles
+        rounds={line.get("repeat", place): repeats[place] for place, line in enumerate(measured)},
+        spans=spans,
+        beside=beside,
+        figures={"repeats": len(repeats)},
+        notes=notes,
+    )
+
+
+def _mean_spans(repeats: Iterable[Mapping[str, float]]) -> dict[str, RecordedSpan]:
+    """Return the mean of each span over the repeats that have any."""
+    known = [spans for spans in repeats if spans]
+    names = dict.fromkeys(name for spans in known for name in spans)
+    return {
+        shown(name): RecordedSpan(fmean(spans.get(name, 0.0) for spans in known)) for name in names
+    }

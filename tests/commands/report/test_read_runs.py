@@ -1,0 +1,219 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from framework.commands.report.read_runs import (
+    WAITING,
+    WORKERS,
+    find_runs,
+    is_bench,
+    read_bench,
+    read_metrics,
+    read_run,
+)
+from framework.errors import DataError
+from framework.system.run_dir import read_json, write_object
+from tests.commands.report.runs import (
+    MACHINE,
+    SPANS_S,
+    cell,
+    line_of,
+    lines_of,
+    make_bench,
+    make_run,
+)
+from tests.saved_runs import change, write_signed
+
+
+def test_a_finished_run_is_read_whole(tmp_path):
+    run = read_run(make_run(tmp_path / "a", ("data=hdf5", "workers.num=2"), notes=("a note",)))
+    assert (run.status, run.name) == ("finished", "a")
+    assert run.command == "paceline train data=hdf5 workers.num=2"
+    assert run.choices == {"data": "hdf5", "workers.num": "2"}
+    assert run.spans["forward"].p90_s == pytest.approx(SPANS_S["forward"] * 1.4)
+    assert run.records_per_s == pytest.approx(128 / 8.1e-3)
+    assert set(run.val) == {"loss", "accuracy"}
+    assert run.resources["stages_s.decode"] == 0.9
+    assert run.notes == ["a note"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(6, "failed"), (1, "failed"), (130, "interrupted"), (75, "interrupted"), (143, "interrupted")],
+)
+def test_the_exit_code_says_how_it_ended(tmp_path, code, status):
+    run = read_run(make_run(tmp_path / "a", code=code, reason="error[N101]: the loss is nan"))
+    assert (run.status, run.reason) == (status, "error[N101]: the loss is nan")
+    assert run.spans["wait"].mean_s == pytest.approx(SPANS_S["wait"])  # from the log
+    assert run.val["loss"] > 0
+
+
+def test_a_run_that_was_killed_is_unfinished(tmp_path):
+    path = make_run(tmp_path / "a", code=None)
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 44, "epoch"')
+    run = read_run(path)
+    assert run.status == "unfinished"
+    assert any("1 lines" in note for note in run.notes)
+    assert run.figures["steps"] == 40
+
+
+def test_of_a_resumed_run_the_newest_configuration_counts(tmp_path):
+    path = make_run(tmp_path / "a", config={"epochs": 1})
+    for name, epochs in (("2", 2), ("10", 10), ("x", 11)):
+        write_object(path / f"resolved.{name}.json", {"epochs": epochs})
+    assert read_run(path).config == {"epochs": 10}
+
+
+@pytest.mark.parametrize("junk", ["", "{", "[]", '"x"', "{}"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "summary.json", "exit.json", "resolved.json", "metrics.jsonl"]
+)
+def test_a_run_with_a_damaged_file_is_read_without_it(tmp_path, name, junk):
+    path = make_run(tmp_path / "a")
+    write_signed(path / name, junk)
+    assert read_run(path).status in {"finished", "unfinished"}
+
+
+def test_a_run_of_another_shape_is_left_out_of_a_sweep_and_refused_alone(tmp_path, capsys):
+    make_run(tmp_path / "good")
+    change(make_run(tmp_path / "bad") / "summary.json", spans=3)
+    assert [run.name for run in find_runs([str(tmp_path)])] == ["good"]
+    assert "bad is left out: error[D178]" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"D178.*is damaged \(AttributeError"):
+        find_runs([str(tmp_path / "bad")])
+
+
+def test_a_device_that_idles_is_distinguished_from_a_host_that_waits(tmp_path):
+    path = make_run(tmp_path / "a")
+    spans = read_json(path / "summary.json")["spans"]
+    idle = {"mean_s": 0.5, "p50_s": 0.5, "p90_s": 0.5}
+    change(path / "summary.json", spans={**spans, "idle": idle})
+    run = read_run(path)
+    assert list(run.spans) == ["idle", "copy", "forward", "backward", "optimizer", "report"]
+    assert run.beside["wait"].mean_s == pytest.approx(SPANS_S["wait"])
+
+
+# Curves
+
+
+def written(tmp_path, lines):
+    path = tmp_path / "metrics.jsonl"
+    texts = [line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines]
+    path.write_text("".join(texts))
+    return path
+
+
+def test_curves_have_every_report_with_its_step_and_seconds(tmp_path):
+    metrics = read_metrics(written(tmp_path, lines_of()))
+    curve = metrics.curves["train", "loss"]
+    assert curve.steps.tolist() == list(range(4, 41, 4))
+    assert curve.seconds == pytest.approx(curve.steps * sum(SPANS_S.values()))
+    assert metrics.curves["val", "accuracy"].steps.tolist() == [20, 40]
+    both = {(split, name) for split in ("train", "val") for name in ("loss", "accuracy")}
+    assert set(metrics.curves) == both
+
+
+def test_where_a_device_idles_the_host_s_wait_is_no_time_of_its_own(tmp_path):
+    lines = [{**line_of(10), "wait_s": 5.0, "forward_s": 0.2, "idle_s": 0.1}]
+    curve = read_metrics(written(tmp_path, lines)).curves["train", "loss"]
+    assert curve.seconds == pytest.approx([3.0])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "[1]\n",
+        '{"step": "a", "split": "train"}\n',
+        '{"split": "val"}\n',
+        "\x00\n",
+        "[" * 9999 + "\n",
+    ],
+    ids=["list", "text", "no step", "zero", "deep"],
+)
+def test_lines_that_are_none_are_left_out_and_counted(tmp_path, bad):
+    metrics = read_metrics(written(tmp_path, [bad, *lines_of()]))
+    assert metrics.num_bad == 1
+    assert len(metrics.curves["train", "loss"].steps) == 10
+
+
+def test_a_tuned_run_has_curves_of_its_workers_and_its_waiting(tmp_path):
+    line = {**line_of(10), "wait_s": 1.0, "forward_s": 3.0, "tuning": {"num_workers": 4}}
+    curves = read_metrics(written(tmp_path, [line])).curves
+    assert curves["train", WORKERS].values.tolist() == [4.0]
+    assert curves["train", WAITING].values.tolist() == [0.25]
+
+
+# Benches
+
+
+def test_repeats_of_a_cell_are_one_run_with_their_median(tmp_path):
+    lines = [cell(rate, repeat, data="hdf5") for repeat, rate in enumerate((100.0, 90.0, 130.0))]
+    (run,) = read_bench(make_bench(tmp_path / "b.jsonl", lines))
+    assert (run.records_per_s, run.status, run.choices) == (100.0, "finished", {"data": "hdf5"})
+    assert run.spans["wait"].mean_s == pytest.approx(SPANS_S["wait"])
+    assert len(run.rates) == 24  # windows, as there are too few repeats for quartiles
+    assert run.facts["machine.processor"] == MACHINE["processor"]
+
+
+def test_cells_that_cannot_be_or_failed_say_why(tmp_path):
+    lines = [
+        cell(100.0, data="a"),
+        {"cell": {"data": "b"}, "illegal": "no CUDA"},
+        {"cell": {"data": "c"}, "repeat": 0},
+    ]
+    runs = read_bench(make_bench(tmp_path / "b.jsonl", lines, [{"data": "z"}]))
+    assert [(run.status, run.reason) for run in runs] == [
+        ("unfinished", "not measured: the bench was stopped, or is running"),
+        ("finished", ""),
+        ("impossible", "no CUDA"),
+        ("failed", "no rate is recorded"),
+    ]
+
+
+def test_a_file_that_was_cut_off_keeps_what_is_whole(tmp_path):
+    path = make_bench(tmp_path / "b.jsonl", [cell(100.0, data="a")])
+    with open(path, "a") as file:
+        file.write('{"cell": {"data": "b"}, "rep')
+    (run,) = read_bench(path)
+    assert any("1 lines" in note for note in run.notes)
+
+
+@pytest.mark.parametrize("text", ["", "not json", '{"step": 1, "split": "train"}', "[1]", "3"])
+def test_what_does_not_begin_as_a_bench_is_none(tmp_path, text):
+    (tmp_path / "x.jsonl").write_text(text + "\n")
+    assert not is_bench(tmp_path / "x.jsonl")
+    assert is_bench(make_bench(tmp_path / "b.jsonl", []))
+
+
+# Folders
+
+
+def test_runs_are_found_below_dates_and_each_once(tmp_path):
+    make_run(tmp_path / "outputs" / "2026-11-20" / "a")
+    last = make_run(tmp_path / "outputs" / "2026-11-21" / "b")
+    make_run(last / "checkpoints" / "inner")
+    (tmp_path / "outputs" / "loop").symlink_to(tmp_path)
+    all_of_them = str(tmp_path / "outputs")
+    assert [run.name for run in find_runs([str(last), all_of_them, all_of_them])] == ["b", "a"]
+
+
+def test_bench_files_are_found_beside_runs_and_metrics_are_none(tmp_path):
+    make_run(tmp_path / "a")
+    make_bench(tmp_path / "bench.jsonl", [cell(100.0, data="x")])
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    assert [run.kind for run in find_runs([str(tmp_path)])] == ["run", "cell"]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("absent", 175), ("a" * 300, 175), ("empty", 176), ("file.txt", 177), ("bench.jsonl", 176)],
+)
+def test_what_cannot_be_reported_is_said(tmp_path, name, number):
+    Path("empty").mkdir()
+    Path("file.txt").write_text("x")
+    make_bench(Path("bench.jsonl"), [])
+    with pytest.raises(DataError) as raised:
+        find_runs([name])
+    assert raised.value.args[0] == number
