@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import NoneType, UnionType
@@ -114,7 +115,9 @@ class Rule(NamedTuple):
 
     def read(self, where: str, text: str) -> Any:
         """Return the value of a text on the command line. Raise the ConfigError of this option."""
-        value: Any = text.strip("'\"")
+        value: Any = text
+        if re.fullmatch(r"'[^']*'|\"[^\"]*\"", text):
+            value = text[1:-1]
         if NoneType in self.kinds and value in ("", "null"):
             value = None
         elif self.kind is bool:
