@@ -48,16 +48,6 @@ def test_a_metric_named_like_a_formula_keeps_its_column_when_a_run_is_resumed(tm
     ]
 
 
-def test_a_resumed_run_replaces_the_rows_after_its_start(tmp_path):
-    write(tmp_path, report(2), report(4), report(6))
-    write(tmp_path, report(6, loss=9.0), start_step=4)
-    assert [(row["step"], row["loss"]) for row in rows(tmp_path)] == [
-        ("2", "1.0"),
-        ("4", "1.0"),
-        ("6", "9.0"),
-    ]
-
-
 @pytest.mark.parametrize("torn", ["4,1", "4,1,1.0,0.5,10", "4"])
 def test_a_torn_last_row_is_dropped(tmp_path, torn):
     write(tmp_path, report(2))

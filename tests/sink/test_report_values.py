@@ -14,9 +14,9 @@ from framework.sink.report_values import (
 from tests.fakes import span
 
 
-def report(split="train"):
+def report(split="train", **more):
     spans = {"wait": span(0.5, 0.25)}
-    return Report(split, 1, 1, {"loss": 1.0}, 9.0, spans, 0.1, skipped=2, usage={"cpu_cores": 1.5})
+    return Report(split, 1, 1, {"loss": 1.0}, 9.0, spans, 0.1, skipped=2, **more)
 
 
 def test_what_is_learned_are_means_and_rate_of_the_split():
@@ -25,9 +25,20 @@ def test_what_is_learned_are_means_and_rate_of_the_split():
 
 
 def test_what_is_measured_belongs_to_training():
-    values = measured_values(report())
+    more = {"stages_s": {"read": 0.5}, "ready": 1.5, "usage": {"cpu_cores": 2.0}}
+    values = measured_values(report(**more, epoch_left=64, left_s=9.5))
     assert values["span/wait_s"] == report().spans["wait"].mean_s
-    assert values["usage/skipped_steps"] == 2
+    del values["span/wait_s"], values["span_p50/wait_s"], values["span_p90/wait_s"]
+    assert values == {
+        "records_per_s/train": 9.0,
+        "stage/read_s": 0.5,
+        "stage/ready": 1.5,
+        "usage/cpu_cores": 2.0,
+        "usage/skipped_steps": 2,
+        "time_left/epoch_records": 64,
+        "time_left/run_s": 9.5,
+    }
+    assert all(tag > "loss" for tag in values)  # TensorBoard unfolds only the first two groups
     assert measured_values(report("val")) == {"records_per_s/val": 9.0}
 
 

@@ -19,15 +19,8 @@ def report(step):
 
 
 def open_sink(run, num_images=2, checkpoints=True):
-    return TrackedSink(
-        "notes",
-        Notebook(),
-        num_images=num_images,
-        checkpoints=checkpoints,
-        every_s=9.0,
-        close_s=9.0,
-        run=run,
-    )
+    settings = {"num_images": num_images, "checkpoints": checkpoints, "every_s": 9.0}
+    return TrackedSink("notes", Notebook(), **settings, close_s=9.0, run=run)
 
 
 def events_in(folder):
@@ -59,23 +52,15 @@ def test_a_run_tells_its_configuration_pictures_reports_weights_and_end(tmp_path
     assert (end["end"], end["step"]) == ("FINISHED", 4)
 
 
-def test_a_metric_that_is_an_array_becomes_a_picture(tmp_path):
-    sink = open_sink(RunContext(tmp_path, 4, 1), num_images=0, checkpoints=False)
-    arrays = {"confusion": torch.eye(3), "cube": torch.zeros(2, 2, 2)}
-    sink.write(Report("val.clean", 2, 1, {"loss": 1.0}, 9.0, arrays=arrays))
-    sink.close()
-    files = [event["files"] for event in events_in(tmp_path) if "files" in event]
-    assert files[-1] == ["pictures/step-00000002/confusion-val.clean.png"]
-    assert (tmp_path / files[-1][0]).exists()
-
-
-def test_a_picture_of_an_earlier_validation_stays_as_it_was(tmp_path):
+def test_each_validation_keeps_a_picture_of_its_arrays(tmp_path):
     sink = open_sink(RunContext(tmp_path, 4, 1), num_images=0, checkpoints=False)
     for step, array in ((2, torch.eye(2)), (4, torch.ones(2, 2))):
-        sink.write(Report("val", step, 1, {"loss": 1.0}, 9.0, arrays={"confusion": array}))
+        arrays = {"confusion": array, "cube": torch.zeros(2, 2, 2)}
+        sink.write(Report("val.clean", step, 1, {"loss": 1.0}, 9.0, arrays=arrays))
     sink.close()
-    first, second = [event["files"] for event in events_in(tmp_path) if event.get("files")]
-    darkness = [(255 - cv2.imread(str(tmp_path / name))).mean() for name in first + second]
+    files = [name for event in events_in(tmp_path) for name in event.get("files", [])]
+    assert files == [f"pictures/step-0000000{step}/confusion-val.clean.png" for step in (2, 4)]
+    darkness = [(255 - cv2.imread(str(tmp_path / name))).mean() for name in files]
     assert darkness == [127.5, 255.0]
 
 
@@ -88,12 +73,8 @@ def test_the_end_says_how_the_run_went(tmp_path, steps, error, status):
 
 
 def test_weights_stay_here_if_that_is_wanted(tmp_path):
-    assert [next(iter(event)) for event in log(tmp_path, 4, checkpoints=False)] == [
-        "begin",
-        "files",
-        "report",
-        "end",
-    ]
+    kinds = [next(iter(event)) for event in log(tmp_path, 4, checkpoints=False)]
+    assert kinds == ["begin", "files", "report", "end"]
 
 
 @pytest.mark.parametrize(
