@@ -3,59 +3,59 @@
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import DictConfig
-
-from framework.cli.arguments import plain_words_alone, quoted
-from framework.cli.hydra_app import resolved, run_app
-from framework.cli.outcome import RunOutcome, told
+from framework.cli.options import option, run_options
+from framework.cli.outcome import RunOutcome
 from framework.cli.units import plural
-from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError, PacelineError, say, words_of
 from framework.system.extras import needed
 from framework.system.stopping import message_if_stopped
 
-RULES = {
-    "dirs": Rule(list[str], means="a list of paths"),
-    "page": Rule(str | None, means="a path"),
-    "png": Rule(bool),
-}
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Write one page of runs, sweeps and benches: where the time went, what was learned."""
+
+    dirs: list[str] = option(
+        about="runs, sweeps and bench files; 'paceline report DIR ...' is short for dirs=[DIR,...]",
+        means="a list of paths",
+    )
+    page: str | None = option(
+        None,
+        "where it goes; null: report.html in the one directory given, beside the bench file given, "
+        "or below outputs/report",
+        means="a path",
+    )
+    relative: str = option(
+        "first", "whose time is 1 in the chart of relative times: first, or slowest"
+    )
+    png: bool = option(True, "also each chart as a picture beside the page, for a README")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command. Words that are not overrides are paths."""
+    """Run the command. Words that are not options are paths."""
     if not arguments:
         fix = "name runs, sweeps or bench files: paceline report DIR [DIR ...]"
         raise ConfigError(103, "dirs", "must be given", fix)
-    if arguments[:1] != ["-sc"] and (plain := plain_words_alone(arguments, "dirs")):
-        dirs = f"dirs=[{','.join(map(quoted, plain))}]"
-        arguments = [*(word for word in arguments if word not in plain), dirs]
-    return run_app("report", arguments, lambda cfg: told(partial(_report, cfg)))
+    return run_options("report", arguments, ReportOptions, _report, "dirs")
 
 
-def _report(cfg: DictConfig, run_dir: Path) -> RunOutcome:
-    config = resolved(cfg)
-    check_values(config, RULES)
-    dirs = config["dirs"]
+def _report(options: ReportOptions, run_dir: Path) -> RunOutcome:
+    dirs = options.dirs
     if not dirs:
         fix = "give 'paceline report DIR [DIR ...]'"
         raise ConfigError(101, f"dirs = {dirs}", "names nothing", fix)
-    page = Path(config["page"] or _usual_page(dirs, run_dir))
-    with message_if_stopped("stopped{by}: the report is not complete"):
-        write(dirs, page, str(config["relative"]), config["png"])
-    return RunOutcome(0, "written")
-
-
-def _usual_page(dirs: Sequence[str], run_dir: Path) -> Path:
-    """Return the place of a page: with the run or bench, or in ``run_dir`` for several."""
     first = Path(dirs[0])
+    page = first / "report.html"
     if len(dirs) > 1:
-        return run_dir / "report.html"
-    if first.is_file():  # a bench file
-        return first.with_suffix(".html")
-    return first / "report.html"
+        page = run_dir / "report.html"
+    elif first.is_file():  # a bench file
+        page = first.with_suffix(".html")
+    with message_if_stopped("stopped{by}: the report is not complete"):
+        write(dirs, Path(options.page or page), options.relative, options.png)
+    return RunOutcome(0, "written")
 
 
 def write(dirs: Sequence[str], output: Path, relative: str = "first", png: bool = True) -> None:

@@ -4,91 +4,81 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from omegaconf import DictConfig
 
-from framework.cli.arguments import option, plain_words, quoted
-from framework.cli.hydra_app import resolved, run_app
-from framework.cli.outcome import RunOutcome, told
+from framework.cli.options import option, run_options
+from framework.cli.outcome import RunOutcome
 from framework.cli.run_choices import UNKNOWN, chosen, varying
 from framework.cli.units import plain, plural, seconds, size
 from framework.commands.print_table import print_table
 from framework.commands.runs.listed_run import ListedRun, read_listed, run_dirs
-from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError, did_you_mean, listed, say
 
 ACTIONS = ("list", "send")
 FACTS = ("name", "status", "code", "started", "steps", "time_s", "disk_bytes")
 MOST_CHOICES = 6  # columns of the table
 MOST_METRICS = 3
-RULES = {
-    "action": Rule(str, choices=ACTIONS),
-    "folder": Rule(str, means="a path"),
-    "runs": Rule(list[str], means="a list of paths"),
-    "where": Rule(str | None, means="a comparison, as in 'accuracy > 0.9'"),
-    "sort": Rule(str | None, means="a key"),
-    "json": Rule(bool),
-}
+
+
+@dataclass(frozen=True)
+class RunsOptions:
+    """List the runs below a folder, or send what a tracking server missed."""
+
+    action: str = option(
+        "list", "list or send; 'paceline runs send RUN ...' is short for both", choices=ACTIONS
+    )
+    folder: str = option("outputs", "the runs below it are listed", means="a path")
+    runs: list[str] = option([], "the directories whose events send sends", means="a list of paths")
+    where: str | None = option(
+        None,
+        """only these runs, as in where='status == "failed" or accuracy < 0.5'""",
+        means="a comparison, as in 'accuracy > 0.9'",
+    )
+    sort: str | None = option(
+        None,
+        "list by status, time_s, disk_bytes, accuracy, optim.lr, ...; sort=-accuracy: the greatest "
+        "first",
+        means="a key",
+    )
+    json: bool = option(False, "or --json: the list as JSON")
 
 
 def main(arguments: list[str]) -> int:
     """Run the command. Words that are not overrides are an action, and paths."""
-    words = ["json=true" if word == "--json" else word for word in arguments]
-    if words[:1] != ["-sc"]:
-        words = _with_keys(words)
-    return run_app("runs", words, lambda cfg: told(partial(_runs, cfg)))
+    words = list(arguments)
+    action = next((word for word in words if word in ACTIONS), "list")
+    if action in words:
+        words[words.index(action)] = f"action={action}"
+    return run_options("runs", words, RunsOptions, _runs, "runs" if action == "send" else "folder")
 
 
-def _with_keys(words: list[str]) -> list[str]:
-    """Return the words with ``action=``, ``folder=`` and ``runs=`` for the plain ones."""
-    plain = plain_words(words)
-    keys = [word for word in words if word not in plain]
-    action = option(keys, "action")
-    if action is None and plain and plain[0] in ACTIONS:
-        action = plain.pop(0)
-        keys.append(f"action={action}")
-    if not plain:
-        return keys
-    key = "folder" if action in (None, "list") else "runs"
-    if option(keys, key) is not None:
-        raise ConfigError(100, " ".join(plain), f"stands beside {key}=", "give one or the other")
-    if key == "runs":
-        return [*keys, f"runs=[{','.join(map(quoted, plain))}]"]
-    if len(plain) > 1:
-        raise ConfigError(100, " ".join(plain), "names more than one folder", "give one")
-    return [*keys, f"folder={quoted(plain[0])}"]
-
-
-def _runs(cfg: DictConfig, run_dir: Path) -> RunOutcome:
-    config: dict[str, Any] = resolved(cfg)
-    check_values(config, RULES)
-    action, paths = config["action"], config["runs"]
-    if action == "send":
-        if not paths:
+def _runs(options: RunsOptions, _: Path) -> RunOutcome:
+    if options.action == "send":
+        if not options.runs:
             fix = "name them: paceline runs send RUN ..."
             raise ConfigError(371, "runs = []", "names no run to send", fix)
         for key in ("where", "sort", "json"):
-            if config[key]:
-                where = f"{key} = {config[key]}"[:200]
+            if value := getattr(options, key):
+                where = f"{key} = {value}"[:200]
                 raise ConfigError(372, where, "is not read by action=send", "leave it out")
         from framework.commands.runs.send_runs import send  # noqa: PLC0415  # loads torch
 
-        send([Path(name) for name in paths])
+        send([Path(name) for name in options.runs])
         return RunOutcome(0, "sent")
-    if paths:
+    if options.runs:
         fix = "list the runs below a folder: paceline runs FOLDER"
-        raise ConfigError(372, f"runs = {paths}"[:200], "is not read by action=list", fix)
-    folder = Path(config["folder"])
+        raise ConfigError(372, f"runs = {options.runs}"[:200], "is not read by action=list", fix)
+    folder = Path(options.folder)
     if not folder.is_dir():
         fix = "give the folder of runs: paceline runs FOLDER"
         raise ConfigError(373, f"folder = {folder}", "no such folder", fix)
-    runs = chosen_runs(map(read_listed, run_dirs(folder)), config["where"], config["sort"])
-    if config["json"]:
+    runs = chosen_runs(map(read_listed, run_dirs(folder)), options.where, options.sort)
+    if options.json:
         print_json(runs)
     else:
         print_runs(runs, folder)

@@ -18,12 +18,10 @@ import pytest
 from framework.commands.report.write_report import write_report
 from tests.commands.report.runs import cell, make_bench, make_run
 
+REASON = "needs Debian's packages chromium and chromium-driver"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not shutil.which("chromedriver"),
-        reason="needs Debian's packages chromium and chromium-driver",
-    ),
+    pytest.mark.skipif(not shutil.which("chromedriver"), reason=REASON),
 ]
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 HOSTILE = "<script>document.title='hacked'</script>"
@@ -52,10 +50,8 @@ class Browser:
     """One window on one page."""
 
     def __init__(self, driver: str, profile: Path) -> None:
-        options = {
-            "args": [*FLAGS, f"--user-data-dir={profile}"],
-            "binary": shutil.which("chromium"),
-        }
+        arguments = [*FLAGS, f"--user-data-dir={profile}"]
+        options = {"args": arguments, "binary": shutil.which("chromium")}
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         answer = call(f"{driver}/session", {"capabilities": {"alwaysMatch": wanted}})
         self.session = f"{driver}/session/{answer['value']['sessionId']}"
@@ -63,22 +59,18 @@ class Browser:
     def open(self, path: Path) -> None:
         call(f"{self.session}/url", {"url": path.absolute().as_uri()})
 
-    def run(self, script: str, *arguments):
-        return call(f"{self.session}/execute/sync", {"script": script, "args": list(arguments)})[
-            "value"
-        ]
+    def run(self, script: str):
+        body = {"script": script, "args": []}
+        return call(f"{self.session}/execute/sync", body)["value"]
 
     def devtools(self, command: str, **parameters):
-        return call(f"{self.session}/goog/cdp/execute", {"cmd": command, "params": parameters})[
-            "value"
-        ]
+        body = {"cmd": command, "params": parameters}
+        return call(f"{self.session}/goog/cdp/execute", body)["value"]
 
     def press(self, keys: str) -> None:
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
-        call(
-            f"{self.session}/actions",
-            {"actions": [{"type": "key", "id": "keys", "actions": actions}]},
-        )
+        body = {"actions": [{"type": "key", "id": "keys", "actions": actions}]}
+        call(f"{self.session}/actions", body)
 
     def messages(self) -> list:
         return call(f"{self.session}/se/log", {"type": "browser"})["value"]
@@ -113,88 +105,62 @@ def wait_until_ready(driver: str) -> None:
     raise AssertionError("chromedriver did not start")
 
 
-def column(browser, table: str, number: int) -> list[str]:
-    rows = f"[...document.querySelector('#{table}').parentElement.querySelectorAll('tbody tr')]"
-    return browser.run(
-        f"return {rows}.map((row) => row.cells[{number}].innerText.split('\\n')[0].trim())"
-    )
+TABLE = "document.querySelector('#runs').parentElement"
 
 
-def focus(browser, table: str, number: int) -> None:
-    browser.run(
-        f"document.querySelector('#{table}').parentElement"
-        f".querySelectorAll('thead button')[{number}].focus()"
-    )
+def column(browser, number: int) -> list[str]:
+    text = f"row.cells[{number}].innerText.split('\\n')[0].trim()"
+    return browser.run(f"return [...{TABLE}.querySelectorAll('tbody tr')].map((row) => {text})")
 
 
-def heads(browser, table: str) -> list[str]:
-    return browser.run(
-        f"return [...document.querySelector('#{table}').parentElement.querySelectorAll('thead th')]"
-        ".map((th) => th.innerText.split('\\n')[0].trim())"
-    )
+def heads(browser) -> list[str]:
+    text = "th.innerText.split('\\n')[0].trim()"
+    return browser.run(f"return [...{TABLE}.querySelectorAll('thead th')].map((th) => {text})")
+
+
+def focus(browser, number: int) -> None:
+    browser.run(f"{TABLE}.querySelectorAll('thead button')[{number}].focus()")
 
 
 def test_the_page_works_on_a_screen_a_phone_and_paper(browser, tmp_path):
     for number, slow in enumerate((2.0, 1.0, 12.0)):
-        make_run(
-            tmp_path / "sweep" / str(number),
-            (f"data={'a' * 90 if number else HOSTILE}", f"seed={number}"),
-            slow=slow,
-        )
-    make_run(
-        tmp_path / "sweep" / "3",
-        ("data=z",),
-        code=6,
-        reason=f"error[N101]: {HOSTILE}" + "x" * 200,
-        lines=[],
-    )
+        words = (f"data={'a' * 90 if number else HOSTILE}", f"seed={number}")
+        make_run(tmp_path / "sweep" / str(number), words, slow=slow)
+    reason = f"error[N101]: {HOSTILE}" + "x" * 200
+    make_run(tmp_path / "sweep" / "3", ("data=z",), code=6, reason=reason, lines=[])
     browser.open(write_report(["sweep"], Path("sweep/report.html"), png=False).page)
 
-    assert (
-        browser.run("return document.title") == "Sweep sweep \N{EN DASH} Paceline"
-    )  # and not what a run's name wants
+    # and not what a run's name wants
+    assert browser.run("return document.title") == "Sweep sweep \N{EN DASH} Paceline"
     assert HOSTILE in browser.run("return document.body.innerText")
     assert browser.run("return document.querySelectorAll('figure svg').length") == 6
 
-    rates = heads(browser, "runs").index("records/s")
-    focus(browser, "runs", rates)
+    focus(browser, heads(browser).index("records/s"))
     browser.press("\ue007")  # Enter
-    assert column(browser, "runs", 0) == [
-        "1",
-        "0",
-        "2",
-        "3",
-    ]  # the fastest first, who has no rate last
+    assert column(browser, 0) == ["1", "0", "2", "3"]  # the fastest first, no rate last
     browser.press(" ")
-    assert column(browser, "runs", 0) == ["2", "0", "1", "3"]
-    assert (
-        browser.run("return document.activeElement.parentElement.getAttribute('aria-sort')")
-        == "ascending"
-    )
-    focus(browser, "runs", 0)
+    assert column(browser, 0) == ["2", "0", "1", "3"]
+    order = "return document.activeElement.parentElement.getAttribute('aria-sort')"
+    assert browser.run(order) == "ascending"
+    focus(browser, 0)
     browser.press("\ue007")
-    assert column(browser, "runs", 0) == ["0", "1", "2", "3"]
+    assert column(browser, 0) == ["0", "1", "2", "3"]
 
     browser.devtools("Emulation.setDeviceMetricsOverride", **PHONE)
     assert browser.run("return window.innerWidth") == 390
     assert browser.run("return document.documentElement.scrollWidth") <= 390
-    shown = browser.run(
-        "return [...document.querySelectorAll('figure svg')]"
-        ".map((svg) => svg.getBoundingClientRect().right)"
+    edges = (
+        "[...document.querySelectorAll('figure svg')].map((s) => s.getBoundingClientRect().right)"
     )
-    assert max(shown) <= 390
-    letter = browser.run(
-        "const t = document.querySelector('figure svg text'); "
-        "return t.getBoundingClientRect().height"
-    )
-    assert letter >= 9  # pixels: small, but to be read
+    assert max(browser.run(f"return {edges}")) <= 390
+    letter = "document.querySelector('figure svg text').getBoundingClientRect().height"
+    assert browser.run(f"return {letter}") >= 9  # pixels: small, but to be read
 
     color = "return getComputedStyle(document.documentElement).backgroundColor"
     line = "return getComputedStyle(document.querySelector('#chart-spans text')).fill"
     light = browser.run(color), browser.run(line)
-    browser.devtools(
-        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}]
-    )
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.devtools("Emulation.setEmulatedMedia", features=features)
     dark = browser.run(color), browser.run(line)
     assert light == ("rgb(255, 255, 255)", "rgb(89, 98, 109)")
     assert dark == ("rgb(20, 23, 27)", "rgb(166, 174, 184)")
@@ -213,9 +179,5 @@ def test_the_policy_stops_what_would_be_fetched_or_run(browser, tmp_path):
     path.write_text(path.read_text().replace("<main>", f"<main>{inside}"))
     browser.open(path)
     assert browser.run("return document.title") == "Bench b.jsonl \N{EN DASH} Paceline"
-    assert (
-        len(
-            [entry for entry in browser.messages() if "Content Security Policy" in entry["message"]]
-        )
-        == 2
-    )
+    texts = [entry["message"] for entry in browser.messages()]
+    assert sum("Content Security Policy" in text for text in texts) == 2
