@@ -46,7 +46,12 @@ class ConsoleSink:
             self._console.print(f"epoch {epoch}  step {report.step}  {metrics}")
         elif time.monotonic() - self._drawn_at > REFRESH_S:
             self._drawn_at = time.monotonic()
-            text = _short(report, self._console.width - BESIDE)
+            # The parts that fit, the most important ones first.
+            text = f"loss {report.means['loss']:.4f}"
+            for part in _parts(report):
+                if len(text) + 2 + len(part) > self._console.width - BESIDE:
+                    break
+                text += f"  {part}"
             self._progress.update(
                 self._task, completed=report.step, epoch=epoch, text=text, refresh=True
             )
@@ -56,16 +61,6 @@ class ConsoleSink:
 
     def close(self) -> None:
         self._progress.stop()
-
-
-def _short(report: Report, width: int) -> str:
-    """Return the parts of a report that fit, the most important ones first."""
-    text = f"loss {report.means['loss']:.4f}"
-    for part in _parts(report):
-        if len(text) + 2 + len(part) > width:
-            break
-        text += f"  {part}"
-    return text
 
 
 def _parts(report: Report) -> Iterator[str]:

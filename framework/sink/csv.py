@@ -3,6 +3,7 @@
 import csv
 import os
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import final
 
@@ -56,7 +57,9 @@ class _Curve:
         self._columns: list[str] = []
         if path.exists():
             self._columns, rows = self._read()
-            self._rewrite(self._columns, (row for row in rows if _step(row) <= last_step))
+            steps = (row.get("step", "") for row in rows)  # another program may write anything
+            kept = [step.isdecimal() and int(step) <= last_step for step in steps]
+            self._rewrite(self._columns, compress(rows, kept))
         self._open()
 
     def add(self, row: Row) -> None:
@@ -101,10 +104,3 @@ class _Curve:
             writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-
-
-def _step(row: Row) -> float:
-    try:
-        return int(row["step"])
-    except (KeyError, TypeError, ValueError):  # written by another program
-        return float("inf")

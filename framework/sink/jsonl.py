@@ -1,13 +1,16 @@
 """metrics.jsonl: one line per report, for tools. Floats survive writing and reading exactly."""
 
 import json
+import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
 from torch import Tensor
 
 from framework.contracts.training import Report, RunContext
+from framework.system.json_values import parsed
 from framework.system.redaction import redacted
 from framework.system.run_dir import REPORTS
 
@@ -67,31 +70,15 @@ class JsonlSink:
 def _nested(array: Tensor) -> list[Any]:
     """Return an array as nested lists; counts are whole numbers."""
     whole = array.long()
-    if bool((whole == array).all()):
-        array = whole
-    return array.tolist()
+    return (whole if bool((whole == array).all()) else array).tolist()
 
 
 def _truncate(path: Path, last_step: int) -> None:
-    """Cut off, at once, what follows the last valid line not later than ``last_step``."""
-    if not path.exists():
-        return
+    """Cut off, at once, what follows the last whole line not later than ``last_step``."""
     length = 0
-    ends_line = True
-    with open(path, "rb+") as file:
+    with suppress(FileNotFoundError), open(path, "rb+") as file:
         for line in file:
-            if _step(line) > last_step:
+            if not line.endswith(b"\n") or parsed(line).get("step", math.inf) > last_step:
                 break
             length += len(line)
-            ends_line = line.endswith(b"\n")
         file.truncate(length)
-        if not ends_line:
-            file.seek(length)
-            file.write(b"\n")
-
-
-def _step(line: bytes) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
-        return float("inf")

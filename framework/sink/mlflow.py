@@ -60,15 +60,8 @@ class MLflowSink(TrackedSink):
     ) -> None:
         # the names are sent as typed, with ${oc.env:NAME} in place of a value
         shown = redacted(name or run.run_dir.resolve().name)
-        super().__init__(
-            NAME,
-            MLflowTracker(uri, redacted(experiment), shown),
-            num_images=num_images,
-            checkpoints=checkpoints,
-            every_s=every_s,
-            close_s=close_s,
-            run=run,
-        )
+        tracker = MLflowTracker(uri, redacted(experiment), shown)
+        super().__init__(NAME, tracker, num_images, checkpoints, every_s, close_s, run)
 
 
 @final

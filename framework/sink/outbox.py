@@ -205,7 +205,6 @@ class Delivery:
         self,
         outbox: Outbox,
         tracker: Tracker,
-        *,
         name: str,
         every_s: float,
         close_s: float,

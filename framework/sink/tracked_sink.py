@@ -39,7 +39,6 @@ class TrackedSink:
         self,
         name: str,
         tracker: Tracker,
-        *,
         num_images: int,
         checkpoints: bool,
         every_s: float,
@@ -48,9 +47,7 @@ class TrackedSink:
     ) -> None:
         self._outbox = outbox = Outbox(run.run_dir, name, run.start_step)
         tracker.prepare(outbox, checkpoints)
-        self._delivery = Delivery(
-            outbox, tracker, name=name, every_s=every_s, close_s=close_s, say=run.say
-        )
+        self._delivery = Delivery(outbox, tracker, name, every_s, close_s, run.say)
         self._run = run
         self._checkpoints = checkpoints
         self._last_step = run.start_step

@@ -53,15 +53,8 @@ class WandbSink(TrackedSink):
                 what = "would stand in files of wandb with the value from the environment"
                 raise ConfigError(208, where, what, "write it out")
         shown: str = name or redacted(run.run_dir.resolve().name)
-        super().__init__(
-            NAME,
-            WandbTracker(project, shown, run.say),
-            num_images=num_images,
-            checkpoints=checkpoints,
-            every_s=every_s,
-            close_s=close_s,
-            run=run,
-        )
+        tracker = WandbTracker(project, shown, run.say)
+        super().__init__(NAME, tracker, num_images, checkpoints, every_s, close_s, run)
 
 
 @final
