@@ -1,10 +1,10 @@
 """What an evaluation draws: which classes are taken for which, and the worst records."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from time import strftime
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,40 +66,20 @@ def write_confusion(path: Path, confusion: Sequence[Sequence[int]], classes: Seq
     write_bytes(path, file.getvalue())
 
 
-class Picture(NamedTuple):
-    """A picture on the page: the name of its field, and a data URI."""
+def shown_set(run: SavedRun, name: str, summary: Summary, source: Source) -> dict[str, Any]:
+    """Read the worst records of a set again, predict them, and draw them.
 
-    name: str
-    source: str
-
-
-class ShownRecord(NamedTuple):
-    """A record on the page: its pictures, and what is known of it."""
-
-    pictures: list[Picture]
-    facts: list[tuple[str, str]]
-
-
-class ShownSet(NamedTuple):
-    """The worst records of one set of data."""
-
-    name: str
-    data: str
-    records: int
-    means: list[tuple[str, str]]
-    worst: list[ShownRecord]
-
-
-def shown_set(run: SavedRun, name: str, summary: Summary, source: Source) -> ShownSet:
-    """Read the worst records of a set again, predict them, and draw them."""
+    Return what the page shows of the set: ``worst`` has the pictures of each record, as pairs of a
+    field's name and a data URI, and what is known of it, as pairs of texts.
+    """
     means = [(key, f"{value:.4f}") for key, value in summary["means"].items()]
-    shown: list[ShownRecord] = []
+    shown: list[dict[str, Any]] = []
     for record in summary["worst"]:
         facts = [("loss", f"{record['loss']:.4f}")]
         if record["key"]:
             facts.append(("key", printable(record["key"])))
         facts.append(("record", str(record["index"])))
-        pictures: list[Picture] = []
+        pictures: list[tuple[str, str]] = []
         if isinstance(source, FindsRecords):
             # one by one, since their images may differ in size
             batch = source.records(torch.tensor([record["index"]]))
@@ -110,19 +90,21 @@ def shown_set(run: SavedRun, name: str, summary: Summary, source: Source) -> Sho
                 target = batch.get(run.objective.target)
                 facts += _words(run.classes, predictions, target)
                 pictures += _predicted_pictures(predictions)
-        shown.append(ShownRecord(pictures, facts))
-    return ShownSet(name, printable(str(summary["data"])), summary["records"], means, shown)
+        shown.append({"pictures": pictures, "facts": facts})
+    data = printable(str(summary["data"]))
+    about = {"data": data, "records": summary["records"], "means": means}
+    return {"name": name, **about, "worst": shown}
 
 
-def _pictures(batch: Batch) -> list[Picture]:
+def _pictures(batch: Batch) -> list[tuple[str, str]]:
     """Return the pictures of the only record of a batch: of fields of uint8 [1 or 3, H, W]."""
-    pictures: list[Picture] = []
+    pictures: list[tuple[str, str]] = []
     for name, values in batch.items():
         value = values[0] if isinstance(values, Tensor | list) and len(values) else None
         if not isinstance(value, Tensor) or value.dtype != torch.uint8 or value.dim() != 3:
             continue
         if value.shape[0] in (1, 3):
-            pictures.append(Picture(name, data_uri(value.cpu().numpy())))
+            pictures.append((name, data_uri(value.cpu().numpy())))
     return pictures
 
 
@@ -144,18 +126,18 @@ def _words(classes: Sequence[str], predictions: Predictions, target: Any) -> lis
     return words
 
 
-def _predicted_pictures(predictions: Predictions) -> list[Picture]:
+def _predicted_pictures(predictions: Predictions) -> list[tuple[str, str]]:
     if isinstance(predictions, PredictedMaps):
         pixels = label_colors()[predictions.values[0].cpu().numpy().clip(0, 255)]
     elif isinstance(predictions, PredictedImages):
         pixels = as_pixels(predictions)[0]
     else:
         return []
-    return [Picture("predicted", data_uri(pixels.transpose(2, 0, 1)))]
+    return [("predicted", data_uri(pixels.transpose(2, 0, 1)))]
 
 
-def worst_page(parts: Sequence[ShownSet], run: str, weights: str) -> str:
-    """Return the HTML."""
+def worst_page(parts: Sequence[Mapping[str, Any]], run: str, weights: str) -> str:
+    """Return the HTML of sets, as ``shown_set`` returns them."""
     return rendered(
         TEMPLATES / "worst.html",
         parts=parts,

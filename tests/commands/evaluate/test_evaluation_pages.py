@@ -6,19 +6,14 @@ from pathlib import Path
 import cv2
 import pytest
 
-from framework.commands.evaluate.evaluation_pages import (
-    Picture,
-    ShownRecord,
-    ShownSet,
-    worst_page,
-    write_confusion,
-)
+from framework.commands.evaluate.evaluation_pages import worst_page, write_confusion
 
 
 def test_foreign_texts_are_escaped():
     facts = [("key", "<script>alert(1)</script>")]
-    record = ShownRecord([Picture("image", "data:image/png;base64,AA==")], facts)
-    page = worst_page([ShownSet("val", "v.h5", 3, [("loss", "1.0")], [record])], "run", "best")
+    record = {"pictures": [("image", "data:image/png;base64,AA==")], "facts": facts}
+    shown = {"name": "val", "data": "v.h5", "records": 3, "means": [], "worst": [record]}
+    page = worst_page([shown], "run", "best")
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert re.search(r'<img src="data:image/png', page)
