@@ -12,17 +12,13 @@ UNKNOWN = "default"  # of a key that was not typed and whose value is not record
 
 
 class ConfiguredRun(Protocol):
-    """A run that was read from its files."""
+    """A run that was read from its files: its options as typed, and all of them by dotted names."""
 
     @property
-    def choices(self) -> Mapping[str, str]:
-        """The options as typed."""
-        ...
+    def choices(self) -> Mapping[str, str]: ...
 
     @property
-    def config(self) -> Mapping[str, Any]:
-        """The whole configuration by dotted names."""
-        ...
+    def config(self) -> Mapping[str, Any]: ...
 
 
 def typed_choices(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -172,14 +172,6 @@ def test_cells_that_cannot_be_or_failed_say_why(tmp_path):
     ]
 
 
-def test_a_file_that_was_cut_off_keeps_what_is_whole(tmp_path):
-    path = make_bench(tmp_path / "b.jsonl", [cell(100.0, data="a")])
-    with open(path, "a") as file:
-        file.write('{"cell": {"data": "b"}, "rep')
-    (run,) = read_bench(path)
-    assert any("1 lines" in note for note in run.notes)
-
-
 @pytest.mark.parametrize("text", ["", "not json", '{"step": 1, "split": "train"}', "[1]", "3"])
 def test_what_does_not_begin_as_a_bench_is_none(tmp_path, text):
     (tmp_path / "x.jsonl").write_text(text + "\n")

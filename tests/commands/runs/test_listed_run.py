@@ -45,14 +45,6 @@ def test_a_run_without_an_end_has_the_last_reports_of_its_log(tmp_path):
     assert (run.steps, run.best, run.val) == (6, {}, {"loss": 0.5, "noisy.loss": 0.75})
 
 
-@pytest.mark.parametrize("name", ["run.json", "summary.json", "exit.json", "metrics.jsonl"])
-def test_no_pipe_is_waited_for(tmp_path, name):
-    path = make_run(tmp_path / "run")
-    (path / name).unlink()
-    os.mkfifo(path / name)
-    read_listed(path)
-
-
 def test_hostile_facts_are_shown_without_commands_for_the_terminal(tmp_path):
     path = make_run(tmp_path / "run")
     facts = {"started": ["\x1b[2J"], "overrides": ["\x1b]0;x\x07=1", 1, {"a": "=\x1b[31m"}]}

@@ -50,11 +50,7 @@ def test_runs_are_chosen_by_facts_metrics_and_options(runs, where, chosen):
     [
         ("acuracy > 1", "'acuracy' is not known of every run"),
         ("__import__('os')", "is no comparison"),
-        ("accuracy.__class__ == 1", "'accuracy.__class__' is not known"),
-        ("(lambda: 1)() == 1", "neither a field nor a value"),
-        ("status == 1", "compares a text with a number"),
         ("1 == 1", "compares no field of the runs"),
-        ("", "cannot be read"),
     ],
 )
 def test_a_condition_is_parsed_and_never_evaluated(runs, where, what):
