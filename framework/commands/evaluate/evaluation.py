@@ -215,8 +215,10 @@ class _Watched:
 
     def _count_classes(self, micro: MicroBatch) -> None:
         objective = self.run.objective
-        target = micro.batch.get(objective.target) if isinstance(objective, Predicts) else None
-        if not isinstance(objective, Predicts) or not isinstance(target, Tensor):
+        if not isinstance(objective, Predicts):
+            return
+        target = micro.batch.get(objective.target)
+        if not isinstance(target, Tensor):
             return
         given = GivenOutputs(self.model.outputs, len(micro.batch["index"]))
         counts = counted(objective.predict(given, micro.batch), target)

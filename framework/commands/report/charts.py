@@ -124,7 +124,8 @@ def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) ->
         if run.step_s is not None:
             words = seconds(step_s)
             if run.wait_share is not None:
-                words += f", {share(run.wait_share)} {IDLE if IDLE in run.spans else 'wait'}"
+                words += f", {share(run.wait_share)} "
+                words += IDLE if IDLE in run.spans else "wait"
             words += _ending(run)
         _write_names(axes, row, names[row], words)
         end_s = 0.0
@@ -253,7 +254,9 @@ def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, ove
             line = line._replace(place=seen[key], num_alike=counts[key])
         seen[key] += 1
         lines.append(line)
-    return _Lines(lines, labels if len(runs) > 1 else [], most, num_left_out, len(runs))
+    if len(runs) == 1:
+        labels = []
+    return _Lines(lines, labels, most, num_left_out, len(runs))
 
 
 def thinned(x: np.ndarray, y: np.ndarray, most: int = MOST) -> Drawn:
@@ -472,8 +475,10 @@ def inlined(text: str, name: str, title: str, tips: Mapping[str, str]) -> str:
         if group is None:
             return tag
         # Without its id, since the ids of groups repeat from chart to chart.
-        tip = tips.get(group[1])
-        return f"<g{group[2]}>" + (f"<title>{escape(tip)}</title>" if tip else "")
+        tag = f"<g{group[2]}>"
+        if group[1] in tips:
+            tag += f"<title>{escape(tips[group[1]])}</title>"
+        return tag
 
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

@@ -94,14 +94,16 @@ def relative(runs: Sequence[RecordedRun], to: str) -> Relative:
     eligible = [number for number in known if runs[number].is_whole] or list(known)
     if not eligible:
         return Relative(None, [None] * len(runs))
-    number = min(eligible, key=lambda number: known[number]) if to == "slowest" else eligible[0]
+    number = eligible[0]
+    if to == "slowest":
+        number = min(eligible, key=lambda eligible_number: known[eligible_number])
     base = runs[number]
     times: list[float | None] = []
     for run in runs:
-        rounds = run.rounds.keys() & base.rounds.keys() if run.place == base.place else ()
+        rounds = run.rounds.keys() & base.rounds.keys()
         if run.what != base.what:
             times.append(None)
-        elif rounds:
+        elif rounds and run.place == base.place:
             times.append(median(base.rounds[shared] / run.rounds[shared] for shared in rounds))
         else:
             times.append(run.records_per_s and known[number] / run.records_per_s)

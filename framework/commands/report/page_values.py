@@ -190,11 +190,10 @@ def machines(runs: Sequence[RecordedRun]) -> list[Difference]:
     result: list[Difference] = []
     for key, values in differences([run.facts for run in runs], everything=True):
         name = key.removeprefix("machine.").removeprefix("versions.").removeprefix("num_")
-        is_size = name.endswith("_bytes")
-        shown_values = [
-            (size(float(v)) if is_size and v.isdecimal() else v, of) for v, of in values
-        ]
-        result.append(Difference(name.removesuffix("_bytes").replace("_", " "), shown_values))
+        plain_values = values
+        if name.endswith("_bytes"):
+            plain_values = [(size(float(v)) if v.isdecimal() else v, of) for v, of in values]
+        result.append(Difference(name.removesuffix("_bytes").replace("_", " "), plain_values))
     return result
 
 
@@ -265,12 +264,13 @@ def spans_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
 
 def ranks_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
     """Return the seconds per step of each span on the slowest rank."""
-    of_run = [(run.ranks.num_ranks, run.ranks.spans) if run.ranks else (None, {}) for run in runs]
-    columns: list[Column] = [("ranks", "", [_figure(number, plain) for number, _ in of_run])]
-    for name in dict.fromkeys(name for _, spans in of_run for name in spans):
+    known = {number: run.ranks for number, run in enumerate(runs) if run.ranks}
+    counts = [_figure(run.ranks and run.ranks.num_ranks, plain) for run in runs]
+    columns: list[Column] = [("ranks", "", counts)]
+    for name in dict.fromkeys(name for ranks in known.values() for name in ranks.spans):
         cells = [TableCell(NONE, None)] * len(runs)
-        for number, (_, spans) in enumerate(of_run):
-            if span := spans.get(name):
+        for number, ranks in known.items():
+            if span := ranks.spans.get(name):
                 others = f"{seconds(span.min_s)} | {seconds(span.median_s)}"
                 cells[number] = _figure(span.max_s, seconds, f"rank {span.rank}", others)
         columns.append((name, "", cells))
@@ -323,8 +323,10 @@ def _table(
     """Leave out columns in which no run has a figure, and all rows if no column is left."""
     known = [column for column in columns if any(cell.sort is not None for cell in column[2])]
     heads = [("#", ""), ("run", ""), *((head, unit) for head, unit, _ in known)]
+    if not known:
+        names = []
     rows: list[list[TableCell]] = []
-    for number, run_name in enumerate(names if known else ()):
+    for number, run_name in enumerate(names):
         cells = [cells[number] for _, _, cells in known]
         rows.append([TableCell(str(number), float(number)), TableCell(run_name), *cells])
     return Table(name, title, caption, heads, rows)

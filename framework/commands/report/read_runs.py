@@ -223,7 +223,9 @@ def read_run(path: Path) -> RecordedRun:
     facts = read_object(path / FACTS)
     summary = read_object(path / SUMMARY)
     config = flat(read_object(newest_config(path)))
-    metrics = read_metrics(path / REPORTS, config.get("batch_size", math.nan))
+    metrics = Metrics()
+    if is_file(path / REPORTS):
+        metrics = read_metrics(path / REPORTS, config.get("batch_size", math.nan))
     status, reason = _status_of_run(read_object(path / ENDED), summary, metrics.last_step)
     known = summary.get("spans", {}).items()
     spans = {name: RecordedSpan(s["mean_s"], s["p50_s"], s["p90_s"]) for name, s in known}
@@ -270,9 +272,11 @@ def _status_of_run(
 ) -> tuple[str, str]:
     """Return status and reason. A log beyond the recorded end means that the run was resumed."""
     code = ended.get("code")
+    reason = shown(ended.get("reason", ""))
+    if code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
+        return "interrupted", reason
     if code:
-        stopped = code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED)
-        return "interrupted" if stopped else "failed", shown(ended.get("reason", ""))
+        return "failed", reason
     if not summary:
         return "unfinished", "no end is recorded: it is running, or was killed"
     if last_step > summary.get("steps", 0):
@@ -341,23 +345,23 @@ def is_validation(split: str) -> bool:
 class Metrics(NamedTuple):
     """The contents of a log. A run that is killed while it writes leaves one damaged line."""
 
-    curves: dict[tuple[str, str], MetricCurve]  # by (split, metric)
-    rates: list[float]  # records per second of each training report
-    spans: dict[str, RecordedSpan]  # means over all training steps
-    last_step: int
-    num_bad: int  # damaged lines
-    slow: dict[str, Any]  # the newest block about slow records
+    curves: Mapping[tuple[str, str], MetricCurve] = {}  # by (split, metric)
+    rates: Sequence[float] = ()  # records per second of each training report
+    spans: Mapping[str, RecordedSpan] = {}  # means over all training steps
+    last_step: int = 0
+    num_bad: int = 0  # damaged lines
+    slow: Mapping[str, Any] = {}  # the newest block about slow records
 
 
 def read_metrics(path: Path, batch_size: float = math.nan) -> Metrics:
-    """Read a log; a missing file is an empty log. ``batch_size`` is for logs without spans."""
+    """Read a log. ``batch_size`` is for logs without spans."""
     points: dict[tuple[str, str], array[float]] = {}  # step, seconds, value; 24 bytes
     rates: list[float] = []
     totals_s: dict[str, float] = {}
     num_steps = last_step = num_bad = 0
     seconds = 0.0
     slow: dict[str, Any] = {}
-    for line in lines_of(path) if is_file(path) else ():
+    for line in lines_of(path):
         step, split = line.get("step"), line.get("split")
         if not isinstance(step, int) or not isinstance(split, str):
             num_bad += 1
@@ -413,7 +417,9 @@ def read_bench(path: Path) -> list[RecordedRun]:
     """Return the cells in the order of the grid, those that were not measured included."""
     lines = list(lines_of(path))
     header = next((line for line in lines if line and "cell" not in line), {})
-    notes = [f"bench what={shown(header['what'])}"] if header.get("what") else []
+    notes: list[str] = []
+    if header.get("what"):
+        notes.append(f"bench what={shown(header['what'])}")
     if num_bad := lines.count({}):
         notes.append(f"{num_bad:,} lines of the file are damaged and left out")
     cells: dict[str, list[dict[str, Any]]] = {
