@@ -11,9 +11,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from framework.cli.page_template import rendered
 from framework.cli.palette import styled
 from framework.commands.evaluate.evaluation import Summary
-from framework.commands.page_template import rendered
 from framework.config.predict_images import as_pixels, class_name
 from framework.config.saved_run import SavedRun
 from framework.contracts.batch import Batch, move
