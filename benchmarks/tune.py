@@ -33,19 +33,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import cv2
 import numpy as np
-import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.cli.progress import pack_missing
-from framework.commands.tune.candidate import Candidate, whole_grid
-from framework.commands.tune.search import Search
-from framework.measure.host import machine, num_cores
+from framework.commands.tune.candidate import Candidate, candidates, present, whole_grid
+from framework.commands.tune.search_reading import Measure, measure_in
+from framework.measure.host import machine
 from framework.measure.statistics import median, quartiles
+from framework.trials.trial_process import Setting, TrialProcess
 
 NOBODY = Grant(frozenset(), "")
 LOADERS = ("plain", "prefetch", "stream")
@@ -123,32 +124,25 @@ def tuned(words: list[str], budget: float, number: int, work: Path) -> dict:
     return json.loads(output.read_text())
 
 
-def open_search(words: list[str]) -> Search:
-    config, allowed = composed(words, NOBODY)
-    pack_missing(config, allowed)
-    loaders = {name: composed([*words, f"loader={name}"], NOBODY)[0]["loader"] for name in LOADERS}
-    return Search(config, allowed, loaders, "prefetch")
-
-
 def lap_all(
-    search: Search, grid: list[Candidate], laps: int, visit_s: float
+    measure: Measure, grid: list[Candidate], laps: int, visit_s: float
 ) -> dict[Candidate, list[float]]:
     """Measure every candidate once a lap, in random order. Return all rates."""
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in grid}
     for lap in range(laps):
         for candidate in random.Random(lap).sample(grid, len(grid)):
-            rates[candidate].append(search.measure(candidate, visit_s))
+            rates[candidate].append(measure(candidate, visit_s))
     return rates
 
 
 def take_turns(
-    search: Search, some: list[Candidate], count: int, visit_s: float
+    measure: Measure, some: list[Candidate], count: int, visit_s: float
 ) -> dict[Candidate, list[float]]:
     """Measure the candidates ``count`` times in turn, in alternating order. Return all rates."""
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in some}
     for number in range(count):
         for candidate in some if number % 2 else some[::-1]:
-            rates[candidate].append(search.measure(candidate, visit_s))
+            rates[candidate].append(measure(candidate, visit_s))
     return rates
 
 
@@ -161,17 +155,21 @@ def ratio(rates: dict[Candidate, list[float]], first: Candidate, second: Candida
 def prove(words: list[str], options: argparse.Namespace, work: Path) -> dict:
     """Tune a run, measure the grid and the winners, and return the figures of its row."""
     reports = [tuned(words, options.budget, number, work) for number in range(options.tunes)]
-    winners = [Candidate(**report["final"]["winner"]) for report in reports]
-    search = open_search(words)
-    default = search.candidates[0]
-    grid = whole_grid(search.candidates)
-    start = time.monotonic()
-    rates = lap_all(search, grid, options.laps, options.visit)
-    grid_s = time.monotonic() - start
-    best = max(grid, key=lambda candidate: median(rates[candidate]))
-    again = take_turns(
-        search, list(dict.fromkeys([default, *winners, best])), options.pairs, options.visit
-    )
+    winners = [Candidate(**report["winner"]) for report in reports]
+    config, allowed = composed(words, NOBODY)
+    pack_missing(config, allowed)
+    loaders = {name: composed([*words, f"loader={name}"], NOBODY)[0]["loader"] for name in LOADERS}
+    with closing(TrialProcess()) as process:
+        facts = process.facts(Setting("benchmarks/tune.py", config, allowed))
+        default = present(config, facts, "prefetch")
+        grid = whole_grid(candidates(default, facts, loaders))
+        measure = measure_in(process, config, allowed, default, loaders)
+        start = time.monotonic()
+        rates = lap_all(measure, grid, options.laps, options.visit)
+        grid_s = time.monotonic() - start
+        best = max(grid, key=lambda candidate: median(rates[candidate]))
+        some = list(dict.fromkeys([default, *winners, best]))
+        again = take_turns(measure, some, options.pairs, options.visit)
     return {
         "words": words,
         "default": str(default),
@@ -204,7 +202,6 @@ def main() -> None:
     parser.add_argument("--photos")
     parser.add_argument("--work")
     options = parser.parse_args()
-    torch.set_num_threads(num_cores())
     work = Path(options.work or tempfile.mkdtemp(prefix="paceline-tune-"))
     work.mkdir(parents=True, exist_ok=True)
     runs = {

@@ -60,8 +60,10 @@ def size(num_bytes: float | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: 1 core, 2 cores."""
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+    """Return a count with its noun: 1 core, 2 cores, 3 processes."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def measured(name: str, value: float | None) -> str:

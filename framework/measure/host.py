@@ -17,6 +17,9 @@ import torch
 from framework.measure.cgroup import Cgroups
 
 CGROUPS = Cgroups()
+# The share of the machine's memory that is kept for others, and the least bytes.
+SPARE = 0.1
+LEAST_SPARE = 1 << 29
 PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED of a whole process
 
 
@@ -156,6 +159,11 @@ def available_memory_bytes() -> int:
     available = psutil.virtual_memory().available
     of_group = CGROUPS.available_memory_bytes()
     return available if of_group is None else min(available, of_group)
+
+
+def spare_bytes() -> int:
+    """Return the memory that is left to other programs by whoever takes all that is free."""
+    return max(LEAST_SPARE, int(SPARE * total_memory_bytes()))
 
 
 def machine() -> dict[str, Any]:

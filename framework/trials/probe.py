@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 
@@ -31,7 +31,6 @@ Config = dict[str, Any]
 NUM_WINDOWS = 8
 ENDLESS = 1 << 40  # epochs
 LONGEST_START_S = 10.0
-VISIT_BURN_IN_S = 0.15  # all queues are full after this time
 # By type, since a user's loader may use the same names for something else.
 QUEUED = (PrefetchLoader, StreamLoader)
 
@@ -41,6 +40,7 @@ class Rate:
     windows: tuple[float, ...]  # records per second in each window
     spans_s: dict[str, float]  # seconds per step of each span, over all windows
     busy_cores: float = 0.0  # CPU seconds per second of this process, without worker processes
+    step_s: float = 0.0  # wall seconds per training step, including the first; 0 without steps
 
     @property
     def records_per_s(self) -> float:
@@ -236,6 +236,14 @@ class Probe:
         """Take training steps."""
         return self._steps(self.assembly.train, seconds, burn_in_s)
 
+    def visit(self, seconds: float, burn_in_s: float) -> Rate:
+        """Take training steps briefly, in one window; a search makes many such visits.
+
+        The first step, which starts workers, does not count. A visit takes at least three steps,
+        and whole epochs if they are short, which may take twice as long.
+        """
+        return self._steps(self.assembly.train, seconds, burn_in_s, is_visit=True)
+
     def compute(
         self, seconds: float, burn_in_s: float = 1.0, num_records: int | None = None
     ) -> Rate:
@@ -284,80 +292,51 @@ class Probe:
         self._epoch += 1
         return self._epoch - 1
 
-    def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
+    def _steps(
+        self, loader: Loader, seconds: float, burn_in_s: float, is_visit: bool = False
+    ) -> Rate:
         counted = Counted(loader)
-        parts = training_parts(self.assembly, stop=lambda: windows.count(counted.take()))
-        trainer = Trainer(replace(parts, train=counted, val=None))
-        trainer.progress.epoch = self._next_epoch()
+        device = self.assembly.device
         ahead = self.ahead if loader is self.assembly.train else 0
-        # Its time starts here, so that building the trainer is no part of the burn-in.
-        windows = self._windows(seconds, burn_in_s, self.assembly.device, ahead)
-        trainer.fit()
-        self._epoch = max(self._epoch, trainer.progress.epoch + 1)
-        return windows.rate(_per_step(trainer.spans_s, trainer.progress.step))
-
-    def _windows(
-        self, seconds: float, burn_in_s: float, device: torch.device, ahead: int
-    ) -> Windows:
-        limit_s = 1.5 * seconds + burn_in_s + self.grace_s
-        ready = self.ready if ahead else int
-        starting = self._num_starting if ahead else 0
-        return Windows(
-            seconds, burn_in_s, device, self.num_windows, limit_s, ahead, ready, starting
-        )
-
-    @property
-    def _num_starting(self) -> int:
-        """How many worker processes the next epoch has to start."""
-        source = self.assembly.train_source
-        return source.workers.num_to_start if isinstance(source, WorkerSource) else 0
-
-
-class Visit(NamedTuple):
-    rate: float  # records per second
-    step_s: float  # wall seconds per step, including the first
-
-
-def visit(config: Config, allowed: Sequence[str], epoch: int, seconds: float) -> Visit:
-    """Measure training steps of ``config`` briefly; a search makes many such visits.
-
-    The first step, which starts workers, does not count. A visit takes at least three steps, and
-    whole epochs if they are short, which may take twice as long.
-
-    Args:
-        config: Plain and resolved values.
-        allowed: The user's packages.
-        epoch: Where the order starts. Another epoch does not repeat the records just read.
-        seconds: The time to measure, after a burn-in of `VISIT_BURN_IN_S`.
-    """
-    windows: Windows | None = None
-    with closing(Probe(config, allowed)) as probe:
-        counted = Counted(probe.assembly.train)
+        windows: Windows | None = None
 
         def is_done() -> bool:
             nonlocal windows
             num_records = counted.take()
             if windows is not None:
                 return windows.count(num_records)
+            period = counted.num_steps
             windows = Windows(
-                seconds,
-                VISIT_BURN_IN_S,
-                probe.assembly.device,
-                num_windows=1,
-                ahead=probe.ahead,
-                ready=probe.ready,
-                period=counted.num_steps,
+                seconds, burn_in_s, device, 1, ahead=ahead, ready=self.ready, period=period
             )
             return False
 
-        parts = training_parts(probe.assembly, stop=is_done)
-        trainer = Trainer(replace(parts, train=counted))
-        trainer.progress.epoch = epoch
+        parts = training_parts(self.assembly, stop=is_done)
+        trainer = Trainer(replace(parts, train=counted, val=None))
+        trainer.progress.epoch = self._next_epoch()
+        if not is_visit:  # its time starts here: building the trainer is no part of the burn-in
+            windows = self._windows(seconds, burn_in_s, device, ahead)
         start = time.perf_counter()
         trainer.fit()
         wall_s = time.perf_counter() - start
-    assert windows is not None
-    return Visit(windows.rate({}).records_per_s, wall_s / trainer.progress.step)
+        assert windows is not None
+        self._epoch = max(self._epoch, trainer.progress.epoch + 1)
+        num_steps = trainer.progress.step
+        rate = windows.rate(_per_step(trainer.spans_s, num_steps))
+        return replace(rate, step_s=wall_s / num_steps)
+
+    def _windows(
+        self, seconds: float, burn_in_s: float, device: torch.device, ahead: int
+    ) -> Windows:
+        limit_s = 1.5 * seconds + burn_in_s + self.grace_s
+        ready = self.ready if ahead else int
+        source = self.assembly.train_source
+        num_starting = 0  # worker processes that the next epoch has to start
+        if ahead and isinstance(source, WorkerSource):
+            num_starting = source.workers.num_to_start
+        return Windows(
+            seconds, burn_in_s, device, self.num_windows, limit_s, ahead, ready, num_starting
+        )
 
 
 def _per_step(spans_s: dict[str, float], num_steps: int) -> dict[str, float]:

@@ -15,7 +15,7 @@ from framework.cli.arguments import (
     plain_words_alone,
     quoted,
 )
-from framework.commands.bench.axes import axes_of
+from framework.commands.bench.bench import axes_of
 from framework.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ import torch
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.errors import ConfigError
-from framework.trials.probe import Counted, Probe, Rate, Windows, visit
+from framework.trials.probe import Counted, Probe, Rate, Windows
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(frozenset(), "")
@@ -68,9 +68,9 @@ def test_processes_start_once_for_all_measurements():
     words = [f"data.train={store}", "batch_size=6", "prepare=null"]
     workers = ["workers.num=2", "workers.kind=process"]
     with closing(Probe(composed([*words, *workers], NOBODY)[0], ())) as probe:
-        assert probe._num_starting == 2
+        assert probe.assembly.train_source.workers.num_to_start == 2
         assert probe.train(0.1, 0.0).records_per_s > 0
-        assert probe._num_starting == 0
+        assert probe.assembly.train_source.workers.num_to_start == 0
 
 
 def test_batches_that_were_ready_do_not_count():
@@ -171,16 +171,17 @@ def test_a_variant_is_checked_as_a_run_would_be():
 
 @pytest.mark.parametrize(("batch_size", "seconds"), [(8, 0.08), (1437, 1e-4)])
 def test_a_visit_of_slow_steps_has_a_rate(config, batch_size, seconds):
-    measured = visit({**config, "batch_size": batch_size}, (), 0, seconds)
-    assert measured.rate > 0
-    assert measured.step_s > 0
+    sized = {**config, "batch_size": batch_size}
+    rate = measured(sized, (), lambda probe: probe.visit(seconds, 0.15))
+    assert rate.records_per_s > 0
+    assert rate.step_s > 0
 
 
 def test_each_visit_reads_in_an_order_of_its_own(epochs_read):
     store = write_store("a.h5", make_records(60))
     words = [f"data.train={store}", "batch_size=60", "prepare=null"]
-    config = composed(words, NOBODY)[0]
-    visit(config, (), 7, 0.01)
+    with closing(Probe(composed(words, NOBODY)[0], (), epoch=7)) as probe:
+        probe.visit(0.01, 0.15)
     assert min(epochs_read) == 7
     assert len(set(epochs_read)) > 1
 

@@ -5,35 +5,45 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import QuotedString
+from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
 from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
-from framework.cli.hydra_session import stamp
+from framework.cli.explain import explained
+from framework.cli.hydra_session import hydra_session, stamp
 from framework.cli.own_keys import CONFIG_DIR, CommandWords, read_keys, split_words
-from framework.commands.bench import compare_benches as compare
-from framework.commands.bench.axes import Axes, axes_of
-from framework.commands.bench.grid import BenchCell, BenchPlan, combinations, measurements
-from framework.commands.bench.lines import SCHEMA, Bench, collected, read
+from framework.commands.bench.bench_lines import (
+    SCHEMA,
+    Bench,
+    Choice,
+    Line,
+    collected,
+    label,
+    read_lines,
+)
+from framework.commands.bench.compare_benches import UNDECIDED, DecisionRule, blind, judged, notes
 from framework.commands.bench.print_bench import (
     MeasuringProgress,
     print_bench,
     print_verdicts,
     rule_in_words,
 )
-from framework.commands.bench.process import measure_cell
 from framework.config.rule import Rule
 from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean
 from framework.measure.statistics import repeats_needed
 from framework.system.stopping import printed, undone
+from framework.trials.trial_process import Setting, repeated
 
 HELP = """usage: paceline bench [key=value] [group=choice,choice,...] ...
        paceline bench compare=[A.jsonl,B.jsonl] [threshold=0.03] [level=0.01]
@@ -92,6 +102,8 @@ RULES = {
     "threshold": Rule(float, 0, 10, number=185),
     "level": Rule(float, 1e-9, 1, number=185),
 }
+START_S = 4.0  # until a process measures; measured on two cores
+Axes = dict[str, list[str]]
 OF_COMPARE = {"compare", "threshold", "level"}
 
 
@@ -102,10 +114,7 @@ def main(arguments: list[str]) -> int:
     options, words = parse(arguments)
     if options.compare is not None:
         return _compare(options, words.others)
-    return _bench(options, words, granted(arguments))
-
-
-# ---------------------------------------------------------------------------------------- words
+    return _measure(options, words, granted(arguments))
 
 
 def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
@@ -118,7 +127,12 @@ def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
             what = "has no effect with compare=" if compares else "needs compare="
             raise ConfigError(186, key, what, "leave it out")
     for word in words.others:
-        _check_no_option(word)
+        if word in ("-m", "--multirun"):
+            what = "bench measures every combination without it"
+            raise ConfigError(186, word, what, "leave it out")
+        if word.startswith("-"):
+            what = f"no such option{did_you_mean(word, CONFIG_DIR)}"
+            raise ConfigError(124, word, what, "see --help; keys are given as key=value")
     for key in ("output", "compare"):
         if own.get(key) == "":
             raise ConfigError(185, key, "is empty", "give the name of a file")
@@ -128,19 +142,60 @@ def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
     return BenchOptions(**options), words
 
 
-def _check_no_option(word: str) -> None:
-    if word in ("-m", "--multirun"):
-        what = "bench measures every combination without it"
-        raise ConfigError(186, word, what, "leave it out")
-    if word.startswith("-"):
-        what = f"no such option{did_you_mean(word, CONFIG_DIR)}"
-        raise ConfigError(124, word, what, "see --help; keys are given as key=value")
+def axes_of(words: Sequence[str], config_dir: str | None = None) -> tuple[Axes, list[str]]:
+    """Split a command line into swept keys with their values, and the other words.
+
+    A recipe's own ``hydra.sweeper.params`` count too, unless the same key is typed. ``config_dir``
+    is the user's folder of groups and recipes.
+
+    Raises:
+        ConfigError: C100 for what Hydra cannot read, C186 for a
+            sweep without a list of values, or over a key of Hydra's.
+    """
+    with explained("train", words, config_dir), hydra_session("train", config_dir) as hydra:
+        parser = OverridesParser.create(hydra.config_loader)
+
+        def by_key(texts: Sequence[str]) -> dict[str, Override]:
+            return {each.get_key_element(): each for each in parser.parse_overrides(list(texts))}
+
+        typed = by_key(words)
+        fixed = _fixed(typed)
+        params: dict[str, Any] = {}
+        with suppress(Exception):  # composing each combination says what is wrong
+            config = compose("train", fixed, return_hydra_config=True)
+            sweeper: Any = OmegaConf.to_container(config.hydra.sweeper)
+            params = sweeper.get("params") or {}
+        of_file = by_key([f"{key}={value}" for key, value in params.items()])
+        of_file = {key: override for key, override in of_file.items() if key not in typed}
+        swept = {**of_file, **typed}
+        axes = {key: _values(swept[key]) for key in swept if swept[key].is_sweep_override()}
+        return axes, [*_fixed(of_file), *fixed]
 
 
-# ---------------------------------------------------------------------------------------- measure
+def _fixed(overrides: Mapping[str, Override]) -> list[str]:
+    """Return the words that sweep nothing."""
+    fixed = [override for override in overrides.values() if not override.is_sweep_override()]
+    return [str(override.input_line) for override in fixed]
 
 
-def _bench(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
+def _values(override: Override) -> list[str]:
+    fix = "sweep key=a,b or key=range(0,4)"
+    if override.is_hydra_override():
+        what = "is a key of Hydra's, not of training"
+        raise ConfigError(186, str(override.input_line), what, fix)
+    if not override.is_discrete_sweep():
+        raise ConfigError(186, str(override.input_line), "has no list of values", fix)
+    return list(override.sweep_string_iterator())
+
+
+def combinations(axes: Mapping[str, Sequence[str]]) -> list[Choice]:
+    """Return every combination once, with the last key changing fastest."""
+    values = [dict.fromkeys(choices) for choices in axes.values()]
+    return [dict(zip(axes, chosen, strict=True)) for chosen in product(*values)]
+
+
+def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
+    """Measure every combination, and write each line at once. Return the exit code."""
     if "RANK" in os.environ:
         fix = "start it without torchrun: parallel=ddp starts ranks"
         raise ConfigError(186, "paceline bench", "was started as one of several ranks", fix)
@@ -156,14 +211,19 @@ def _bench(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
             "as one"
         )
         raise ConfigError(189, f"output = {path}", "exists already", fix)
-    cells = _cells(axes, fixed, grant, words.config_dir)
-    seed = next(cell.config["seed"] for cell in cells if not cell.illegal)
-    plan = BenchPlan(options.what, options.repeats, options.seconds, options.burn_in, seed)
+    choices, settings, illegal = _settings(axes, fixed, grant, words.config_dir)
     from framework.run import facts  # noqa: PLC0415  # torch is slow to import
 
-    choices = [cell.choice for cell in cells]
-    header = {"bench": SCHEMA, **facts(sys.argv, fixed), **asdict(plan), "cells": choices}
-    bench = Bench(header, [])
+    seed = settings[0].config["seed"]
+    plan = {
+        "what": options.what,
+        "repeats": options.repeats,
+        "seconds": options.seconds,
+        "burn_in": options.burn_in,
+        "seed": seed,
+        "cells": choices,
+    }
+    bench = Bench({"bench": SCHEMA, **facts(sys.argv, fixed), **plan}, [])
 
     def print_known() -> None:
         if bench.lines:
@@ -171,53 +231,78 @@ def _bench(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
             print(f"lines: {path}")
             print(f"a page of them: paceline report {shlex.quote(str(path))}", flush=True)
 
-    try:
-        with undone(printed(print_known)):
-            _measure(bench, cells, plan, path)
-    finally:
-        print_known()
-    return _exit_code(bench)
-
-
-def _cells(axes: Axes, fixed: list[str], grant: Grant, config_dir: str | None) -> list[BenchCell]:
-    """Compose every combination and pack its stores. If none can run, raise the first error."""
-    from framework.cli.progress import pack_missing  # noqa: PLC0415  # torch is slow to import
-
-    cells: list[BenchCell] = []
-    errors: list[PacelineError] = []
-    for choice in combinations(axes):
-        shown = {key.lstrip("+"): value for key, value in choice.items()}
-        words = [*fixed, *(f"{key}={value}" for key, value in choice.items())]
-        try:
-            cell = BenchCell(shown, *composed(words, grant, config_dir, tuple(RULES)))
-            pack_missing(cell.config, cell.allowed)
-        except PacelineError as error:
-            cell = BenchCell(shown, {}, (), str(error))
-            errors.append(error)
-        cells.append(cell)
-    if len(errors) == len(cells):
-        raise errors[0]
-    return cells
-
-
-def _measure(bench: Bench, cells: list[BenchCell], plan: BenchPlan, path: Path) -> None:
-    """Measure, and add each line to the file and to ``bench`` at once."""
+    by_name = {label(choice): choice for choice in choices}
+    each_s = START_S + options.burn_in + options.seconds
+    times = (options.seconds, options.burn_in, options.repeats, seed)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "x", encoding="utf-8")  # noqa: SIM115  # closed below
     except OSError as error:
         what = f"cannot write: {error.strerror}"
         raise ResourceError(101, f"output = {path}", what, "choose another place") from error
-    with (
-        file,
-        MeasuringProgress(cells, plan) as progress,
-        closing(measurements(cells, plan, measure_cell)) as lines,
-    ):
-        print(json.dumps(bench.header), file=file, flush=True)
-        for line in lines:
-            bench.lines.append(line)
-            print(json.dumps(line), file=file, flush=True)
-            progress.add(line)
+    names = [setting.name for setting in settings]
+    try:
+        with (
+            undone(printed(print_known)),
+            file,
+            MeasuringProgress(names, options.repeats, each_s) as progress,
+            closing(repeated(settings, options.what, *times)) as measurements,
+        ):
+
+            def add(line: Line) -> None:
+                bench.lines.append(line)
+                print(json.dumps(line), file=file, flush=True)
+                progress.add(line)
+
+            print(json.dumps(bench.header), file=file, flush=True)
+            for line in illegal:
+                add(line)
+            for repeat, number, measured in measurements:
+                choice = by_name[names[number]]
+                if measured.error is not None:
+                    add({"cell": choice, "illegal": str(measured.error)})
+                    continue
+                figures = {
+                    "records_per_s": measured.records_per_s,
+                    "windows": measured.windows,
+                    "spans_s": measured.spans_s,
+                    "yardstick_per_s": measured.yardstick_per_s,
+                }
+                add({"cell": choice, "repeat": repeat, **figures})
+    finally:
+        print_known()
+    return _exit_code(bench)
+
+
+def _settings(
+    axes: Axes, fixed: Sequence[str], grant: Grant, config_dir: str | None
+) -> tuple[list[Choice], list[Setting], list[Line]]:
+    """Compose every combination and pack its stores.
+
+    Returns:
+        All choices, the settings that can run, and a line for each choice that cannot. If none
+        can run, the first error is raised.
+    """
+    from framework.cli.progress import pack_missing  # noqa: PLC0415  # torch is slow to import
+
+    choices: list[Choice] = []
+    settings: list[Setting] = []
+    illegal: list[Line] = []
+    errors: list[PacelineError] = []
+    for choice in combinations(axes):
+        shown = {key.lstrip("+"): value for key, value in choice.items()}
+        choices.append(shown)
+        words = [*fixed, *(f"{key}={value}" for key, value in choice.items())]
+        try:
+            config, allowed = composed(words, grant, config_dir, tuple(RULES))
+            pack_missing(config, allowed)
+            settings.append(Setting(label(shown), config, allowed))
+        except PacelineError as error:
+            illegal.append({"cell": shown, "illegal": str(error)})
+            errors.append(error)
+    if not settings:
+        raise errors[0]
+    return choices, settings, illegal
 
 
 def _exit_code(bench: Bench) -> int:
@@ -235,32 +320,29 @@ def _exit_code(bench: Bench) -> int:
     )
 
 
-# ---------------------------------------------------------------------------------------- compare
-
-
 def _compare(options: BenchOptions, rest: list[str]) -> int:
     """Print the verdicts. Return 1 if something is slower or runs no more."""
-    rule = compare.DecisionRule(options.threshold, options.level)
+    rule = DecisionRule(options.threshold, options.level)
     before, after = (_side(pattern) for pattern in two_sides(options.compare or "", rest))
     whats = {bench.header["what"] for bench in (*before, *after)}
     if len(whats) > 1:
         what = f"measured different things: {', '.join(sorted(whats))}"
         raise ConfigError(187, f"compare = {options.compare}", what, "compare like with like")
-    verdicts = compare.judged(collected(before), collected(after), rule)
-    notes = compare.notes(before, after, rule)
-    if noisy := compare.blind(verdicts, rule):
+    verdicts = judged(collected(before), collected(after), rule)
+    remarks = list(notes(before, after, rule))
+    if noisy := blind(verdicts, rule):
         widest = max(verdict.noise for verdict in noisy)
-        notes.append(
+        remarks.append(
             f"within the noise, but {len(noisy)} of {len(verdicts)} spread by up to {widest:.0%} "
             "and would hide a smaller change; measure on an idle machine, or raise repeats="
         )
     print_verdicts(verdicts, whats.pop())
-    for note in notes:
-        print(f"note: {note}")
+    for remark in remarks:
+        print(f"note: {remark}")
     print(rule_in_words(rule))
     if any(verdict.regressed for verdict in verdicts):
         return 1
-    if any(verdict.word == compare.UNDECIDED for verdict in verdicts):
+    if any(verdict.word == UNDECIDED for verdict in verdicts):
         what = f"medians differ, but too few repeats to exclude chance at {rule.level:g}"
         fix = f"measure both with repeats={repeats_needed(rule.level)}, or raise level="
         raise ConfigError(188, "compare", what, fix)
@@ -303,4 +385,4 @@ def _side(pattern: str) -> list[Bench]:
         fix = "give files that 'paceline bench' has written"
         raise ConfigError(187, f"compare = {pattern}", "no such file", fix)
     files = [Path(path, "bench.jsonl") if os.path.isdir(path) else Path(path) for path in paths]
-    return [read(file) for file in files]
+    return [read_lines(file) for file in files]

@@ -16,10 +16,8 @@ slower by it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from framework.commands.bench.grid import Choice
-from framework.commands.bench.lines import Bench, Measured
+from framework.commands.bench.bench_lines import Bench, BenchCell, Choice, choice_key
 from framework.measure.statistics import LEVEL, least_p, median, u_test
 
 FASTER = "faster"
@@ -44,8 +42,8 @@ class DecisionRule:
 class CellVerdict:
     choice: Choice
     word: str
-    before: Measured | None
-    after: Measured | None
+    before: BenchCell | None
+    after: BenchCell | None
     change: float | None = None  # of the median, as a share of the first
     p: float | None = None  # of the test
 
@@ -61,28 +59,27 @@ class CellVerdict:
 
 
 def judged(
-    before: Sequence[Measured], after: Sequence[Measured], rule: DecisionRule
+    before: Sequence[BenchCell], after: Sequence[BenchCell], rule: DecisionRule
 ) -> list[CellVerdict]:
     """Return a verdict on every cell of either side, in the order of the first."""
-    old = {tuple(sorted(cell.choice.items())): cell for cell in before}
-    new = {tuple(sorted(cell.choice.items())): cell for cell in after}
-    return [_verdict(old.get(key), new.get(key), rule) for key in dict.fromkeys([*old, *new])]
+    old = {choice_key(cell.choice): cell for cell in before}
+    new = {choice_key(cell.choice): cell for cell in after}
+    verdicts: list[CellVerdict] = []
+    for key in dict.fromkeys([*old, *new]):
+        was, now = old.get(key), new.get(key)
+        if was is not None and now is not None:
+            verdicts.append(_verdict(was, now, rule))
+        elif was is not None:
+            verdicts.append(CellVerdict(was.choice, ONLY_BEFORE, was, None))
+        else:
+            verdicts.append(CellVerdict(new[key].choice, ONLY_AFTER, None, now))
+    return verdicts
 
 
-def _verdict(before: Measured | None, after: Measured | None, rule: DecisionRule) -> CellVerdict:
-    if before is None:
-        assert after is not None
-        return CellVerdict(after.choice, ONLY_AFTER, before, after)
-    if after is None:
-        return CellVerdict(before.choice, ONLY_BEFORE, before, after)
+def _verdict(before: BenchCell, after: BenchCell, rule: DecisionRule) -> CellVerdict:
     if not (before.runs and after.runs):
         words = {(True, False): BROKEN, (False, True): MENDED, (False, False): NEITHER}
         return CellVerdict(before.choice, words[before.runs, after.runs], before, after)
-    return _tested(before, after, rule)
-
-
-def _tested(before: Measured, after: Measured, rule: DecisionRule) -> CellVerdict:
-    """Return the verdict on a cell that runs on both sides."""
     change = after.records_per_s / before.records_per_s - 1
     old = list(before.rates.values())
     new = list(after.rates.values())
@@ -99,52 +96,38 @@ def _tested(before: Measured, after: Measured, rule: DecisionRule) -> CellVerdic
 
 def blind(verdicts: Sequence[CellVerdict], rule: DecisionRule) -> list[CellVerdict]:
     """Return the verdicts "within the noise" whose noise would hide a change of the threshold."""
-    equal = [verdict for verdict in verdicts if verdict.word == NOISE]
-    return [verdict for verdict in equal if verdict.noise > rule.threshold]
+    return [each for each in verdicts if each.word == NOISE and each.noise > rule.threshold]
 
 
-def notes(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -> list[str]:
-    """Return what else differs: the machine, its speed, versions and settings."""
-    return [*_differences(before[0].header, after[0].header), *_drift(before, after, rule)]
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+def notes(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -> Iterator[str]:
+    """Yield what else differs: the machine, its speed, versions and settings."""
+    old, new = before[0].header, after[0].header
+    versions = sorted({*old["versions"], *new["versions"]})
     for what, group, names in (
         ("another machine", "machine", FACTS),
-        ("another version", "versions", sorted(old["versions"].keys() | new["versions"].keys())),
+        ("another version", "versions", versions),
     ):
         for name in names:
-            was = old[group].get(name)
-            now = new[group].get(name)
+            was, now = old[group].get(name), new[group].get(name)
             if was != now:
                 yield f"{what}: {name} was {was}, is {now}"
     for name in ("overrides", "seconds", "burn_in"):
-        was = _shown(old.get(name))
-        now = _shown(new.get(name))
+        was, now = (
+            " ".join(value) or "empty" if isinstance(value, list) else str(value)
+            for value in (old.get(name), new.get(name))
+        )
         if was != now:
             yield f"measured differently: {name} was {was}, is {now}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "empty"
-    return str(value)
-
-
-def _drift(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -> Iterator[str]:
-    """Yield a note if the yardstick changed."""
-    old = _yardsticks(before)
-    new = _yardsticks(after)
-    if not old or not new:
-        return
-    change = median(new) / median(old) - 1
-    level = max(rule.level, least_p(len(old), len(new)))
-    if abs(change) > rule.threshold and u_test(old, new) <= level:
-        was = "faster" if change > 0 else "slower"
-        yield (
-            f"the machine itself was {abs(change):.1%} {was} in the second, by the fixed "
-            "computation beside every measurement"
-        )
+    speeds, later = _yardsticks(before), _yardsticks(after)
+    if speeds and later:
+        change = median(later) / median(speeds) - 1
+        level = max(rule.level, least_p(len(speeds), len(later)))
+        if abs(change) > rule.threshold and u_test(speeds, later) <= level:
+            was = "faster" if change > 0 else "slower"
+            yield (
+                f"the machine itself was {abs(change):.1%} {was} in the second, by the fixed "
+                "computation beside every measurement"
+            )
 
 
 def _yardsticks(benches: Sequence[Bench]) -> list[float]:
@@ -152,7 +135,6 @@ def _yardsticks(benches: Sequence[Bench]) -> list[float]:
     speeds: dict[tuple[int, int], list[float]] = {}
     for number, bench in enumerate(benches):
         for line in bench.lines:
-            speed = line.get("yardstick_per_s")
-            if isinstance(speed, float):
-                speeds.setdefault((number, line["repeat"]), []).append(speed)
+            if "yardstick_per_s" in line:
+                speeds.setdefault((number, line["repeat"]), []).append(line["yardstick_per_s"])
     return [median(values) for values in speeds.values()]

@@ -1,6 +1,6 @@
 """Print the progress of a bench, its results, and how two files differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import final
 
@@ -9,9 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from framework.cli.print_table import print_table
 from framework.cli.units import plural, rate
+from framework.commands.bench.bench_lines import BenchCell, Line, label
 from framework.commands.bench.compare_benches import CellVerdict, DecisionRule
-from framework.commands.bench.grid import BenchCell, BenchPlan, Choice, Line, label
-from framework.commands.bench.lines import Measured
 from framework.errors import say
 from framework.system.safe_console import SafeConsole
 
@@ -20,15 +19,21 @@ DOES_NOT_RUN = "does not run"
 
 @final
 class MeasuringProgress:
-    """A progress bar on a terminal, else a line for each measurement, on standard error."""
+    """A progress bar on a terminal, else a line for each measurement, on standard error.
 
-    def __init__(self, cells: list[BenchCell], plan: BenchPlan) -> None:
-        self._left = {label(cell.choice): plan.repeats for cell in cells if not cell.illegal}
+    Args:
+        cells: The names of the combinations that can run.
+        repeats: How often each is measured.
+        each_s: About how long a measurement takes.
+    """
+
+    def __init__(self, cells: Sequence[str], repeats: int, each_s: float) -> None:
+        self._left = dict.fromkeys(cells, repeats)
         self._console = SafeConsole(stderr=True)
-        combinations = plural(len(self._left), "combination")
-        repeats = plural(plan.repeats, "repeat")
-        duration = timedelta(seconds=round(plan.length_s(len(self._left))))
-        self._console.print(f"{combinations}, {repeats} each: about {duration}", soft_wrap=True)
+        num_measurements = repeats * len(cells)
+        words = f"{plural(len(cells), 'combination')}, {plural(repeats, 'repeat')} each: about "
+        words += str(timedelta(seconds=round(num_measurements * each_s)))
+        self._console.print(words, soft_wrap=True)
         self._bar = Progress(
             BarColumn(),
             TextColumn("{task.completed}/{task.total}"),
@@ -38,7 +43,7 @@ class MeasuringProgress:
             transient=True,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=sum(self._left.values()))
+        self._task = self._bar.add_task("", total=num_measurements)
 
     def __enter__(self) -> "MeasuringProgress":
         self._bar.start()
@@ -50,9 +55,7 @@ class MeasuringProgress:
     def add(self, line: Line) -> None:
         """Show a measurement. If a cell cannot run, count all of its repeats as done."""
         name = label(line["cell"])
-        done = 1
-        if "illegal" in line:
-            done = self._left.get(name, 0)
+        done = self._left.get(name, 0) if "illegal" in line else 1
         self._left[name] = self._left.get(name, 0) - done
         result = line.get("illegal") or f"{rate(line['records_per_s'])} records/s"
         description = _with_name(line["cell"], result, separator="  ")
@@ -63,37 +66,31 @@ class MeasuringProgress:
             self._console.print(numbered, soft_wrap=True)
 
 
-def print_bench(cells: list[Measured], what: str) -> None:
+def print_bench(cells: Sequence[BenchCell], what: str) -> None:
     """Print a row for each cell, and the reason for each cell that does not run.
 
     The rates are relative to that of the first cell that runs.
     """
     keys = list(dict.fromkeys(key for cell in cells for key in cell.choice))
     first = next((cell for cell in cells if cell.rates), None)
-    heads = ["records/s", "spread", "relative"]
-    if what == "train":
-        heads.append("waiting")
+    heads = ["records/s", "spread", "relative", *(["waiting"] if what == "train" else [])]
     rows: list[list[str]] = []
     for cell in cells:
         row = [cell.choice.get(key, "") for key in keys]
         if not cell.rates or first is None:
             rows.append([*row, DOES_NOT_RUN])
             continue
-        spread = ""
-        if len(cell.rates) > 1:
-            spread = f"{cell.spread:.1%}"
+        spread = f"{cell.spread:.1%}" if len(cell.rates) > 1 else ""
         relative = _figure(cell.relative_to(first), "#.3g", "x")
-        row += [rate(cell.records_per_s), spread, relative]
-        if what == "train":
-            row.append(_figure(cell.waiting, ".0%"))
-        rows.append(row)
+        row += [rate(cell.records_per_s), spread, relative, _figure(cell.waiting, ".0%")]
+        rows.append(row[: len(keys) + len(heads)])
     print_table(f"bench of {what}", keys, heads, rows)
     for cell in cells:
         if cell.illegal:
             say(_with_name(cell.choice, cell.illegal, separator=": "))
 
 
-def _with_name(choice: Choice, text: str, separator: str) -> str:
+def _with_name(choice: Mapping[str, str], text: str, separator: str) -> str:
     """Return ``text`` behind the name of the cell, unless ``text`` already contains the name."""
     name = label(choice)
     return text if name in text else f"{name}{separator}{text}"
@@ -104,24 +101,22 @@ def _figure(value: float | None, pattern: str, unit: str = "") -> str:
 
 
 def print_verdicts(verdicts: Sequence[CellVerdict], what: str) -> None:
+    """Print a row for each cell of two benches."""
     keys = list(dict.fromkeys(key for verdict in verdicts for key in verdict.choice))
     rows: list[list[str]] = []
     for verdict in verdicts:
         row = [verdict.choice.get(key, "") for key in keys]
-        row += [_rate_and_spread(verdict.before), _rate_and_spread(verdict.after)]
+        for cell in (verdict.before, verdict.after):
+            if cell is None:
+                row.append("")
+            elif not cell.runs:
+                row.append(DOES_NOT_RUN)
+            else:  # such as "1,234 ± 0.5% (5)"
+                row.append(f"{rate(cell.records_per_s)} ± {cell.spread:.1%} ({len(cell.rates)})")
         row += [_figure(verdict.change, "+.1%"), _figure(verdict.p, ".2g"), verdict.word]
         rows.append(row)
     heads = ["first", "second", "change", "p"]
     print_table(f"{what}: the second compared with the first", keys, heads, rows, ["verdict"])
-
-
-def _rate_and_spread(cell: Measured | None) -> str:
-    """Return text such as "1,234 ± 0.5% (5)", with the number of repeats in parentheses."""
-    if cell is None:
-        return ""
-    if not cell.runs:
-        return DOES_NOT_RUN
-    return f"{rate(cell.records_per_s)} ± {cell.spread:.1%} ({len(cell.rates)})"
 
 
 def rule_in_words(rule: DecisionRule) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 from framework.cli.own_keys import config_flags
 from framework.cli.print_table import print_table
+from framework.cli.units import plural
 from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.diagnosis import Applied, Diagnosis
 from framework.commands.diagnose.facts import DiagnosisFacts, Storage
 from framework.commands.diagnose.verdict import Verdict
-from framework.commands.tune.candidate import PLURALS
 from framework.errors import say
 
 MOST_SYNCS = 10
@@ -54,7 +54,7 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
     settings = facts.settings
     workers = "0 workers"
     if settings.workers:
-        workers = f"{settings.workers} {PLURALS[settings.kind]}"
+        workers = plural(settings.workers, settings.kind)
     reading = f"one thread, {100 * rates.read_cores:.0f} % of it computing"
     lock = f"{100 * facts.lock_share:.0f} % holds Python's lock"
     other = f"computing {rates.other_size} records a step"

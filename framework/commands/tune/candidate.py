@@ -1,18 +1,12 @@
 """The choices about reading that are worth trying: workers, their kind, the loader, its depth."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from framework.config.assemble import Assembly
-from framework.data.dali import DALISource
-from framework.data.dataloader import LoaderSource
-from framework.data.dataset import DatasetSource
-from framework.data.source import StoreSource
-from framework.data.synthetic import SyntheticSource
+from framework.cli.units import plural
+from framework.trials.trial_process import ReadFacts
 
 Config = dict[str, Any]
-PLURALS = {"thread": "threads", "process": "processes"}  # of workers
 DEPTHS = (1, 2, 4, 8)  # batches ready ahead of the step
 # Threads for records that are only copied: two copy no more than one, but may read ahead.
 GATHERERS = (0, 1, 2)
@@ -41,54 +35,14 @@ class Candidate(NamedTuple):
         return tuple(words)
 
     def __str__(self) -> str:
-        workers = "no workers"
-        if self.num_workers == 1:
-            workers = f"1 {self.kind}"
-        elif self.num_workers:
-            workers = f"{self.num_workers} {PLURALS[self.kind]}"
+        workers = plural(self.num_workers, self.kind) if self.num_workers else "no workers"
         words = f"{workers}, {self.loader}"
         if self.depth:
             words += f" depth {self.depth}"
         return words
 
 
-@dataclass(frozen=True)
-class CandidateFacts:
-    """Facts about a run that decide which candidates make sense."""
-
-    num_cores: int
-    cuda: bool
-    decodes: bool  # whether reading does more than copy
-    kinds: tuple[str, ...]  # of workers that the source can use
-    num_workers: int  # of the present settings, after null has been resolved
-
-
-def facts_of(assembly: Assembly, num_cores: int) -> CandidateFacts:
-    source: Any = assembly.train_source
-    num_workers = assembly.config["workers"]["num"]
-    if num_workers is None:
-        num_workers = num_cores
-    kinds: tuple[str, ...] = ("thread", "process")
-    decodes = True  # a source of the user may
-    if isinstance(source, StoreSource):
-        num_workers = source.workers.num
-        decodes = source.read.decodes
-        if not decodes:
-            kinds = ("thread",)
-    elif isinstance(source, DatasetSource):
-        num_workers = source.workers.num
-        kinds = (source.workers.kind,)  # only its author knows whether threads may share it
-    elif isinstance(source, DALISource):
-        num_workers = max(1, num_workers)
-        kinds = ("thread",)
-    elif isinstance(source, SyntheticSource | LoaderSource):
-        num_workers = 0
-        decodes = False
-        kinds = ()
-    return CandidateFacts(num_cores, assembly.device.type == "cuda", decodes, kinds, num_workers)
-
-
-def present(config: Config, facts: CandidateFacts, loader: str) -> Candidate:
+def present(config: Config, facts: ReadFacts, loader: str) -> Candidate:
     """Return the present settings. The depth of a user's loader, a dotted name, is left alone."""
     kind = "thread"
     if facts.num_workers:
@@ -99,7 +53,7 @@ def present(config: Config, facts: CandidateFacts, loader: str) -> Candidate:
     return Candidate(facts.num_workers, kind, loader, depth)
 
 
-def worker_counts(facts: CandidateFacts) -> list[int]:
+def worker_counts(facts: ReadFacts) -> list[int]:
     """Return powers of two up to twice the cores, the cores, and 0 if the source can do without."""
     most = 2 * facts.num_cores
     if not facts.kinds:
@@ -113,7 +67,7 @@ def worker_counts(facts: CandidateFacts) -> list[int]:
 
 
 def candidates(
-    default: Candidate, facts: CandidateFacts, loaders: Mapping[str, Config]
+    default: Candidate, facts: ReadFacts, loaders: Mapping[str, Config]
 ) -> list[Candidate]:
     """Return the default, then all others with the configured depth, those most similar first.
 

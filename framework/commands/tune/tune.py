@@ -32,8 +32,8 @@ HELP = """usage: paceline tune [group=choice] [key=value] ... [budget=60] [name=
 
 Searches for the fastest way to read on this machine, for the run that 'paceline train' would start
 with the same words: the number of workers, their kind, the loader, its depth. It times training
-steps but keeps no model. All candidates are measured briefly, the fastest third for longer, and so
-on. The last one is compared with the present settings in pairs. The result is a recipe:
+steps but keeps no model. All candidates are measured in turn, then the fastest with other depths.
+The best is compared with the present settings in pairs. The result is a recipe:
 
   paceline tune recipes=cifar10 name=here
   paceline train --config-dir . recipes=tuned/here
@@ -120,10 +120,10 @@ def _tune(request: TuneRequest) -> RunOutcome:
     if request.what == "reading":
         path = recipe_path(request)
         # These load torch, which a wrong key should not have to wait for.
-        from framework.commands.tune.search import tune_reading  # noqa: PLC0415
+        from framework.commands.tune.search_reading import tune_reading  # noqa: PLC0415
 
         return tune_reading(request, config, allowed, path)
-    from framework.commands.tune.print_batch_sizes import tune_batch_size  # noqa: PLC0415
+    from framework.commands.tune.search_batch_size import tune_batch_size  # noqa: PLC0415
 
     return tune_batch_size(request, config, allowed)
 

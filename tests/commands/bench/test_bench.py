@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.bench.bench import main, parse, two_sides
+from framework.commands.bench.bench import combinations, main, parse, two_sides
 from framework.errors import ConfigError
 from framework.system.stopping import children_of, command_of
 from tests.cli.command import paceline
@@ -42,22 +42,14 @@ def test_a_grid_is_measured_and_what_cannot_run_has_its_reason():
 
 def cells_of(pid: int) -> list[int]:
     """Return the children of a process that are measurements."""
-    return [
-        child for child in children_of(pid) if b"framework.commands.bench.cell" in command_of(child)
-    ]
+    name = b"framework.trials.measure_setting"
+    return [child for child in children_of(pid) if name in command_of(child)]
 
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process():
-    words = [
-        "bench",
-        "data=synthetic",
-        "what=loader",
-        "repeats=50",
-        "seconds=0.1",
-        "burn_in=0",
-        "output=a.jsonl",
-    ]
+    short = ["repeats=50", "seconds=0.1", "burn_in=0", "output=a.jsonl"]
+    words = ["bench", "data=synthetic", "what=loader", *short]
     with subprocess.Popen(
         [sys.executable, "-m", "framework", *words],
         stdout=subprocess.PIPE,
@@ -80,25 +72,13 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process():
 
 
 def write_bench(path: str, rates: list[float], **changes) -> None:
-    header = {
-        "bench": 1,
-        "cells": [{"data": "hdf5"}],
-        "machine": {},
-        "versions": {},
-        "overrides": [],
-        "what": "train",
-        **changes,
-    }
+    cell = {"data": "hdf5"}
+    header = {"bench": 1, "cells": [cell], "machine": {}, "versions": {}, "what": "train"}
     lines = [
-        {
-            "cell": {"data": "hdf5"},
-            "repeat": repeat,
-            "windows": [rate],
-            "records_per_s": rate,
-            "spans_s": {},
-        }
+        {"cell": cell, "repeat": repeat, "records_per_s": rate, "spans_s": {}}
         for repeat, rate in enumerate(rates)
     ]
+    header = {**header, "overrides": [], **changes}
     Path(path).write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
 
 
@@ -115,19 +95,8 @@ def test_a_slower_file_fails_the_gate_and_the_same_one_passes():
 def test_help_tells_the_keys_and_how_to_compare():
     done = paceline("bench", "--help")
     assert done.code == 0
-    assert all(
-        f"{key}=" in done.out
-        for key in (
-            "what",
-            "repeats",
-            "seconds",
-            "burn_in",
-            "output",
-            "compare",
-            "threshold",
-            "level",
-        )
-    )
+    keys = ("what", "repeats", "seconds", "burn_in", "output", "compare", "threshold", "level")
+    assert all(f"{key}=" in done.out for key in keys)
 
 
 WRONG = [
@@ -161,16 +130,8 @@ def test_nonsense_is_one_line_and_leaves_nothing(words, number):
 
 
 def test_the_commands_own_keys_are_taken_from_the_words():
-    own, words = parse(
-        [
-            "data=hdf5,lmdb",
-            "what=loader",
-            "repeats=3",
-            "seconds=0.5",
-            "output='a b.jsonl'",
-            "seed=1,2",
-        ]
-    )
+    mine = ["what=loader", "repeats=3", "seconds=0.5", "output='a b.jsonl'"]
+    own, words = parse(["data=hdf5,lmdb", *mine, "seed=1,2"])
     assert (own.what, own.repeats, own.seconds, own.output) == ("loader", 3, 0.5, "a b.jsonl")
     assert words.others == ["data=hdf5,lmdb", "seed=1,2"]
 
@@ -186,3 +147,10 @@ def test_the_commands_own_keys_are_taken_from_the_words():
 )
 def test_two_files_may_be_named_in_three_ways(text, rest):
     assert two_sides(text, rest) == ("a-1.jsonl", "/b/c.jsonl")
+
+
+def test_the_last_key_changes_fastest_and_nothing_comes_twice():
+    choices = combinations({"data": ["hdf5", "lmdb", "hdf5"], "loader": ["plain", "stream"]})
+    values = [tuple(choice.values()) for choice in choices]
+    assert values[:2] == [("hdf5", "plain"), ("hdf5", "stream")]
+    assert values[2:] == [("lmdb", "plain"), ("lmdb", "stream")]

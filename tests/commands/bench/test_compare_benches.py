@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from framework.commands.bench.bench_lines import Bench, BenchCell
 from framework.commands.bench.compare_benches import (
     BROKEN,
     FASTER,
@@ -15,14 +16,13 @@ from framework.commands.bench.compare_benches import (
     judged,
     notes,
 )
-from framework.commands.bench.lines import Bench, Measured
 
 DEFAULT = DecisionRule()
 STEADY = [100.0, 101.0, 99.0, 100.5, 99.5]
 
 
-def measured(rates, data: str = "hdf5", illegal: str = "") -> Measured:
-    return Measured(
+def measured(rates, data: str = "hdf5", illegal: str = "") -> BenchCell:
+    return BenchCell(
         {"data": data}, {(0, repeat): rate for repeat, rate in enumerate(rates)}, illegal=illegal
     )
 
@@ -106,7 +106,7 @@ def test_another_machine_another_version_and_other_settings_are_said():
         versions={"torch": "2.14"},
         overrides=["workers.num=2"],
     )
-    assert notes([bench()], [other], DecisionRule()) == [
+    assert list(notes([bench()], [other], DEFAULT)) == [
         "another machine: processor was x, is y",
         "another version: torch was 2.13, is 2.14",
         "measured differently: overrides was empty, is workers.num=2",
@@ -114,10 +114,8 @@ def test_another_machine_another_version_and_other_settings_are_said():
 
 
 def test_a_machine_that_was_itself_slower_is_said():
-    assert notes([bench(STEADY)], [bench([0.9 * speed for speed in STEADY])], DecisionRule()) == [
-        (
-            "the machine itself was 10.0% slower in the second, "
-            "by the fixed computation beside every measurement"
-        )
-    ]
-    assert notes([bench(STEADY)], [bench([0.98 * speed for speed in STEADY])], DecisionRule()) == []
+    slower = bench([0.9 * speed for speed in STEADY])
+    (note,) = notes([bench(STEADY)], [slower], DEFAULT)
+    assert note.startswith("the machine itself was 10.0% slower in the second, ")
+    same = bench([0.98 * speed for speed in STEADY])
+    assert list(notes([bench(STEADY)], [same], DEFAULT)) == []

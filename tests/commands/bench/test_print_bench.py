@@ -1,18 +1,16 @@
+from framework.commands.bench.bench_lines import BenchCell
 from framework.commands.bench.compare_benches import DecisionRule, judged
-from framework.commands.bench.grid import BenchCell, BenchPlan
-from framework.commands.bench.lines import Measured
 from framework.commands.bench.print_bench import (
     MeasuringProgress,
     print_bench,
     print_verdicts,
 )
 
-PLAN = BenchPlan("train", repeats=2, seconds=0.1, burn_in=0.0, seed=0)
 CHOICES = [{"data": "hdf5"}, {"data": "lmdb"}]
 
 
 def measured(choice, *rates, **more):
-    return Measured(choice, {(0, repeat): rate for repeat, rate in enumerate(rates)}, **more)
+    return BenchCell(choice, {(0, repeat): rate for repeat, rate in enumerate(rates)}, **more)
 
 
 def test_rates_are_relative_to_the_first_that_runs(capsys):
@@ -30,11 +28,11 @@ def test_rates_are_relative_to_the_first_that_runs(capsys):
 
 
 def test_each_measurement_is_one_line_without_a_terminal(capsys):
-    with MeasuringProgress([BenchCell(choice, {}) for choice in CHOICES], PLAN) as progress:
+    with MeasuringProgress(["data=hdf5", "data=lmdb"], 2, 5.0) as progress:
         progress.add({"cell": CHOICES[0], "records_per_s": 1234.0})
         progress.add({"cell": CHOICES[1], "illegal": "why"})
     first, *lines = capsys.readouterr().err.splitlines()
-    assert first.startswith("2 combinations, 2 repeats each: about ")
+    assert first.startswith("2 combinations, 2 repeats each: about 0:00:20")
     assert lines == ["1/4  data=hdf5  1,234 records/s", "3/4  data=lmdb  why"]
 
 

@@ -1,20 +1,15 @@
-import pytest
-
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.tune.candidate import (
     Candidate,
-    CandidateFacts,
     applied,
     candidates,
-    facts_of,
     preference,
     whole_grid,
     worker_counts,
 )
-from framework.config.assemble import assemble
 from framework.config.schema import check
-from tests.conftest import make_records, write_store
+from framework.trials.trial_process import ReadFacts
 
 NOBODY = Grant(frozenset(), "")
 LOADERS = {
@@ -22,20 +17,13 @@ LOADERS = {
     "prefetch": {"depth": 2},
     "stream": {"depth": 2, "copies": 2},
 }
-DECODED = CandidateFacts(2, False, True, ("thread", "process"), 2)
-GATHERED = CandidateFacts(2, False, False, ("thread",), 0)
+DECODED = ReadFacts(2, False, True, ("thread", "process"), 2)
+GATHERED = ReadFacts(2, False, False, ("thread",), 0)
 DEFAULT = Candidate(2, "thread", "prefetch", 2)
 
 
 def config_of(*words: str):
     return composed(words, NOBODY)[0]
-
-
-def facts(*words: str, cores: int = 2) -> CandidateFacts:
-    assembly = assemble(config_of("data.val=null", "prepare=null", *words), ())
-    result = facts_of(assembly, cores)
-    assembly.close()
-    return result
 
 
 def test_no_processes_and_few_threads_for_records_that_are_only_gathered():
@@ -46,7 +34,7 @@ def test_no_processes_and_few_threads_for_records_that_are_only_gathered():
 
 def test_no_more_workers_than_twice_the_cores():
     assert worker_counts(DECODED) == [0, 1, 2, 4]
-    assert worker_counts(CandidateFacts(6, True, True, ("thread", "process"), 6)) == [
+    assert worker_counts(ReadFacts(6, True, True, ("thread", "process"), 6)) == [
         0,
         1,
         2,
@@ -54,11 +42,11 @@ def test_no_more_workers_than_twice_the_cores():
         6,
         8,
     ]
-    assert worker_counts(CandidateFacts(1, False, True, ("thread", "process"), 1)) == [0, 1, 2]
+    assert worker_counts(ReadFacts(1, False, True, ("thread", "process"), 1)) == [0, 1, 2]
 
 
 def test_stream_is_tried_with_cuda_only_or_if_it_was_chosen():
-    cuda = CandidateFacts(2, True, True, ("thread", "process"), 2)
+    cuda = ReadFacts(2, True, True, ("thread", "process"), 2)
     assert not [each for each in candidates(DEFAULT, DECODED, LOADERS) if each.loader == "stream"]
     assert [each for each in candidates(DEFAULT, cuda, LOADERS) if each.loader == "stream"]
     chosen = Candidate(2, "thread", "stream", 2)
@@ -98,41 +86,3 @@ def test_a_candidate_makes_a_valid_configuration():
             composed([*words, "workers.start_method=null"], NOBODY)[0]["loader"] == made["loader"]
         )
     assert config["workers"]["start_method"] == "spawn"
-
-
-def test_facts_depend_on_how_the_source_reads():
-    store = write_store("a.h5", make_records(9))
-    gathered = facts(f"data.train={store}", "batch_size=4")
-    assert (gathered.decodes, gathered.kinds, gathered.num_workers) == (False, ("thread",), 0)
-    decoded = facts(f"data.train={store}", "transform=resize", "transform.size=[8,8]")
-    assert (decoded.decodes, decoded.kinds) == (True, ("thread", "process"))
-    assert decoded.num_workers >= 1
-    assert facts("data=synthetic").kinds == ()
-
-
-CLIPS = "data.train={_target_: tests.data.own_items.Clips}"
-NET = ("model=null", "+model._target_=torch.nn.Identity")
-OWN = (
-    *NET,
-    "augment=none",
-    "objective.input=wave",
-    "allow_targets=[tests]",
-    "data.fields=[wave,label]",
-)
-
-
-@pytest.mark.parametrize(
-    ("words", "kinds", "num_workers"),
-    [
-        (("data=dataset", CLIPS), ("process",), 3),
-        (("data=dataset", CLIPS, "workers.num=0"), ("process",), 0),
-        (("data=dataloader", "data.train={_target_: tests.data.own_items.make_loader}"), (), 0),
-    ],
-)
-def test_a_dataset_of_the_users_is_read_by_processes(words, kinds, num_workers, monkeypatch):
-    monkeypatch.setattr("framework.config.assemble.cores_per_rank", lambda: 3)
-    config, allowed = composed([*words, *OWN], Grant(frozenset({"allow_targets"}), ""))
-    assembly = assemble(config, allowed)
-    result = facts_of(assembly, 3)
-    assembly.close()
-    assert (result.kinds, result.num_workers) == (kinds, num_workers)

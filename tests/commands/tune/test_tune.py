@@ -171,14 +171,14 @@ def test_a_recipe_that_would_be_another_run_is_not_kept():
 
 
 @pytest.mark.slow
-def test_a_search_prints_its_ladder_and_leaves_a_recipe_that_trains():
+def test_a_search_prints_its_grids_and_leaves_a_recipe_that_trains():
     done = paceline("tune", "epochs=1", "budget=5", "name=here", "output=result.json", "device=cpu")
     assert done.code == 0, done.err
-    assert "rung 1: all" in done.out
+    assert "grid 1: all" in done.out
     assert "final: " in done.out
     assert "(as configured)" in done.out
     result = json.loads(Path("result.json").read_text())
-    assert len(result["rungs"][0]["entries"]) + len(result["rungs"][0]["untried"]) == 6
+    assert len(result["grids"][0]["entries"]) + len(result["grids"][0]["untried"]) == 6
     assert Path(result["recipe"]) == Path("recipes/tuned/here.yaml")
     trained = paceline("train", "--config-dir", ".", "recipes=tuned/here", "hydra.run.dir=run")
     assert trained.code == 0, trained.err

@@ -3,13 +3,33 @@
 The search doubles, then bisects. ``attempt`` trains, so that tests need no training.
 """
 
+import shlex
+import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from framework.cli.outcome import RunOutcome
+from framework.cli.own_keys import config_flags
+from framework.cli.print_table import print_table
+from framework.cli.progress import pack_missing
+from framework.cli.units import rate
+from framework.commands.tune.search_reading import BURN_IN_S, print_busy
+from framework.errors import ResourceError, say
+from framework.measure.host import machine
 from framework.measure.statistics import median, spread_share
+from framework.system.durable import write_json
+from framework.system.stopping import message_if_stopped, printed, undone
+from framework.trials.trial_process import Setting, TrialProcess
 
+if TYPE_CHECKING:
+    from framework.commands.tune.tune import TuneRequest
+
+Config = dict[str, Any]
 LEAST = 8  # records: where doubling starts
 FINE = 16  # the largest size is known to one part in so many
 NUM_TRIALS = 14  # about so many sizes are tried
@@ -21,6 +41,7 @@ LONGEST = 0.25  # the share of the budget for one size
 PATIENCE_S = 20.0
 FIRST_S = 600.0
 MOST_OTHERS = 2  # failures in sequence for reasons other than memory
+BAR = 24  # characters
 
 
 class Trial(NamedTuple):
@@ -175,3 +196,116 @@ class BatchSizeSearch:
             limit_s = max(PATIENCE_S, LONGEST * self.budget_s) + seconds
         self.trials[size] = self.attempt(size, seconds, limit_s)
         return self.trials[size]
+
+
+def tune_batch_size(request: "TuneRequest", config: Config, allowed: tuple[str, ...]) -> RunOutcome:
+    """Search, and print every trial and the curve."""
+    pack_missing(config, allowed)
+    print_busy()
+    key = "batch_size" if config["rank_batch_size"] is None else "rank_batch_size"
+    epochs = count()
+    with closing(TrialProcess(request.memory or "free")) as process:
+        facts = process.facts(Setting(f"{key} = {config[key]}", config, allowed))
+
+        def attempt(size: int, seconds: float, limit_s: float) -> Trial:
+            setting = Setting(f"{key} = {size}", {**config, key: size}, allowed)
+            measured = process.measure(setting, "visit", seconds, BURN_IN_S, next(epochs), limit_s)
+            if measured.error is not None:
+                error = measured.error
+                why = str(error.args[2] if error.args[0] == 185 else error)[:300]
+                return Trial(size, why=why, memory=measured.lacks_memory, late=measured.is_late)
+            return Trial(size, measured.windows, measured.step_s, measured.peak_bytes)
+
+        most, step = facts.num_records, config["accumulate"]
+        search = BatchSizeSearch(attempt, most, step, request.budget)
+
+        def print_known() -> Config:
+            if not search.curve.fitting:
+                return {}
+            words = [*config_flags(request.config_dir), *request.words]
+            return print_curve(search.curve, words, config, facts.cuda)
+
+        stopped = "stopped{by}: the results so far are above; nothing was written"
+        with undone(printed(print_known)), message_if_stopped(stopped):
+            for trial in search.run():
+                print_trial(trial)
+                if not search.curve.fitting:
+                    fix = "see that 'paceline train' runs with it"
+                    if trial.memory:
+                        fix = "free memory, choose a smaller model, or raise memory="
+                    raise ResourceError(104, f"batch_size = {trial.batch_size}", trial.why, fix)
+        curve = print_known()
+    if request.output:
+        write_json(Path(request.output), {"command": sys.argv, "machine": machine(), **curve})
+        say(f"written: {request.output}")
+    return RunOutcome(0, "tuned")
+
+
+def print_trial(trial: Trial) -> None:
+    result = f"no: {trial.why}"
+    if trial.fits:
+        result = f"{rate(trial.records_per_s)} records/s, {_mib(trial.peak_bytes)}"
+    say(f"{trial.batch_size:>8,}: {result}", sys.stderr)
+
+
+def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: bool) -> Config:
+    """Print the table and the recommended size. Return the same as plain values.
+
+    ``words`` are the options and overrides of the command line.
+    """
+    key = "batch_size" if config["rank_batch_size"] is None else "rank_batch_size"
+    best = curve.recommended
+    typed = [word for word in words if word.split("=")[0] != key]
+    command = ["paceline", "train", *typed, f"{key}={best.batch_size}"]
+    near = f"the smallest within {100 - 100 * NEAR:.0f} % of the best rate"
+    heads = [key, "records/s", "spread", "ms a step", "GPU memory" if cuda else "memory"]
+    print_table(f"the rate over {key}", [], heads, _rows(curve), [""])
+    say(_largest(curve))
+    say(f"recommended: {key}={best.batch_size}: {near}, {rate(best.records_per_s)} records/s")
+    say(f"  {shlex.join(command)}")
+    if best.batch_size != config[key]:
+        was = f"{key} was {config[key]}"
+        say(f"This changes what the model learns ({was}): look at optim.lr, too.")
+    return {
+        "key": key,
+        "largest": curve.largest.batch_size,
+        "bound": curve.bound,
+        "recommended": best.batch_size,
+        "curve": [trial.as_json() for trial in curve.trials],
+    }
+
+
+def _largest(curve: SpeedCurve) -> str:
+    """Return how large a batch may be, and what limits it."""
+    size = curve.largest.batch_size
+    larger = next((trial for trial in curve.trials if trial.batch_size > size), None)
+    if curve.bound == "records":
+        return f"the largest possible: {size}, all records of an epoch in one batch; it fits"
+    if curve.bound == "time":
+        what = "Steps of larger ones take too long for the budget: raise budget="
+        return f"the largest that was tried: {size}; it fits. {what}"
+    if curve.bound == "memory":
+        next_size = f"; {larger.batch_size} does not" if larger else ""
+        return f"the largest that fits: {size}{next_size}"
+    return f"the largest that runs: {size}; larger ones fail: {larger.why if larger else ''}"
+
+
+def _rows(curve: SpeedCurve) -> Iterator[list[str]]:
+    best = max(trial.records_per_s for trial in curve.fitting)
+    for trial in curve.trials:
+        size = str(trial.batch_size)
+        if trial.fits:
+            step_ms = 1e3 * trial.batch_size / trial.records_per_s
+            spread = f"± {100 * trial.spread:.0f} %"
+            bar = "█" * max(1, round(BAR * trial.records_per_s / best))
+            figures = [rate(trial.records_per_s), spread, f"{step_ms:,.1f}"]
+            yield [size, *figures, _mib(trial.peak_bytes), bar]
+            continue
+        why = "too slow to try" if trial.late else "fails"
+        if trial.memory:
+            why = "does not fit"
+        yield [size, "", "", "", "", why]
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):,.0f} MiB"

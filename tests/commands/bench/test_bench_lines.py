@@ -3,28 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.bench.lines import SCHEMA, Bench, collected, read
+from framework.commands.bench.bench_lines import SCHEMA, Bench, collected, read_lines
 from framework.errors import ConfigError
 
-HEADER = {
-    "bench": SCHEMA,
-    "cells": [{"data": "hdf5"}, {"data": "lmdb"}],
-    "machine": {},
-    "versions": {},
-    "overrides": [],
-    "what": "train",
-}
+CELLS = [{"data": "hdf5"}, {"data": "lmdb"}]
+HEADER = {"bench": SCHEMA, "cells": CELLS, "machine": {}, "versions": {}, "what": "train"}
 
 
 def line(data: str, repeat: int, rate: float, wait: float = 1.0) -> dict:
     spans = {"wait": wait, "forward": 3.0}
-    return {
-        "cell": {"data": data},
-        "repeat": repeat,
-        "windows": [rate],
-        "records_per_s": rate,
-        "spans_s": spans,
-    }
+    return {"cell": {"data": data}, "repeat": repeat, "records_per_s": rate, "spans_s": spans}
 
 
 def test_a_cell_has_the_median_and_the_spread_of_its_repeats():
@@ -70,13 +58,15 @@ def test_a_cell_that_failed_after_a_repeat_does_not_run():
         json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "records_per_s": "fast"}),
         json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "cell": ["hdf5"]}),
         json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "spans_s": {"wait": None}}),
+        json.dumps(HEADER) + "\n" + json.dumps(line("hdf5", 0, 0.0)),
         json.dumps({**HEADER, "cells": [5]}),
+        json.dumps({**HEADER, "bench": 0}),
         "\xff",
     ],
 )
 def test_what_is_no_bench_is_refused(text):
     Path("a.jsonl").write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match="C187"):
-        read(Path("a.jsonl"))
+        read_lines(Path("a.jsonl"))
     with pytest.raises(ConfigError, match=r"C187.*No such file"):
-        read(Path("nowhere.jsonl"))
+        read_lines(Path("nowhere.jsonl"))

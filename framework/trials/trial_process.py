@@ -1,0 +1,285 @@
+"""Measure settings in processes of their own, which may fail or run out of memory."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from selectors import EVENT_READ, DefaultSelector
+from statistics import fmean
+from typing import IO, Any, NamedTuple, final
+
+import numpy as np
+
+from framework.errors import PacelineError, ResourceError, error_kinds
+from framework.measure.host import available_memory_bytes, spare_bytes
+from framework.system.stopping import polite
+
+Config = dict[str, Any]
+COMMAND = (sys.executable, "-m", "framework.trials.measure_setting")
+OF_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+START_S = 120.0  # for a process to import torch
+END_S = 10  # how long a process may take to clean up
+LOOK_S = 0.05  # how often memory is checked; a core writes about 100 MB in this time
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A configuration to measure, and its name in messages."""
+
+    name: str
+    config: Config  # plain and resolved values
+    allowed: tuple[str, ...] = ()  # the user's packages
+
+
+class ReadFacts(NamedTuple):
+    """How a setting reads.
+
+    Attributes:
+        num_cores: Cores that it may use.
+        cuda: Whether it trains on a GPU.
+        decodes: Whether reading does more than copy.
+        kinds: The kinds of workers that the source can use: thread, process.
+        num_workers: The workers, after null has been resolved.
+        num_records: The records of an epoch.
+    """
+
+    num_cores: int
+    cuda: bool
+    decodes: bool
+    kinds: tuple[str, ...]
+    num_workers: int
+    num_records: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The figures of a measurement, or why there are none.
+
+    Attributes:
+        windows: Records per second in each window.
+        spans_s: Seconds per step of each span.
+        step_s: Wall seconds per step, including the first.
+        peak_bytes: Of the memory: of the host's, or of the GPU's on CUDA.
+        yardstick_per_s: How fast the machine itself was; 0 if it was not asked.
+        error: Why the setting does not run; R185 if the reason is unforeseen.
+        lacks_memory: Whether the reason is lack of memory.
+        is_late: Whether the reason is that steps take too long.
+    """
+
+    windows: tuple[float, ...] = ()
+    spans_s: dict[str, float] = field(default_factory=dict)
+    step_s: float = 0.0
+    peak_bytes: int = 0
+    yardstick_per_s: float = 0.0
+    error: PacelineError | None = None
+    lacks_memory: bool = False
+    is_late: bool = False
+
+    @property
+    def records_per_s(self) -> float:
+        """The mean of the windows, which have the same length."""
+        return fmean(self.windows)
+
+
+@final
+class TrialProcess:
+    """A process that measures settings, one after another; a new one after each failure.
+
+    Args:
+        limit: The bytes of memory that the process may take; ``free``: what the host has available,
+            less a spare. None: no limit. With a limit, the process is also ended before it uses up
+            the machine's memory.
+    """
+
+    def __init__(self, limit: int | str | None = None) -> None:
+        self.limit = limit
+        self.process: subprocess.Popen[str] | None = None
+        self._errors: IO[str] | None = None
+
+    def facts(self, setting: Setting) -> ReadFacts:
+        """Return how ``setting`` reads. Raise what a run would raise that cannot even start."""
+        answer = self._ask(setting, {"what": "facts", "seconds": 0.0, "burn_in": 0.0, "epoch": 0})
+        if "num_cores" not in answer:
+            self.close()
+            raise _error_of(answer, setting.name)
+        answer["kinds"] = tuple(answer["kinds"])
+        return ReadFacts(**answer)
+
+    def measure(
+        self,
+        setting: Setting,
+        what: str,
+        seconds: float,
+        burn_in_s: float,
+        epoch: int = 0,
+        limit_s: float = math.inf,
+    ) -> Measured:
+        """Measure a setting once.
+
+        Args:
+            setting: What to measure.
+            what: train, loader, host or compute; visit: training steps, briefly.
+            seconds: How long to measure.
+            burn_in_s: Seconds before it that do not count.
+            epoch: Where the order starts. Another epoch does not repeat the records just read.
+            limit_s: The setting fails after so many seconds.
+        """
+        times = {"seconds": seconds, "burn_in": burn_in_s, "epoch": epoch}
+        answer = self._ask(setting, {"what": what, **times}, limit_s)
+        if "windows" in answer:
+            answer["windows"] = tuple(answer["windows"])
+            return Measured(**answer)
+        self.close()
+        return Measured(
+            error=_error_of(answer, setting.name),
+            lacks_memory=answer.get("memory", False),
+            is_late=answer.get("late", False),
+        )
+
+    def close(self) -> None:
+        """End the process, which leaves when its input ends."""
+        if self.process is not None and self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+            self._end(END_S)
+
+    def _ask(
+        self, setting: Setting, request: dict[str, Any], limit_s: float = math.inf
+    ) -> dict[str, Any]:
+        limit = None
+        if self.process is None:
+            limit = self.limit
+            limit_s += START_S
+            self._start()
+        process = self.process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = {**request, "config": setting.config, "allowed": setting.allowed, "limit": limit}
+        try:
+            with polite(process.pid):
+                with suppress(BrokenPipeError):  # the process has died, which its answer will say
+                    process.stdin.write(json.dumps(request) + "\n")
+                    process.stdin.flush()
+                failure = self._wait(process.stdout, time.monotonic() + limit_s)
+        except BaseException:
+            process.terminate()
+            self._end(END_S)
+            raise
+        if failure:
+            self._end(0.0)
+            return failure
+        line = process.stdout.readline()
+        return json.loads(line) if line else self._lost(process)
+
+    def _start(self) -> None:
+        """Start a process in a session of its own, which Ctrl-C does not reach."""
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # see _end
+        environment = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHER}
+        self.process = subprocess.Popen(  # noqa: S603  # our own module
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def _wait(self, answers: IO[str], until: float) -> dict[str, Any]:
+        """Wait for an answer. Return a failure if waiting any longer is no use."""
+        look_s = None
+        if self.limit is not None or until < math.inf:
+            look_s = LOOK_S
+        floor = spare_bytes() // 2
+        with DefaultSelector() as selector:
+            selector.register(answers, EVENT_READ)
+            while not selector.select(look_s):
+                if self.limit is not None and available_memory_bytes() < floor:
+                    return {"failed": "this machine's memory was nearly used up", "memory": True}
+                if time.monotonic() > until:
+                    return {"failed": "steps take too long", "late": True}
+        return {}
+
+    def _lost(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        """Describe the end of a process. The kernel and libraries kill if memory is used up."""
+        code = process.wait()
+        how = f"exit code {code}"
+        if code < 0:
+            how = f"killed by signal {-code} ({signal.Signals(-code).name})"
+        assert self._errors is not None
+        self._errors.seek(0)
+        last = self._errors.read().strip().splitlines()[-1:]
+        how = ", ".join([how, *(" ".join(line.split())[:160] for line in last)])
+        return {"failed": f"the process was lost: {how}", "memory": True}
+
+    def _end(self, grace_s: float) -> None:
+        """Wait for the end of the process, then kill its session.
+
+        Ranks have sessions of their own and die with the process that started them.
+        """
+        process, self.process = self.process, None
+        if process is None or self._errors is None:
+            return
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(grace_s)
+        finally:  # also after a second Ctrl-C
+            if process.returncode != 0:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for stream in (process.stdin, process.stdout, self._errors):
+                with suppress(BrokenPipeError):
+                    stream.close()  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _error_of(answer: dict[str, Any], name: str) -> PacelineError:
+    if "error" in answer:
+        kind, words = answer["error"]
+        return error_kinds()[kind](*words)
+    fix = "try 'paceline train' with this choice; debug=trace shows more"
+    return ResourceError(185, name, answer["failed"], fix)
+
+
+def in_turn(num_settings: int, repeats: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Yield (repeat, setting) in the order of measuring, which ``seed`` determines.
+
+    Every repeat has every setting, so that a machine that becomes slower is as slow for all. Each
+    repeat has another order, so that no setting always follows the same one.
+    """
+    for repeat in range(repeats):
+        for number in np.random.default_rng([seed, repeat]).permutation(num_settings):
+            yield repeat, int(number)
+
+
+def repeated(
+    settings: Sequence[Setting],
+    what: str,
+    seconds: float,
+    burn_in_s: float,
+    repeats: int,
+    seed: int,
+) -> Generator[tuple[int, int, Measured]]:
+    """Measure settings in turn, each ``repeats`` times, every time in a new process.
+
+    Yields:
+        The repeat, the number of the setting, and its figures. A setting that does not run is not
+        tried again.
+    """
+    failed: set[int] = set()
+    for repeat, number in in_turn(len(settings), repeats, seed):
+        if number in failed:
+            continue
+        with closing(TrialProcess()) as process:
+            measured = process.measure(settings[number], what, seconds, burn_in_s)
+        if measured.error is not None:
+            failed.add(number)
+        yield repeat, number, measured
