@@ -46,7 +46,7 @@ from framework.commands.tune.candidate import Candidate, candidates, present, wh
 from framework.commands.tune.search_reading import Measure, measure_in
 from framework.measure.host import machine
 from framework.measure.statistics import median, quartiles
-from framework.trials.trial_process import Setting, TrialProcess
+from framework.trials.trial_process import TrialProcess, TrialSetting
 
 NOBODY = Grant(frozenset(), "")
 LOADERS = ("plain", "prefetch", "stream")
@@ -160,7 +160,7 @@ def prove(words: list[str], options: argparse.Namespace, work: Path) -> dict:
     pack_missing(config, allowed)
     loaders = {name: composed([*words, f"loader={name}"], NOBODY)[0]["loader"] for name in LOADERS}
     with closing(TrialProcess()) as process:
-        facts = process.facts(Setting("benchmarks/tune.py", config, allowed))
+        facts = process.facts(TrialSetting("benchmarks/tune.py", config, allowed))
         default = present(config, facts, "prefetch")
         grid = whole_grid(candidates(default, facts, loaders))
         measure = measure_in(process, config, allowed, default, loaders)

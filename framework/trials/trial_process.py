@@ -30,7 +30,7 @@ LOOK_S = 0.05  # how often memory is checked; a core writes about 100 MB in this
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrialSetting:
     """A configuration to measure, and its name in messages."""
 
     name: str
@@ -103,7 +103,7 @@ class TrialProcess:
         self.process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
 
-    def facts(self, setting: Setting) -> ReadFacts:
+    def facts(self, setting: TrialSetting) -> ReadFacts:
         """Return how ``setting`` reads. Raise what a run would raise that cannot even start."""
         answer = self._ask(setting, {"what": "facts", "seconds": 0.0, "burn_in": 0.0, "epoch": 0})
         if "num_cores" not in answer:
@@ -114,7 +114,7 @@ class TrialProcess:
 
     def measure(
         self,
-        setting: Setting,
+        setting: TrialSetting,
         what: str,
         seconds: float,
         burn_in_s: float,
@@ -151,7 +151,7 @@ class TrialProcess:
             self._end(END_S)
 
     def _ask(
-        self, setting: Setting, request: dict[str, Any], limit_s: float = math.inf
+        self, setting: TrialSetting, request: dict[str, Any], limit_s: float = math.inf
     ) -> dict[str, Any]:
         limit = None
         if self.process is None:
@@ -261,7 +261,7 @@ def in_turn(num_settings: int, repeats: int, seed: int) -> Iterator[tuple[int, i
 
 
 def repeated(
-    settings: Sequence[Setting],
+    settings: Sequence[TrialSetting],
     what: str,
     seconds: float,
     burn_in_s: float,

@@ -12,14 +12,14 @@ from framework.cli.compose_config import composed
 from framework.errors import DataError
 from framework.system import stopping
 from framework.trials import trial_process as module
-from framework.trials.trial_process import Measured, Setting, TrialProcess, in_turn, repeated
+from framework.trials.trial_process import Measured, TrialProcess, TrialSetting, in_turn, repeated
 
 NOBODY = Grant(frozenset(), "")
 LARGE = ["data=synthetic", "data.source.num_records=400000", "device=cpu"]
 
 
-def setting(*words: str) -> Setting:
-    return Setting("it", *composed(["data=synthetic", "batch_size=8", *words], NOBODY))
+def setting(*words: str) -> TrialSetting:
+    return TrialSetting("it", *composed(["data=synthetic", "batch_size=8", *words], NOBODY))
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def guarded():
         yield process
 
 
-def sized(batch_size: int) -> Setting:
+def sized(batch_size: int) -> TrialSetting:
     config, _ = composed(LARGE, NOBODY)
-    return Setting(f"batch_size = {batch_size}", {**config, "batch_size": batch_size})
+    return TrialSetting(f"batch_size = {batch_size}", {**config, "batch_size": batch_size})
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_a_killed_process_late_steps_and_low_memory_are_results(guarded, monkeyp
 def test_facts_of_a_run_that_cannot_start_raise_its_error(guarded):
     config = composed(["data.train=nowhere.h5", "prepare=null"], NOBODY)[0]
     with pytest.raises(DataError, match="nowhere"):
-        guarded.facts(Setting("it", config))
+        guarded.facts(TrialSetting("it", config))
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_a_setting_that_does_not_run_is_not_tried_again(monkeypatch):
         return Measured(error=None if tried.name == "good" else DataError(101, "x", "bad", "mend"))
 
     monkeypatch.setattr(TrialProcess, "measure", measure)
-    settings = [Setting("good", {}), Setting("bad", {})]
+    settings = [TrialSetting("good", {}), TrialSetting("bad", {})]
     measured = [
         (repeat, number) for repeat, number, _ in repeated(settings, "train", 1.0, 0.0, 3, 0)
     ]

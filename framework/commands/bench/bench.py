@@ -43,7 +43,7 @@ from framework.config.rule import Rule
 from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean
 from framework.measure.statistics import repeats_needed
 from framework.system.stopping import printed, undone
-from framework.trials.trial_process import Setting, repeated
+from framework.trials.trial_process import TrialSetting, repeated
 
 HELP = """usage: paceline bench [key=value] [group=choice,choice,...] ...
        paceline bench compare=[A.jsonl,B.jsonl] [threshold=0.03] [level=0.01]
@@ -276,7 +276,7 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
 
 def _settings(
     axes: Axes, fixed: Sequence[str], grant: Grant, config_dir: str | None
-) -> tuple[list[Choice], list[Setting], list[Line]]:
+) -> tuple[list[Choice], list[TrialSetting], list[Line]]:
     """Compose every combination and pack its stores.
 
     Returns:
@@ -286,7 +286,7 @@ def _settings(
     from framework.cli.progress import pack_missing  # noqa: PLC0415  # torch is slow to import
 
     choices: list[Choice] = []
-    settings: list[Setting] = []
+    settings: list[TrialSetting] = []
     illegal: list[Line] = []
     errors: list[PacelineError] = []
     for choice in combinations(axes):
@@ -296,7 +296,7 @@ def _settings(
         try:
             config, allowed = composed(words, grant, config_dir, tuple(RULES))
             pack_missing(config, allowed)
-            settings.append(Setting(label(shown), config, allowed))
+            settings.append(TrialSetting(label(shown), config, allowed))
         except PacelineError as error:
             illegal.append({"cell": shown, "illegal": str(error)})
             errors.append(error)

@@ -24,7 +24,7 @@ from framework.measure.host import machine
 from framework.measure.statistics import median, spread_share
 from framework.system.durable import write_json
 from framework.system.stopping import message_if_stopped, printed, undone
-from framework.trials.trial_process import Setting, TrialProcess
+from framework.trials.trial_process import TrialProcess, TrialSetting
 
 if TYPE_CHECKING:
     from framework.commands.tune.tune import TuneRequest
@@ -205,10 +205,10 @@ def tune_batch_size(request: "TuneRequest", config: Config, allowed: tuple[str, 
     key = "batch_size" if config["rank_batch_size"] is None else "rank_batch_size"
     epochs = count()
     with closing(TrialProcess(request.memory or "free")) as process:
-        facts = process.facts(Setting(f"{key} = {config[key]}", config, allowed))
+        facts = process.facts(TrialSetting(f"{key} = {config[key]}", config, allowed))
 
         def attempt(size: int, seconds: float, limit_s: float) -> Trial:
-            setting = Setting(f"{key} = {size}", {**config, key: size}, allowed)
+            setting = TrialSetting(f"{key} = {size}", {**config, key: size}, allowed)
             measured = process.measure(setting, "visit", seconds, BURN_IN_S, next(epochs), limit_s)
             if measured.error is not None:
                 error = measured.error

@@ -45,7 +45,7 @@ from framework.system.durable import write_json
 from framework.system.extras import needed
 from framework.system.safe_console import SafeConsole
 from framework.system.stopping import message_if_stopped, printed, undone
-from framework.trials.trial_process import ReadFacts, Setting, TrialProcess
+from framework.trials.trial_process import ReadFacts, TrialProcess, TrialSetting
 
 if TYPE_CHECKING:
     from framework.commands.tune.tune import TuneRequest
@@ -218,7 +218,7 @@ def tune_reading(
     loader = next((each for each in loaders if loaders[each]["_target_"] == target), target)
     loaders[loader] = config["loader"]
     with closing(TrialProcess()) as process:
-        facts = process.facts(Setting("paceline tune", config, allowed))
+        facts = process.facts(TrialSetting("paceline tune", config, allowed))
         default = present(config, facts, loader)
         tried = candidates(default, facts, loaders)
         measure = measure_in(process, config, allowed, default, loaders)
@@ -273,7 +273,7 @@ def measure_in(
 
     def measure(candidate: Candidate, seconds: float) -> float:
         wanted = config if candidate == default else applied(config, candidate, loaders)
-        setting = Setting(str(candidate), wanted, allowed)
+        setting = TrialSetting(str(candidate), wanted, allowed)
         measured = process.measure(setting, "visit", seconds, BURN_IN_S, next(epochs))
         if measured.error is not None:
             raise measured.error
