@@ -62,7 +62,7 @@ from framework.contracts.prediction import (
 )
 from framework.contracts.records import CARRIED, Field, Manifest, RecordInput
 from framework.contracts.training import Objective
-from framework.data.classes import MappedSource, agree_on_classes
+from framework.data.classes import agree_on_classes, renumbered
 from framework.data.fields import length_name
 from framework.data.reader import BatchReader
 from framework.data.source import StoreSource
@@ -330,9 +330,7 @@ class SavedRun:
     def with_own_classes(self, source: Source) -> Source:
         """Return ``source`` with labels numbered as the training data numbers them."""
         numbers = agree_on_classes(self.train, source.manifest)
-        if numbers is None:
-            return source
-        return MappedSource(source, numbers, self.classes)
+        return renumbered(source, numbers, self.classes)
 
     def loader(
         self, source: Source, clock: Clock | None = None, finish: Finish | None = None

@@ -52,7 +52,6 @@ from framework.contracts.training import (
     Schedule,
     Sink,
 )
-from framework.data.classes import MappedSource
 from framework.data.dali import DALISource
 from framework.data.dataloader import LoaderSource
 from framework.data.source import StoreSource
@@ -129,7 +128,7 @@ def training_parts(
             check_metric("search_metric", config["search_metric"], assembly, trial)
     if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
-    source = _without_map(assembly.train_source)
+    source = assembly.train_source
     parts = Parts(
         plan=_plan(config),
         model=model,
@@ -191,7 +190,7 @@ def _try_smallest(assembly: Assembly, parts: Parts) -> None:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(parts.precision.autocast())
         for split, source in assembly.sources.items():
-            if isinstance(_without_map(source), LoaderSource):
+            if isinstance(source, LoaderSource):
                 continue
             model, order = parts.model, source.order
             whole, short = order.smallest_batches
@@ -239,11 +238,6 @@ def _try_objective(assembly: Assembly, parts: Parts, owned: ObjectiveState) -> N
             with suppress(PacelineError):
                 try_smallest(parts.model, parts.objective, read, {NUM_SAMPLES - 1: ("", "")})
             owned.check_unchanged(first, refusal)
-
-
-def _without_map(source: Source) -> Source:
-    """Return the source below one that changes its classes."""
-    return source.source if isinstance(source, MappedSource) else source
 
 
 def _few(assembly: Assembly, source: Source, count: int) -> Batch:

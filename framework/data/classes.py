@@ -1,27 +1,17 @@
 """Classes of validation data, numbered as the training data numbers them."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch, mapped
-from framework.contracts.data import (
-    FindsRecords,
-    MicroBatch,
-    MicroBatches,
-    NamesRecords,
-    ReadsOn,
-    Source,
-    reading_on,
-)
-from framework.contracts.records import LABEL, Manifest, notes_of
+from framework.contracts.data import Source
+from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError, listed
-from framework.order.batches import Order
 from framework.order.select import names_of
 
 NO_RECORD = -1  # the number of a class that training lacks and validation has no record of
@@ -75,114 +65,67 @@ def with_agreed_classes(
         ConfigError: C204 if ``select`` names labels, whose numbers differ.
     """
     numbers = agree_on_classes(train.manifest, val.manifest, where)
-    if numbers is None:
-        return val
-    if select is not None and "label" in names_of(select):
+    if numbers is not None and select is not None and "label" in names_of(select):
         what = f"names labels, which data.train and {where} number otherwise"
         fix = "pack both with the same input.classes"
         raise ConfigError(204, f"select = {select[:200]}", what, fix)
-    return MappedSource(val, numbers, train.manifest.classes, where)
+    return renumbered(val, numbers, train.manifest.classes, where)
+
+
+def renumbered(
+    source: Source, numbers: Sequence[int] | None, classes: Sequence[str], where: str = "data.val"
+) -> Source:
+    """Return the source, with the new number of each of its classes, which ``classes`` names."""
+    if numbers is not None:
+        assert isinstance(source, Renumbers)
+        source.renumber(LabelMap(source.manifest.classes, numbers, classes, where))
+    return source
+
+
+@runtime_checkable
+class Renumbers(Protocol):
+    """A capability of a Source: its labels can get other numbers."""
+
+    def renumber(self, labels: "LabelMap") -> None: ...
 
 
 @final
-class MappedSource:
-    """A Source whose labels are renumbered. Labels that are no class stay.
+class LabelMap:
+    """Renumbers the labels of batches. Labels that are no class stay.
 
     Args:
-        source: Gives the batches.
-        numbers: The new number of each of its classes.
-        classes: The names of these numbers.
-        where: The key that names it.
+        names: The names of a source's classes.
+        numbers: The new number of each.
+        classes: The names of the new numbers.
+        where: The key that names the source.
+
+    Attributes:
+        note: Which labels change, and which classes have no record.
     """
 
     def __init__(
-        self,
-        source: Source,
-        numbers: Sequence[int],
-        classes: Sequence[str],
-        where: str = "data.val",
+        self, names: Sequence[str], numbers: Sequence[int], classes: Sequence[str], where: str
     ) -> None:
-        self.source = source
-        self.where = where
-        self.numbers = list(numbers)
-        self.classes = list(classes)
+        self._numbers = list(numbers)
+        self._classes = list(classes)
+        pairs = enumerate(zip(names, numbers, strict=True))
+        moved = [
+            f"{name} {old} -> {new}" for old, (name, new) in pairs if new not in (old, NO_RECORD)
+        ]
+        self.note = f"{where} numbers its classes otherwise; its labels are mapped by name: "
+        self.note += listed(moved)
+        if absent := [name for name in classes if name not in set(names)]:
+            self.note += f"; without a validation record: {listed(absent)}"
 
-    @property
-    def order(self) -> Order:
-        return self.source.order
-
-    @property
-    def graph_refusal(self) -> str | None:
-        return self.source.graph_refusal
-
-    @property
-    def manifest(self) -> Manifest:
-        manifest = self.source.manifest
-        if not manifest.class_counts:
-            return replace(manifest, classes=self.classes)
-        counts = [0] * len(self.classes)
-        for number, count in zip(self.numbers, manifest.class_counts, strict=False):
+    def manifest(self, manifest: Manifest) -> Manifest:
+        """Return the manifest with the new classes."""
+        counts = [0] * len(self._classes) if manifest.class_counts else []
+        for number, count in zip(self._numbers, manifest.class_counts, strict=False):
             if number != NO_RECORD:
                 counts[number] = count
-        return replace(manifest, classes=self.classes, class_counts=counts)
+        return replace(manifest, classes=self._classes, class_counts=counts)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Which labels change, and which classes have no record."""
-        names = self.source.manifest.classes
-        moved = [
-            f"{name} {old} -> {new}"
-            for old, (name, new) in enumerate(zip(names, self.numbers, strict=True))
-            if new not in (old, NO_RECORD)
-        ]
-        note = f"{self.where} numbers its classes otherwise; its labels are mapped by name: "
-        note += listed(moved)
-        if absent := [name for name in self.classes if name not in set(names)]:
-            note += f"; without a validation record: {listed(absent)}"
-        return note, *notes_of(self.source)
-
-    def batches(self, epoch: int, start: int = 0) -> MicroBatches:
-        return self._of(self.source.batches(epoch, start))
-
-    @property
-    def reads_on(self) -> bool:
-        return reading_on(self.source) is not None
-
-    @property
-    def starts_processes(self) -> bool:
-        assert isinstance(self.source, ReadsOn)
-        return self.source.starts_processes
-
-    def check(self) -> None:
-        assert isinstance(self.source, ReadsOn)
-        self.source.check()
-
-    def stream(self, epoch: int, start: int, steps: int) -> MicroBatches:
-        assert isinstance(self.source, ReadsOn)
-        return self._of(self.source.stream(epoch, start, steps))
-
-    def _of(self, batches: MicroBatches) -> MicroBatches:
-        with closing(batches):
-            for batch, weight, last in batches:
-                yield MicroBatch(self._mapped(batch), weight, last)
-
-    def sample(self, count: int) -> Batch:
-        return self._mapped(self.source.sample(count))
-
-    def records(self, indices: Tensor) -> Batch:
-        assert isinstance(self.source, FindsRecords)
-        return self._mapped(self.source.records(indices))
-
-    def key(self, index: int) -> str:
-        return self.source.key(index) if isinstance(self.source, NamesRecords) else ""
-
-    def stages(self) -> dict[str, float]:
-        return self.source.stages()
-
-    def close(self) -> None:
-        self.source.close()
-
-    def _mapped(self, batch: Batch) -> Batch:
+    def __call__(self, batch: Batch) -> Batch:
         labels: Any = batch[LABEL]
         if isinstance(labels, Tensor) and labels.is_nested:
             values: Any = labels
@@ -192,10 +135,10 @@ class MappedSource:
 
     def _renumbered(self, labels: Tensor) -> Tensor:
         """Return the new labels, as int64 if the new numbers do not fit the old type."""
-        table = torch.tensor(self.numbers, device=labels.device)
+        table = torch.tensor(self._numbers, device=labels.device)
         old = labels.long()
         is_class = (old >= 0) & (old < len(table))
         new = torch.where(is_class, table[old.clamp(0, len(table) - 1)], old)
-        if labels.dtype != torch.bool and max(self.numbers) <= torch.iinfo(labels.dtype).max:
+        if labels.dtype != torch.bool and max(self._numbers) <= torch.iinfo(labels.dtype).max:
             new = new.to(labels.dtype)
         return new

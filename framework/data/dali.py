@@ -19,7 +19,6 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContext, may_turn
-from framework.contracts.records import Manifest
 from framework.data.fields import Padding
 from framework.data.pictures import unreadable
 from framework.data.reader import BatchReader, check_crcs
@@ -45,6 +44,7 @@ class DALISource(WorkerSource[BatchReader]):
     Our reader reads only what DALI is given. DALI's threads tell no times.
     """
 
+    takes_workers = False
     graph_refusal = "DALI frees memory in threads of its own, which capturing forbids"
 
     def __init__(self, path: str, prefetch_depth: int, context: SourceContext) -> None:
@@ -64,8 +64,9 @@ class DALISource(WorkerSource[BatchReader]):
             num_threads = -(-context.num_cores // 2) if is_gpu else context.num_cores
         context = replace(context, num_workers=num_threads)
         order = store_order(self.store, context)
-        super().__init__(read, order, context, "thread", [Padding(read.padded)])
-        fields = self.store.manifest.fields
+        manifest = self.store.manifest
+        super().__init__(read, manifest, order, context, "thread", [Padding(read.padded)])
+        fields = manifest.fields
         self._names = [name for name, field in fields.items() if field.encoding != "ragged"]
         self._ragged: deque[Batch] = deque()  # of the batches that the pipeline makes
         self._maps = [name for name in read.cut if fields[name].kind == "labels"]
@@ -77,14 +78,6 @@ class DALISource(WorkerSource[BatchReader]):
         self._failure: Exception | None = None  # ended the feed
         self._pipeline: Any = None
         self._stream = torch.cuda.Stream(context.device) if is_gpu else None
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.store.manifest
-
-    @property
-    def takes_workers(self) -> bool:
-        return False
 
     def read_batches(self, requests: Iterator[Request]) -> Generator[Batch]:
         fields = self.manifest.fields.values()

@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from framework.contracts.batch import Batch, leaves, mapped, taken
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest
+from framework.data.classes import LabelMap
 from framework.data.dataset import classes_of, refuse_transform, split_name, title_of
 from framework.data.items import HOST, check_names, fields_of, record_of
 from framework.data.requests import plain
@@ -107,7 +108,14 @@ class LoaderSource:
         self.title = title_of(data)
         self._place = f"{self._where} = {self.title}"
         self.names = names
-        self.loader = self._iterable(data)
+        self._labels: LabelMap | None = None
+        if not isinstance(data, Iterable):
+            fix = "return a DataLoader; for a Dataset choose data=dataset"
+            raise ConfigError(234, self._place, "yields no batches (no __iter__)", fix)
+        if isinstance(data, Iterator):
+            fix = "return a DataLoader, a list, or an object whose __iter__ begins anew"
+            raise ConfigError(234, self._place, "yields its batches only once", fix)
+        self.loader: Iterable[Any] = data
         self._asks_end = self._counts_records = False
         self.num_batches = self._num_batches(num_batches)
         self._rank = order.rank
@@ -116,17 +124,25 @@ class LoaderSource:
         self._num_parts = order.virtual_ranks or order.world_size
         share = self._num_parts // order.world_size
         self._parts = range(order.rank * share, (order.rank + 1) * share)
-        self._knows_epoch = _knows_epoch(self.loader)
-        self._sampler: _RankSampler | None = None
+        parts: list[Any] = [self.loader]  # those that may shuffle by the epoch
+        self._sampled = ""  # the attribute of the DataLoader whose batches ranks may share
+        self._cuts: bool | None = None  # whether they do; None before they have compared them
+        self._drawn: list[Any] = []  # the newest epoch's batches of indices, if they are shared
+        self._draws_ahead = False  # whether all of an epoch's were drawn at its beginning
         classes: list[str] = []
         sampled = 0  # records of an epoch, if torch's own sampler says it
         if isinstance(self.loader, DataLoader):
             classes = classes_of(self.loader.dataset)
             batches = self.loader.batch_sampler
+            parts += [self.loader.sampler, batches, self.loader.dataset]
+            if isinstance(batches, BatchSampler):
+                parts.append(batches.sampler)
             is_stream = isinstance(self.loader.dataset, IterableDataset)
             if type(batches) is BatchSampler and self._asks_end and not is_stream:
                 sampled = len(batches.sampler)  # pyright: ignore[reportArgumentType]  # it has one
             self.loader = self._own(self.loader)
+        different = {id(part): part for part in parts if isinstance(part, KnowsEpoch)}
+        self._knows_epoch = list(different.values())
         self._head: list[_Pass] = []  # the first passes of epoch 0
         self._ahead: Generator[_Pass] | None = None  # those that follow, once it has begun
         batch = self.sample(1)
@@ -151,16 +167,6 @@ class LoaderSource:
         )
         source = f"batches of {self.title}"
         self.manifest = Manifest(num_records, fields_of(batch), classes, source=source)
-
-    def _iterable(self, data: Any) -> Iterable[Any]:
-        """Return what can be iterated epoch after epoch. ConfigError C234 for anything else."""
-        if not isinstance(data, Iterable):
-            fix = "return a DataLoader; for a Dataset choose data=dataset"
-            raise ConfigError(234, self._place, "yields no batches (no __iter__)", fix)
-        if isinstance(data, Iterator):
-            fix = "return a DataLoader, a list, or an object whose __iter__ begins anew"
-            raise ConfigError(234, self._place, "yields its batches only once", fix)
-        return data
 
     def _num_batches(self, given: int | None) -> int:
         """Return the number of batches of an epoch. ConfigError C235 if unknown or too large.
@@ -193,29 +199,59 @@ class LoaderSource:
         attributes["_iterator"] = None
         if isinstance(loader.dataset, IterableDataset):
             return own
-        name, batches = "batch_sampler", loader.batch_sampler
+        self._sampled, batches = "batch_sampler", loader.batch_sampler
         if batches is None:
-            name, batches = "sampler", loader.sampler
-        self._sampler = _RankSampler(
-            batches,
-            name,
-            self._parts,
-            self._num_parts,
-            self.num_batches,
-            self._asks_end,
-            self.context.gather,
-        )
-        attributes[name] = self._sampler
+            self._sampled, batches = "sampler", loader.sampler
+        length = self.num_batches * len(self._parts)
+        attributes[self._sampled] = _Sampler(batches, length, self._shares)
         if self._num_parts > 1:
             attributes["in_order"] = True
         begin = partial(_begin_worker, self._parts.start, loader.worker_init_fn)
         attributes["worker_init_fn"] = begin
         return own
 
+    def _shares(self, batches: Iterator[Any], draws: bool) -> Iterator[Any]:
+        """Yield this rank's parts of an epoch's batches of indices.
+
+        Over several ranks, all are drawn first, while the ranks have the same random numbers. If
+        they draw different batches, the user's sampler has cut them already. A single process does
+        so only if the sampler ``draws`` from the generators of the process, from which the step
+        draws, too. Otherwise, it asks for a batch when that is needed, so that a sampler may depend
+        on what was learned. Batches are copied, as the sampler may reuse them.
+        """
+        mark = generator_mark()
+        batches = map(_copied, islice(batches, self.num_batches + self._asks_end))
+        drawn = [*islice(batches, 1)]
+        self._draws_ahead = self._num_parts > 1 or draws or mark != generator_mark()
+        if not self._draws_ahead:
+            yield from drawn
+            yield from batches
+            return
+        drawn = [*drawn, *batches][: self.num_batches]
+        are_batches = self._sampled == "batch_sampler"
+        if are_batches:
+            drawn = [own if isinstance(own, SLICED) else list(own) for own in drawn]
+        if self._cuts is None and self._num_parts > 1:
+            can_cut = are_batches or all(isinstance(own, CUT) for own in drawn)
+            plain_batches = [own.tolist() if isinstance(own, ARRAYS) else own for own in drawn]
+            digests = self.context.gather(_sha256(repr(plain_batches).encode()))
+            self._cuts = can_cut and len({bytes(own.tolist()) for own in digests}) == 1
+        _seed_rank(self._parts.start)
+        if not self._cuts:
+            yield from drawn
+            return
+        self._drawn = drawn
+        for own in drawn:
+            for part in self._parts:
+                # Beyond the end is a filler, whose gradients have the weight 0.
+                place = part if part < len(own) else part % max(1, len(own))
+                stop = None if part < len(own) else place + 1
+                yield own[place : stop : self._num_parts]
+
     @property
     def _is_cut(self) -> bool:
         """Whether each rank takes its share of every batch."""
-        return self._sampler is not None and bool(self._sampler.is_cut)
+        return bool(self._cuts)
 
     @property
     def gives_ranks_their_own(self) -> bool:
@@ -250,14 +286,14 @@ class LoaderSource:
     def notes(self) -> tuple[str, ...]:
         """What is not promised."""
         if not self.context.training:
-            return ()
+            return () if self._labels is None else (self._labels.note,)
         ranks = ""
         if self._is_cut:
             ranks = ", and each rank takes its share of every batch"
         elif self._num_parts > 1:
             ranks = ", and the ranks' batches differ, so they are taken for shards"
         ahead = ""
-        if self._sampler is not None and self._sampler.draws_ahead:
+        if self._draws_ahead:
             ahead = ", an epoch's batches of indices are drawn at its beginning"
         note = (
             f"{self._where}: {self.title} decides order, workers and random changes{ahead}{ranks}; "
@@ -286,6 +322,7 @@ class LoaderSource:
                     continue
                 for number, (batch, own, _) in enumerate(passes, 1):
                     weight = own * num_parts / max(1, num_records)
+                    batch = batch if self._labels is None else self._labels(batch)  # noqa: PLW2901
                     yield MicroBatch(batch, weight, number == len(passes))
 
     def _passes(self, epoch: int) -> Generator[_Pass]:
@@ -302,9 +339,9 @@ class LoaderSource:
                 batch = record_of(values, self.names, name)
                 own = size = length = _size(batch, name)
                 first, stride = position * self._num_ranks + self._rank, self._num_ranks
-                if self._is_cut and self._sampler is not None:
+                if self._is_cut:
                     part, stride = self._parts[number % num_own], self._num_parts
-                    size = self._sampler.sizes[number // num_own]
+                    size = len(self._drawn[number // num_own])
                     own = len(range(part, size, stride))
                     first = position + part % max(1, size)
                 if (number + 1) % num_own == 0:
@@ -344,14 +381,19 @@ class LoaderSource:
             raise self._too_few(0)
         if len(batch["index"]) > count:
             batch = taken(batch, torch.arange(count))
-        return mapped(batch, torch.clone)
+        copied: Batch = mapped(batch, torch.clone)
+        return copied if self._labels is None else self._labels(copied)
+
+    def renumber(self, labels: LabelMap) -> None:
+        self._labels = labels
+        self.manifest = labels.manifest(self.manifest)
 
     def _first_batches(self, ahead: Generator[_Pass]) -> Generator[Batch]:
         """Yield the first batches of epoch 0, and keep what ``ahead`` gives of them.
 
         Those that ranks cut are read again, as a whole, so that all ranks get the same ones.
         """
-        if not self._is_cut or self._sampler is None:
+        if not self._is_cut:
             yield from (own.batch for own in self._head)
             for own in ahead:
                 self._head.append(own)
@@ -359,9 +401,8 @@ class LoaderSource:
             return
         whole: Any = copy(self.loader)
         attributes = vars(whole)
-        attributes |= {self._sampler.name: self._sampler.drawn, "_iterator": None}
-        attributes |= {"num_workers": min(1, whole.num_workers), "generator": None}
-        attributes |= {"persistent_workers": False}
+        attributes |= {self._sampled: self._drawn, "_iterator": None, "generator": None}
+        attributes |= {"num_workers": min(1, whole.num_workers), "persistent_workers": False}
         position = 0
         with closing(self._iterated(whole, 0)) as batches:
             for values in batches:
@@ -436,55 +477,21 @@ def _refuse(context: SourceContext, order: Order) -> None:
 
 
 @final
-class _RankSampler:
-    """The sampler of one rank's DataLoader: yields this rank's parts of every batch of indices.
-
-    Over several ranks, all batches of an epoch are drawn at its beginning, while the ranks have the
-    same random numbers. If they draw different batches, the user's sampler has cut them already. A
-    single process does so only if the first batch is drawn from the generators of the process,
-    which the step draws from, too. Otherwise, it asks for each batch when that is needed, so that a
-    sampler may depend on what was learned. Batches are copied, as the sampler may reuse them.
-
-    Args:
-        user_sampler: The user's own.
-        name: The attribute of a DataLoader that it is. A ``sampler`` may yield single indices.
-        parts: The parts of this rank.
-        num_parts: The parts of each batch.
-        num_batches: Batches of an epoch.
-        asks_end: Whether to ask for a batch after the last one.
-        gather: Returns the tensors of all ranks.
-
-    Attributes:
-        is_cut: Whether the batches are cut; None before the ranks have compared theirs.
-        sizes: The records of each batch of the newest epoch.
-        drawn: The batches of indices of the newest epoch, if they are cut.
-        draws_ahead: Whether all batches of the newest epoch were drawn at its beginning.
-    """
+class _Sampler:
+    """The sampler of one rank's DataLoader, which asks ``shares`` for an epoch's batches."""
 
     def __init__(
         self,
         user_sampler: Iterable[Any],
-        name: str,
-        parts: range,
-        num_parts: int,
-        num_batches: int,
-        asks_end: bool,
-        gather: Callable[[Tensor], list[Tensor]],
+        length: int,
+        shares: Callable[[Iterator[Any], bool], Iterator[Any]],
     ) -> None:
         self.user_sampler = user_sampler
-        self.name = name
-        self.is_cut: bool | None = None
-        self.sizes: list[int] = []
-        self.drawn: list[Any] = []
-        self.draws_ahead = False
-        self._parts = parts
-        self._num_parts = num_parts
-        self._num_batches = num_batches
-        self._num_asked = num_batches + asks_end
-        self._gather = gather
+        self._length = length
+        self._shares = shares
 
     def __len__(self) -> int:
-        return self._num_batches * len(self._parts)
+        return self._length
 
     def __iter__(self) -> Iterator[Any]:
         mark = generator_mark()
@@ -494,38 +501,6 @@ class _RankSampler:
     def __getattr__(self, name: str) -> Any:
         # A DataLoader of the user's own class may ask for it.
         return getattr(self.user_sampler, name)
-
-    def _shares(self, batches: Iterator[Any], draws: bool) -> Iterator[Any]:
-        mark = generator_mark()
-        batches = map(_copied, islice(batches, self._num_asked))
-        drawn = [*islice(batches, 1)]
-        self.draws_ahead = self._num_parts > 1 or draws or mark != generator_mark()
-        if not self.draws_ahead:
-            yield from drawn
-            yield from batches
-            return
-        drawn = [*drawn, *batches][: self._num_batches]
-        are_batches = self.name == "batch_sampler"
-        if are_batches:
-            drawn = [own if isinstance(own, SLICED) else list(own) for own in drawn]
-        if self.is_cut is None and self._num_parts > 1:
-            can_cut = are_batches or all(isinstance(own, CUT) for own in drawn)
-            plain_batches = [own.tolist() if isinstance(own, ARRAYS) else own for own in drawn]
-            digests = self._gather(_sha256(repr(plain_batches).encode()))
-            self.is_cut = can_cut and len({bytes(own.tolist()) for own in digests}) == 1
-        _seed_rank(self._parts.start)
-        if not self.is_cut:
-            yield from drawn
-            return
-        self.drawn = drawn
-        self.sizes = [len(own) for own in drawn]
-        for own, size in zip(drawn, self.sizes, strict=True):
-            for part in self._parts:
-                if part < size:
-                    yield own[part :: self._num_parts]
-                else:  # a filler, whose gradients have the weight 0
-                    place = part % max(1, size)
-                    yield own[place : place + 1]
 
 
 def _copied(indices: Any) -> Any:
@@ -547,17 +522,6 @@ def _begin_worker(rank: int, begin: Callable[[int], Any] | None, number: int) ->
     _seed_rank(rank)
     if begin is not None:
         begin(number)
-
-
-def _knows_epoch(data: Any) -> list[KnowsEpoch]:
-    """Return all parts of a loader that shuffle by the epoch."""
-    parts: list[Any] = [data]
-    if isinstance(data, DataLoader):
-        parts += [data.sampler, data.batch_sampler, data.dataset]
-        if isinstance(data.batch_sampler, BatchSampler):
-            parts.append(data.batch_sampler.sampler)
-    different = {id(part): part for part in parts if isinstance(part, KnowsEpoch)}
-    return list(different.values())
 
 
 def _numbered(batch: Batch, numbers: Tensor) -> Batch:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence, Sized
 from contextlib import closing, suppress
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -46,13 +47,6 @@ from framework.system.user_code import raise_if_user_error
 # Records that are tried if threads may read. Items that draw are refused before the first step
 # unless less than about one record in 64 draws; later, they end the run.
 MOST_TRIED = 64
-
-
-@runtime_checkable
-class Indexed(Protocol):
-    """A capability of a Dataset: it has a record for each index."""
-
-    def __getitem__(self, index: int, /) -> Any: ...
 
 
 @runtime_checkable
@@ -119,6 +113,8 @@ class DatasetSource(WorkerSource[ItemReader]):
     thread reads, processes read that batch and all later ones, and refuse items that draw.
     """
 
+    reads_on = False  # what the program changes after an epoch may change the items of the next
+
     def __init__(self, data: Any, form: ItemForm, context: SourceContext) -> None:
         where = split_name(context)
         refuse_transform(context)
@@ -127,7 +123,8 @@ class DatasetSource(WorkerSource[ItemReader]):
         read = ItemReader(checked(data, where, fix), form, context.seed, title)
         num_records = length_of(data, where)
         order = make_order(num_records, title, context)
-        super().__init__(read, order, context, "process", [Padding(form.lengths)])
+        manifest = Manifest(num_records, {}, classes_of(data), source=f"dataset {title}")
+        super().__init__(read, manifest, order, context, "process", [Padding(form.lengths)])
         workers = self.workers
         self._where = where
         self._process = self._processes(read, 1)
@@ -139,19 +136,13 @@ class DatasetSource(WorkerSource[ItemReader]):
             with suppress(PacelineError):  # the order may never join these two
                 self._try_collate([trial.item, trial.last], [0, num_records - 1])
         fields = fields_of(self._try_collate([trial.item], [0]), form)
-        source = f"dataset {title}"
-        self.manifest = Manifest(num_records, fields, classes_of(data), source=source)
+        self.manifest = replace(manifest, fields=fields)
         if self.draws and workers.kind == "thread" and workers.num:
             what = f"the items of {title} draw random numbers, which threads would share"
             fix = "leave it out: processes have generators of their own"
             raise ConfigError(230, "workers.kind = thread", what, fix)
         if self.draws or (workers.num and workers.kind == "process"):
             self._check_sendable()
-
-    @property
-    def reads_on(self) -> bool:
-        """False: what the program changes after an epoch may change the items of the next."""
-        return False
 
     @property
     def draws(self) -> bool:
@@ -234,7 +225,7 @@ class DatasetSource(WorkerSource[ItemReader]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        lines: list[str] = []
+        lines = [*super().notes]
         if self.draws and not self.workers.num:
             lines.append(
                 f"{self._where}: its items draw random numbers: a process of its own reads them, "
@@ -279,7 +270,7 @@ def refuse_transform(context: SourceContext) -> None:
 def checked(data: Any, where: str, fix: str) -> Any:
     """Return a map-style Dataset. ConfigError C231, with this ``fix``, for anything else."""
     place = f"{where} = {title_of(data)}"
-    if isinstance(data, IterableDataset | str | bytes) or not isinstance(data, Indexed):
+    if isinstance(data, IterableDataset | str | bytes) or not hasattr(data, "__getitem__"):
         raise ConfigError(231, place, "has no records by number (no __getitem__)", fix)
     if not isinstance(data, Sized):
         raise ConfigError(231, place, "has no number of records (no __len__)", fix)

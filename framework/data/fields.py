@@ -134,16 +134,8 @@ def samples_of(
 ) -> Any:
     """Decode the sounds of the records at ``indices``: whole, or a window of each.
 
-    Args:
-        store: Names the records in errors.
-        files: The bytes of each record's file.
-        indices: The records: int64 [B].
-        transform: Cuts windows if it is ``CutsSounds``.
-        numbers: The transform's draws, float32 [B, num_draws]; None outside training.
-
-    Returns:
-        float32 [B, samples] or [B, samples, channels] for windows, with zeros behind shorter
-        sounds; else ``Ragged`` with rows of samples.
+    Return float32 [B, samples] or [B, samples, channels] for windows, with zeros behind shorter
+    sounds; else ``Ragged`` with rows of samples. ``numbers`` are the transform's draws.
 
     Raises:
         DataError: D181 for a file that cannot be decoded, D180 for another number of channels.

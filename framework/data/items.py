@@ -106,10 +106,9 @@ class ItemReader:
         title: The Dataset's name in messages.
 
     Attributes:
-        draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a
-            small item. If ``draws`` is false, the main thread reads items without seeding until a
-            slice of a batch, or ``collate``, changes a generator. Such a slice is read again. Later
-            items are seeded.
+        draws: Whether items or ``collate`` draw random numbers. If not, the main thread does not
+            seed, which takes as long as a small item, until a slice or ``collate`` changes a
+            generator. Such a slice is read again.
         refuses: The setting that forbids items that draw, such as ``workers.kind = thread``. They
             raise ConfigError C230. "": They are seeded.
     """
@@ -140,50 +139,40 @@ class ItemReader:
     def fill(self, work: Work, start: int, stop: int) -> None:
         """Read items. The part is None if a generator moved beside them in each attempt."""
         watch = Stopwatch()
-        indices = work.request.indices[start:stop]
+        request = work.request
+        indices = request.indices[start:stop]
+        numbers: list[int] = indices.tolist()
         seconds: list[float] = []
+        items: list[Any] | None = None
         with own_generators() as may_seed:
-            if may_seed:
-                keys = work.request.keys_of(start, stop)
-                work.parts[start] = self._seeded(indices, keys, work.request.epoch, seconds)
-            else:
+            if not may_seed or not self.draws:
                 # A step in another thread moves a generator by chance, but items that draw always
                 # do. So a few attempts tell them apart, if reading is quick.
-                work.parts[start] = None
-                for _ in range(ATTEMPTS):
-                    mark = _shared_mark()
-                    items = self._items(indices.tolist(), seconds)
-                    if _shared_mark() == mark:
-                        work.parts[start] = items
+                for _ in range(1 if may_seed else ATTEMPTS):
+                    mark = _mark(may_seed)
+                    items = self._items(numbers, seconds)
+                    if _mark(may_seed) == mark:
                         break
+                    items = None
+            if may_seed and items is None:
+                if not self.draws:
+                    self._note_draws(f"reading records {_listed(numbers)} of {self.title}")
+                seeds = record_seeds(request.keys_of(start, stop), self.seed, request.epoch)
+                items = self._items(numbers, seconds, seeds.tolist())
+        work.parts[start] = items
         if watch.mark("read") > LEAST_S:  # quick items would notice the rest
             work.slow.extend(self._usual.slow(indices, seconds, lambda _: 0))
         work.slices_s.append(watch.stages_s)
 
-    def _items(self, numbers: Sequence[int], seconds: list[float]) -> list[Any]:
-        """Return items, and replace ``seconds`` by what each took."""
+    def _items(
+        self, numbers: list[int], seconds: list[float], seeds: Sequence[int] = ()
+    ) -> list[Any]:
+        """Return items, and replace ``seconds`` by what each took. Seed before each if asked."""
         items: list[Any] = []
-        ends = [perf_counter()]
-        for index in numbers:
-            items.append(self.item(index))
-            ends.append(perf_counter())
-        seconds[:] = np.diff(ends).tolist()
-        return items
-
-    def _seeded(self, indices: Tensor, keys: Tensor, epoch: int, seconds: list[float]) -> list[Any]:
-        """Return the items at ``indices``. Seed by ``keys`` before each one if items draw."""
-        numbers = indices.tolist()
-        if not self.draws:
-            mark = generator_mark()
-            items = self._items(numbers, seconds)
-            if generator_mark() == mark:
-                return items
-            self._note_draws(f"reading records {_listed(numbers)} of {self.title}")
-        items = []
         seconds.clear()
-        seeds = record_seeds(keys, self.seed, epoch).tolist()
-        for index, seed in zip(numbers, seeds, strict=True):
-            seed_host_generators(seed)
+        for place, index in enumerate(numbers):
+            if seeds:
+                seed_host_generators(seeds[place])
             begun = perf_counter()
             items.append(self.item(index))
             seconds.append(perf_counter() - begun)
@@ -201,9 +190,8 @@ class ItemReader:
         """Return the batch, once all its slices are filled.
 
         Raises:
-            DataError: D230 to D232 if the items cannot be joined, D233 if a library that
-                ``collate`` uses fails.
-            UserCodeError: U100 if ``collate`` itself fails.
+            DataError: D230 to D232 if the items cannot be joined, D233 for a fault of a library.
+            UserCodeError: U100 if ``collate`` fails.
             GeneratorMoved: Items or ``collate`` may have drawn in this or another thread.
         """
         watch = Stopwatch()
@@ -233,9 +221,9 @@ class ItemReader:
                     # No item has a seed of the epoch ~epoch, which is negative.
                     key = record_seeds(request.keys_of(0, 1), self.seed, ~request.epoch)
                     seed_host_generators(int(key))
-                mark = _shared_mark()
+                mark = _mark(may_seed)
                 made = collate(items)  # which may change the items
-                if _shared_mark() != mark:
+                if _mark(may_seed) != mark:
                     has_moved = not may_seed
                     if may_seed:
                         self._note_draws(f"joining {where}")
@@ -250,12 +238,7 @@ class ItemReader:
         """Do nothing: only the Dataset knows its files."""
 
     def item(self, index: int) -> Any:
-        """Return what the Dataset has at ``index``.
-
-        Raises:
-            DataError: D233 if a library that the Dataset uses fails.
-            UserCodeError: U100 if the Dataset itself fails.
-        """
+        """Return what the Dataset has at ``index``. U100 or DataError D233 for an exception."""
         try:
             return self.dataset[index]
         except PacelineError:
@@ -264,11 +247,7 @@ class ItemReader:
             raise self._fault(error, self.name(index)) from error
 
     def record(self, item: Any, index: int) -> Record:
-        """Return the fields of an item by name.
-
-        Raises:
-            DataError: D230 if it lacks a field, or has a field ``index``.
-        """
+        """Return the fields of an item by name. DataError D230 for others, or a field ``index``."""
         where = self.name(index)
         record = record_of(item, self.form.names, where, self.form.key)
         if "index" in record:
@@ -298,9 +277,9 @@ def own_generators() -> Generator[bool]:
         yield True
 
 
-def _shared_mark() -> tuple[Any, ...]:
-    """Return a mark of generators that another thread may move, and restore afterwards."""
-    return num_restored(), *generator_mark()
+def _mark(is_own: bool) -> tuple[Any, ...]:
+    """Return a mark of the generators, which another thread may move and restore afterwards."""
+    return generator_mark() if is_own else (num_restored(), *generator_mark())
 
 
 def _listed(numbers: list[int]) -> str:
@@ -364,12 +343,8 @@ def record_of(
 def _check_present(names: Iterable[str], record: Record, where: str, key: str) -> None:
     for name in names:
         if name not in record:
-            what = f"has no field {name!r}, only {_names_in(record)}"
+            what = f"has no field {name!r}, only {', '.join(record) or 'none'}"
             raise DataError(230, where, what, f"correct {key}, or the item")
-
-
-def _names_in(record: Record) -> str:
-    return ", ".join(record) or "none"
 
 
 def _named(item: Any) -> Record | None:
@@ -428,7 +403,8 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
     first = records[0]
     for place, record in enumerate(records):
         if record.keys() != first.keys():
-            what = f"has the fields {_names_in(record)}, but {name(0)} has {_names_in(first)}"
+            own = ", ".join(record) or "none"
+            what = f"has the fields {own}, but {name(0)} has {', '.join(first) or 'none'}"
             raise DataError(231, name(place), what, "return the same fields for every item")
     _check_present(form.ragged, first, name(0), "data.ragged")
     for length in first.keys() & form.lengths.values():
@@ -441,7 +417,10 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
         are_alike = are_pictures and len({(own.mode, own.size) for own in values}) == 1
         is_ragged = field in form.ragged
         if are_alike or (is_ragged and _is_picture(values[0])):
-            values = [_pixels(value) for value in values]
+            for place, image in enumerate(values):
+                if _is_picture(image) and image.mode in ("L", "RGB"):  # others may be classes
+                    planes = np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
+                    values[place] = torch.from_numpy(np.array(planes, order="C"))
         join = _joined_rows if is_ragged else _column
         try:
             batch |= join(field, values, name, form.way)
@@ -496,17 +475,6 @@ def _is_picture(value: Any) -> bool:
     """Return whether a value is an image of Pillow, without importing it."""
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(value, pillow.Image)
-
-
-def _pixels(value: Any) -> Any:
-    """Return a gray or RGB image of Pillow as uint8 [1 or 3, H, W], and anything else as it is.
-
-    The numbers of other images may be classes.
-    """
-    if not _is_picture(value) or value.mode not in ("L", "RGB"):
-        return value
-    planes = np.atleast_3d(np.asarray(value)).transpose(2, 0, 1)
-    return torch.from_numpy(np.array(planes, order="C"))
 
 
 def _form(value: Any) -> tuple[str, tuple[int, ...]] | None:

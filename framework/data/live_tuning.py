@@ -10,7 +10,7 @@ from framework.contracts.waits import Waits
 from framework.data.source import WorkerSource
 from framework.errors import ConfigError
 from framework.loader.queue import Occupancy
-from framework.loader.tuner import Decision, Observation, ReadPlan, Tuner, TunerLimits
+from framework.loader.tuner import Observation, ReadPlan, Tuner, TunerLimits
 from framework.measure.host import (
     available_memory_bytes,
     busy_cpu_s,
@@ -60,15 +60,8 @@ def start_tuning(
 class LiveTuning:
     """Observes a run every few seconds, in the thread of the step, and applies what is decided.
 
-    Args:
-        source: Reads the records.
-        loader: Delivers the batches.
-        waits: Counts the loader's waits. It calls ``look``.
-        cores: The cores of this rank.
-        say: Prints a note.
-
-    Attributes:
-        decisions: All decisions in words, with the seconds since the start.
+    ``waits`` calls ``look``. ``cores`` are those of this rank, and ``say`` prints a note.
+    ``decisions`` has all decisions in words, with the seconds since the start.
     """
 
     def __init__(
@@ -127,7 +120,15 @@ class LiveTuning:
         self._before = counters
         decision = self._tuner.observe(self._observed(before, counters))
         if decision is not None:
-            self._apply(decision)
+            workers, queue, new = self._source.workers, self._queue, decision.plan
+            old = ReadPlan(workers.num, workers.ahead, queue.depth if queue else 0)
+            workers.change(new.num_workers, new.ahead)
+            if queue is not None and new.depth != old.depth:
+                queue.deepen(new.depth)
+            text = f"{old.changes_to(new)}: {decision.why}"
+            at_s = round(time.perf_counter() - self._began_at, 1)
+            self.decisions.append({"at_s": at_s, "text": text})
+            self._say(f"note: {text}")
         return now + LOOK_S
 
     def _observed(self, before: dict[str, float], now: dict[str, float]) -> Observation:
@@ -172,18 +173,6 @@ class LiveTuning:
             counters["num_ready"] = self._queue.occupancy.num_ready
             counters["num_taken"] = self._queue.occupancy.num_taken
         return counters
-
-    def _apply(self, decision: Decision) -> None:
-        workers = self._source.workers
-        old = ReadPlan(workers.num, workers.ahead, self._queue.depth if self._queue else 0)
-        new = decision.plan
-        workers.change(new.num_workers, new.ahead)
-        if self._queue is not None and new.depth != old.depth:
-            self._queue.deepen(new.depth)
-        text = f"{old.changes_to(new)}: {decision.why}"
-        at_s = round(time.perf_counter() - self._began_at, 1)
-        self.decisions.append({"at_s": at_s, "text": text})
-        self._say(f"note: {text}")
 
 
 def _children() -> list[int]:

@@ -27,7 +27,7 @@ def mixture_source(
     """Return a source of one store, or of several by name.
 
     In training, an epoch has as many records as the stores together. Validation has each record
-    once.
+    once. ConfigError C203 if the stores or the options do not fit each other.
 
     Args:
         path: The path of a store, or of each store by name.
@@ -35,9 +35,6 @@ def mixture_source(
         temperature: Shares are the sizes to the power of its inverse: 1 leaves them, and a larger
             one makes small stores more frequent.
         context: What a source is given at runtime.
-
-    Raises:
-        ConfigError: C203 if the stores or the options do not fit each other.
     """
     if isinstance(path, str):
         return StoreSource(open_store(path), context)
@@ -98,11 +95,9 @@ class _Mixed:
 
 @final
 class SourceCounter:
-    """Counts the records of each store. One thread adds, any thread takes.
+    """Counts the records of each store by name. One thread adds, any thread takes.
 
-    Args:
-        names: The names of the stores.
-        starts: Where each store begins, and the end: int64 [stores + 1].
+    ``starts`` is where each store begins, and the end: int64 [stores + 1].
     """
 
     def __init__(self, names: Sequence[str], starts: Tensor) -> None:

@@ -20,7 +20,7 @@ from framework.measure.stopwatch import Stopwatch
 from framework.media.decode import accepted_header, refuse_colors, window_pixels
 from framework.media.frame_files import BadFrames, frames_of
 from framework.media.header import BadImage, ImageHeader
-from framework.media.jpeg import Headers, decode_windows, read_headers
+from framework.media.jpeg import LEFT, NANOSECONDS, SIZES, decode_windows, read_headers
 from framework.media.label_map import decode_labels
 from framework.media.scale import (
     ANTIALIASED,
@@ -61,21 +61,13 @@ class Slice(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The images of a field, of which the sizes are known.
-
-    Attributes:
-        field: What they are.
-        values: Files, or arrays [C, H, W] or [H, W, C]: a list or one stacked array.
-        sizes: Height and width of each, upright: int64 [B, 2].
-        headers: Those of files.
-        left: Those that C left to Python, by place.
-    """
+    """The images of a field, of which the sizes are known."""
 
     field: Field
-    values: Any
-    sizes: Tensor
-    headers: Headers | None
-    left: Mapping[int, ImageHeader]
+    values: Any  # files, or arrays [C, H, W] or [H, W, C]: a list or one stacked array
+    sizes: Tensor  # height and width of each, upright: int64 [B, 2]
+    table: np.ndarray | None  # of files, for ``decode_windows``
+    left: Mapping[int, ImageHeader]  # those that C left to Python, by place
 
 
 @final
@@ -109,10 +101,7 @@ class BatchMemory:
 class Pictures:
     """Cuts images as a transform's windows say.
 
-    Args:
-        store: Names the records in errors.
-        context: Has the transform, and says how images of several sizes are put together.
-        sampled_gray: The fields that are gray because a sample of their images is.
+    ``sampled_gray`` are the fields that are gray because a sample of their images is.
     """
 
     def __init__(
@@ -140,9 +129,7 @@ class Pictures:
     def stacked(
         self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None = None
     ) -> Tensor:
-        """Return the windows of images: uint8 [B, C, h, w].
-
-        ``out`` is memory for all of them, if their size is known.
+        """Return the windows of images, uint8 [B, C, h, w], in ``out`` if it is given.
 
         Raises:
             ConfigError: C400 for a window outside its image.
@@ -227,7 +214,7 @@ class Pictures:
     def _windows(self, name: str, field: Field, values: Any, part: Slice) -> tuple[Opened, Tensor]:
         """Return images and the transform's windows of them, int64 [B, 5]."""
         opened = self._open(field, values, part.indices)
-        if opened.headers is not None:
+        if opened.table is not None:
             part.watch.mark("decode")
         windows = self._transform.windows(opened.sizes, part.numbers)
         if self._transform.size is None:  # windows decide the memory; others are checked in C
@@ -245,16 +232,16 @@ class Pictures:
             sizes = _all(size, len(indices)).clone()  # a transform may change them
             return Opened(field, values, sizes, None, {})
         is_gray = field in self._sampled_gray
-        headers = read_headers(values, 1) if is_gray else read_headers(values)
-        sizes = headers.sizes
+        table = read_headers(values, 1) if is_gray else read_headers(values)
+        sizes = table[:, SIZES]
         left: dict[int, ImageHeader] = {}
-        for number in np.flatnonzero(headers.left).tolist():
+        for number in np.flatnonzero(table[:, LEFT]).tolist():
             with self._named(indices, number):
                 left[number] = accepted_header(values[number])
                 sizes[number] = left[number].size
         if field.kind == "labels":
-            headers.left[:] = 1
-        return Opened(field, values, torch.from_numpy(sizes), headers, left)
+            table[:, LEFT] = 1
+        return Opened(field, values, torch.from_numpy(sizes), table, left)
 
     def _check_windows(self, sizes: Tensor, windows: Tensor, indices: Tensor) -> None:
         """Raise ConfigError C400 for a window that is not in its image, as a user's may be."""
@@ -284,17 +271,13 @@ class Pictures:
     def _fill(
         self, opened: Opened, windows: Tensor, part: Slice, results: Any, interleaved: bool = False
     ) -> None:
-        """Cut and scale images into ``results``, and add what each took to ``part.seconds``.
-
-        ``results`` are uint8 arrays [C, h, w] or, if ``interleaved``, [h, w, C], stacked or in a
-        list.
-        """
+        """Cut and scale images into arrays, and add what each took to ``part.seconds``."""
         places, seconds = windows.numpy(), np.asarray(part.seconds)
         antialias, are_labels = self._transform.antialias, opened.field.kind == "labels"
         rest: Sequence[int] = range(len(places))
-        if opened.headers is not None:
-            rest = decode_windows(opened.headers, places, antialias, results, interleaved)
-            seconds += opened.headers.seconds
+        if opened.table is not None:
+            rest = decode_windows(opened.table, places, antialias, results, interleaved)
+            seconds += opened.table[:, NANOSECONDS] * 1e-9
         elif not interleaved:
             how = ANTIALIASED if antialias else LINEAR
             how = NEAREST if are_labels else how
@@ -313,14 +296,14 @@ class Pictures:
                 out = results[number]
                 scale_into(pixels, antialias, window[4], out, are_labels, interleaved)
             seconds[number] += perf_counter() - start
-        part.watch.mark("transform" if opened.headers is None else "decode")
+        part.watch.mark("transform" if opened.table is None else "decode")
 
     def _pixels(self, opened: Opened, number: int, window: Any, index: int) -> np.ndarray:
         """Return the unscaled pixels of a window: [h, w, C]. BadImage."""
         field, data = opened.field, opened.values[number]
         top, left, height, width, flip = window
         rows, columns = slice(top, top + height), slice(left, left + width)
-        if opened.headers is None:
+        if opened.table is None:
             pixels = np.asarray(data)
             pixels = pixels if field.interleaved else pixels.transpose(1, 2, 0)
             return pixels[rows, columns]
@@ -357,7 +340,7 @@ def decodes_in_python(store: RecordStore, name: str) -> bool:
     if not count:
         return False
     records = store.read(torch.arange(0, count, -(-count // SAMPLED)))
-    return bool(2 * read_headers(records[name]).left.mean() > 1)
+    return bool(2 * read_headers(records[name])[:, LEFT].mean() > 1)
 
 
 def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:

@@ -6,7 +6,6 @@ every record alike.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from torch import Tensor
@@ -105,15 +104,6 @@ class Usual:
         ]
 
 
-@dataclass
-class _Kept:
-    """The slow reads of one record."""
-
-    num_reads: int = 0
-    seconds: float = 0.0
-    size_bytes: int = 0
-
-
 @final
 class Ledger:
     """The slowest records of a source, in fixed memory. One thread adds, and any thread looks.
@@ -132,7 +122,7 @@ class Ledger:
         self.slow_s = 0.0
         self._number = 0  # of the next batch
         self._is_slow = False  # whether the next batch holds slow records
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, tuple[int, float, int]] = {}  # reads, seconds, bytes
 
     def begin(self) -> None:
         """Begin an epoch, a part of one, or epochs that are read without a stop."""
@@ -147,14 +137,12 @@ class Ledger:
             self.num_slow += 1
             self.slow_s += read.seconds
             if read.number not in self._kept and len(self._kept) >= MOST_KEPT:
-                least = min(self._kept, key=lambda index: self._kept[index].seconds)
-                if self._kept[least].seconds >= read.seconds:
+                least = min(self._kept, key=lambda index: self._kept[index][1])
+                if self._kept[least][1] >= read.seconds:
                     continue
                 del self._kept[least]
-            kept = self._kept.setdefault(read.number, _Kept())
-            kept.num_reads += 1
-            kept.seconds += read.seconds
-            kept.size_bytes = read.size_bytes
+            num_reads, seconds, _ = self._kept.get(read.number, (0, 0.0, 0))
+            self._kept[read.number] = num_reads + 1, seconds + read.seconds, read.size_bytes
 
     def delivered(self, num_records: int) -> None:
         """Count a batch that is handed over."""
@@ -175,11 +163,11 @@ class Ledger:
             return None
         # A record that was slow once may have been unlucky, so all its slow reads count.
         every = self._kept.copy()
-        slowest = sorted(every.items(), key=lambda pair: -pair[1].seconds)[:MOST_SHOWN]
-        records: list[SlowRecord] = []
-        for index, kept in slowest:
-            mean_s = kept.seconds / max(1, kept.num_reads)
-            records.append(SlowRecord(index, name(index), kept.num_reads, mean_s, kept.size_bytes))
+        slowest = sorted(every.items(), key=lambda pair: -pair[1][1])[:MOST_SHOWN]
+        records = [
+            SlowRecord(index, name(index), num_reads, seconds / num_reads, size)
+            for index, (num_reads, seconds, size) in slowest
+        ]
         return SlowRecords(
             records, self.num_slow, self.num_records, self.slow_s, read_s, sorted(every)
         )

@@ -13,6 +13,7 @@ from framework.contracts.batch import Batch, size_bytes
 from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext, keyed
 from framework.contracts.records import KnowsPlaces, Manifest, Records, RecordStore, notes_of
 from framework.contracts.slow_records import SlowRecords
+from framework.data.classes import LabelMap
 from framework.data.fields import Padding, cut_fields, with_nested
 from framework.data.reader import BatchReader
 from framework.data.requests import Request
@@ -43,19 +44,18 @@ class Counter(Protocol):
 class WorkerSource(Generic[R]):
     """What the sources whose batches are read by workers share.
 
-    Args:
-        read: Reads batches.
-        order: The order of the records.
-        context: The workers and the other settings.
-        kind: The kind of workers if the context does not choose one.
-        counters: Count what batches hold.
+    ``kind`` is that of the workers if the context does not choose one. ``counters`` count what
+    batches hold.
     """
 
     graph_refusal: str | None = None
+    reads_on = True  # records are the same whenever they are read
+    takes_workers = True  # workers can read its records
 
     def __init__(
         self,
         read: R,
+        manifest: Manifest,
         order: Order,
         context: SourceContext,
         kind: str,
@@ -65,6 +65,8 @@ class WorkerSource(Generic[R]):
         self.context = context
         self.order = order
         self.read = read
+        self.manifest = manifest
+        self._labels: LabelMap | None = None
         num = context.num_workers
         if num is None:
             # Without decoding, passing a batch between threads costs more than reading it.
@@ -116,21 +118,11 @@ class WorkerSource(Generic[R]):
                 yield MicroBatch(batch, share.weight, share.last)
 
     @property
-    def reads_on(self) -> bool:
-        """Whether records are the same whenever they are read."""
-        return True
-
-    @property
     def starts_processes(self) -> bool:
         return self.workers.num_to_start > 0
 
     def check(self) -> None:
         self.read.check()
-
-    @property
-    def takes_workers(self) -> bool:
-        """Whether workers can read its records."""
-        return True
 
     @property
     def num_ahead(self) -> int:
@@ -166,7 +158,17 @@ class WorkerSource(Generic[R]):
 
     def _finished(self, batch: Batch) -> Batch:
         # Nested tensors do not pass between processes. Making them takes microseconds.
-        return with_nested(batch) if self.context.collate == "nested" else batch
+        if self.context.collate == "nested":
+            batch = with_nested(batch)
+        return batch if self._labels is None else self._labels(batch)
+
+    def renumber(self, labels: LabelMap) -> None:
+        self._labels = labels
+        self.manifest = labels.manifest(self.manifest)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return () if self._labels is None else (self._labels.note,)
 
     def stages(self) -> dict[str, float]:
         return self.workers.stages.take()
@@ -213,20 +215,14 @@ class StoreSource(WorkerSource[BatchReader]):
         # One thread that decodes PNG or WebP takes a tenth of the operations that a step launches
         # on a GPU (docs/gpu.md).
         is_apart = context.device.type == "cuda" and read.decodes_in_python()
-        super().__init__(read, order, context, "process" if is_apart else "thread", counters)
+        kind = "process" if is_apart else "thread"
+        super().__init__(read, store.manifest, order, context, kind, counters)
         self._on_close = on_close
-
-    @property
-    def takes_workers(self) -> bool:
-        return not isinstance(self.store, ResidentStore)
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.store.manifest
+        self.takes_workers = not isinstance(store, ResidentStore)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return notes_of(self.store) + self._notes
+        return super().notes + notes_of(self.store) + self._notes
 
     def key(self, index: int) -> str:
         return self.store.key(index)

@@ -40,13 +40,13 @@ class SyntheticSource:
         self.manifest = Manifest(num_records, fields, classes, source=f"synthetic {path}")
         self._seed = context.seed
         self._size = min(self.order.batch_size, num_records)
-        self._largest = self._batch(torch.arange(self._size), context.seed)
+        self._largest = self._batch(torch.arange(self._size))
         if context.device.type == "cuda":
             self._largest = pin(self._largest)  # once, since data costs nothing here
 
-    def _batch(self, indices: torch.Tensor, seed: int) -> Batch:
+    def _batch(self, indices: torch.Tensor) -> Batch:
         shape = [size or 1 for size in self.manifest.fields["image"].shape]
-        numbers = draws(indices, seed, 0, math.prod(shape) + 1)
+        numbers = draws(indices, self._seed, 0, math.prod(shape) + 1)
         image = (numbers[:, 1:] * 256).to(torch.uint8).reshape(-1, *shape)
         label = (numbers[:, 0] * len(self.manifest.classes)).to(torch.int64)
         return {"index": indices, "image": image, "label": label}
@@ -63,8 +63,7 @@ class SyntheticSource:
     def sample(self, count: int) -> Batch:
         if count == self._size:
             return self._largest.copy()
-        indices = self.order.sample(count)
-        return self._batch(indices, self._seed)
+        return self._batch(self.order.sample(count))
 
     def stages(self) -> dict[str, float]:
         return {}

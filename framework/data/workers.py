@@ -19,7 +19,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, Protocol, final
 from weakref import proxy
 
 import torch
@@ -50,56 +50,40 @@ torch_signals: Any = _utils.signal_handling
 
 
 class Reader(Protocol):
-    """What workers run: it reads one batch, whole or in slices. It is picklable."""
+    """What workers run: it reads one batch, whole or in slices. It is picklable.
+
+    A call reads a batch in this thread, and ``timed`` also measures the stages. Or ``begin``
+    returns work, of which several threads ``fill`` slices, records ``start`` to ``stop``, before
+    ``finish`` returns the batch. ``check`` raises DataError D117 if a file was replaced or
+    rewritten since it was first opened.
+
+    Attributes:
+        decodes: Whether reading costs more than copying, and so is worth a pool of threads.
+        joins_slices: Whether ``finish`` joins slices that other processes have filled.
+    """
 
     @property
-    def decodes(self) -> bool:
-        """Whether reading costs more than copying, and so is worth a pool of threads."""
-        ...
-
+    def decodes(self) -> bool: ...
     @property
-    def joins_slices(self) -> bool:
-        """Whether ``finish`` joins slices that other processes have filled."""
-        ...
-
-    def __call__(self, request: Request) -> Batch:
-        """Read a batch in this thread."""
-        ...
-
-    def timed(self, request: Request) -> Timed:
-        """Read a batch in this thread, and measure the stages."""
-        ...
-
-    def begin(self, request: Request) -> Work:
-        """Return work for ``fill`` and ``finish``."""
-        ...
-
-    def fill(self, work: Work, start: int, stop: int) -> None:
-        """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
-        ...
-
-    def finish(self, work: Work) -> Batch:
-        """Return the batch, once all its slices are filled."""
-        ...
-
-    def name(self, index: int) -> str:
-        """Return a record's name for people."""
-        ...
-
-    def check(self) -> None:
-        """Raise DataError D117 if a file was replaced or rewritten since it was first opened."""
-        ...
+    def joins_slices(self) -> bool: ...
+    def __call__(self, request: Request) -> Batch: ...
+    def timed(self, request: Request) -> Timed: ...
+    def begin(self, request: Request) -> Work: ...
+    def fill(self, work: Work, start: int, stop: int) -> None: ...
+    def finish(self, work: Work) -> Batch: ...
+    def name(self, index: int) -> str: ...
+    def check(self) -> None: ...
 
 
 @final
 class Workers:
     """Workers that run a reader.
 
-    Threads share the work on each batch, since decoding releases Python's lock (the GIL). Processes
-    read whole batches, which suits transforms that hold the lock. They share the work on the first
-    batches of a ``map`` alone, as many as there are processes, which would otherwise come late and
-    all at once. Processes start at the first ``map`` and live until ``close``, or until the program
-    ends. While one ``map`` is in use, another starts its own processes.
+    Threads share the work on each batch, since decoding releases Python's lock. Processes read
+    whole batches, which suits transforms that hold the lock. They share only the first batches of a
+    ``map``, which would otherwise come late and all at once. Processes start at the first ``map``
+    and live until ``close`` or the end of the program. While one ``map`` is in use, another starts
+    its own processes.
 
     Args:
         read: The reader.
@@ -257,8 +241,9 @@ class Workers:
                 if call.done():  # raised by the user's transform
                     raise
                 self._late = True
-                which = f" (records {work.request.indices[:4].tolist()}...)"
-                raise self._too_late(which) from error
+                raise self._too_late(
+                    f" (records {work.request.indices[:4].tolist()}...)"
+                ) from error
         return self._counted(Timed(self.read.finish(work), work.slices_s, work.slow))
 
     def _too_late(self, which: str = "") -> ResourceError:
@@ -267,21 +252,19 @@ class Workers:
         return ResourceError(106, where, f"no batch came within that time{which}", fix)
 
     def _by_processes(self, requests: Iterable[Request], num: int, ahead: int) -> Generator[Batch]:
-        # The processes of a DataLoader serve one iterator at a time.
-        if self._busy.acquire(blocking=False):
-            try:
-                yield from self._by_own_processes(requests, num, ahead)
-            finally:
-                self._busy.release()
+        if not self._busy.acquire(blocking=False):
+            # The processes of a DataLoader serve one iterator at a time.
+            others = Workers(self.read, num, self.kind, self.timeout_s, self.start_method)
+            others.change(num, ahead)
+            others.stages = self.stages
+            others.ledger = self.ledger
+            with closing(others):
+                yield from others.map(requests)
             return
-        others = Workers(self.read, num, self.kind, self.timeout_s, self.start_method)
-        others.change(num, ahead)
-        others.stages = self.stages
-        others.ledger = self.ledger
         try:
-            yield from others.map(requests)
+            yield from self._by_own_processes(requests, num, ahead)
         finally:
-            others.close()
+            self._busy.release()
 
     def _by_own_processes(
         self, requests: Iterable[Request], num: int, ahead: int
@@ -314,9 +297,15 @@ class Workers:
             with closing(self._results(self._loader)) as results:
                 for result in results:
                     request, num_slices = self._requests.sent.popleft()
-                    if num_slices > 1:
-                        result = self._joined(request, [result, *islice(results, num_slices - 1)])  # noqa: PLW2901
-                    yield self._counted(result)
+                    if num_slices == 1:
+                        yield self._counted(result)
+                        continue
+                    work = Work(request, {}, [], [], {})
+                    for number, part in enumerate([result, *islice(results, num_slices - 1)]):
+                        work.parts[number] = part.batch
+                        work.slices_s.extend(part.slices_s)
+                        work.slow.extend(part.slow)
+                    yield self._counted(Timed(self.read.finish(work), work.slices_s, work.slow))
         except (RuntimeError, OSError, EOFError) as error:
             # torch raises these for a killed worker or a full /dev/shm.
             processes = _processes_of(self._loader)
@@ -333,25 +322,18 @@ class Workers:
             fix = "look at memory and /dev/shm, or set workers.kind=thread"
             raise ResourceError(102, where, what, fix) from error
 
-    def _joined(self, request: Request, slices: list[Timed]) -> Timed:
-        slices_s = [stages_s for part in slices for stages_s in part.slices_s]
-        slow = [record for part in slices for record in part.slow]
-        parts = {number: part.batch for number, part in enumerate(slices)}
-        work = Work(request, parts, slices_s, slow, {})
-        return Timed(self.read.finish(work), work.slices_s, slow)
-
     def _results(self, loader: DataLoader[Any]) -> Generator[Timed]:
-        """Yield what the processes return. If one takes too long, kill all.
-
-        A thread measures the time, again and again while processes are still being started, when
-        there is nothing to kill.
-        """
+        """Yield what the processes return. Kill all if one takes too long."""
         since = time.monotonic()
         end = threading.Event()
 
         def watch() -> None:
             while not end.wait(min(1.0, self.timeout_s / 4)):
-                if time.monotonic() - since > self.timeout_s and self._give_up():
+                processes = _processes_of(self._loader)  # none while they are being started
+                if time.monotonic() - since > self.timeout_s and processes:
+                    self._late = True
+                    for process in processes:
+                        process.kill()
                     return
 
         thread = threading.Thread(target=watch, name="paceline-watch", daemon=True)
@@ -372,14 +354,6 @@ class Workers:
         finally:
             end.set()
             thread.join()
-
-    def _give_up(self) -> bool:
-        """Kill all processes because one hangs, so that torch stops waiting for a batch."""
-        processes = _processes_of(self._loader)
-        self._late = self._late or bool(processes)
-        for process in processes:
-            process.kill()
-        return bool(processes)
 
     def close(self) -> None:
         # Several threads may close: a program may end while a loader's thread waits for a batch.
@@ -501,13 +475,6 @@ class _Pool:
             self._calls.put(None)
 
 
-class _Task(NamedTuple):
-    """What a process does at once."""
-
-    request: Request
-    is_slice: bool
-
-
 class _Requests:
     """A sampler that yields the requests of the current ``map``, while the loader stays.
 
@@ -522,7 +489,11 @@ class _Requests:
         self.num_cut = 0
         self.sent: deque[tuple[Request, int]] = deque()
 
-    def __iter__(self) -> Iterator[_Task]:
+    def __iter__(self) -> Iterator[tuple[Any, bool]]:
+        """Yield what a process does at once: a request without tensors, and if it is a slice.
+
+        A tensor would start a thread when it is sent to a process.
+        """
         self.sent.clear()
         for number, request in enumerate(self.now):
             count = step = max(1, len(request.indices))
@@ -532,10 +503,9 @@ class _Requests:
             self.sent.append((request, len(starts)))
             for start in starts:
                 part = slice(start, start + step)
-                # A tensor would start a thread when it is sent to a process.
                 keys: Any = None if request.keys is None else request.keys[part].numpy()
                 own = request._replace(indices=request.indices[part].numpy(), keys=keys)
-                yield _Task(own, len(starts) > 1)
+                yield own, len(starts) > 1
 
 
 class _ReaderDataset(Dataset[Any]):
@@ -544,13 +514,13 @@ class _ReaderDataset(Dataset[Any]):
     def __init__(self, read: Reader) -> None:
         self.read = read
 
-    def __getitem__(self, task: _Task) -> Timed | PacelineError:
+    def __getitem__(self, task: tuple[Any, bool]) -> Timed | PacelineError:
         """Return a batch or a slice. An error that cannot be pickled would hang the loader."""
-        request = task.request
+        request, is_slice = task
         keys = None if request.keys is None else torch.from_numpy(request.keys)
         request = request._replace(indices=torch.from_numpy(request.indices), keys=keys)
         try:
-            if task.is_slice:
+            if is_slice:
                 work = self.read.begin(request)
                 self.read.fill(work, 0, len(request.indices))
                 return Timed(_shared(work.parts[0], True), work.slices_s, work.slow)
@@ -603,9 +573,9 @@ def _unchanged(batch: Any) -> Any:
 def _start_worker(parent: int, _: int) -> None:
     """Ignore signals in a worker process, and end it if its ``parent`` has already ended.
 
-    Ctrl-C reaches every process of the group, but the parent decides when to stop, and may need
-    more batches until then. torch's workers end within 5 s of their parent. PR_SET_PDEATHSIG would
-    be wrong: a worker would already end with the prefetch thread that started it.
+    Ctrl-C reaches every process of the group, but the parent decides when to stop. torch's workers
+    end within 5 s of their parent. With PR_SET_PDEATHSIG, a worker would already end with the
+    prefetch thread that started it.
     """
     set_all(signal.SIG_IGN)
     # torch's worker would take whoever has adopted it for its parent, and never end.

@@ -12,14 +12,10 @@ from framework.media.scale import scale_labels
 
 
 def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Return boxes in the pixels of the image that their window becomes.
+    """Return boxes in the pixels of the image that their window becomes, clipped to it.
 
-    A box is clipped to the window. Outside of it, nothing is left but a box without area.
-
-    Args:
-        boxes: left, top, right and bottom: float32 [n, 4].
-        windows: The window of each box's image, as ``Transform.windows`` returns: int64 [n, 5].
-        size: (height, width) that the windows are scaled to; None: they are not scaled.
+    Boxes are left, top, right and bottom, float32 [n, 4], and ``windows`` those of their images, as
+    ``Transform.windows`` returns them. ``size`` is what windows are scaled to, if they are.
     """
     corners = boxes.view(-1, 2, 2)
     moved, limits = _moved(corners, windows.unsqueeze(1).expand(-1, 2, -1), size)
@@ -29,14 +25,9 @@ def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) ->
 
 
 def moved_points(points: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Return points in the pixels of the image that their window becomes.
+    """Return points in the pixels of the image that their window becomes, as ``moved_boxes`` does.
 
-    A point outside of the window stays there, and its visibility becomes 0.
-
-    Args:
-        points: x, y, and perhaps the visibility: float32 [n, 2 or 3].
-        windows: The window of each point's image: int64 [n, 5].
-        size: (height, width) that the windows are scaled to; None: they are not scaled.
+    Points are x, y, and perhaps the visibility, float32 [n, 2 or 3], which becomes 0 outside.
     """
     moved, limits = _moved(points[:, :2], windows, size)
     outside = ((moved < 0) | (moved > limits)).any(1, keepdim=True)
@@ -47,13 +38,9 @@ def moved_points(points: Tensor, windows: Tensor, size: tuple[int, int] | None) 
 def boxes_in_image(
     boxes: Tensor, window: Sequence[int], seen: tuple[int, int], size: tuple[int, int]
 ) -> Tensor:
-    """Return boxes in the pixels of the image, clipped to it.
+    """Return predicted boxes, float [n, 4], in the pixels of the image of ``size``, clipped to it.
 
-    Args:
-        boxes: Left, top, right and bottom in what the model saw: float [n, 4].
-        window: Top, left, height and width of the part of the image that it saw.
-        seen: (height, width) of what the model saw.
-        size: (height, width) of the image.
+    The model saw the ``window`` (top, left, height, width) of it, scaled to the size ``seen``.
     """
     top, left, height, width = window[:4]
     scale = torch.tensor([width / seen[1], height / seen[0]] * 2)
@@ -64,14 +51,9 @@ def boxes_in_image(
 
 
 def map_in_image(numbers: np.ndarray, window: Sequence[int], size: tuple[int, int]) -> np.ndarray:
-    """Return a label map of the size of its image.
+    """Return a predicted label map, integers [h, w], in the size of its image.
 
-    Pixels that the model did not see get ``IGNORE``.
-
-    Args:
-        numbers: What the model predicts: integers [h, w].
-        window: Top, left, height and width of the part of the image that it saw.
-        size: (height, width) of the image.
+    Pixels outside the ``window`` that the model saw get ``IGNORE``.
     """
     top, left, height, width = window[:4]
     result = np.full(size, IGNORE, numbers.dtype)

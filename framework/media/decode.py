@@ -55,10 +55,8 @@ def decode(data: Any, channels: int, max_pixels: int = MAX_PIXELS) -> np.ndarray
 def decode_shrunk(
     data: Any, channels: int, least: tuple[int, int], max_pixels: int = MAX_PIXELS
 ) -> np.ndarray:
-    """Decode, but a JPEG only at the smallest of 1, 1/2, 1/4, 1/8 of its size that is enough.
-
-    ``least`` is the height and width that is enough. The whole file is read, so errors are the
-    same. libjpeg's other scales are slower than full size. Raises BadImage.
+    """Decode as ``decode`` does, a JPEG at the smallest of the scales 1, 1/2, 1/4, 1/8 of its size
+    that has at least the height and width ``least``.
     """
     header = accepted_header(data, max_pixels)
     height, width = header.size
@@ -134,12 +132,8 @@ def num_channels(data: Any) -> int:
 def shared_channels(count: int, read: Callable[[int], Any]) -> int:
     """Return 1 if ``count`` images are gray, else 3, as the first one and a sample of them tell.
 
-    Others are looked at only if the first is gray: it must not take the colors of all. ``read``
-    returns an image by its number. Images of the sample that cannot be read are passed over.
-    ``refuse_colors`` is for those outside the sample.
-
-    Raises:
-        BadImage: The first image is none. Errors of ``read`` for it stay as they are.
+    ``read`` returns an image by its number. Images of the sample that cannot be read are passed
+    over, except the first. ``refuse_colors`` is for those outside the sample. Raises BadImage.
     """
     channels = num_channels(read(0))
     for index in np.linspace(0, count - 1, min(count, SAMPLE), dtype=np.int64)[1:].tolist():
@@ -151,17 +145,12 @@ def shared_channels(count: int, read: Callable[[int], Any]) -> int:
 
 
 def refuse_colors(data: Any, where: str, max_pixels: int = MAX_PIXELS) -> None:
-    """Raise DataError D122 if an image is not gray: its channels differ by more than 8 of 255.
-
-    For images that a sample made gray, which must not lose colors without a word.
-    """
+    """Raise DataError D122 if the channels of an image, which a sample made gray, differ."""
     header = read_header(data)
     if header.colors == 1:
         return
-    if header.bit_depth > 8:
-        image = decode_deep(data, 3, max_pixels) >> 8
-    else:
-        image = decode(data, 3, max_pixels)
+    is_deep = header.bit_depth > 8
+    image = decode_deep(data, 3, max_pixels) >> 8 if is_deep else decode(data, 3, max_pixels)
     if int((image.max(axis=2) - image.min(axis=2)).max()) > 8:
         fix = "pack with pack.color=rgb, which keeps colors, or pack.color=gray, which drops them"
         raise DataError(122, where, "an image in color, but a sample of the others is gray", fix)
@@ -180,10 +169,7 @@ def encode_png(image: np.ndarray) -> bytes:
 
 
 def encode_jpeg(image: np.ndarray, quality: int) -> bytes:
-    """Return uint8 [C, H, W] as a JPEG file with 4:2:0 subsampling.
-
-    C is 1 or 3, quality 1 to 100.
-    """
+    """Return uint8 [C, H, W], C 1 or 3, as a JPEG with 4:2:0 subsampling, quality 1 to 100."""
     pixels = np.ascontiguousarray(image.transpose(1, 2, 0))
     form, colors = ("GRAY", "Gray") if pixels.shape[2] == 1 else ("RGB", "420")
     return simplejpeg.encode_jpeg(pixels, quality=quality, colorspace=form, colorsubsampling=colors)
@@ -202,16 +188,11 @@ def orient(image: np.ndarray, orientation: int) -> np.ndarray:
     if orientation >= 5:
         image = _as_three(cv2.transpose(image))
     code = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)
-    if code is None:
-        return image
-    return _as_three(cv2.flip(image, code))
+    return image if code is None else _as_three(cv2.flip(image, code))
 
 
 def stored(data: Any, header: ImageHeader, channels: int, factor: int) -> np.ndarray:
-    """Decode to uint8 [H, W, channels] without turning the image upright. Raises BadImage.
-
-    Height and width are divided by ``factor``: 1, 2, 4 or 8.
-    """
+    """Decode to uint8 [H, W, channels], not turned upright, at 1, 1/2, 1/4 or 1/8 of the size."""
     size = -(-header.width // factor), -(-header.height // factor)
     try:
         if header.format == "jpeg":
@@ -227,10 +208,7 @@ def stored(data: Any, header: ImageHeader, channels: int, factor: int) -> np.nda
 
 
 def convert(image: np.ndarray, channels: int, colors: int = 3) -> np.ndarray:
-    """Convert [H, W, 1 or 3] to [H, W, channels].
-
-    ``colors`` is 1 if the three channels are equal, so that each of them is the gray.
-    """
+    """Convert [H, W, 1 or 3] to [H, W, channels]. If ``colors`` is 1, three channels are equal."""
     if image.shape[2] == channels:
         return image
     if channels == 3:
@@ -267,9 +245,7 @@ def _opencv(data: Any, header: ImageHeader, flags: int, dtype: Any) -> np.ndarra
     """Decode to [H, W, 3] as stored. OpenCV must not apply the orientation."""
     if header.format == "png":
         check_png(data)
-    source = data
-    if header.format == "tiff":
-        source = plain_tiff(data)
+    source = plain_tiff(data) if header.format == "tiff" else data
     try:
         image = cv2.imdecode(np.frombuffer(source, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:

@@ -56,13 +56,9 @@ class ImageHeader(NamedTuple):
 
 def read_header(data: Any) -> ImageHeader:
     """Return the header of the image file in ``data``, bytes or a buffer. Raises BadImage only."""
-    view: Any = data
-    if not isinstance(data, bytes):
-        view = memoryview(data).cast("B")
+    view: Any = data if isinstance(data, bytes) else memoryview(data).cast("B")
     try:
-        read = _jpeg
-        if view[:3] != b"\xff\xd8\xff":
-            read = _reader(bytes(view[:32]))
+        read = _jpeg if view[:3] == b"\xff\xd8\xff" else _reader(bytes(view[:32]))
         header = read(view)
     except (IndexError, struct.error) as error:
         raise BadImage("truncated") from error
@@ -147,11 +143,7 @@ def _exif_orientation(note: Any) -> int:
 
 
 def png_chunks(data: Any) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the kind, the start and the length of the content of each chunk, up to IEND.
-
-    Raises:
-        BadImage: The file ends too early, or has too many chunks.
-    """
+    """Yield the kind, the start and the length of each chunk's content up to IEND. BadImage."""
     at = 8
     for _ in range(MAX_PARTS):
         length, kind = struct.unpack_from(">I4s", data, at)
@@ -180,30 +172,26 @@ def _png(data: Any) -> ImageHeader:
 
 
 def _gif(data: Any) -> ImageHeader:
+    def palette_bytes(flags: int) -> int:
+        return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
     width, height, flags = struct.unpack_from("<HHB", data, 6)
-    at = 13 + _palette_bytes(flags)
+    at = 13 + palette_bytes(flags)
     frames = 0
     while data[at] != 0x3B and frames < 2:
         if data[at] == 0x2C:
             frames += 1
-            at = _after_blocks(data, at + 11 + _palette_bytes(data[at + 9]))
+            at += 11 + palette_bytes(data[at + 9])
         elif data[at] == 0x21:
-            at = _after_blocks(data, at + 2)
+            at += 2
         else:
             raise BadImage("a damaged GIF: a block is missing")
+        while data[at]:  # its blocks
+            at += data[at] + 1
+        at += 1
     if frames == 0:
         raise BadImage("a GIF without a picture")
     return ImageHeader("gif", height, width, 3, frames=frames)
-
-
-def _palette_bytes(flags: int) -> int:
-    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
-
-
-def _after_blocks(data: Any, at: int) -> int:
-    while data[at]:
-        at += data[at] + 1
-    return at + 1
 
 
 def _webp(data: Any) -> ImageHeader:
@@ -224,22 +212,19 @@ def _webp(data: Any) -> ImageHeader:
     width = int.from_bytes(data[24:27], "little") + 1
     height = int.from_bytes(data[27:30], "little") + 1
     channels = 3 + (flags >> 4 & 1)
-    orientation = _webp_orientation(data) if flags & 0x08 else 1
-    frames = 1 + (flags >> 1 & 1)
-    return ImageHeader("webp", height, width, channels, 8, orientation, frames)
-
-
-def _webp_orientation(data: Any) -> int:
-    at = 12
-    for _ in range(MAX_PARTS):
+    orientation, at = 1, 12
+    for _ in range(MAX_PARTS if flags & 0x08 else 0):
         if at + 8 > len(data):
             break
         kind, length = struct.unpack_from("<4sI", data, at)
         if kind == b"EXIF":
             note = data[at + 8 : at + 8 + length]
-            return _exif_orientation(note[6:] if bytes(note[:6]) == b"Exif\x00\x00" else note)
+            has_name = bytes(note[:6]) == b"Exif\x00\x00"
+            orientation = _exif_orientation(note[6:] if has_name else note)
+            break
         at += 8 + length + length % 2
-    return 1
+    frames = 1 + (flags >> 1 & 1)
+    return ImageHeader("webp", height, width, channels, 8, orientation, frames)
 
 
 def _bmp(data: Any) -> ImageHeader:
@@ -258,14 +243,11 @@ def _bmp(data: Any) -> ImageHeader:
         raise BadImage("truncated")
     if bits > 8:
         return ImageHeader("bmp", height, width, 4 if bits == 32 else 3)
-    gray = _has_gray_palette(data, header, min(colors or 1 << bits, 1 << bits))
-    return ImageHeader("bmp", height, width, 1 if gray else 3)
-
-
-def _has_gray_palette(data: Any, header: int, colors: int) -> bool:
     entry = 3 if header == 12 else 4
-    palette = bytes(data[14 + header : 14 + header + entry * colors])
-    return palette[0::entry] == palette[1::entry] == palette[2::entry]
+    size = entry * min(colors or 1 << bits, 1 << bits)
+    palette = bytes(data[14 + header : 14 + header + size])
+    is_gray = palette[0::entry] == palette[1::entry] == palette[2::entry]
+    return ImageHeader("bmp", height, width, 1 if is_gray else 3)
 
 
 LAYOUTS = {1: "B", 3: "H", 4: "I"}  # TIFF's types: byte, short, long

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ctypes.util import find_library
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,12 @@ from framework.media.scale import ANTIALIASED, LINEAR, buffer_of, place_results,
 from framework.system import native
 
 MOST_CHANNELS = 255  # that a header can say
+# Columns of a slice of files, int64 [n, 18], which C reads and writes: ``Image`` of
+# ``native/images.c``. One table, because it takes Python a while to make an array.
+STORED = slice(2, 6)  # height, width, channels and orientation
+SIZES = slice(6, 8)  # height and width of the upright image, unless it is left
+LEFT = 8  # whether Python must read it
+NANOSECONDS = 9  # what it took
 DECOMPRESS = 1  # turbojpeg.h
 # In the order in which native/images.c has them.
 FUNCTIONS = (
@@ -33,41 +39,10 @@ FUNCTIONS = (
 )
 
 
-class Headers(NamedTuple):
-    """The headers of a slice of files, as far as C knows them.
+def read_headers(files: Sequence[Any], most_channels: int = MOST_CHANNELS) -> np.ndarray:
+    """Return a table of image files, bytes or buffers, with the headers of JPEGs of 8 bits.
 
-    Attributes:
-        table: A row of each file, int64 [n, 18], which C reads and writes: ``Image`` of
-            ``native/images.c``. One table, because it takes Python a while to make an array.
-    """
-
-    table: np.ndarray
-
-    @property
-    def stored(self) -> np.ndarray:
-        """Height, width, channels and orientation, as stored: int64 [n, 4], a view."""
-        return self.table[:, 2:6]
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Height and width of the upright images: int64 [n, 2], a view, undefined if ``left``."""
-        return self.table[:, 6:8]
-
-    @property
-    def left(self) -> np.ndarray:
-        """Whether Python must read it, 0 or 1: int64 [n], a view."""
-        return self.table[:, 8]
-
-    @property
-    def seconds(self) -> np.ndarray:
-        """What each took: float64 [n]."""
-        return self.table[:, 9] * 1e-9
-
-
-def read_headers(files: Sequence[Any], most_channels: int = MOST_CHANNELS) -> Headers:
-    """Read the headers of image files, bytes or buffers. C knows JPEGs of 8 bits.
-
-    Those with more channels are left to Python.
+    Others, and those with more channels, are left to Python.
     """
     table = np.zeros((len(files), 18), np.int64)
     if isinstance(files, Placed):
@@ -75,34 +50,24 @@ def read_headers(files: Sequence[Any], most_channels: int = MOST_CHANNELS) -> He
     else:
         arrays = [np.frombuffer(file, np.uint8) for file in files]
         table[:, :2] = [(array.ctypes.data, array.nbytes) for array in arrays]
-    headers = Headers(table)
     read = native.find("paceline_image_headers")
     if read is None or find() is None:
-        headers.left[:] = 1
+        table[:, LEFT] = 1
     else:
         read(buffer_of(table), len(files), MAX_PIXELS, most_channels)
-    return headers
+    return table
 
 
 def decode_windows(
-    headers: Headers, windows: np.ndarray, antialias: bool, results: Any, interleaved: bool
+    table: np.ndarray, windows: np.ndarray, antialias: bool, results: Any, interleaved: bool
 ) -> list[int]:
-    """Decode, cut and scale a slice of files, except those that are ``left``.
+    """Decode, cut and scale a slice of files, as ``window_pixels`` and ``scale_into`` do.
 
-    Each window is decoded at the smallest scale that covers its result, as by ``window_pixels``.
-
-    Args:
-        headers: Of the files, which must stay in memory. ``left`` becomes 1 where C fails, or a
-            window is not in its image.
-        windows: As ``Transform.windows`` returns them: int64 [n, 5].
-        antialias: See ``scale``.
-        results: Arrays [C, h, w] or [h, w, C], stacked or in a list.
-        interleaved: Whether they are [h, w, C].
-
-    Returns:
-        The places of those that are ``left``.
+    ``table`` is that of the files, which must stay in memory, ``windows`` are int64 [n, 5] as
+    ``Transform.windows`` returns them, and ``results`` are [C, h, w] or, if ``interleaved``,
+    [h, w, C], stacked or in a list. Return the places that are ``LEFT``: C has failed, or a window
+    is not in its image.
     """
-    table = headers.table
     decode = native.find("paceline_decode_jpegs")
     if not len(table) or decode is None or find() is None:
         return list(range(len(table)))
@@ -120,7 +85,7 @@ def decode_windows(
         len(table),
         scaling(results, how, interleaved),
     )
-    return np.flatnonzero(headers.left).tolist() if num_left else []
+    return np.flatnonzero(table[:, LEFT]).tolist() if num_left else []
 
 
 @cache
@@ -149,15 +114,11 @@ def _loaded(names: Sequence[str]) -> Any | None:
 
 
 class _Decompressor:
-    """A decompressor of the library. Each thread has its own, which ends with it.
-
-    Attributes:
-        handle: The library's. C replaces it after a damaged file.
-        functions: The addresses of ``FUNCTIONS``.
-    """
+    """A decompressor of the library, and its functions. Each thread has its own."""
 
     def __init__(self) -> None:
         self._library: Any = find()
+        # C replaces it after a damaged file.
         self.handle = ctypes.c_void_p(self._library.tj3Init(DECOMPRESS))
         own = [ctypes.cast(getattr(self._library, name), ctypes.c_void_p) for name in FUNCTIONS]
         self.functions = (ctypes.c_void_p * len(own))(*(function.value for function in own))

@@ -25,15 +25,13 @@ STRETCHED = {1: 255, 2: 85, 4: 17, 8: 1, 16: 1}
 
 
 class BadLabels(BadImage):
-    """The image cannot be a label map. The caller names the record."""
+    """The image cannot be a label map."""
 
 
 def labels_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> ImageHeader:
     """Return the header of a label map with at most ``deepest`` bits per number: 8 or 16.
 
-    Raises:
-        BadLabels: The file is an image, but not a PNG with one number per pixel.
-        BadImage: The file is no image, or too large.
+    BadLabels for an image that is no PNG with one number per pixel, BadImage for anything else.
     """
     header = accepted_header(data, max_pixels, deepest=16)
     if header.format != "png":
@@ -47,10 +45,7 @@ def labels_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> 
 
 
 def decode_labels(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> np.ndarray:
-    """Return class numbers [H, W, 1], upright: uint8, or uint16 if the file has 16 bits.
-
-    Arguments and errors are those of ``labels_header``.
-    """
+    """Return class numbers [H, W, 1], upright: uint8, or uint16. See ``labels_header``."""
     header = labels_header(data, max_pixels, deepest)
     check_png(data)
     try:

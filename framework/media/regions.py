@@ -10,23 +10,34 @@ FRACTION_BITS = 4  # of a vertex, for OpenCV
 FARTHEST = 1 << 20  # pixels; vertices beyond are moved there, so that they fit int32
 
 
-def region_mask(region: Any, height: int, width: int) -> np.ndarray:
-    """Return the pixels of a region: uint8 [height, width], 1 inside and 0 outside.
+def painted(
+    regions: Sequence[tuple[Any, int]], height: int, width: int, background: int = 0
+) -> np.ndarray:
+    """Return a label map, uint8 [1, height, width], of pairs (region, value), the last on top.
 
-    Args:
-        region: A list of polygons, each ``[x, y, x, y, ...]`` in pixels, or ``{size, counts}`` with
-            counts as a list or as text.
-        height: Of the image, in pixels.
-        width: Of the image, in pixels.
-
-    Raises:
-        ValueError: It is none of these, or belongs to an image of another size.
+    A region is a list of polygons, each ``[x, y, x, y, ...]`` in pixels, or ``{size, counts}`` with
+    counts as a list or as text. ValueError if not, or for an image of another size. Borders of
+    polygons differ from pycocotools' by at most a pixel.
     """
-    mask = np.zeros((height, width), np.uint8)
-    if isinstance(region, list):
+    painting = np.full((height, width), background, np.uint8)
+    for region, value in regions:
+        if not isinstance(region, list):
+            painting[_run_mask(region, height, width)] = value
+            continue
         for polygon in region:
-            _fill(mask, polygon, 1)
-        return mask
+            points = np.asarray(polygon, np.float64)
+            is_flat = points.ndim == 1 and len(points) >= 6 and not len(points) % 2
+            if not is_flat or not np.isfinite(points).all():
+                raise ValueError("a polygon is not at least three points of finite numbers")
+            # COCO's pixel 0 goes from 0 to 1, and OpenCV's has its center at 0.
+            points = (points.reshape(-1, 2).clip(-FARTHEST, FARTHEST) - 0.5) * (1 << FRACTION_BITS)
+            vertices = [np.round(points).astype(np.int32)]
+            cv2.fillPoly(painting, vertices, (value,), shift=FRACTION_BITS)
+    return painting[None]
+
+
+def _run_mask(region: Any, height: int, width: int) -> np.ndarray:
+    """Return whether each pixel is inside run lengths: bool [height, width]. ValueError."""
     if not isinstance(region, dict) or list(region.get("size", ())) != [height, width]:
         raise ValueError("neither polygons nor run lengths of this image's size")
     counts = region.get("counts")
@@ -37,28 +48,14 @@ def region_mask(region: Any, height: int, width: int) -> np.ndarray:
     if sum(counts) != height * width:
         raise ValueError(f"its counts make {sum(counts)} pixels, not {height * width}")
     inside = np.arange(len(counts)) % 2 == 1
-    # run lengths go down the columns
-    return np.repeat(inside, counts).reshape(width, height).T.astype(np.uint8)
-
-
-def _fill(mask: np.ndarray, polygon: Any, value: int) -> None:
-    """Set the pixels of a polygon. Borders differ from pycocotools' by at most a pixel."""
-    points = np.asarray(polygon, np.float64)
-    if points.ndim != 1 or len(points) < 6 or len(points) % 2 or not np.isfinite(points).all():
-        raise ValueError("a polygon is not at least three points of finite numbers")
-    # COCO's pixel 0 goes from 0 to 1, and OpenCV's has its center at 0.
-    scaled = (points.reshape(-1, 2).clip(-FARTHEST, FARTHEST) - 0.5) * (1 << FRACTION_BITS)
-    cv2.fillPoly(mask, [np.round(scaled).astype(np.int32)], (value,), shift=FRACTION_BITS)
+    return np.repeat(inside, counts).reshape(width, height).T  # they go down the columns
 
 
 def run_lengths(text: str) -> list[int]:
     """Return the run lengths in COCO's compressed text.
 
     Six bits a character: five of the number, lowest first, and whether more follow. From the fourth
-    on, each number is the difference to the one two places before it.
-
-    Raises:
-        ValueError: The text ends inside a number, or has other characters.
+    on, each number is the difference to the one two places before it. ValueError for other texts.
 
     Source: the format of ``rleToString`` in the COCO API.
     """
@@ -81,20 +78,3 @@ def run_lengths(text: str) -> list[int]:
     if place:
         raise ValueError("its counts end inside a number")
     return counts
-
-
-def painted(
-    regions: Sequence[tuple[Any, int]], height: int, width: int, background: int = 0
-) -> np.ndarray:
-    """Return a label map, uint8 [1, height, width], of pairs (region, value), the last on top.
-
-    ValueError for a region that ``region_mask`` refuses.
-    """
-    painting = np.full((height, width), background, np.uint8)
-    for region, value in regions:
-        if isinstance(region, list):  # a mask of the whole image takes long if objects are many
-            for polygon in region:
-                _fill(painting, polygon, value)
-            continue
-        painting[region_mask(region, height, width) == 1] = value
-    return painting[None]

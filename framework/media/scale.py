@@ -28,10 +28,7 @@ IS_PORTABLE = False  # tests do without AVX2, which gives the same bits
 
 
 def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarray:
-    """Scale uint8 [H, W, C] to [*size, C].
-
-    Without ``antialias``, each result is linear between the nearest four pixels.
-    """
+    """Scale uint8 [H, W, C] to [*size, C]; without ``antialias``, linear between four pixels."""
     if image.shape[:2] == size:
         return image
     out = np.empty((*size, image.shape[2]), np.uint8)
@@ -41,10 +38,7 @@ def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarr
 
 
 def scale_labels(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Scale a label map [C, H, W] to [C, *size] without making new values.
-
-    Each result is the value of the pixel under its center.
-    """
+    """Scale a label map [C, H, W] to [C, *size]: each result is the pixel under its center."""
     if planes.shape[1:] == size:
         return planes
     for axis, new in enumerate(size, start=1):
@@ -63,13 +57,9 @@ def scale_into(
 ) -> None:
     """Scale an image into memory of its own or of a batch.
 
-    Args:
-        pixels: uint8 [H, W, C], with any strides.
-        antialias: see ``scale``.
-        flip: as ``Transform.windows`` returns it.
-        out: uint8 [C, h, w] or [h, w, C], which says the size.
-        labels: whether this is a label map, to be scaled by ``scale_labels``.
-        interleaved: whether ``out`` is [h, w, C].
+    ``pixels`` are uint8 [H, W, C] with any strides, ``flip`` is as ``Transform.windows`` returns
+    it, and ``out`` is uint8 [C, h, w] or, if ``interleaved``, [h, w, C], which says the size. Label
+    maps are scaled as by ``scale_labels``, others as by ``scale``.
     """
     how = ANTIALIASED if antialias else LINEAR
     if _scaled_in_c(pixels, NEAREST if labels else how, flip, out, interleaved):
@@ -88,25 +78,17 @@ def scale_into(
 
 def before_turn(flip: int, size: tuple[int, int]) -> tuple[int, int]:
     """Return the size of a result before its rows and columns are exchanged, or after."""
-    if flip & TURNED:
-        return size[1], size[0]
-    return size
+    return (size[1], size[0]) if flip & TURNED else size
 
 
 def scale_windows(
     images: Any, layout: tuple[int, int, int], windows: np.ndarray, how: int, results: Any
 ) -> np.ndarray | None:
-    """Cut and scale a slice of raw images.
+    """Cut and scale a slice of raw images, uint8 arrays whose axes ``layout`` names, in C.
 
-    Args:
-        images: uint8 arrays in a list, or stacked.
-        layout: The axes of rows, columns and channels.
-        windows: As ``Transform.windows`` returns them: int64 [n, 5].
-        how: LINEAR, ANTIALIASED or NEAREST.
-        results: Arrays [C, h, w], stacked or in a list.
-
-    Returns:
-        The seconds of each image, float64 [n]; None if C cannot do all, or a window is outside.
+    ``windows`` are int64 [n, 5] as ``Transform.windows`` returns them, ``how`` is LINEAR,
+    ANTIALIASED or NEAREST, and ``results`` are [C, h, w]; arrays are stacked or in a list. Return
+    the seconds of each image, float64 [n]; None if C cannot do all, or a window is outside.
     """
     scale_jobs = find("paceline_scale_windows")
     if scale_jobs is None or not len(windows) or images[0].shape[layout[2]] not in (1, 3):

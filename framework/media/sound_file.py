@@ -12,9 +12,7 @@ from framework.system.extras import needed
 
 EXTRA = "audio"
 SUFFIXES = (".wav", ".flac")
-# Some 90 minutes at 48 kHz, and 1 GiB as float32. FLAC writes silence in a few bytes, so that the
-# length of a file is no bound.
-MOST_SAMPLES = 1 << 28
+MOST_SAMPLES = 1 << 28  # 90 minutes at 48 kHz; FLAC writes silence in a few bytes
 OF_16_BITS = ("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW")
 OF_FLOATS = ("FLOAT", "DOUBLE")
 BLOCK_FRAMES = 1 << 16
@@ -73,8 +71,7 @@ def read_sound(data: Any, start: int = 0, count: int | None = None) -> np.ndarra
     Only the window is decoded. Integers become -1 to 1.
     """
     with _opened(data) as file:
-        if count is None:
-            count = file.frames - start
+        count = file.frames - start if count is None else count
         if start:
             file.seek(start)
         samples = file.read(count, dtype="float32")
@@ -122,10 +119,7 @@ def _opened(data: Any) -> Generator[Any]:
 
 
 def _check_size(data: Any) -> None:
-    """Check that a WAV file holds all samples of its header. BadSound.
-
-    libsndfile reads those that are there, and says nothing.
-    """
+    """Check that a WAV file holds all samples of its header, on which libsndfile is silent."""
     view, place = memoryview(data), 12
     if bytes(view[:4]) != b"RIFF":
         return

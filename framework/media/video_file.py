@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -50,42 +50,38 @@ def _format_of(data: Any) -> str | None:
         return "matroska"
     if head[:4] == b"RIFF" and head[8:] == b"AVI ":
         return "avi"
-    if head[:4] == b"\0\0\1\xba":
-        return "mpeg"
-    return None
+    return "mpeg" if head[:4] == b"\0\0\1\xba" else None
 
 
 def video_frames(data: Any, rate: Fraction | None, max_pixels: int) -> Iterator[np.ndarray]:
-    """Yield the frames of a file in memory.
+    """Yield the frames of a file in memory, of at most ``max_pixels`` each.
 
-    Args:
-        data: The file's bytes.
-        rate: Frames per second: at each tick, the frame that is shown then. None: all frames.
-        max_pixels: Of a frame.
+    ``rate`` is frames per second: at each tick, the frame that is shown then. None: all frames.
 
     Raises:
         BadVideo: The file is no video, is damaged, or has larger frames or too many.
         ResourceError: R112 without PyAV.
     """
-    with _opened(data, max_pixels) as container:
+    with _opened(data) as container:
         stream = container.streams.best("video")
         if stream is None or stream.codec_context is None:
             raise BadVideo("no video in it that can be decoded")
         frames = _decoded(container, stream, max_pixels)
-        if rate is not None:
-            frames = _at_rate(frames, rate)
         count = 0
-        for timed in frames:
+        for timed in frames if rate is None else _at_rate(frames, rate):
             count += 1
             if count > MOST_FRAMES:
                 raise BadVideo(f"more than {MOST_FRAMES:,} frames")
-            yield _pixels(timed.frame)
+            turns, rest = divmod(timed.frame.rotation, 90)
+            if rest:
+                raise BadVideo(f"rotated by {timed.frame.rotation} degrees")
+            yield np.ascontiguousarray(np.rot90(timed.frame.to_ndarray(format="rgb24"), turns))
     if not count:
         raise BadVideo("no frame in it")
 
 
 @contextmanager
-def _opened(data: Any, max_pixels: int) -> Generator[Any]:
+def _opened(data: Any) -> Generator[Any]:
     needed("av", EXTRA)
     import av  # noqa: PLC0415
     import av.error  # noqa: PLC0415
@@ -116,14 +112,20 @@ def _decoded(container: Any, stream: Any, max_pixels: int) -> Iterator[_Timed]:
         if frame.is_corrupt:
             raise BadVideo("damaged: a frame cannot be decoded whole")
         _check_size(frame.width, frame.height, max_pixels)
+        begin = end
+        if frame.pts is not None and frame.time_base is not None:  # AVI does not always say it
+            begin = frame.pts * frame.time_base
         if size is None:
             size = frame.width, frame.height
-            start = end = _time_of(frame, Fraction(0))
+            start = begin
         if size != (frame.width, frame.height):
             was = f"{size[1]} x {size[0]}"
             raise BadVideo(f"a frame is {frame.height} x {frame.width}, those before it {was}")
-        begin = _time_of(frame, end)
-        end = begin + _duration_of(frame, stream)
+        end = begin
+        if frame.duration and frame.time_base:
+            end += frame.duration * frame.time_base
+        elif stream.average_rate:
+            end += 1 / stream.average_rate
         yield _Timed(frame, begin, end)
     declared = _declared(stream)
     if end - start < ENOUGH * declared:
@@ -137,21 +139,6 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
         raise BadVideo(f"{size} are more than {max_pixels}, which pack.max_pixels may raise")
 
 
-def _time_of(frame: Any, usual: Fraction) -> Fraction:
-    """Return when a frame begins, in seconds. AVI does not always say it."""
-    if frame.pts is None or frame.time_base is None:
-        return usual
-    return frame.pts * frame.time_base
-
-
-def _duration_of(frame: Any, stream: Any) -> Fraction:
-    if frame.duration and frame.time_base:
-        return frame.duration * frame.time_base
-    if stream.average_rate:
-        return 1 / stream.average_rate
-    return Fraction(0)
-
-
 def _declared(stream: Any) -> Fraction:
     """Return the duration that the file declares, in seconds; 0 if it does not.
 
@@ -161,18 +148,10 @@ def _declared(stream: Any) -> Fraction:
     if name == "avi" and stream.average_rate:
         return stream.frames / stream.average_rate
     if name.startswith("matroska"):
-        return _seconds(stream.metadata.get("DURATION", ""))
+        with suppress(ValueError, ZeroDivisionError):  # a text such as 00:01:02.500000000
+            hours, minutes, seconds = stream.metadata.get("DURATION", "").split(":")
+            return (int(hours) * 60 + int(minutes)) * 60 + Fraction(seconds)
     return Fraction(0)
-
-
-def _seconds(text: str) -> Fraction:
-    """Return the seconds of a text such as 00:01:02.500000000, and 0 of any other."""
-    hours, _, rest = text.partition(":")
-    minutes, _, seconds = rest.partition(":")
-    try:
-        return (int(hours) * 60 + int(minutes)) * 60 + Fraction(seconds)
-    except (ValueError, ZeroDivisionError):
-        return Fraction(0)
 
 
 def _at_rate(frames: Iterator[_Timed], rate: Fraction) -> Iterator[_Timed]:
@@ -190,11 +169,3 @@ def _at_rate(frames: Iterator[_Timed], rate: Fraction) -> Iterator[_Timed]:
     while shown is not None and (not ticks or start + ticks / rate < shown.end):
         yield shown
         ticks += 1
-
-
-def _pixels(frame: Any) -> np.ndarray:
-    """Return a frame, upright: uint8 [H, W, 3]."""
-    turns, rest = divmod(frame.rotation, 90)
-    if rest:
-        raise BadVideo(f"rotated by {frame.rotation} degrees")
-    return np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))

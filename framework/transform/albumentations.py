@@ -78,9 +78,7 @@ class Pipeline:
                 where = f"transform.pipeline: mask_interpolation = {params['mask_interpolation']}"
                 what = f"would blend {', '.join(labels)}, a label map"
                 raise ConfigError(193, where, what, "leave it out, or give 0")
-        inverted = labels
-        if any("fill_mask" in params for params in all_params):
-            inverted = ()
+        inverted = () if any("fill_mask" in params for params in all_params) else labels
         masks = tuple(dict.fromkeys((*self.masks, *labels)))
         return Pipeline(self.steps, masks, self.evaluation, inverted)
 
@@ -99,9 +97,7 @@ class Pipeline:
         return checked(images, results, "pipeline")
 
     def _swapped(self, field: str, image: Any) -> Any:
-        if field in self.inverted:
-            return IGNORE - image
-        return image
+        return IGNORE - image if field in self.inverted else image
 
     def _compose(self, fields: tuple[str, ...]) -> tuple[dict[str, str], Any]:
         """Return the library's name of each field, and the pipeline. One image is ``image``."""
@@ -111,11 +107,13 @@ class Pipeline:
             library = _import()
             names = {field: f"field{number}" for number, field in enumerate(fields)}
             pictures = [field for field in fields if field not in self.masks]
-            targets = dict.fromkeys(names.values(), "mask")
-            targets |= {names[field]: "image" for field in pictures}
             if pictures:
-                del targets[names[pictures[0]]]
                 names[pictures[0]] = "image"
+            targets = {
+                name: "image" if field in pictures else "mask"
+                for field, name in names.items()
+                if name != "image"
+            }
             steps = _make_all(library, self.steps, "transform.pipeline")
             known[fields] = names, library.Compose(steps, additional_targets=targets)
         return known[fields]

@@ -6,8 +6,7 @@ the result differs from several passes by less than one of them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -26,50 +25,6 @@ from framework.contracts.data import (
 )
 
 
-@dataclass
-class _Virtual:
-    """The images after some steps: which windows of the stored images they are.
-
-    Attributes:
-        corners: top and left of the windows: float64 [B, 2].
-        extents: height and width of the windows: float64 [B, 2].
-        sizes: height and width after scaling and flipping: int64 [B, 2].
-        flips: int64 [B].
-    """
-
-    corners: Tensor
-    extents: Tensor
-    sizes: Tensor
-    flips: Tensor
-
-    def cut(self, windows: Tensor) -> None:
-        """Take windows (int64 [B, 5]) of the images, and flip them."""
-        turned = (self.flips & TURNED).bool().unsqueeze(1)
-        corners, extents = windows[:, :2], windows[:, 2:4]
-        bits = torch.stack([self.flips & UPSIDE_DOWN, self.flips & MIRRORED], dim=1).bool()
-        corners = torch.where(bits, self.sizes - corners - extents, corners)
-        ratio = self.extents / torch.where(turned, self.sizes.flip(1), self.sizes)
-        self.corners = self.corners + torch.where(turned, corners.flip(1), corners) * ratio
-        self.extents = torch.where(turned, extents.flip(1), extents) * ratio
-        then = windows[:, 4]
-        self.sizes = extents.where((then & TURNED).unsqueeze(1) == 0, extents.flip(1))
-        self.flips = _combined(self.flips, then)
-
-    def windows(self, stored: Tensor) -> Tensor:
-        """Return the windows in whole pixels of the stored images (sizes int64 [B, 2])."""
-        starts = torch.minimum(self.corners.round().long(), stored - 1)
-        ends = (self.corners + self.extents).round().long()
-        ends = torch.minimum(torch.maximum(ends, starts + 1), stored)
-        return torch.cat([starts, ends - starts, self.flips.unsqueeze(1)], dim=1)
-
-
-def _combined(first: Tensor, then: Tensor) -> Tensor:
-    """Return the flip that is ``first`` and then ``then``."""
-    exchanged = (first & MIRRORED) << 1 | (first & UPSIDE_DOWN) >> 1
-    sides = torch.where((then & TURNED) != 0, exchanged, first & (MIRRORED | UPSIDE_DOWN))
-    return (sides ^ (then & (MIRRORED | UPSIDE_DOWN))) | ((first ^ then) & TURNED)
-
-
 @final
 class ComposeTransform:
     """Transforms that run in the order of ``parts``. A user's function may be the last.
@@ -80,6 +35,7 @@ class ComposeTransform:
     def __init__(self, parts: Mapping[str, Transform]) -> None:
         if not parts:
             raise ValueError("parts = {} changes nothing: name some, or choose transform=none")
+        self.function: RecordFunction | None = None
         for name, part in parts.items():
             if not hasattr(part, "windows"):
                 fix = f"add +transform@transform.parts.{name}=CHOICE"
@@ -88,10 +44,13 @@ class ComposeTransform:
                 what = f"parts.{name} cuts sounds, and the other parts cut images"
                 text = f"{what}: choose transform=sound_window alone"
                 raise ValueError(text)  # noqa: TRY004  # a value of the configuration
+            self.function = part.function
+            if part.function is not None and name != list(parts)[-1]:
+                what = f"parts.{name} calls a function"
+                raise ValueError(f"{what}: put it last, behind all windows")
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in parts.values())
         self.antialias = all(part.antialias for part in parts.values())
-        self.function: RecordFunction | None = _function(parts)
         self.size: tuple[int, int] | None = _size(parts)
         self.turns = any(map(may_turn, parts.values()))
         cutting = [name for name, part in parts.items() if cuts_videos(part)]
@@ -106,18 +65,30 @@ class ComposeTransform:
         return part.frame_numbers(lengths, own)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        nothing = torch.zeros(len(sizes), 2, dtype=torch.float64)
-        images = _Virtual(
-            nothing, sizes.double(), sizes, torch.zeros(len(sizes), dtype=torch.int64)
-        )
+        # Which windows of the stored images the images are: top and left, height and width.
+        corners, extents = torch.zeros(len(sizes), 2, dtype=torch.float64), sizes.double()
+        now = sizes  # height and width after scaling and flipping
+        flips = torch.zeros(len(sizes), dtype=torch.int64)
         for part, draw in zip(self.parts.values(), self._own(draws), strict=True):
-            before = images.sizes
-            images.cut(part.windows(before, draw))
+            cut = part.windows(now, draw)
+            begins, lengths, then = cut[:, :2], cut[:, 2:4], cut[:, 4]
+            turned = (flips & TURNED).bool().unsqueeze(1)
+            sides = torch.stack([flips & UPSIDE_DOWN, flips & MIRRORED], dim=1).bool()
+            begins = torch.where(sides, now - begins - lengths, begins)
+            ratio = extents / torch.where(turned, now.flip(1), now)
+            corners = corners + torch.where(turned, begins.flip(1), begins) * ratio
+            extents = torch.where(turned, lengths.flip(1), lengths) * ratio
+            flips = _combined(flips, then)
             if part.size is not None:
-                images.sizes = torch.tensor([part.size]).expand_as(sizes)
+                now = torch.tensor([part.size]).expand_as(sizes)
             elif isinstance(part, Scales):
-                images.sizes = part.scaled(before)
-        return images.windows(sizes)
+                now = part.scaled(now)
+            else:
+                now = lengths.where((then & TURNED).unsqueeze(1) == 0, lengths.flip(1))
+        starts = torch.minimum(corners.round().long(), sizes - 1)
+        ends = (corners + extents).round().long()
+        ends = torch.minimum(torch.maximum(ends, starts + 1), sizes)
+        return torch.cat([starts, ends - starts, flips.unsqueeze(1)], dim=1)
 
     def _own(self, draws: Tensor | None) -> Sequence[Tensor | None]:
         """Return the draws of each part."""
@@ -126,13 +97,11 @@ class ComposeTransform:
         return draws.split([part.num_draws for part in self.parts.values()], dim=1)
 
 
-def _function(parts: Mapping[str, Transform]) -> Any:
-    """Return the function of the last part. ValueError if another part has one."""
-    *others, last = parts.items()
-    for name, part in others:
-        if part.function is not None:
-            raise ValueError(f"parts.{name} calls a function: put it last, behind all windows")
-    return last[1].function
+def _combined(first: Tensor, then: Tensor) -> Tensor:
+    """Return the flip that is ``first`` and then ``then``."""
+    exchanged = (first & MIRRORED) << 1 | (first & UPSIDE_DOWN) >> 1
+    sides = torch.where((then & TURNED) != 0, exchanged, first & (MIRRORED | UPSIDE_DOWN))
+    return (sides ^ (then & (MIRRORED | UPSIDE_DOWN))) | ((first ^ then) & TURNED)
 
 
 def _size(parts: Mapping[str, Transform]) -> tuple[int, int] | None:

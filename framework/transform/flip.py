@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from framework.contracts.data import MIRRORED, UPSIDE_DOWN, chance
-from framework.transform.none import whole
+from framework.transform.none import WholeImages, whole
 
 
 def flip_codes(draws: np.ndarray, flip: float, flip_vertical: float) -> np.ndarray:
@@ -16,13 +16,10 @@ def flip_codes(draws: np.ndarray, flip: float, flip_vertical: float) -> np.ndarr
 
 
 @final
-class FlipTransform:
+class FlipTransform(WholeImages):
     """``flip``: probability of a mirror image; ``flip_vertical``: of turning it upside down."""
 
-    size: tuple[int, int] | None = None
-    antialias = True
     num_draws = 2
-    function = None
 
     def __init__(self, flip: float, flip_vertical: float) -> None:
         self.flip = chance("flip", flip)

@@ -27,28 +27,24 @@ def checked(images: Images, result: Any, name: str) -> Images:
     ValueError, to which the reader adds the record, for anything but images of the same fields.
     """
     if not isinstance(result, dict) or result.keys() != images.keys():
-        given = type(result).__name__
-        if isinstance(result, dict):
-            given = ", ".join(map(str, result))
+        is_dict = isinstance(result, dict)
+        given = ", ".join(map(str, result)) if is_dict else type(result).__name__
         what = f"{name} returned {given}, not {', '.join(images)}"
         raise ValueError(f"{what}: return a dict of the same fields")
     for field, image in images.items():
-        _check_like(result[field], image, f"{name} made {field}")
+        new, where = result[field], f"{name} made {field}"
+        is_image = image.dtype == np.uint8 and image.ndim == 3
+        kind = type(new).__name__
+        if isinstance(new, np.ndarray):
+            fits = not is_image or (new.shape[2:] == image.shape[2:] and new.size)
+            if new.dtype == image.dtype and fits:
+                continue
+            kind = f"{new.dtype} {list(new.shape)}"
+        if is_image:
+            what = f"{where} {kind}, not uint8 [height, width, {image.shape[2]}]"
+            raise ValueError(f"{what}: leave normalizing and tensors to augment=")
+        raise ValueError(f"{where} {kind}, not {image.dtype}: return an array of this dtype")
     return {field: np.ascontiguousarray(result[field]) for field in images}
-
-
-def _check_like(result: Any, given: np.ndarray, where: str) -> None:
-    is_image = given.dtype == np.uint8 and given.ndim == 3
-    kind = type(result).__name__
-    if isinstance(result, np.ndarray):
-        fits = not is_image or (result.shape[2:] == given.shape[2:] and result.size)
-        if result.dtype == given.dtype and fits:
-            return
-        kind = f"{result.dtype} {list(result.shape)}"
-    if is_image:
-        what = f"{where} {kind}, not uint8 [height, width, {given.shape[2]}]"
-        raise ValueError(f"{what}: leave normalizing and tensors to augment=")
-    raise ValueError(f"{where} {kind}, not {given.dtype}: return an array of this dtype")
 
 
 def unchanged(images: Images, rng: np.random.Generator) -> Images:
@@ -66,8 +62,7 @@ class Change:
         self, function: Callable[[Images, np.random.Generator], Images], evaluation: bool
     ) -> None:
         self.evaluation = evaluation
-        self.function = function
-        inner = function
+        self.function = inner = function
         if isinstance(function, partial):
             # Hydra's partial asks for permission at each call, which takes 80 us
             self.function = partial(function.func, *function.args, **function.keywords)
@@ -96,21 +91,13 @@ class InTurn:
 
     def with_labels(self, labels: Sequence[str]) -> "InTurn":
         """Return a copy in which both treat ``labels`` as label maps, if they know any."""
-        return InTurn(knowing(self.first, labels), knowing(self.then, labels))
+        parts = (self.first, self.then)
+        return InTurn(*(p.with_labels(labels) if isinstance(p, KnowsLabels) else p for p in parts))
 
     def __call__(self, images: Images, seed: int | None) -> Images:
-        other = seed
-        if seed is not None:
-            # With one seed, mirror images of the first would always coincide with the other's.
-            other = (seed + 1) % 2**63
+        # With one seed, mirror images of the first would always coincide with the other's.
+        other = None if seed is None else (seed + 1) % 2**63
         return self.then(self.first(images, other), seed)
-
-
-def knowing(function: RecordFunction, labels: Sequence[str]) -> RecordFunction:
-    """Return a function that treats ``labels`` as label maps, if it knows them."""
-    if isinstance(function, KnowsLabels):
-        return function.with_labels(labels)
-    return function
 
 
 class AfterGeometry:

@@ -5,6 +5,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from framework.contracts.data import RecordFunction
+
 
 def whole(sizes: Tensor) -> Tensor:
     """Return windows that are the whole images, not flipped: int64 [B, 5]."""
@@ -12,12 +14,18 @@ def whole(sizes: Tensor) -> Tensor:
     return torch.cat([zeros, zeros, sizes, zeros], dim=1)
 
 
-@final
-class NoTransform:
+class WholeImages:
+    """What the transforms that neither cut nor scale images share."""
+
     size: tuple[int, int] | None = None
     antialias = True
     num_draws = 0
-    function = None
+    function: RecordFunction | None = None
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         return whole(sizes)
+
+
+@final
+class NoTransform(WholeImages):
+    pass

@@ -5,17 +5,16 @@ once and is compared with this one (recipes sweep_vectorized and sweep_augment).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import cv2
 import numpy as np
-from torch import Tensor
 
-from framework.contracts.data import RecordFunction, chance
+from framework.contracts.data import chance
 from framework.contracts.records import IGNORE
 from framework.transform.function import Images
-from framework.transform.none import whole
+from framework.transform.none import WholeImages
 
 
 @final
@@ -28,47 +27,36 @@ class ShiftFlip:
     labels: Sequence[str] = ()  # label maps, which are ``IGNORE`` where the image is black
 
     def with_labels(self, labels: Sequence[str]) -> "ShiftFlip":
-        return ShiftFlip(self.padding, self.flip, labels)
+        return replace(self, labels=labels)
 
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None:
             return images
         rng = np.random.default_rng(seed)
         top, left = rng.integers(0, 2 * self.padding + 1, 2).tolist()
-        mirrored = rng.random() < self.flip
+        step = -1 if rng.random() < self.flip else 1
         side = self.padding
         results: Images = {}
         for name, image in images.items():
             height, width, channels = image.shape
-            fill = 0
-            if name in self.labels:
-                fill = IGNORE
+            fill = IGNORE if name in self.labels else 0
             wide = cv2.copyMakeBorder(
                 image, side, side, side, side, cv2.BORDER_CONSTANT, value=fill
             )
             wide = wide.reshape(*wide.shape[:2], channels)
-            window = wide[top : top + height, left : left + width]
-            if mirrored:
-                window = window[:, ::-1]
+            window = wide[top : top + height, left : left + width][:, ::step]
             results[name] = np.ascontiguousarray(window)
         return results
 
 
 @final
-class OpenCVTransform:
+class OpenCVTransform(WholeImages):
     """``padding``: pixels on every side; ``flip``: probability of a mirror image.
 
     Fields of one record, such as a pair, are changed alike. Nothing changes outside training.
     """
 
-    size: tuple[int, int] | None = None
-    antialias = True
-    num_draws = 0
-
     def __init__(self, padding: int, flip: float) -> None:
         if padding < 0:
             raise ValueError(f"padding = {padding} must be at least 0")
-        self.function: RecordFunction | None = ShiftFlip(padding, chance("flip", flip))
-
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        return whole(sizes)
+        self.function = ShiftFlip(padding, chance("flip", flip))

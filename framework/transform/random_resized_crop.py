@@ -25,11 +25,12 @@ OPTIONS = ctypes.c_double * 6  # native/windows.c
 class RandomResizedCrop:
     """A random window. Images of one record and size, such as a pair, get the same window.
 
-    Attributes:
+    Args:
         size: (height, width) in pixels that windows are scaled to.
         scale: Least and largest share of the area.
         ratio: Least and largest ratio of width to height.
-        flip, flip_vertical: As in FlipTransform.
+        flip: Probability of a mirror image.
+        flip_vertical: Probability of turning it upside down.
         antialias: As in ``contracts.data.Transform``.
     """
 
@@ -45,7 +46,8 @@ class RandomResizedCrop:
         flip_vertical: float,
         antialias: bool,
     ) -> None:
-        self.size: tuple[int, int] | None = pixels(size)
+        self._size = pixels(size)
+        self.size: tuple[int, int] | None = self._size
         if not (0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1]):
             what = f"scale = {list(scale)} or ratio = {list(ratio)}"
             raise ValueError(f"{what} is not [least, largest]")
@@ -56,27 +58,22 @@ class RandomResizedCrop:
         self.antialias = antialias
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        assert self.size is not None
         if draws is None:
-            return centered(sizes, self.size)
+            return centered(sizes, self._size)
         compiled = find("paceline_random_windows")
-        if compiled is None or sizes.stride(1) != 1 or not draws.is_contiguous():
-            return torch.from_numpy(self._windows(sizes.numpy(), draws.numpy()))
-        windows = torch.empty((len(sizes), 5), dtype=torch.int64)
-        places = sizes.data_ptr(), sizes.stride(0), len(sizes), draws.data_ptr()
-        options = OPTIONS(*self.scale, *self.log_ratio, self.flip, self.flip_vertical)
-        compiled(*places, options, windows.data_ptr())
-        return windows
-
-    def _windows(self, limits: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """Return what ``windows`` returns, by NumPy."""
+        if compiled is not None and sizes.stride(1) == 1 and draws.is_contiguous():
+            windows = torch.empty((len(sizes), 5), dtype=torch.int64)
+            places = sizes.data_ptr(), sizes.stride(0), len(sizes), draws.data_ptr()
+            options = OPTIONS(*self.scale, *self.log_ratio, self.flip, self.flip_vertical)
+            compiled(*places, options, windows.data_ptr())
+            return windows
         (least, most), (low, high) = self.scale, self.log_ratio
-        numbers = draws.astype(np.float64)
+        limits, numbers = sizes.numpy(), draws.numpy().astype(np.float64)
         area = limits[:, 0] * limits[:, 1] * (least + numbers[:, 0] * (most - least))
         ratio = np.exp(low + numbers[:, 1] * (high - low))
         wanted = np.sqrt(np.stack([area / ratio, area * ratio], axis=1))
         wanted *= np.minimum((limits / wanted).min(1, keepdims=True), 1.0)
         cut = np.minimum(np.maximum(np.rint(wanted).astype(np.int64), 1), limits)
         corner = (numbers[:, 2:4] * (limits - cut + 1)).astype(np.int64)
-        codes = flip_codes(draws[:, 4:], self.flip, self.flip_vertical)
-        return np.concatenate([corner, cut, codes[:, None]], axis=1)
+        codes = flip_codes(draws.numpy()[:, 4:], self.flip, self.flip_vertical)
+        return torch.from_numpy(np.concatenate([corner, cut, codes[:, None]], axis=1))

@@ -41,12 +41,10 @@ class Resize:
     function = None
 
     def __init__(self, size: Sequence[int], crop: bool, antialias: bool) -> None:
-        self.size: tuple[int, int] | None = pixels(size)
+        self._size = pixels(size)
+        self.size: tuple[int, int] | None = self._size
         self.crop = crop
         self.antialias = antialias
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        assert self.size is not None
-        if self.crop:
-            return centered(sizes, self.size)
-        return whole(sizes)
+        return centered(sizes, self._size) if self.crop else whole(sizes)

@@ -7,31 +7,26 @@ import torch
 from torch import Tensor
 
 from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
-from framework.transform.none import whole
+from framework.transform.none import WholeImages, whole
 
 # Flip codes of 0 to 3 quarter turns counterclockwise.
 CODES = (0, TURNED | UPSIDE_DOWN, MIRRORED | UPSIDE_DOWN, TURNED | MIRRORED)
 
 
 @final
-class Rotate:
+class Rotate(WholeImages):
     """``turns``: the numbers of quarter turns, counterclockwise, one of which is drawn."""
 
-    size: tuple[int, int] | None = None
-    antialias = True
     num_draws = 1
-    function = None
 
     def __init__(self, turns: Sequence[int]) -> None:
         if not turns or any(type(turn) is not int or not 0 <= turn <= 3 for turn in turns):
             raise ValueError(f"turns = {turns} are not numbers of quarter turns, 0 to 3")
-        self.counts = list(turns)
         self.turns = bool({1, 3} & set(turns))
+        self._codes = torch.tensor([CODES[turn] for turn in turns])
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         windows = whole(sizes)
         if draws is not None:
-            codes = torch.tensor([CODES[turn] for turn in self.counts])
-            places = (draws[:, 0].double() * len(codes)).long()
-            windows[:, 4] = codes[places]
+            windows[:, 4] = self._codes[(draws[:, 0].double() * len(self._codes)).long()]
         return windows

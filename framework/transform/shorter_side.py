@@ -5,25 +5,18 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.transform.none import whole
+from framework.transform.none import WholeImages
 
 
 @final
-class ShorterSide:
+class ShorterSide(WholeImages):
     """A step of ``transform=compose``: ``length`` is that of the shorter side, in pixels."""
-
-    size: tuple[int, int] | None = None
-    num_draws = 0
-    function = None
 
     def __init__(self, length: int, antialias: bool) -> None:
         if length < 1:
             raise ValueError(f"length = {length} is not a number of pixels")
         self.length = length
         self.antialias = antialias
-
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        return whole(sizes)
 
     def scaled(self, sizes: Tensor) -> Tensor:
         """Return what images of ``sizes`` (height, width) are scaled to: int64 [B, 2]."""

@@ -2,18 +2,16 @@
 
 from typing import final
 
-import torch
 from torch import Tensor
+
+from framework.transform.none import WholeImages
 
 
 @final
-class SoundWindow:
+class SoundWindow(WholeImages):
     """A window of ``samples``. Only the window is decoded. Images stay whole."""
 
-    size = None
-    antialias = True
     num_draws = 1
-    function = None
 
     def __init__(self, samples: int) -> None:
         if samples < 1:
@@ -23,10 +21,4 @@ class SoundWindow:
     def starts(self, lengths: Tensor, draws: Tensor | None) -> Tensor:
         """Return where the windows begin: int64 [B]. A shorter sound begins at 0."""
         room = (lengths - self.samples).clamp(min=0)
-        if draws is None:
-            return room // 2
-        return (draws[:, 0].double() * (room + 1)).long()
-
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        zeros = torch.zeros_like(sizes)
-        return torch.cat([zeros, sizes, zeros[:, :1]], dim=1)
+        return room // 2 if draws is None else (draws[:, 0].double() * (room + 1)).long()

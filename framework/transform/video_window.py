@@ -5,20 +5,17 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.transform.none import whole
+from framework.transform.none import WholeImages
 
 
 @final
-class VideoWindow:
+class VideoWindow(WholeImages):
     """A window of ``frames``, of which each is ``stride`` frames behind the one before.
 
     A video that ends before its window has its last frame repeated. Pictures stay whole.
     """
 
-    size: tuple[int, int] | None = None
-    antialias = True
     num_draws = 1
-    function = None
 
     def __init__(self, frames: int, stride: int) -> None:
         if frames < 1 or stride < 1:
@@ -29,11 +26,6 @@ class VideoWindow:
     def frame_numbers(self, lengths: Tensor, draws: Tensor | None) -> Tensor:
         span = (self.num_frames - 1) * self.stride + 1
         room = (lengths - span).clamp(min=0)
-        starts = room // 2
-        if draws is not None:
-            starts = (draws[:, 0].double() * (room + 1)).long()
+        starts = room // 2 if draws is None else (draws[:, 0].double() * (room + 1)).long()
         numbers = starts.unsqueeze(1) + torch.arange(self.num_frames) * self.stride
         return torch.minimum(numbers, (lengths - 1).unsqueeze(1))
-
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        return whole(sizes)

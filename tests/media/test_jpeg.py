@@ -12,7 +12,7 @@ from PIL import Image
 from framework.media import jpeg
 from framework.media.decode import encode_png, window_pixels
 from framework.media.header import BadImage, read_header
-from framework.media.jpeg import decode_windows, read_headers
+from framework.media.jpeg import LEFT, SIZES, STORED, decode_windows, read_headers
 from framework.media.scale import before_turn, scale_into
 from framework.system.native import find
 from tests.contract.cases import pixels
@@ -72,11 +72,11 @@ def test_windows_of_a_slice_are_those_of_each_image(chosen, size, antialias, int
     files = [encoded(HEIGHT, WIDTH, kind) for kind, _ in chosen]
     places = np.array([window for _, window in chosen])
     headers = read_headers(files)
-    assert headers.sizes.tolist() == [[HEIGHT, WIDTH]] * len(files)
+    assert headers[:, SIZES].tolist() == [[HEIGHT, WIDTH]] * len(files)
     shape = (*size, channels) if interleaved else (channels, *size)
     results = np.zeros((len(files), *shape), np.uint8)
     decode_windows(headers, places, antialias, results, interleaved)
-    assert not headers.left.any()
+    assert not headers[:, LEFT].any()
     for file, window, result in zip(files, places.tolist(), results, strict=True):
         scaled = before_turn(window[4], size)
         own = window_pixels(file, read_header(file), channels, tuple(window), scaled)
@@ -89,11 +89,11 @@ def test_what_c_does_not_read_is_left_and_the_next_image_is_read():
     good, cut = encoded(HEIGHT, WIDTH), encoded(HEIGHT, WIDTH)[:900]
     files = [good, encode_png(np.zeros((3, 8, 8), np.uint8)), cut, lying(6), good]
     headers = read_headers(files)
-    assert headers.left.tolist() == [0, 1, 0, 0, 0]
-    assert headers.sizes[3].tolist() == [24, 16]
+    assert headers[:, LEFT].tolist() == [0, 1, 0, 0, 0]
+    assert headers[3, SIZES].tolist() == [24, 16]
     results = np.zeros((5, 3, 8, 8), np.uint8)
     decode_windows(headers, np.array([[0, 0, 8, 8, 0]] * 5), True, results, False)
-    assert headers.left.tolist() == [0, 1, 1, 1, 0]
+    assert headers[:, LEFT].tolist() == [0, 1, 1, 1, 0]
     assert np.array_equal(results[0], results[4])
     assert results[0].any()
 
@@ -102,10 +102,10 @@ def compare(files):
     """Compare the headers that C reads with those that Python reads."""
     headers = read_headers(files)
     for number, file in enumerate(files):
-        if headers.left[number]:
+        if headers[number, LEFT]:
             continue
         known = read_header(file)
-        own = headers.stored[number].tolist()
+        own = headers[number, STORED].tolist()
         assert own == [known.height, known.width, known.channels, known.orientation]
         assert (known.format, known.bit_depth) == ("jpeg", 8)
 
@@ -113,7 +113,7 @@ def compare(files):
 def check_mutated():
     whole = [encoded(20, 30), encoded(20, 30, "444", progressive=True), *map(lying, range(1, 9))]
     compare(whole)
-    assert not read_headers(whole).left.any()
+    assert not read_headers(whole)[:, LEFT].any()
     for data in whole:
         for files in (flips(data[:700], 300), truncations(data[:700], 100)):
             compare(list(files))
@@ -125,6 +125,6 @@ def test_headers_of_mutated_files_are_those_of_python():
 
 def test_a_damaged_file_is_refused_by_its_name_alone():
     headers = read_headers([b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xe1\x00"])
-    assert headers.left.all()
+    assert headers[:, LEFT].all()
     with pytest.raises(BadImage):
         read_header(b"\xff\xd8\xff\xe1\x00")
