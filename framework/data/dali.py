@@ -99,7 +99,6 @@ class DALISource(WorkerSource[BatchReader]):
         self.store.close()
 
     def _run(self, requests: Iterator[Request], largest: int) -> Generator[Batch]:
-        """Yield the batch of each request. None has more than ``largest`` records."""
         self._ragged.clear()
         self._turns.clear()
         self._under_way.clear()
@@ -129,7 +128,6 @@ class DALISource(WorkerSource[BatchReader]):
             raise self._failure
 
     def _fed(self, requests: Iterator[Request]) -> Iterator[tuple[Any, ...]]:
-        """Yield what the pipeline gets. After an error it ends, so that earlier batches come."""
         for request in requests:
             try:
                 inputs = self._inputs(request)
@@ -140,7 +138,6 @@ class DALISource(WorkerSource[BatchReader]):
             yield inputs
 
     def _turned(self, batch: Batch) -> Batch:
-        """Exchange rows and columns of the images for which the transform wants it."""
         for name, waiting in self._turns.items():
             turned = waiting.popleft()
             if not turned.any():
@@ -291,7 +288,6 @@ class DALISource(WorkerSource[BatchReader]):
 
 
 def _refuse(context: SourceContext) -> None:
-    """Raise ConfigError for settings that DALI would ignore."""
     if context.transform.function is not None:
         where = "data = dali, a transform with a function"
         raise ConfigError(174, where, "DALI's operators cannot call it", "choose data=hdf5 or lmdb")

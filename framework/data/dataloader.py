@@ -72,8 +72,6 @@ def loader_source(
 
 
 class _Pass(NamedTuple):
-    """The records of one forward pass."""
-
     batch: Batch  # if a rank has no share of the user's batch, one record of another rank
     own: int  # how many of its records count
     size: int  # the records of the user's batch
@@ -193,7 +191,6 @@ class LoaderSource:
         return given or 0
 
     def _own(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """Return a copy that keeps its own workers, and whose sampler yields this rank's share."""
         own = copy(loader)
         attributes = vars(own)  # torch lets nobody set a sampler later
         attributes["_iterator"] = None
@@ -250,7 +247,6 @@ class LoaderSource:
 
     @property
     def _is_cut(self) -> bool:
-        """Whether each rank takes its share of every batch."""
         return bool(self._cuts)
 
     @property
@@ -326,7 +322,6 @@ class LoaderSource:
                     yield MicroBatch(batch, weight, number == len(passes))
 
     def _passes(self, epoch: int) -> Generator[_Pass]:
-        """Yield the passes of an epoch. DataError D109 or D234 if there are too few batches."""
         num_own = len(self._parts)
         most = self.num_batches * num_own
         position = 0  # the records of the batches before
@@ -454,7 +449,6 @@ class LoaderSource:
 
 
 def _refuse(context: SourceContext, order: Order) -> None:
-    """Raise ConfigError C174 for settings that the loader would ignore."""
     refuse_transform(context)
     ignored = {
         "workers.num": context.num_workers or None,
@@ -518,14 +512,12 @@ def _seed_rank(rank: int) -> None:
 
 
 def _begin_worker(rank: int, begin: Callable[[int], Any] | None, number: int) -> None:
-    """Begin the worker process ``number`` of a rank. ``begin`` is the user's ``worker_init_fn``."""
     _seed_rank(rank)
     if begin is not None:
         begin(number)
 
 
 def _numbered(batch: Batch, numbers: Tensor) -> Batch:
-    """Return a batch with ``index``: its own, or these ``numbers``, int64 [B]."""
     index = batch.get("index")
     wanted = torch.int64, numbers.shape
     if isinstance(index, Tensor) and (index.dtype, index.shape) == wanted:
@@ -534,7 +526,6 @@ def _numbered(batch: Batch, numbers: Tensor) -> Batch:
 
 
 def _size(batch: Batch, where: str) -> int:
-    """Return the number of records of a batch. DataError D235 if nothing tells it."""
     values = [value for value in batch.values() if isinstance(value, Tensor) and value.dim()]
     values += [value for value in batch.values() if isinstance(value, list)]
     if not values:
@@ -544,7 +535,6 @@ def _size(batch: Batch, where: str) -> int:
 
 
 def _joined(batch: Batch, more: Batch) -> Batch | None:
-    """Return the records of both, or None if they cannot be joined."""
     joined: Batch = {}
     for name, value in batch.items():
         other = more.get(name)
@@ -558,7 +548,6 @@ def _joined(batch: Batch, more: Batch) -> Batch | None:
 
 
 def _digest(batch: Batch) -> Tensor:
-    """Return the SHA-256 of a batch's numbers and texts, without ``index``: uint8 [32]."""
     content = b""
     for name, value in batch.items():
         if name == "index":  # it differs over the ranks, whatever they get

@@ -193,7 +193,6 @@ class DatasetSource(WorkerSource[ItemReader]):
                 return next(batches)
 
     def _processes(self, read: ItemReader, num: int) -> Workers:
-        """Return processes, which start when they are used."""
         context = self.context
         made = Workers(read, num, "process", context.worker_timeout_s, context.start_method)
         made.stages = self.workers.stages

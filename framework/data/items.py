@@ -179,7 +179,6 @@ class ItemReader:
         return items
 
     def _note_draws(self, work: str) -> None:
-        """Seed all items from now on. ConfigError C230 if threads have read them."""
         if self.refuses:
             what = f"{work} draws random numbers, which threads would share with the step"
             fix = "set workers.kind=process and workers.num=1 or more"
@@ -261,7 +260,6 @@ class ItemReader:
         return f"record {index} of {self.title}"
 
     def _fault(self, error: BaseException, where: str) -> PacelineError:
-        """Return the error for an exception in the user's code, or in a library that it uses."""
         fix = "correct it, or see it with debug=trace workers.num=0 loader=plain"
         fault = user_error(error, about=where, fix=fix, kind=UserRecordError)
         return fault or DataError(233, where, plain(error), fix)
@@ -348,7 +346,6 @@ def _check_present(names: Iterable[str], record: Record, where: str, key: str) -
 
 
 def _named(item: Any) -> Record | None:
-    """Return the values of an item that names them, or None."""
     if isinstance(item, Mapping):
         return {str(name): value for name, value in item.items()}
     if is_dataclass(item) and not isinstance(item, type):
@@ -434,7 +431,6 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
 
 
 def _column(field: str, values: list[Any], name: Callable[[int], str], _: str) -> Batch:
-    """Return the values of a field as one tensor or as a list."""
     form = _form(values[0])
     for place, value in enumerate(values):
         if _form(value) != form:
@@ -478,7 +474,6 @@ def _is_picture(value: Any) -> bool:
 
 
 def _form(value: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return the type and the shape of a value that can be stacked, or None."""
     if isinstance(value, Tensor):
         return "tensor", tuple(value.shape)
     if isinstance(value, np.ndarray | np.generic) and is_number(value.dtype):

@@ -67,8 +67,6 @@ def _shares(
 
 @final
 class _Mixed:
-    """Makes an order whose epochs have records of each store in proportion to its share."""
-
     def __init__(self, context: SourceContext, starts: Tensor, shares: Tensor) -> None:
         self._context = context
         self._starts = starts

@@ -212,7 +212,6 @@ class Pictures:
         return uneven(self._store, index, "the image is", shape, other, fix)
 
     def _windows(self, name: str, field: Field, values: Any, part: Slice) -> tuple[Opened, Tensor]:
-        """Return images and the transform's windows of them, int64 [B, 5]."""
         opened = self._open(field, values, part.indices)
         if opened.table is not None:
             part.watch.mark("decode")
@@ -224,7 +223,6 @@ class Pictures:
         return opened, windows
 
     def _open(self, field: Field, values: Any, indices: Tensor) -> Opened:
-        """Read the sizes of images. DataError D106 for a file that is no image."""
         if field.encoding != "image":
             size = field.shape[:2] if field.interleaved else field.shape[1:]
             if isinstance(values, Tensor):
@@ -259,7 +257,6 @@ class Pictures:
             raise ConfigError(400, where, what, fix)
 
     def _shapes(self, field: Field, windows: Tensor) -> list[tuple[int, int, int]]:
-        """Return what each image becomes: C, h, w."""
         channels, size = field.channels or 3, self._transform.size
         if size is not None:
             return [(channels, *size)] * len(windows)
@@ -299,7 +296,6 @@ class Pictures:
         part.watch.mark("transform" if opened.table is None else "decode")
 
     def _pixels(self, opened: Opened, number: int, window: Any, index: int) -> np.ndarray:
-        """Return the unscaled pixels of a window: [h, w, C]. BadImage."""
         field, data = opened.field, opened.values[number]
         top, left, height, width, flip = window
         rows, columns = slice(top, top + height), slice(left, left + width)
@@ -325,7 +321,6 @@ class Pictures:
 
 @lru_cache(maxsize=16)
 def _all(size: tuple[int, int], count: int) -> Tensor:
-    """Return the size of each of ``count`` images: int64 [count, 2]."""
     return torch.tensor([size] * count, dtype=torch.int64).view(count, 2)
 
 

@@ -316,7 +316,6 @@ class BatchReader:
     def _images(
         self, records: Records, request: Request, part: Slice, outs: dict[str, Tensor]
     ) -> Batch:
-        """Return the fields that are ``cut``: uint8 [B, C, h, w], or the function's results."""
         part.watch.mark("transform")
         cut, pictures = self.cut.items(), self.pictures
         if self.function is None:

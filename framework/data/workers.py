@@ -323,7 +323,6 @@ class Workers:
             raise ResourceError(102, where, what, fix) from error
 
     def _results(self, loader: DataLoader[Any]) -> Generator[Timed]:
-        """Yield what the processes return. Kill all if one takes too long."""
         since = time.monotonic()
         end = threading.Event()
 
@@ -382,7 +381,6 @@ class Workers:
 
 
 def _processes_of(loader: Any) -> list[Any]:
-    """Return the processes that a DataLoader has started."""
     if loader is None or loader._iterator is None:  # noqa: SLF001
         return []
     return loader._iterator._workers  # noqa: SLF001
@@ -509,8 +507,6 @@ class _Requests:
 
 
 class _ReaderDataset(Dataset[Any]):
-    """The reader in the form of a torch Dataset, which runs in a worker process."""
-
     def __init__(self, read: Reader) -> None:
         self.read = read
 

@@ -20,8 +20,7 @@ def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) ->
     corners = boxes.view(-1, 2, 2)
     moved, limits = _moved(corners, windows.unsqueeze(1).expand(-1, 2, -1), size)
     moved = torch.minimum(moved.clamp_min(0), limits)
-    ends = moved.amin(1), moved.amax(1)  # a flip exchanges left and right
-    return torch.cat(ends, dim=1)
+    return torch.cat([moved.amin(1), moved.amax(1)], dim=1)  # a flip exchanges left and right
 
 
 def moved_points(points: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:

@@ -9,8 +9,7 @@
 - Animations, several pages, more than 8 bits and truncated files are refused.
 
 JPEG goes to libjpeg-turbo through simplejpeg, which releases the GIL. Other formats, and JPEGs with
-rare subsampling, go to OpenCV. ``tests/media/test_golden_pixels.py`` holds OpenCV, simplejpeg,
-Pillow and DALI to these rules.
+rare subsampling, go to OpenCV. ``tests/media/test_golden_pixels.py`` holds all to these rules.
 """
 
 import os
@@ -55,9 +54,7 @@ def decode(data: Any, channels: int, max_pixels: int = MAX_PIXELS) -> np.ndarray
 def decode_shrunk(
     data: Any, channels: int, least: tuple[int, int], max_pixels: int = MAX_PIXELS
 ) -> np.ndarray:
-    """Decode as ``decode`` does, a JPEG at the smallest of the scales 1, 1/2, 1/4, 1/8 of its size
-    that has at least the height and width ``least``.
-    """
+    """Decode as ``decode`` does, but a JPEG at the smallest scale that has the size ``least``."""
     header = accepted_header(data, max_pixels)
     height, width = header.size
     factor = 1
@@ -164,8 +161,7 @@ def image_suffix(data: bytes) -> str:
 
 def encode_png(image: np.ndarray) -> bytes:
     """Return uint8 or uint16 [C, H, W] as a PNG file. C is 1 or 3."""
-    pixels = image.transpose(1, 2, 0)[:, :, ::-1]  # OpenCV's order; gray has one channel
-    return cv2.imencode(".png", pixels)[1].tobytes()
+    return cv2.imencode(".png", image.transpose(1, 2, 0)[:, :, ::-1])[1].tobytes()  # OpenCV's order
 
 
 def encode_jpeg(image: np.ndarray, quality: int) -> bytes:
@@ -228,7 +224,6 @@ def check_png(data: Any) -> None:
 
 
 def _jpeg(data: Any, header: ImageHeader, channels: int, least: tuple[int, int]) -> np.ndarray:
-    """Decode a JPEG at the smallest scale that has at least this width and height."""
     form = "RGB" if channels == 3 else "GRAY"
     if header.channels == 4:
         form = "CMYK"

@@ -1,7 +1,6 @@
 """The frames of a video as image files in one value, so that some are read without the others.
 
-A value is ``MAGIC``, the index, and the files. The index holds where each file begins, and where
-the last one ends, as 64-bit numbers, little-endian.
+A value is ``MAGIC``, where each file begins and the last one ends (64 bits), and the files.
 """
 
 import math

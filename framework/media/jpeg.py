@@ -1,17 +1,14 @@
 """Reads slices of JPEGs in C, which holds Python's lock for no image.
 
-Beside a GPU, a thread that holds the lock stops the thread that launches the step's kernels. So
-there is one call for the headers of a slice, and one for its pixels. What C does not read is left
-to ``decode.window_pixels``, image by image.
-
-C calls libjpeg-turbo's own interface (TurboJPEG 3), which comes with the package ``turbojpeg`` (the
-extra ``turbo``) or the system. Without it, ``find`` returns None, and all images are left.
+Beside a GPU, a thread that holds it stops the thread that launches the step's kernels. What C does
+not read is left to ``decode.window_pixels``. C calls libjpeg-turbo's own interface (TurboJPEG 3),
+which comes with the package ``turbojpeg`` (the extra ``turbo``) or the system.
 """
 
 import ctypes
 import importlib.util
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes.util import find_library
 from functools import cache
 from pathlib import Path
@@ -91,16 +88,7 @@ def decode_windows(
 @cache
 def find() -> Any | None:
     """Return the library, or None."""
-    names: list[str] = []
-    spec = importlib.util.find_spec("turbojpeg")
-    if spec is not None and spec.origin is not None:
-        for pattern in ("turbojpeg.libs/libturbojpeg*", ".dylibs/libturbojpeg*"):
-            names += sorted(map(str, Path(spec.origin).parent.glob(pattern)))
-    return _loaded(names) or _loaded([find_library("turbojpeg") or ""])  # starts gcc and ld
-
-
-def _loaded(names: Sequence[str]) -> Any | None:
-    for name in filter(None, names):
+    for name in _candidates():
         try:
             library = ctypes.CDLL(name)
             library.tj3Init.restype = ctypes.c_void_p
@@ -111,6 +99,15 @@ def _loaded(names: Sequence[str]) -> Any | None:
             continue
         return library
     return None
+
+
+def _candidates() -> Iterator[str]:
+    """Yield the package's own library, then the system's, for which gcc and ld are started."""
+    spec = importlib.util.find_spec("turbojpeg")
+    if spec is not None and spec.origin is not None:
+        for pattern in ("turbojpeg.libs/libturbojpeg*", ".dylibs/libturbojpeg*"):
+            yield from sorted(map(str, Path(spec.origin).parent.glob(pattern)))
+    yield find_library("turbojpeg") or "libturbojpeg.so"
 
 
 class _Decompressor:

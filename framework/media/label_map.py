@@ -29,10 +29,7 @@ class BadLabels(BadImage):
 
 
 def labels_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> ImageHeader:
-    """Return the header of a label map with at most ``deepest`` bits per number: 8 or 16.
-
-    BadLabels for an image that is no PNG with one number per pixel, BadImage for anything else.
-    """
+    """Return the header of a PNG with one number of 8, or ``deepest``, bits per pixel. BadImage."""
     header = accepted_header(data, max_pixels, deepest=16)
     if header.format != "png":
         raise BadLabels(f"a {header.format.upper()}: a label map must be a PNG")

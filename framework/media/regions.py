@@ -16,8 +16,7 @@ def painted(
     """Return a label map, uint8 [1, height, width], of pairs (region, value), the last on top.
 
     A region is a list of polygons, each ``[x, y, x, y, ...]`` in pixels, or ``{size, counts}`` with
-    counts as a list or as text. ValueError if not, or for an image of another size. Borders of
-    polygons differ from pycocotools' by at most a pixel.
+    counts as a list or as text. ValueError if not, or for an image of another size.
     """
     painting = np.full((height, width), background, np.uint8)
     for region, value in regions:
@@ -37,7 +36,6 @@ def painted(
 
 
 def _run_mask(region: Any, height: int, width: int) -> np.ndarray:
-    """Return whether each pixel is inside run lengths: bool [height, width]. ValueError."""
     if not isinstance(region, dict) or list(region.get("size", ())) != [height, width]:
         raise ValueError("neither polygons nor run lengths of this image's size")
     counts = region.get("counts")

@@ -39,8 +39,6 @@ def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarr
 
 def scale_labels(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Scale a label map [C, H, W] to [C, *size]: each result is the pixel under its center."""
-    if planes.shape[1:] == size:
-        return planes
     for axis, new in enumerate(size, start=1):
         nearest = (2 * np.arange(new) + 1) * planes.shape[axis] // (2 * new)
         planes = planes.take(nearest, axis=axis)
@@ -126,12 +124,11 @@ def place_results(results: Any, interleaved: bool, columns: np.ndarray) -> None:
 
 
 def buffer_of(array: Any) -> Any:
-    """Return the memory of a contiguous array for a call: four times as fast as ``ctypes.data``."""
+    """Return the memory of a contiguous array for a call, four times as fast as ``ctypes.data``."""
     return BYTES.from_buffer(array)
 
 
 def _addresses(arrays: Any) -> Any:
-    """Return the address of each array: int64 [n]."""
     if isinstance(arrays, Placed):
         return arrays.addresses
     if isinstance(arrays, np.ndarray):
@@ -148,7 +145,6 @@ def _is_plain(strides: Sequence[int], channels: int) -> bool:
 def _scaled_in_c(
     pixels: np.ndarray, how: int, flip: int, out: np.ndarray, interleaved: bool
 ) -> bool:
-    """Scale and turn one image [h, w, C] into contiguous ``out``. False if C cannot."""
     scale_jobs = find("paceline_scale_windows")
     if scale_jobs is None or pixels.shape[2] not in (1, 3):
         return False

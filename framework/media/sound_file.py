@@ -18,8 +18,7 @@ OF_FLOATS = ("FLOAT", "DOUBLE")
 BLOCK_FRAMES = 1 << 16
 CHUNK = struct.Struct("<4sI")  # of a WAV file: its name, and its bytes behind these 8
 MOST_CHUNKS = 1000
-# What FFmpeg and SoX write if they write to a pipe, and cannot correct the size later.
-UNKNOWN_BYTES = (0xFFFFFFFF, 0x7FFFF000)
+UNKNOWN_BYTES = (0xFFFFFFFF, 0x7FFFF000)  # that FFmpeg and SoX write to a pipe
 
 
 class BadSound(ValueError):
@@ -47,10 +46,7 @@ def sound_header(data: Any) -> SoundHeader:
 
 
 def checked_header(data: Any) -> SoundHeader:
-    """Return the header of a file whose frames can all be decoded. BadSound, ResourceError R112.
-
-    A header alone does not tell that a FLAC file is truncated or damaged, or a sample not finite.
-    """
+    """Return the header of a file whose frames can all be decoded. BadSound, ResourceError R112."""
     with _opened(data) as file:
         dtype = np.float32 if file.subtype in OF_FLOATS else np.int16
         num_frames = 0
@@ -83,7 +79,7 @@ def read_sound(data: Any, start: int = 0, count: int | None = None) -> np.ndarra
 def resampled(data: Any, rate: int) -> bytes:
     """Return a file with another rate, as FLAC of 16 bits, or of 24 if the file has more.
 
-    A file of this rate is returned as it is. A WAV file of floats would hold the time of day.
+    A WAV file of floats would hold the time of day.
     """
     needed("soxr", EXTRA)
     import soundfile  # noqa: PLC0415

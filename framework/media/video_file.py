@@ -2,8 +2,8 @@
 
 - A frame is uint8 [H, W, 3] (RGB), turned upright by the file's rotation.
 - Only the formats of ``SUFFIXES`` are read. Others may name further files or addresses.
-- A frame that the decoder had to repair, another size, and a missing end are errors. A missing end
-  shows unless the format says neither how many frames nor what duration there is (MPEG-PS).
+- A frame that the decoder had to repair, another size, and a missing end are errors, which MPEG-PS
+  does not show.
 """
 
 from collections.abc import Generator, Iterator
@@ -42,7 +42,6 @@ def is_video(data: Any) -> bool:
 
 
 def _format_of(data: Any) -> str | None:
-    """Return FFmpeg's name of a file's format, or None."""
     head = bytes(data[:12])
     if head[4:8] in QUICKTIME and head[8:] not in STILLS:
         return "mov"
@@ -101,7 +100,6 @@ def _opened(data: Any) -> Generator[Any]:
 
 
 def _decoded(container: Any, stream: Any, max_pixels: int) -> Iterator[_Timed]:
-    """Yield the stream's frames, each with a time. BadVideo."""
     codec = stream.codec_context
     codec.thread_count = 1  # packing has a process per core
     codec.options = {"max_pixels": str(max_pixels)}  # what a frame itself says

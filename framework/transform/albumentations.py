@@ -120,7 +120,6 @@ class Pipeline:
 
 
 def _params(step: Step) -> Iterator[Mapping[str, Any]]:
-    """Yield the parameters of a step and of the steps inside it."""
     yield step.get("params") or {}
     for inner in step.get("steps") or ():
         yield from _params(inner)

@@ -91,14 +91,12 @@ class ComposeTransform:
         return torch.cat([starts, ends - starts, flips.unsqueeze(1)], dim=1)
 
     def _own(self, draws: Tensor | None) -> Sequence[Tensor | None]:
-        """Return the draws of each part."""
         if draws is None:
             return [None] * len(self.parts)
         return draws.split([part.num_draws for part in self.parts.values()], dim=1)
 
 
 def _combined(first: Tensor, then: Tensor) -> Tensor:
-    """Return the flip that is ``first`` and then ``then``."""
     exchanged = (first & MIRRORED) << 1 | (first & UPSIDE_DOWN) >> 1
     sides = torch.where((then & TURNED) != 0, exchanged, first & (MIRRORED | UPSIDE_DOWN))
     return (sides ^ (then & (MIRRORED | UPSIDE_DOWN))) | ((first ^ then) & TURNED)

@@ -17,18 +17,15 @@ from framework.data.lmdb import lmdb_source
 from framework.data.mixture import mixture_source
 from framework.data.parquet import parquet_source
 from framework.data.synthetic import SyntheticSource
-from framework.data.tar import tar_source
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.store.staging import MEMORY, cached_share
 from framework.transform.flip import FlipTransform
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import (
-    IMAGE_FIELDS,
     encoded_records,
     micros,
     plain,
     write_parquet,
-    write_shards,
 )
 from tests.store.test_shards import write_directory
 
@@ -105,26 +102,6 @@ def test_memory_is_given_back_by_a_close_and_by_an_error():
 # ---- data=tar, data=parquet and data=folder
 
 
-@pytest.mark.parametrize("kind", ["tar", "parquet"])
-def test_batches_are_those_of_the_packed_store(kind):
-    records = encoded_records(20)
-    write_store("packed.h5", records, IMAGE_FIELDS)
-    made = {"tar": (write_shards, tar_source), "parquet": (write_parquet, parquet_source)}
-    write, source = made[kind]
-    write(f"x.{kind}", records)
-    for options in ({}, {"world_size": 2, "rank": 1}, {"block": 4, "window": 2}):
-        context = make_context(batch_size=4, num_workers=2, **options)
-        for epoch, start in ((0, 0), (1, 2)):
-            batches = []
-            for opened in (
-                source(f"x.{kind}", context=context),
-                hdf5_source("packed.h5", context=context),
-            ):
-                with closing(opened):
-                    batches.append(micros(opened, epoch, start))
-            assert batches[0] == batches[1]
-
-
 def test_only_random_order_over_more_parquet_than_the_cache_gets_a_note():
     records = {"image": encoded_records(40)["image"] * 40, "label": list(range(3)) * 533 + [0]}
     write_parquet("x.parquet", records)
@@ -189,15 +166,6 @@ def test_stores_have_their_share_of_an_epoch_exactly(paths, seed, epoch):
 def test_a_temperature_makes_small_stores_more_frequent(paths):
     records = records_of(mixture(paths, temperature=1e9))
     assert (int((records < 60).sum()), int((records >= 60).sum())) == (40, 40)
-
-
-def test_ranks_share_a_mixed_epoch_which_continues_in_the_middle(paths):
-    options = {"weights": {"web": 1, "books": 1}, "batch_size": 6}
-    alone = records_of(mixture(paths, **options))
-    parts = [records_of(mixture(paths, **options, rank=rank, world_size=3)) for rank in range(3)]
-    assert torch.equal(torch.cat(parts).sort().values, alone.sort().values)
-    with closing(mixture(paths, **options)) as source:
-        assert micros(source, 2, 7) == micros(source, 2)[7:]
 
 
 @pytest.mark.parametrize(

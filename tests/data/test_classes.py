@@ -1,6 +1,5 @@
 """Classes of validation data, numbered as the training data numbers them."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -87,31 +86,6 @@ def test_numbers_are_no_names():
     assert is_numbered(["0", "1", "2"])
     assert not is_numbered(["1", "2"])
     assert not is_numbered(["0", "1", "10", "2"])
-
-
-def test_a_run_maps_validation_and_measures_the_right_classes():
-    """The figures are those of a run with an empty validation folder for the missing class.
-
-    With that folder, training and validation number their classes alike.
-    """
-    write_classes("train", ["ant", "bee", "cat"])
-    write_classes("val", ["bee", "cat"])
-    words = [
-        *("train", "data=folder", "data.train=train", "data.val=val", "epochs=1", "batch_size=4"),
-        *("sink=jsonl", "model.in_channels=3", "model.num_classes=3"),
-        *("augment.mean=[0.5,0.5,0.5]", "augment.std=[0.5,0.5,0.5]"),
-    ]
-    best = {}
-    for name in ("mapped", "alike"):
-        done = paceline(*words, f"hydra.run.dir={name}")
-        assert done.code == 0, done.err
-        note = "note: data.val numbers its classes otherwise; its labels are mapped by name: bee 0"
-        assert (note in done.out + done.err) == (name == "mapped")
-        best[name] = json.loads(Path(name, "summary.json").read_text())["best"]
-        Path("val/ant").mkdir(exist_ok=True)
-    assert best["mapped"] == best["alike"]
-    write_classes("val", ["zebra"])
-    assert is_one_error_line(paceline(*words), "D190")
 
 
 RECIPE = """# @package _global_

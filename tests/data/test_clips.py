@@ -31,12 +31,11 @@ from framework.transform.none import NoTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.sound_window import SoundWindow
 from framework.transform.video_window import VideoWindow
-from tests.cli.command import is_one_error_line, losses, paceline
 from tests.conftest import make_context, write_store
 from tests.contract.cases import WAYS, jpeg, micros
 from tests.media.test_sound_file import sound
 from tests.media.test_video_file import numbers_of
-from tests.pack.test_video_frames import folder, packed, pixels_of
+from tests.pack.test_video_frames import packed, pixels_of
 
 SOURCES = {"x.h5": hdf5_source, "x.lmdb": lmdb_source}
 PAIR = VideoWindow(2, 1)  # of frames
@@ -71,18 +70,6 @@ def test_a_clip_has_frames_of_its_video(path, encode):
         middle = clips_of(store, VideoWindow(4, 2), training=False)
         expected = [[0, 2, 4, 4], [0, 2, 4, 6], [2, 4, 6, 8]]
         assert [numbers_of(frames(clip)) for clip in middle] == expected
-
-
-def test_the_window_depends_on_seed_epoch_and_record_alone():
-    with closing(packed(encode="raw")) as store:
-        clips = [clips_of(store, PAIR, epoch=epoch) for epoch in range(20)]
-        assert len({tuple(numbers_of(frames(clip[2]))) for clip in clips}) > 5
-        reader = BatchReader(store, make_context(transform=PAIR))
-        alone = reader(Request(3, torch.tensor([2]), training=True))["video"]
-        assert torch.equal(alone[0], clips[3][2])
-        reader.seed = 1
-        others = [reader(Request(epoch, torch.arange(3), True))["video"] for epoch in range(20)]
-        assert not torch.equal(torch.stack(clips), torch.stack(others))
 
 
 @pytest.mark.parametrize("encode", ["jpeg", "raw"])
@@ -129,39 +116,6 @@ def test_a_damaged_video_is_named(value, words):
     source = hdf5_source(path, context=make_context(transform=PAIR))
     with closing(source), pytest.raises(DataError, match=f"D(261|106).*record 0.*{words}"):
         next(source.batches(0))
-
-
-NET = """
-from torch import nn
-
-
-class Net(nn.Sequential):
-    def __init__(self, in_channels, num_classes):
-        layers = nn.Conv3d(in_channels, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten()
-        super().__init__(*layers, nn.Linear(4, num_classes))
-
-    def forward(self, clips):
-        return super().forward(clips.transpose(1, 2))
-"""
-
-
-def test_a_small_net_is_trained_with_clips():
-    folder()
-    Path("net.py").write_text(NET)
-    words = ["input=video", "input.path=videos", "pack.size=[24,32]", "pack.encode=jpeg"]
-    assert paceline("pack", *words, "output.path=x.h5").code == 0
-    train = [
-        *("train", "data.train=x.h5", "data.val=x.h5", "objective.input=video", "batch_size=2"),
-        *("model=null", "+model._target_=net.Net", "+model.in_channels=auto", "epochs=2"),
-        *("+model.num_classes=auto", "allow_targets=[net]", "transform=video_window"),
-        *("transform.frames=6", "augment.field=video"),
-    ]
-    done = paceline(*train, "augment=normalize", "hydra.run.dir=run")
-    assert done.code == 0, done.err
-    assert np.isfinite(losses(Path("run"))).all()
-    for augment in ("cutmix", "random_erasing", "color_jitter", "crop_flip"):
-        done = paceline(*train, f"augment={augment}")
-        assert is_one_error_line(done, "C118"), done.err
 
 
 # ---- sounds

@@ -40,12 +40,6 @@ def epoch_of(source, epoch=0, start=0):
     ]
 
 
-def test_batches_come_as_they_are(make):
-    numbers = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    expected = [(part, part, 1.0, True) for part in numbers]
-    assert epoch_of(make(make_loader(10, shuffle=False))) == expected
-
-
 @pytest.mark.parametrize(
     "options",
     [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}],
@@ -261,12 +255,6 @@ def test_a_sampler_is_asked_when_a_batch_is_needed(make):
     assert [sampler.asked for _ in batches] == [1, 2, 3, 4, 5]
 
 
-def test_a_loader_of_training_and_validation_serves_both(make):
-    loader = make_loader(shuffle=False, num_workers=1, persistent_workers=True)
-    train, val = make(loader), make(loader, training=False)
-    assert epoch_of(train) == epoch_of(val)
-
-
 @pytest.mark.parametrize(("batch_size", "accumulate"), [(4, 1), (8, 2), (0, 3)])
 def test_a_batch_size_is_that_of_a_step(make, batch_size, accumulate):
     source = make(make_loader(), batch_size=batch_size, accumulate=accumulate)
@@ -282,23 +270,11 @@ def test_a_sampler_gets_to_know_the_epoch(make):
     assert sampler.epoch == 7
 
 
-def test_validation_has_the_batches_of_its_own_length(make):
-    for num_batches in (3, 9):
-        source = make(make_loader(), num_batches=num_batches, training=False)
-        assert source.num_batches == 5
-
-
 def test_a_stream_has_the_given_number_of_batches(make):
     source = make(DataLoader(Endless(), batch_size=4), num_batches=3)
     assert [waves for waves, *_ in epoch_of(source)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     with pytest.raises(ConfigError, match=r"C235\]: data.num_batches = 6: .* has 5 batches"):
         make(make_loader(20), num_batches=6)
-
-
-def test_a_number_of_a_record_is_its_place_in_the_epoch(make):
-    assert make(make_loader()).key(5) == "place 5 of the epoch, from 0"
-    own = [{"x": torch.zeros(2, 3), "index": torch.tensor([8, 9])}] * 2
-    assert make(own, None).key(9) == ""
 
 
 def test_a_loader_that_ends_too_early_is_refused(make):

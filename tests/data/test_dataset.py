@@ -5,7 +5,6 @@ import pickle
 import random
 import resource
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import count
 from types import SimpleNamespace
 
@@ -140,15 +139,6 @@ def test_another_thread_reads_items_that_draw_nothing_even_if_the_step_draws_onc
     assert plain(made) == plain(batch_of(reader(RecordsDataset(10)), 1, 2))
 
 
-def test_a_user_s_collate_gets_the_items_as_they_are():
-    def collate(items):
-        return torch.stack([item["image"] for item in items]), [item["label"] for item in items]
-
-    made = batch_of(reader(RecordsDataset(10), ["picture", "name"], collate), 4, 2)
-    assert sorted(made) == ["index", "name", "picture"]
-    assert (made["picture"].shape, made["name"]) == ((2, 3, 4, 4), [1, 2])
-
-
 def too_long(items):
     raise ValueError("too long")
 
@@ -230,15 +220,6 @@ def test_random_items_are_the_same_for_all_workers_starts_and_threads(make):
     assert torch.equal(generator_state(CPU), before)
 
 
-def test_ranks_together_have_the_items_of_a_single_one(make):
-    sources = [make(Clips()), *(make(Clips(), rank=rank, world_size=2) for rank in range(2))]
-    items = [
-        [pair for batch in waves(source) for pair in zip(*batch[:2], strict=True)]
-        for source in sources
-    ]
-    assert dict(items[1] + items[2]) == dict(items[0])
-
-
 @pytest.mark.parametrize(("num", "where"), [(0, "workers.num = 0"), (2, "workers.kind = thread")])
 def test_an_item_that_draws_unforeseen_ends_what_threads_read(make, monkeypatch, num, where):
     monkeypatch.setattr("framework.data.dataset.MOST_TRIED", 2)
@@ -279,14 +260,6 @@ def test_a_collate_that_draws_needs_processes_too(make):
         results.append([batch["x"].tolist() for batch, *_ in source.batches(1)])
     assert results[0] == results[1]
     assert make(steady, None, shuffled).draws
-
-
-@pytest.mark.parametrize("num", [0, 2])
-def test_a_user_s_collate_makes_the_batch_whoever_reads(make, num):
-    source = make(Clips(), None, partial(fields), num_workers=num)
-    batch = next(source.batches(0)).batch
-    assert (sorted(batch), batch["n"]) == (["index", "n", "x"], 4)
-    assert source.manifest.fields == {"x": Field("float32", (3,))}
 
 
 @pytest.mark.parametrize("way", ["pad", "nested", "list"])

@@ -92,17 +92,6 @@ def test_other_values_become_lists(value):
     assert column([value] * 2) == [value, value]
 
 
-@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
-@pytest.mark.parametrize("ragged", [(), ("x",)], ids=["fixed", "ragged"])
-def test_images_of_pillow_become_pixels_in_planes(mode, channels, ragged):
-    images = [Image.new(mode, (5, 4), color) for color in ("black", "white")]
-    batch = column(images, ragged=ragged, way="list")
-    assert [tuple(pixels.shape) for pixels in batch] == [(channels, 4, 5)] * 2
-    assert [int(pixels.min()) for pixels in batch] == [0, 255]
-    colors = column([Image.new("RGB", (2, 2), (1, 2, 3))])
-    assert colors[0, :, 0, 0].tolist() == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [

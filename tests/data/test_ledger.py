@@ -16,7 +16,6 @@ from framework.measure.clock import HostClock
 from framework.transform.resize import Resize
 from tests.conftest import make_context
 from tests.contract.cases import jpeg
-from tests.slow_mount import slow_mount, why_not
 
 KINDS = [(0, "thread"), (2, "thread"), (2, "process")]
 LOADERS = {
@@ -123,14 +122,3 @@ def test_the_ledger_keeps_the_slowest_in_fixed_memory():
     assert [record.number for record in report.records] == list(range(999, 999 - MOST_SHOWN, -1))
     assert report.numbers == list(range(1000 - MOST_KEPT, 1000))
     assert report.num_slow == 1001
-
-
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_one_slow_file_on_a_mount_is_named(tmp_path):
-    write_images(tmp_path / "set", huge=None)
-    with slow_mount(tmp_path / "set", tmp_path / "mount", "00004.jpg", SLEEP_S) as mount:
-        source = folder_source(str(mount), context=resized(2, "thread"))
-        block = read_all(source, LOADERS["prefetch"])
-    assert block["records"][0]["name"] == str(mount / "a" / "00004.jpg")
-    assert block["records"][0]["mean_s"] > SLEEP_S
-    assert block["slow_wait_s"] > SLEEP_S / 2

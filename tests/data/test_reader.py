@@ -21,7 +21,6 @@ from framework.errors import ConfigError, DataError
 from framework.measure.host import rss_bytes
 from framework.measure.stopwatch import Stages
 from framework.media.decode import encode_png
-from framework.order.draws import ON_HOST, draws
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
@@ -39,7 +38,6 @@ from tests.contract.cases import (
     make_source,
     make_store,
     micros,
-    plain,
     write_folder,
 )
 from tests.forks import forked
@@ -123,18 +121,6 @@ def test_a_transform_without_anything_to_change_is_refused(transform, wanted):
         reader(store, transform)
 
 
-def test_a_raw_image_is_cut_and_flipped_as_its_window_says():
-    records = make_records(4)
-    batch = reader(HDF5Store(write_store("x.h5", records)), CROP)(ask(2, 1, training=True))
-    numbers = draws(torch.tensor([2, 1]), 0, 0, CROP.num_draws, ON_HOST)
-    windows = CROP.windows(torch.tensor([[4, 4], [4, 4]]), numbers).tolist()
-    for image, window, index in zip(batch["image"], windows, [2, 1], strict=True):
-        top, left, height, width, flip = window
-        part = records["image"][index][:, top : top + height, left : left + width]
-        is_scaled = (height, width) != (4, 4)
-        assert is_scaled or np.array_equal(image.numpy(), part[:, :, :: -1 if flip else 1])
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("collate", ["pad", "list"])
 def test_a_function_may_use_its_memory_again(channels, collate):
@@ -200,14 +186,6 @@ def test_each_stage_has_the_time_of_its_own_work(monkeypatch):
 STORES = {"x.h5": (HDF5Store, hdf5_source), "x.lmdb": (LMDBStore, lmdb_source)}
 
 
-def test_a_training_source_shows_its_sample_as_evaluation_sees_it():
-    samples = []
-    for training in (True, False):
-        with closing(make_source("folder", 6, transform=CROP, training=training)) as source:
-            samples.append(plain(source.sample(6)))
-    assert samples[0] == samples[1]
-
-
 def smaller(images, rng):
     return {name: image[:5, :6] for name, image in images.items()}
 
@@ -236,17 +214,6 @@ def test_a_sample_of_several_sizes_is_one_record_if_batches_are(training):
     source = source_of_sizes(NoTransform(), batch_size=2, training=training)
     with closing(source), pytest.raises(DataError, match=r"D107.*val_batch_size=1"):
         source.sample(4)
-
-
-@pytest.mark.parametrize("kind", ["thread", "process"])
-def test_epochs_at_once_do_not_disturb_each_other_and_a_closed_source_can_be_used(kind):
-    source = make_source("hdf5", 10, num_workers=2, worker_kind=kind)
-    together = list(zip(source.batches(0), source.batches(1), strict=True))
-    source.close()
-    for epoch in range(2):
-        batches = [plain(pair[epoch].batch) for pair in together]
-        assert batches == [batch for batch, *_ in micros(source, epoch)]
-    source.close()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -7,14 +6,13 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from framework.contracts.loader import LoaderContext
 from framework.data.hdf5 import hdf5_source
 from framework.data.requests import Request, Timed, Work
-from framework.data.workers import AHEAD, Workers, _Pool
+from framework.data.workers import AHEAD, Workers
 from framework.errors import DataError, ResourceError, UserCodeError
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock
@@ -25,7 +23,7 @@ from tests.conftest import (
     settled,
     write_store,
 )
-from tests.contract.cases import IMAGE_FIELDS, jpeg, micros, plain
+from tests.contract.cases import micros, plain
 
 ROOT = Path(__file__).parents[2]
 KINDS = [(0, "thread"), (1, "thread"), (2, "thread"), (2, "process")]
@@ -188,31 +186,6 @@ def test_threads_take_only_a_few_requests_ahead_and_end_at_an_early_close(make):
     results.close()
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if name.startswith("paceline-reader")]
-
-
-def test_processes_end_when_they_are_closed_and_draw_nothing_here():
-    before, state = set(multiprocessing.active_children()), torch.get_rng_state()
-    workers = Workers(Reading(read), 2, "process")
-    list(workers.map(requests(3)))
-    assert len(set(multiprocessing.active_children()) - before) == 2
-    workers.close()
-    assert not set(multiprocessing.active_children()) - before
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_thread_that_cannot_begin_raises_where_results_are_awaited(monkeypatch):
-    calls = iter([OSError("libgomp.so.1 (deleted)")])
-
-    def limit(_):
-        for error in calls:
-            raise error
-
-    monkeypatch.setattr("framework.data.workers.limit_threads", limit)
-    pool = _Pool(1)
-    with pytest.raises(OSError, match="deleted"):
-        pool.submit(print).result(60)
-    assert pool.submit(int).result(60) == 0
-    pool.close(wait=True)
 
 
 # ---- the real reader, with a function that fails at record 5
@@ -379,31 +352,6 @@ def test_signals_to_the_workers_leave_them_at_work():
     assert len(list(batches)) == 2
     assert len(micros(source, 1)) == 3
     source.close()
-
-
-@every
-def test_memory_of_a_batch_is_not_written_again(num, kind):
-    source = source_with(nothing, num_workers=num, worker_kind=kind)
-    kept, copies = [], []
-    for epoch in range(2):
-        for micro in source.batches(epoch):
-            kept.append(micro.batch)
-            copies.append({name: tensor.clone() for name, tensor in micro.batch.items()})
-    for batch, copy in zip(kept, copies, strict=True):
-        assert all(torch.equal(batch[name], copy[name]) for name in batch)
-    source.close()
-
-
-def test_slices_of_a_batch_make_the_batch():
-    records = {"image": [jpeg(number) for number in range(65)], "label": np.arange(65)}
-    path = write_store("x.h5", records, IMAGE_FIELDS)
-    for batch_size in (1, 9, 65):
-        alone, shared = (
-            hdf5_source(path, context=make_context(batch_size, num_workers=n)) for n in (0, 3)
-        )
-        assert micros(shared) == micros(alone)
-        alone.close()
-        shared.close()
 
 
 # ---- programs that end

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from framework.contracts.data import MIRRORED, UPSIDE_DOWN
 from framework.contracts.records import IGNORE
@@ -38,22 +36,6 @@ def points(*rows, window=WINDOW, size=None):
 )
 def test_a_box_moves_with_its_window(box, flip, size, expected):
     assert boxes(box, window=[*WINDOW[:4], flip], size=size) == [expected]
-
-
-@given(
-    st.lists(st.floats(0, 50, width=32), min_size=4, max_size=4),
-    st.integers(0, 3),
-    st.integers(1, 40),
-    st.integers(1, 40),
-)
-def test_a_box_is_the_points_at_its_corners(corners, flip, height, width):
-    left, right = sorted(corners[:2])
-    top, bottom = sorted(corners[2:])
-    window, size = [3, 5, height, width, flip], (17, 23)
-    xs, ys = zip(*points([left, top], [right, bottom], window=window, size=size), strict=True)
-    ends = zip((min(xs), min(ys), max(xs), max(ys)), (23, 17) * 2, strict=True)
-    inside = [min(max(value, 0), limit) for value, limit in ends]
-    assert boxes([left, top, right, bottom], window=window, size=size)[0] == pytest.approx(inside)
 
 
 # ---- predictions, back in the pixels of the image that was given

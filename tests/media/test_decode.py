@@ -16,10 +16,7 @@ from framework.media.decode import (
     decode,
     decode_deep,
     decode_shrunk,
-    encode_jpeg,
-    encode_png,
     image_size,
-    num_channels,
 )
 from tests.contract.cases import pixels
 
@@ -128,16 +125,6 @@ def test_a_damaged_file_is_decoded_or_bad(data):
 
 
 # ---- encoding
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_png_keeps_every_pixel_and_a_jpeg_about_all(channels):
-    image = np.random.default_rng(0).integers(0, 256, (channels, 6, 7), np.uint8)
-    assert np.array_equal(decode(encode_png(image), channels).transpose(2, 0, 1), image)
-    smooth = pixels(3, 40, 50, channels)
-    data = encode_jpeg(smooth.transpose(2, 0, 1), 95)
-    assert num_channels(data) == num_channels(encode_png(image)) == channels
-    assert difference(decode(data, channels), smooth) < 3
 
 
 def test_a_picture_is_kept_without_loss_if_it_is_small():

@@ -1,4 +1,3 @@
-import struct
 from contextlib import suppress
 from io import BytesIO
 
@@ -64,15 +63,6 @@ def test_orientation_turns_the_size_and_one_that_makes_no_sense_is_upright(kind)
 def test_channels_and_bits_are_read(kind, modes):
     headers = {mode: read_header(saved(PICTURE.convert(mode), kind)) for mode in modes}
     assert {mode: (header.channels, header.bit_depth) for mode, header in headers.items()} == modes
-
-
-def test_a_tiff_may_be_big_endian():
-    tags = [(256, 4, 30), (257, 3, 20), (258, 3, 8), (262, 3, 1), (274, 3, 8)]
-    values = [struct.pack(">HHI", tag, kind, 1) for tag, kind, _ in tags]
-    for place, (_, kind, value) in enumerate(tags):
-        values[place] += struct.pack(">HH" if kind == 3 else ">I", value, *[0] * (kind == 3))
-    data = b"MM\x00*\x00\x00\x00\x08" + struct.pack(">H", len(tags)) + b"".join(values) + bytes(4)
-    assert read_header(data) == ImageHeader("tiff", 20, 30, 1, 8, 8)
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,6 @@ def test_samples_of_a_few_bits_are_their_own_numbers(bit_depth, color):
     assert np.array_equal(labels_of(plain_png(values, bit_depth, color)), values)
 
 
-def test_sixteen_bits_are_read_on_request():
-    values = np.array([[0, 300], [65535, 7]], np.uint16)
-    assert np.array_equal(labels_of(png(values, "I;16"), deepest=16), values)
-    with pytest.raises(BadLabels, match=r"16 bits.*input\.values"):
-        decode_labels(png(values, "I;16"))
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [

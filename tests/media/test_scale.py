@@ -44,11 +44,6 @@ def test_an_array_of_any_layout_has_the_pixels_of_its_copy(layout, antialias):
     assert np.array_equal(scaled, scale(np.ascontiguousarray(image), (13, 9), antialias))
 
 
-def test_a_row_of_many_pixels_shrinks_to_its_mean():
-    image = np.tile(np.array([[[40], [60]]], np.uint8), (1, 30_000, 1))
-    assert np.abs(scale(image, (1, 3), antialias=True).astype(int) - 50).max() <= 1
-
-
 def nearest(image, size):
     """Return the pixel under the center of each result."""
     rows, columns = (

@@ -137,20 +137,6 @@ def test_a_truncated_file_is_refused(data):
             frames(data[: int(share * len(data))])
 
 
-def test_a_file_with_sound_alone_or_without_a_frame_is_refused():
-    file = io.BytesIO()
-    with av.open(file, "w", format="mp4") as container:
-        stream = container.add_stream("aac", rate=8000)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
-        frame.rate = 8000
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    with pytest.raises(BadVideo, match="no video in it"):
-        frames(file.getvalue())
-    with pytest.raises(BadVideo):
-        frames(video(0))
-
-
 def test_large_frames_are_refused_before_they_are_decoded():
     with pytest.raises(BadVideo, match=r"32 x 48 pixels are more than 100, which pack\.max_pixels"):
         frames(video(), max_pixels=100)

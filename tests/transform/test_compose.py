@@ -113,11 +113,6 @@ def test_points_follow_all_steps(seed):
         assert not (0 <= x < 5 and 0 <= y < 5)
 
 
-def test_outside_training_a_composed_window_is_the_middle():
-    transform = ComposeTransform(SCALING["shorter side"])
-    assert transform.windows(torch.tensor([[60, 80]]), None)[0].tolist() == [6, 15, 48, 48, 0]
-
-
 def change(images, rng):
     return images
 
@@ -151,8 +146,3 @@ def test_parts_that_cannot_be_composed_are_refused(parts, words):
 def test_a_name_instead_of_a_transform_is_refused():
     with pytest.raises(TypeError, match=r"\+transform@transform\.parts\.x=CHOICE"):
         ComposeTransform({"x": "flip"})
-
-
-def test_the_last_part_may_be_a_function():
-    transform = ComposeTransform({"flip": FlipTransform(0.5, 0.0), "own": OWN})
-    assert transform.function is OWN.function

@@ -1,11 +1,9 @@
 """Functions of a record's images: a user's own, and the shift of ``transform=opencv``."""
 
 import pickle
-from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from hydra import compose
 
 from framework.cli.hydra_app import resolved
@@ -15,7 +13,6 @@ from framework.errors import ConfigError
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
 from framework.transform.opencv import OpenCVTransform, ShiftFlip
-from framework.transform.random_crop import RandomCrop
 from framework.transform.sound_window import SoundWindow
 from tests.contract.cases import pixels
 
@@ -45,20 +42,6 @@ def test_the_seed_decides_and_a_pair_is_changed_alike():
     assert len({int(step) for name in PAIR for step in np.unique(changed[name] - PAIR[name])}) == 1
 
 
-@pytest.mark.parametrize("evaluation", [False, True])
-def test_outside_training_it_is_called_only_on_request(evaluation):
-    result = transform(evaluation=evaluation).function(PAIR, None)
-    assert np.array_equal(result["sharp"], PAIR["sharp"]) is not evaluation
-
-
-def test_its_windows_are_those_of_its_geometry():
-    crop = RandomCrop([4, 4], 0.5, 0.0)
-    wrapped, sizes = transform(geometry=crop), torch.tensor([[16, 12]])
-    assert (wrapped.size, wrapped.antialias, wrapped.num_draws) == ((4, 4), True, 4)
-    numbers = torch.ones(1, 4) / 2
-    assert torch.equal(wrapped.windows(sizes, numbers), crop.windows(sizes, numbers))
-
-
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -77,11 +60,6 @@ def test_its_windows_are_those_of_its_geometry():
 def test_what_it_may_not_return_is_refused_with_its_name(function, words):
     with pytest.raises(ValueError, match=rf"lambda.*{words}"):
         transform(function).function(PAIR, 1)
-
-
-def test_results_lie_in_one_piece():
-    result = transform(of_each(lambda image: image[::-1, ::2])).function(PAIR, 1)
-    assert all(image.flags.c_contiguous for image in result.values())
 
 
 def test_a_configuration_chooses_function_and_geometry_and_its_package_must_be_allowed():
@@ -149,11 +127,6 @@ def test_opencv_makes_all_possible_shifts_and_no_others(channels):
     shifted = [ShiftFlip(2, 0.5)({"image": image}, seed)["image"] for seed in range(300)]
     assert {result.tobytes() for result in shifted} == possible
     assert all(result.shape == image.shape and result.flags.c_contiguous for result in shifted)
-
-
-def test_opencv_changes_nothing_outside_training():
-    change = partial(ShiftFlip(4, 0.5), PAIR)
-    assert np.array_equal(change(None)["sharp"], PAIR["sharp"])
 
 
 @pytest.mark.parametrize(("padding", "flip"), [(-1, 0.5), (4, 1.5)])

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.contracts.data import may_turn
 from framework.data.reader import BatchReader
 from framework.errors import ConfigError, DataError
 from framework.media.scale import scale_into
@@ -68,15 +67,6 @@ def test_resize_takes_the_largest_centered_window_of_the_target_s_shape(image, s
     assert window_of(Resize(size, True, True), *image) == window
 
 
-@given(SIDES, SIDES, st.integers(1, 300), st.integers(1, 300))
-def test_any_window_of_resize_touches_two_sides_and_is_centered(height, width, high, wide):
-    top, left, cut_height, cut_width, _ = window_of(Resize([high, wide], True, True), height, width)
-    assert cut_height == height or cut_width == width
-    assert abs(cut_height * wide - cut_width * high) <= max(high, wide)
-    assert 0 <= height - cut_height - 2 * top <= 1
-    assert 0 <= width - cut_width - 2 * left <= 1
-
-
 @pytest.mark.parametrize("size", [[8], [8, 0]], ids=["one side", "no width"])
 def test_a_size_that_is_not_two_sides_is_refused(size):
     with pytest.raises(ValueError, match="height, width"):
@@ -89,19 +79,6 @@ def test_a_size_that_is_not_two_sides_is_refused(size):
 )
 def test_center_crop_takes_the_middle_after_scaling_the_shorter_side(image, window):
     assert window_of(CenterCrop([224, 224], 256, True), *image) == window
-
-
-@given(SIDES, SIDES, st.integers(1, 300), st.integers(1, 300), st.integers(0, 50))
-def test_any_window_of_center_crop_is_centered_and_in_proportion(height, width, high, wide, more):
-    resize = max(high, wide) + more
-    transform = CenterCrop([high, wide], resize, True)
-    top, left, cut_height, cut_width, flip = window_of(transform, height, width)
-    shorter = min(height, width)
-    assert abs(cut_height - max(1, high * shorter / resize)) <= 0.5
-    assert abs(cut_width - max(1, wide * shorter / resize)) <= 0.5
-    assert 0 <= height - cut_height - 2 * top <= 1
-    assert 0 <= width - cut_width - 2 * left <= 1
-    assert flip == 0
 
 
 def test_a_cut_larger_than_the_scaled_image_is_refused():
@@ -138,11 +115,6 @@ def test_mirroring_is_1_turning_upside_down_2_and_both_3(flip, flip_vertical, co
     assert windows.tolist() == [[0, 0, 30, 40, code]] * 5
 
 
-def test_the_two_flips_are_drawn_apart():
-    counts = windows_of_many(FlipTransform(0.5, 0.5), 30, 40)[:, 4].bincount()
-    assert all(abs(int(count) - 500) < 80 for count in counts)
-
-
 @pytest.mark.parametrize("probabilities", [(-0.1, 0.0), (0.0, 1.1)], ids=["below 0", "above 1"])
 def test_a_number_that_is_no_probability_is_refused(probabilities):
     with pytest.raises(ValueError, match="probability"):
@@ -158,23 +130,10 @@ def test_rotate_turns_counterclockwise(turns):
     assert np.array_equal(out, expected)
 
 
-def test_every_number_of_turns_is_drawn_about_equally_often():
-    counts = windows_of_many(Rotate([0, 1, 3]), 4, 6)[:, 4].bincount(minlength=8)
-    drawn = counts[[CODES[0], CODES[1], CODES[3]]]
-    assert drawn.sum() == 2000
-    assert int(drawn.min()) >= 600
-
-
 @pytest.mark.parametrize("turns", [[], [4], [-1], [1.5]], ids=["none", "4", "-1", "1.5"])
 def test_turns_other_than_0_to_3_are_refused(turns):
     with pytest.raises(ValueError, match="quarter turns, 0 to 3"):
         Rotate(turns)
-
-
-def test_a_transform_says_whether_it_may_turn():
-    assert may_turn(Rotate([0, 1]))
-    assert not may_turn(Rotate([0, 2]))
-    assert not may_turn(FlipTransform(0.5, 0.5))
 
 
 # ---- random_crop
@@ -235,25 +194,6 @@ def test_any_window_of_random_resized_crop_is_that_of_plain_numbers(height, widt
     assert 0 <= left < left + cut_width <= width
 
 
-def test_areas_ratios_and_corners_fill_their_ranges():
-    windows = windows_of_many(random_resized_crop(), 375, 500, 4000)
-    share = windows[:, 2].double() * windows[:, 3] / (375 * 500)
-    ratio = windows[:, 3].double() / windows[:, 2]
-    assert 0.075 < float(share.min()) < 0.1
-    assert 0.9 < float(share.max()) <= 1
-    assert 0.74 < float(ratio.min()) < 0.76
-    assert 1.32 < float(ratio.max()) < 1.35
-    assert int(windows[:, 0].min()) == int(windows[:, 1].min()) == 0
-    assert int((windows[:, 0] + windows[:, 2]).max()) == 375
-    assert int((windows[:, 1] + windows[:, 3]).max()) == 500
-
-
-def test_outside_training_random_resized_crop_is_a_resize():
-    sizes = torch.tensor([[375, 500], [10, 3], [1, 1]])
-    expected = Resize([224, 224], True, True).windows(sizes, None)
-    assert torch.equal(random_resized_crop().windows(sizes, None), expected)
-
-
 @pytest.mark.parametrize(
     "option",
     [{"scale": [0.0, 1.0]}, {"scale": [0.5, 0.2]}, {"ratio": [2.0, 1.0]}, {"flip": 1.5}],
@@ -280,11 +220,6 @@ def test_clips_begin_at_every_place_equally_often():
     numbers = VideoWindow(3, 2).frame_numbers(lengths, draws(torch.arange(900), 0, 0, 1))
     assert set(map(tuple, numbers.tolist())) == {(0, 2, 4), (1, 3, 5), (2, 4, 6)}
     assert min(torch.bincount(numbers[:, 0])) > 240
-
-
-def test_clips_of_validation_are_in_the_middle():
-    numbers = VideoWindow(4, 1).frame_numbers(torch.tensor([5, 10]), None)
-    assert numbers.tolist() == [[0, 1, 2, 3], [3, 4, 5, 6]]
 
 
 def test_a_short_video_has_its_last_frame_repeated():
