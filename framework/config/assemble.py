@@ -53,8 +53,7 @@ from framework.data.fields import followers
 from framework.data.live_tuning import LiveTuning, start_tuning
 from framework.errors import ConfigError, say
 from framework.measure.clock import make_clock
-from framework.measure.host import cores_per_rank
-from framework.measure.numa import stay_beside
+from framework.measure.host import cores_per_rank, stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order.batches import Order, OrderChoice
 from framework.order.draws import DeviceDraws

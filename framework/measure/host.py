@@ -1,4 +1,4 @@
-"""Facts about this machine and its processes."""
+"""Facts about this machine, its processes, and the control groups (cgroups) that limit them."""
 
 import math
 import os
@@ -7,20 +7,135 @@ import resource
 import sys
 import time
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import psutil
 import torch
 
-from framework.measure.cgroup import Cgroups
-
-CGROUPS = Cgroups()
+ROOT = Path("/sys/fs/cgroup")
+SYSTEM = Path("/sys")
+UNLIMITED = 1 << 60  # bytes; version 1 of cgroups writes the largest number of pages for "max"
 # The share of the machine's memory that is kept for others, and the least bytes.
 SPARE = 0.1
 LEAST_SPARE = 1 << 29
 PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED of a whole process
+
+
+class Throttle(NamedTuple):
+    """How often a CPU quota has stopped the group, since the group exists."""
+
+    periods: int  # in which the group wanted to run
+    throttled: int  # of these, how many used up the quota
+    seconds: float  # that all cores together were not allowed to run
+
+
+@final
+class Cgroups:
+    """The groups of this process and all groups around them, since each of them sets a limit.
+
+    Args:
+        root: Where the groups are mounted.
+        own: The file that names the groups of a process.
+
+    Source: the kernel's documents, admin-guide/cgroup-v2.rst and admin-guide/cgroup-v1.
+    """
+
+    def __init__(self, root: Path = ROOT, own: Path = Path("/proc/self/cgroup")) -> None:
+        self._root = root
+        self._own = own
+
+    def cores(self) -> float:
+        """Return the CPU quota in cores, infinite without one."""
+        return min(map(_quota, self._folders("cpu")), default=math.inf)
+
+    def throttle(self) -> Throttle | None:
+        """Return the counters of the group that was stopped longest; None without a quota."""
+        known: list[Throttle] = []
+        for folder in self._folders("cpu"):
+            counts = _counts(folder / "cpu.stat")
+            if _quota(folder) < math.inf and "nr_throttled" in counts:
+                seconds = counts.get("throttled_usec", 0) / 1e6  # version 2; nanoseconds in 1
+                seconds += counts.get("throttled_time", 0) / 1e9
+                known.append(Throttle(counts.get("nr_periods", 0), counts["nr_throttled"], seconds))
+        return max(known, key=lambda throttle: throttle.seconds, default=None)
+
+    def memory_limit_bytes(self) -> int | None:
+        """Return the smallest limit, or None without one."""
+        limits = [limit for folder in self._folders("memory") if (limit := _limit(folder))]
+        return min(limits, default=None)
+
+    def available_memory_bytes(self) -> int | None:
+        """Return what can be taken before the limit, or None without a limit.
+
+        The group's cached files count as free, because the kernel gives them back.
+        """
+        available: list[int] = []
+        for folder in self._folders("memory"):
+            limit = _limit(folder)
+            used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
+            if limit and used is not None:
+                counts = _counts(folder / "memory.stat")
+                cached = counts.get("total_inactive_file", counts.get("inactive_file", 0))
+                available.append(max(0, limit - used + cached))
+        return min(available, default=None)
+
+    def _folders(self, controller: str) -> Iterator[Path]:
+        """Yield the folders of our groups and of those around them, in both versions.
+
+        A container that sees only its own part of the tree reads a path here that it does not
+        have. Its own group then is the root.
+        """
+        paths: dict[str, str] = {}
+        with suppress(OSError, ValueError):
+            for line in self._own.read_text(encoding="utf-8").splitlines():
+                _, names, path = line.split(":", 2)
+                paths |= dict.fromkeys(names.split(","), path)
+        bases = ((self._root / controller, controller), (self._root, ""))
+        for base, name in (*bases, (self._root / "unified", "")):
+            inside = base / paths.get(name, "/").lstrip("/")
+            for folder in (inside, *inside.parents):
+                if folder.is_relative_to(base) and folder.is_dir():
+                    yield folder
+
+
+def _quota(folder: Path) -> float:
+    """Return the quota of a group in cores. Without one it is "max" in version 2, -1 in 1."""
+    words = _words(folder / "cpu.max")
+    if not words:
+        words = [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
+    if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
+        return int(words[0]) / int(words[1])
+    return math.inf
+
+
+def _limit(folder: Path) -> int | None:
+    limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+    return None if limit is None or limit >= UNLIMITED else limit
+
+
+def _number(*files: Path) -> int | None:
+    """Return the number in the first file that has one."""
+    for file in files:
+        with suppress(ValueError, IndexError):  # "max" is no number
+            return int(_words(file)[0])
+    return None
+
+
+def _counts(file: Path) -> dict[str, int]:
+    words = _words(file)
+    return {key: int(value) for key, value in zip(words[::2], words[1::2], strict=False)}
+
+
+def _words(file: Path) -> list[str]:
+    with suppress(OSError):
+        return file.read_text(encoding="ascii").split()
+    return []
+
+
+CGROUPS = Cgroups()
 
 
 def peak_rss_bytes() -> int:
@@ -120,6 +235,37 @@ def run_on(cores: set[int]) -> None:
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(int(thread), cores)
+
+
+def stay_beside(device: torch.device) -> None:
+    """Let this rank, one of several on this host, run only on the cores of its GPU's NUMA node.
+
+    Nothing happens if the system does not name the node, or if none of its cores is allowed. A host
+    with one rank is left alone, because its workers may need all cores.
+    """
+    if device.type != "cuda" or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) == 1:
+        return
+    # The node is -1 if there is only one. Some versions of torch do not know the bus.
+    with suppress(OSError, ValueError, AttributeError):
+        properties = torch.cuda.get_device_properties(device)
+        domain, bus, number = (
+            getattr(properties, f"pci_{name}_id") for name in ("domain", "bus", "device")
+        )
+        gpu = SYSTEM / "bus/pci/devices" / f"{domain:04x}:{bus:02x}:{number:02x}.0"
+        node = int((gpu / "numa_node").read_text(encoding="ascii"))
+        text = (SYSTEM / f"devices/system/node/node{node}/cpulist").read_text(encoding="ascii")
+        cores = _parsed(text) & os.sched_getaffinity(0)
+        if cores and cores != os.sched_getaffinity(0):
+            run_on(cores)
+
+
+def _parsed(text: str) -> set[int]:
+    """Return the numbers of a list such as ``0-3,8,10-11``."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def move_threads(cores: set[int]) -> None:

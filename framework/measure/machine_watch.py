@@ -10,8 +10,7 @@ from typing import NamedTuple, final
 
 import psutil
 
-from framework.measure.cgroup import Cgroups, Throttle
-from framework.measure.host import busy_cpu_s, process_cpu_s, stolen_cpu_s
+from framework.measure.host import Cgroups, Throttle, busy_cpu_s, process_cpu_s, stolen_cpu_s
 
 PRESSURE = Path("/proc/pressure/memory")
 NUM_PROGRAMS = 3  # other programs that are named

@@ -12,12 +12,17 @@ from itertools import count
 from math import comb, log
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from framework.errors import ResourceError
 from framework.system.extras import needed
 
 median = statistics.median
 
 LEVEL = 0.01  # how often chance alone may pass the test
+LEAST_GAIN = 1.03  # less is not worth a change: two runs of the same differ by as much
+PAIRED_LEVEL = 0.025  # how often the present settings may lose to an equal by chance
+LEAST_PAIRS = 6  # fewer cannot reach the level: 1 / 2**6
 # Cores that other programs keep busy: enough to make the rate of a process doubtful.
 BUSY_CORES = 0.5
 NO_CLAIM = "no difference can be claimed"
@@ -29,10 +34,7 @@ ONE_AFTER_THE_OTHER = (
 
 def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
     """Return the lower quartile, the median and the upper quartile, all within the values."""
-    known = list(values)
-    if len(known) == 1:
-        known *= 2  # the standard library wants two
-    low, middle, high = statistics.quantiles(known, n=4, method="inclusive")
+    low, middle, high = np.quantile(list(values), (0.25, 0.5, 0.75)).tolist()
     return low, middle, high
 
 
@@ -80,46 +82,33 @@ def claim(
         loads: For each rate, the cores that other programs kept busy.
         places: For each rate, when it was measured, or its place in time.
     """
+    medians = [median(sample) for sample in samples]
     quiet = [
         [rate for rate, load in zip(*pair, strict=True) if load < BUSY_CORES]
         for pair in zip(samples, loads, strict=True)
     ]
     if not all(quiet):
         most = max(max(each) for each in loads)
-        words = f"not tested: other programs kept up to {most:.1f} cores busy"
-        return Claim(_medians(samples), False, words)
-    tested = _tested(quiet, places)
+        return Claim(medians, False, f"not tested: other programs kept up to {most:.1f} cores busy")
     num_busy = sum(map(len, samples)) - sum(map(len, quiet))
     beside = f"; {num_busy} beside busy programs left out" if num_busy else ""
-    return tested._replace(words=tested.words + beside)
-
-
-def _medians(samples: Sequence[Sequence[float]]) -> list[float]:
-    return [median(sample) for sample in samples]
-
-
-def _tested(samples: Sequence[Sequence[float]], places: Sequence[Sequence[float]]) -> Claim:
-    failed = Claim(_medians(samples), False, "")
-    best = samples[failed.highest]
-    others = [sample for number, sample in enumerate(samples) if number != failed.highest]
+    tested = Claim([median(sample) for sample in quiet], False, "")
+    best = quiet[tested.highest]
+    others = [sample for number, sample in enumerate(quiet) if number != tested.highest]
     if max(least_p(len(best), len(other)) for other in others) > LEVEL:
         words = f"not tested: that takes {repeats_needed(LEVEL)} processes of each"
-        return failed._replace(words=words)
-    if not _take_turns(places):
-        return failed._replace(words=f"not tested: {ONE_AFTER_THE_OTHER}")
-    try:
-        p = max(u_test(best, other) for other in others)
-    except ResourceError as error:  # without SciPy the caller still has its table
-        return failed._replace(words=f"not tested: {error}")
-    if p > LEVEL:
+    elif max(map(min, places)) > min(map(max, places)):  # a choice was over before another began
+        words = f"not tested: {ONE_AFTER_THE_OTHER}"
+    else:
+        try:
+            p = max(u_test(best, other) for other in others)
+        except ResourceError as error:  # without SciPy the caller still has its table
+            return tested._replace(words=f"not tested: {error}{beside}")
+        if p <= LEVEL:
+            words = f"Mann-Whitney U, p <= {LEVEL:g} against every other"
+            return tested._replace(proved=True, words=words + beside)
         words = f"no difference found: Mann-Whitney U, p = {p:.2g} against the nearest"
-        return failed._replace(words=words)
-    return Claim(failed.medians, True, f"Mann-Whitney U, p <= {LEVEL:g} against every other")
-
-
-def _take_turns(places: Sequence[Sequence[float]]) -> bool:
-    """Return whether no choice was over before another began."""
-    return max(map(min, places)) <= min(map(max, places))
+    return tested._replace(words=words + beside)
 
 
 def least_p(num_before: int, num_after: int) -> float:
@@ -151,11 +140,6 @@ def signed_rank_test(differences: Sequence[float]) -> float:
         return 1.0
     result: Any = wilcoxon(differences, alternative="greater")
     return float(result.pvalue)
-
-
-LEAST_GAIN = 1.03  # less is not worth a change: two runs of the same differ by as much
-PAIRED_LEVEL = 0.025  # how often the present settings may lose to an equal by chance
-LEAST_PAIRS = 6  # fewer cannot reach the level: 1 / 2**6
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from framework.measure import machine_watch
-from framework.measure.cgroup import Cgroups
+from framework.measure.host import Cgroups
 from framework.measure.machine_watch import MachineWatch
 from tests.forks import forked, other_program
 

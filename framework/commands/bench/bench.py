@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -43,7 +43,9 @@ from framework.config.rule import Rule
 from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean
 from framework.measure.statistics import repeats_needed
 from framework.system.stopping import printed, undone
-from framework.trials.trial_process import TrialSetting, repeated
+
+if TYPE_CHECKING:
+    from framework.trials.trial_process import TrialSetting
 
 HELP = """usage: paceline bench [key=value] [group=choice,choice,...] ...
        paceline bench compare=[A.jsonl,B.jsonl] [threshold=0.03] [level=0.01]
@@ -213,6 +215,7 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
         raise ConfigError(189, f"output = {path}", "exists already", fix)
     choices, settings, illegal = _settings(axes, fixed, grant, words.config_dir)
     from framework.run import facts  # noqa: PLC0415  # torch is slow to import
+    from framework.trials.trial_process import repeated  # noqa: PLC0415
 
     seed = settings[0].config["seed"]
     plan = {
@@ -276,7 +279,7 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
 
 def _settings(
     axes: Axes, fixed: Sequence[str], grant: Grant, config_dir: str | None
-) -> tuple[list[Choice], list[TrialSetting], list[Line]]:
+) -> "tuple[list[Choice], list[TrialSetting], list[Line]]":
     """Compose every combination and pack its stores.
 
     Returns:
@@ -284,6 +287,7 @@ def _settings(
         can run, the first error is raised.
     """
     from framework.cli.progress import pack_missing  # noqa: PLC0415  # torch is slow to import
+    from framework.trials.trial_process import TrialSetting  # noqa: PLC0415
 
     choices: list[Choice] = []
     settings: list[TrialSetting] = []

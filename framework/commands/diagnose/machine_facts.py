@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from framework.measure.disk_rate import DiskRate
+from framework.measure.disk import DiskRate
 from framework.measure.machine_watch import MachineUse
 
 # Training that never ran would have an endless demand, and gain endlessly.

@@ -3,7 +3,7 @@
 from framework.commands.diagnose.facts import DiagnosisFacts, computing_gain, gain_of_measured
 from framework.commands.diagnose.machine_facts import LEAST_CORES
 from framework.commands.diagnose.verdict import Verdict
-from framework.measure.disk_rate import NUM_THREADS, DiskRate
+from framework.measure.disk import NUM_THREADS, DiskRate
 
 # A smaller measured gain may be chance.
 LEAST_GAIN = 1.1

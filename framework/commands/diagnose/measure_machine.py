@@ -12,7 +12,7 @@ import torch
 
 from framework.commands.diagnose.machine_facts import MachineFacts
 from framework.data.source import StoreSource
-from framework.measure.disk_rate import DiskRate, Piece, disk_rate
+from framework.measure.disk import DiskRate, Piece, disk_rate
 from framework.measure.host import (
     CGROUPS,
     available_memory_bytes,

@@ -41,7 +41,7 @@ from framework.contracts.span import waiting_share
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource, WorkerSource
-from framework.measure.disk_kind import disk_kind
+from framework.measure.disk import disk_kind
 from framework.measure.host import available_memory_bytes, cpu_info, num_cores, threads_per_rank
 from framework.measure.machine_watch import MachineUse, MachineWatch
 from framework.measure.statistics import median

@@ -11,7 +11,7 @@ from framework.commands.diagnose.machine_rules import (
     other_programs,
     too_many_threads,
 )
-from framework.measure.disk_rate import DiskRate
+from framework.measure.disk import DiskRate
 from framework.measure.machine_watch import MachineUse, Program
 from tests.commands.diagnose.cases import facts
 

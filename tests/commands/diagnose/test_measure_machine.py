@@ -8,7 +8,7 @@ import torch
 
 from framework.commands.diagnose import measure_machine as module
 from framework.commands.diagnose.measure_machine import measure_machine, torch_threads
-from framework.measure.cgroup import Cgroups
+from framework.measure.host import Cgroups
 from framework.measure.machine_watch import MachineUse
 from framework.trials.probe import Rate
 from tests.commands.diagnose.setting import setting, write_photos
