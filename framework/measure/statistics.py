@@ -12,8 +12,6 @@ from itertools import count
 from math import comb, log
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from framework.errors import ResourceError
 from framework.system.extras import needed
 
@@ -34,7 +32,10 @@ ONE_AFTER_THE_OTHER = (
 
 def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
     """Return the lower quartile, the median and the upper quartile, all within the values."""
-    low, middle, high = np.quantile(list(values), (0.25, 0.5, 0.75)).tolist()
+    known = list(values)
+    if len(known) == 1:
+        known *= 2  # the standard library wants two
+    low, middle, high = statistics.quantiles(known, n=4, method="inclusive")
     return low, middle, high
 
 
