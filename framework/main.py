@@ -38,7 +38,7 @@ COMMANDS = {
 }
 LIKE_TRAIN = ("bench", "diagnose", "tune")  # they take the words of train, and complete them
 # The words of somebody else's program, and of commands that Hydra does not compose.
-AS_TYPED = ("inspect", "report", "runs", "verify", "watch")
+AS_TYPED = ("export", "inspect", "replay", "report", "runs", "verify", "watch")
 COMPLETION = (["-sc"], ["--shell-completion"])
 USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...
 

@@ -66,7 +66,7 @@ HOMES = {
     "pyarrow": {"store/column_files.py"},
     "mlflow": {"sink/mlflow.py"},
     "wandb": {"sink/wandb.py"},
-    "onnxruntime": {"commands/export/onnx_format.py"},
+    "onnxruntime": {"commands/export/export_formats.py"},
     "torchmetrics": {"train/torch_metrics.py"},
     "triton": {"augment/pixel_kernel.py", "order/draw_kernel.py"},
     "timm": {"config/declared_inputs.py"},

@@ -1,16 +1,14 @@
 """``paceline export run=DIR to=FORMAT output=PATH``: a run's model for other programs."""
 
 import os
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig
-
-from framework.cli.allowed import Grant, allowed_targets, granted
-from framework.cli.arguments import with_output, with_store
-from framework.cli.hydra_app import resolved, run_app
-from framework.cli.outcome import RunOutcome, told
-from framework.config.rule import Rule, check_known, check_values
+from framework.cli.allowed import allowed_targets, granted
+from framework.cli.arguments import with_output
+from framework.cli.options import option, run_options
+from framework.cli.outcome import RunOutcome
 from framework.errors import ConfigError
 from framework.system.stopping import message_if_stopped
 
@@ -23,77 +21,89 @@ FORMATS = {
 }
 CARD = "MODEL_CARD.md"
 WEIGHTS_ONLY = ("safetensors", "huggingface")
-RULES = {
-    "run": Rule(str, means="the directory of a run"),
-    "to": Rule(str, choices=tuple(FORMATS)),
-    "weights": Rule(str, means="best, last, average or a file"),
-    "preprocess": Rule(bool),
-    "tolerance": Rule(float, 0),
-    "num_records": Rule(int, 1),
-    "repeats": Rule(int, 1),
-    "batch_size": Rule(int | None, 1),
-    "device": Rule(str),
-}
-OUTPUT_RULES = {"path": Rule(str, means="a path")}
-DATA_RULES = {"val": Rule(str | dict | None, means="the path of a store")}
-KEYS = (*RULES, "output", "data", "allow_targets")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Export the model of a run: for PyTorch, ONNX, C++, or as a folder of the Hugging Face Hub."""
+
+    run: str = option(
+        about="the directory of the run; 'paceline export DIR' is short for run=DIR",
+        means="the directory of a run",
+    )
+    to: str = option(
+        about="safetensors (weights), onnx, torch_export (.pt2), aoti (.pt2, compiled), "
+        "huggingface (a folder)",
+        choices=tuple(FORMATS),
+    )
+    output: str = option(
+        about="short: output=PATH; a file such as model.onnx, or a folder that gets model.onnx "
+        "and MODEL_CARD.md",
+        key="output.path",
+        means="a path",
+    )
+    weights: str = option(
+        "best",
+        "best (the last ones without validation), last, average (of ema_decay), or a file",
+        means="best, last, average or a file",
+    )
+    preprocess: bool = option(
+        False,
+        "the export takes records as the loader reads them (uint8 images) and gives probabilities",
+    )
+    tolerance: float = option(
+        0.001, "largest difference between export and model that is allowed", least=0
+    )
+    num_records: int = option(64, "validation records to compare and time both on", least=1)
+    repeats: int = option(20, "how often both are timed", least=1)
+    batch_size: int | None = option(
+        None, "records of a batch, if the model takes only one size; null: any number", least=1
+    )
+    val: str | dict | None = option(
+        None,
+        "a store to compare on; null: the run's own validation data",
+        key="data.val",
+        means="the path of a store",
+    )
+    device: str = option(
+        "cpu", "where the model is traced, compiled, compared and timed: cpu, cuda, cuda:1, ..."
+    )
+    allow_targets: list[str] = option([], "packages of your own that the run's _target_ may name")
 
 
 def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the directory of the run."""
-    grant = granted(arguments)
-    arguments = with_output(with_store(arguments, "export", "run"))
-    return run_app("export", arguments, lambda cfg: told(lambda _: _export(cfg, grant)))
+    words = with_output(arguments)
+    return run_options("export", words, ExportOptions, partial(_export, words), plain="run")
 
 
-def _export(cfg: DictConfig, grant: Grant) -> RunOutcome:
-    config: dict[str, Any] = resolved(cfg)
-    allowed = allowed_targets(config, grant)
-    check_known(config, KEYS)
-    check_values(config, RULES)
-    check_values(config["output"], OUTPUT_RULES, "output.")
-    check_known(config["output"], tuple(OUTPUT_RULES), "output")
-    check_values(config["data"], DATA_RULES, "data.")
-    path = Path(config["output"]["path"])
-    _check_path(path, config["to"])
-    if config["preprocess"] and config["to"] in WEIGHTS_ONLY:
-        what = f"to={config['to']} holds weights, and no program that could preprocess"
-        fix = "choose to=onnx, torch_export or aoti, or leave it out"
-        raise ConfigError(380, "preprocess = true", what, fix)
-    with message_if_stopped("stopped{by}: nothing was written"):
-        # These load torch, which a wrong key should not have to wait for.
-        from framework.commands.export.export_job import ExportChoice, export_model  # noqa: PLC0415
-        from framework.config.saved_run import ALONE, open_run  # noqa: PLC0415
-
-        changes = {"parallel": ALONE, "device": config["device"], "compile": False}
-        run = open_run(Path(config["run"]), allowed, config["weights"], changes)
-        choice = ExportChoice(
-            to=config["to"],
-            path=path,
-            preprocess=config["preprocess"],
-            tolerance=config["tolerance"],
-            num_records=config["num_records"],
-            repeats=config["repeats"],
-            batch_size=config["batch_size"],
-            data=config["data"]["val"],
-        )
-        try:
-            export_model(run, choice)
-        finally:
-            run.close()
-    return RunOutcome(0, "exported")
-
-
-def _check_path(path: Path, to: str) -> None:
-    """Raise ConfigError C381 for a name that the format does not have, or that is taken."""
-    suffix = FORMATS[to]
+def _export(words: list[str], options: ExportOptions, _: Path) -> RunOutcome:
+    allowed = allowed_targets({"allow_targets": options.allow_targets}, granted(words))
+    path = Path(options.output)
+    suffix = FORMATS[options.to]
     if path.suffix and path.suffix != suffix:
         fix = f"give a folder, or a name that ends in {suffix}" if suffix else "give a folder"
-        raise ConfigError(381, f"output = {path}", f"is not a name of to={to}", fix)
+        raise ConfigError(381, f"output = {path}", f"is not a name of to={options.to}", fix)
     if path.suffix:
         check_free(path.with_name(f"{path.name}.{CARD}"))
     if path.is_symlink() or not path.is_dir() or any(path.iterdir()):
         check_free(path)
+    if options.preprocess and options.to in WEIGHTS_ONLY:
+        what = f"to={options.to} holds weights, and no program that could preprocess"
+        fix = "choose to=onnx, torch_export or aoti, or leave it out"
+        raise ConfigError(380, "preprocess = true", what, fix)
+    with message_if_stopped("stopped{by}: nothing was written"):
+        # These load torch, which a wrong key should not have to wait for.
+        from framework.commands.export.export_model import export_model  # noqa: PLC0415
+        from framework.config.saved_run import ALONE, open_run  # noqa: PLC0415
+
+        changes = {"parallel": ALONE, "device": options.device, "compile": False}
+        run = open_run(Path(options.run), allowed, options.weights, changes)
+        try:
+            export_model(run, options)
+        finally:
+            run.close()
+    return RunOutcome(0, "exported")
 
 
 def check_free(path: Path) -> None:

@@ -55,6 +55,18 @@ class Exportable:
         batch = torch.export.Dim("batch")
         return (tuple({0: batch} for _ in self.inputs),)
 
+    @property
+    def forms(self) -> list[tuple[str, str, str]]:
+        """``in`` or ``out``, the name, and the form, such as ``uint8 [batch, 3, 32, 32]``."""
+        first = str(self.batch_size or "batch")
+        tensors = [("in", *pair) for pair in zip(self.input_names, self.inputs, strict=True)]
+        tensors += [("out", *pair) for pair in zip(self.output_names, self.expected, strict=True)]
+        rows: list[tuple[str, str, str]] = []
+        for title, name, tensor in tensors:
+            shape = ", ".join([first, *map(str, tensor.shape[1:])])
+            rows.append((title, name, f"{str(tensor.dtype).removeprefix('torch.')} [{shape}]"))
+        return rows
+
 
 class ModelOnly(nn.Module):
     """The model as it is, whose outputs are flattened into a tuple."""
@@ -87,41 +99,11 @@ class WithPreprocessing(nn.Module):
 def make_exportable(
     run: SavedRun, data: Any, num_records: int, preprocess: bool, batch_size: int | None
 ) -> Exportable:
-    """Return what to export, with records of the validation data.
+    """Return what to export, with records of the validation data on the model's device.
 
     Raises:
-        ConfigError: C382 if inputs or outputs of the model are no tensors.
+        ConfigError: C382 if inputs or outputs of the model are no tensors, or for too few records.
     """
-    records = _sampled(run, data, num_records, batch_size)
-    names = tuple(run.predicts.inputs)
-    with torch.no_grad():
-        # Values that the augmentation computes once are made here, and not while it is traced.
-        seen, predictions = _predicted(run, run.finish(records, 0))
-        if preprocess:
-            if type(predictions) not in PREDICTED:
-                what = "the objective makes no tensor of the model's output"
-                fix = "leave it out: the model's own outputs are exported then"
-                raise ConfigError(382, "preprocess = true", what, fix)
-            inputs = tuple(records[name] for name in names)
-            _check_tensors(inputs)
-            expected = (predictions.values,)
-            module: nn.Module = WithPreprocessing(run, names)
-            output_names = (PREDICTED[type(predictions)],)
-        else:
-            inputs = seen
-            _check_tensors(inputs)
-            module = ModelOnly(run.model)
-            expected = module(*inputs)
-            output_names = ("output",)
-            if len(expected) > 1:
-                output_names = tuple(f"output_{number}" for number in range(len(expected)))
-    if len(names) != len(inputs):
-        names = tuple(f"input_{number}" for number in range(len(inputs)))
-    return Exportable(module.eval(), inputs, expected, names, output_names, batch_size)
-
-
-def _sampled(run: SavedRun, data: Any, num_records: int, batch_size: int | None) -> Batch:
-    """Return some records on the model's device: at least two if the batch size is free."""
     source = run.source(data)
     try:
         records = source.sample(batch_size or num_records)
@@ -133,29 +115,36 @@ def _sampled(run: SavedRun, data: Any, num_records: int, batch_size: int | None)
         raise ConfigError(382, f"batch_size = {batch_size}", what, "give a smaller one")
     if batch_size is None and count == 1:  # torch.export takes a size of 1 for a constant
         records = taken(records, torch.tensor([0, 0]))
-    return move(records, run.device)
-
-
-def _predicted(run: SavedRun, batch: Batch) -> tuple[tuple[Any, ...], Any]:
-    """Return the arguments that the objective calls the model with, and what it predicts."""
+    records = move(records, run.device)
     calls: list[tuple[Any, ...]] = []
 
     def note(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         calls.append((*args, *named.values()))
 
-    with run.model.register_forward_pre_hook(note, with_kwargs=True):
-        predictions = run.predicts.predict(run.model, batch)
-    return calls[0], predictions
-
-
-def _check_tensors(values: Sequence[Any]) -> None:
-    if not all(isinstance(value, Tensor) and not value.is_nested for value in values):
-        what = "takes something else than tensors"
-        raise ConfigError(382, "model", what, "export a model whose inputs are tensors")
-
-
-def form_of_tensor(tensor: Tensor, batch_size: int | None) -> str:
-    """Return type and shape, such as ``uint8 [batch, 3, 32, 32]``."""
-    first = "batch" if batch_size is None else str(batch_size)
-    shape = ", ".join([first, *map(str, tensor.shape[1:])])
-    return f"{str(tensor.dtype).removeprefix('torch.')} [{shape}]"
+    names = tuple(run.predicts.inputs)
+    with torch.no_grad():
+        # Values that the augmentation computes once are made here, and not while it is traced.
+        batch = run.finish(records, 0)
+        with run.model.register_forward_pre_hook(note, with_kwargs=True):
+            predictions: Any = run.predicts.predict(run.model, batch)
+        if preprocess and type(predictions) not in PREDICTED:
+            what = "the objective makes no tensor of the model's output"
+            fix = "leave it out: the model's own outputs are exported then"
+            raise ConfigError(382, "preprocess = true", what, fix)
+        inputs = tuple(records[name] for name in names) if preprocess else calls[0]
+        if not all(isinstance(value, Tensor) and not value.is_nested for value in inputs):
+            what = "takes something else than tensors"
+            raise ConfigError(382, "model", what, "export a model whose inputs are tensors")
+        if preprocess:
+            module: nn.Module = WithPreprocessing(run, names)
+            expected = (predictions.values,)
+            output_names = (PREDICTED[type(predictions)],)
+        else:
+            module = ModelOnly(run.model)
+            expected = module(*inputs)
+            output_names = ("output",)
+            if len(expected) > 1:
+                output_names = tuple(f"output_{number}" for number in range(len(expected)))
+    if len(names) != len(inputs):
+        names = tuple(f"input_{number}" for number in range(len(inputs)))
+    return Exportable(module.eval(), inputs, expected, names, output_names, batch_size)

@@ -1,75 +1,96 @@
-"""``paceline replay RUN step=N``: a step of a run again, with its records, losses and gradients."""
+"""``paceline replay RUN step=N``: a step of a run again, with its records, losses and gradients.
 
-import json
-import re
+``python -m framework.commands.replay.replay FILE`` is one of several ranks that take the step.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig
-
-from framework.cli.allowed import Grant, allowed_targets, granted
-from framework.cli.arguments import with_store
-from framework.cli.hydra_app import resolved, run_app
-from framework.cli.outcome import RunOutcome, told
-from framework.config.rule import Rule, check_known, check_values
+from framework.cli.allowed import allowed_targets, granted
+from framework.cli.options import option, run_options
+from framework.cli.outcome import RunOutcome
+from framework.errors import say
 from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:
     from framework.commands.train.run_ranks import RankedJob
 
-RULES = {
-    "run": Rule(str, means="the directory of a run"),
-    "step": Rule(str | int, means="a number, max:METRIC, min:METRIC or nan", number=340),
-}
-KEYS = (*RULES, "allow_targets")
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """A step of a run again: its records, their losses, and the gradients beside its neighbors'."""
+
+    run: str = option(
+        about="the directory of the run; 'paceline replay DIR' is short for run=DIR",
+        means="the directory of a run",
+    )
+    step: str = option(
+        about="a number; max:loss, min:accuracy or another metric of the log; "
+        "nan: the first that is not finite",
+        means="a number, max:METRIC, min:METRIC or nan",
+        number=340,
+    )
+    allow_targets: list[str] = option([], "packages of your own that the run's _target_ may name")
 
 
 def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the directory of the run."""
-    grant = granted(arguments)
-    # Hydra would read the number that is none
-    words = [re.sub(r"^step=nan$", 'step="nan"', word) for word in arguments]
-    words = with_store(words, "replay", "run")
-    return run_app("replay", words, lambda cfg: told(partial(_replay, cfg, grant)))
+    replay = partial(_replay, arguments)
+    return run_options("replay", arguments, ReplayOptions, replay, plain="run")
 
 
-def _replay(cfg: DictConfig, grant: Grant, folder: Path) -> RunOutcome:
-    config: dict[str, Any] = resolved(cfg)
-    allowed = allowed_targets(config, grant)
-    check_known(config, KEYS)
-    check_values(config, RULES)
-    run_dir = Path(config["run"])
+def _replay(arguments: list[str], options: ReplayOptions, folder: Path) -> RunOutcome:
+    allowed = allowed_targets({"allow_targets": options.allow_targets}, granted(arguments))
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
-        from framework.commands.replay.choose_step import StepSearch, choose_step  # noqa: PLC0415
-        from framework.commands.replay.print_replay import print_replay  # noqa: PLC0415
-        from framework.commands.replay.replay_rank import PLACE, replay_here  # noqa: PLC0415
-        from framework.commands.replay.run_history import read_history  # noqa: PLC0415
-        from framework.commands.replay.step_again import ranks_at  # noqa: PLC0415
-        from framework.commands.replay.write_replay import RESULT  # noqa: PLC0415
-        from framework.commands.train.run_ranks import RankedJob  # noqa: PLC0415
-        from framework.config.saved_config import read_config  # noqa: PLC0415
+        from framework.commands.replay.step_again import RunAgain  # noqa: PLC0415
+        from framework.commands.train.run_ranks import RankedJob, launch_ranks  # noqa: PLC0415
 
-        read_config(run_dir)
-        asked = {"run": str(run_dir), "step": str(config["step"])}
-        history = read_history(run_dir)
-        chosen = choose_step(asked["step"], history)
-        step = chosen.first if isinstance(chosen, StepSearch) else chosen
-        count, parallel = ranks_at(history, step)
+        again = RunAgain(Path(options.run), options.step)
+        parallel = again.history.config_of(again.search.first)["parallel"]
+        asked = {"run": options.run, "step": options.step}
         job = RankedJob(
             {"replay": asked, "parallel": parallel, "debug": None}, str(folder), allowed
         )
-        outcome = job.outcome(_in_ranks if count else replay_here)
-        place = folder / PLACE
-        if outcome.code == 0:
-            written = Path(json.loads(place.read_text(encoding="utf-8")))
-            print_replay(written, RESULT)
-        place.unlink(missing_ok=True)
-    return outcome
+        if "num_processes" not in parallel:
+            return job.outcome(replay_here)
+        folder.mkdir(parents=True)  # for the outcomes of the ranks
+        return job.outcome(partial(launch_ranks, module="framework.commands.replay.replay"))
 
 
-def _in_ranks(job: "RankedJob") -> RunOutcome:
-    from framework.commands.train.run_ranks import launch_ranks  # noqa: PLC0415
+def replay_here(job: "RankedJob") -> RunOutcome:
+    """Replay in this process. Only rank 0 writes and prints."""
+    from framework.cli.counted_bar import counted_bar  # noqa: PLC0415
+    from framework.commands.replay.show_replay import show_replay  # noqa: PLC0415
+    from framework.commands.replay.step_again import RunAgain  # noqa: PLC0415
 
-    return launch_ranks(job, module="framework.commands.replay.replay_rank")
+    run_dir, step = Path(job.config["replay"]["run"]), job.config["replay"]["step"]
+    if os.environ.get("RANK", "0") != "0":
+        RunAgain(run_dir, step, job.allowed).take()
+        return RunOutcome(0, "replayed")
+    with counted_bar("replaying step") as update:
+
+        def tell(step: int, last: int) -> None:
+            update(completed=step, total=last)
+
+        note = partial(say, file=sys.stderr)
+        replayed = RunAgain(run_dir, step, job.allowed, note, tell).take()
+    show_replay(*replayed, run_dir)
+    return RunOutcome(0, "replayed")
+
+
+def _rank(path: str) -> None:
+    from framework.commands.train.start_rank import begin_rank  # noqa: PLC0415
+
+    begin_rank(path)
+    from framework.commands.train.run_ranks import run_rank  # noqa: PLC0415  # loads torch
+
+    run_rank(path, replay_here)
+
+
+if __name__ == "__main__":
+    _rank(sys.argv[1])

@@ -1,17 +1,17 @@
-"""Take steps of a run again: from the nearest saved state, exactly as the run took them."""
+"""Take a step of a run again: from the nearest saved state, exactly as the run took it."""
 
-import os
+import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
+from torch import Tensor
 
-from framework.commands.replay.choose_step import StepSearch, choose_step
-from framework.commands.replay.run_history import Attempt, RunHistory, read_history
 from framework.commands.replay.watched_steps import (
     LastStepTaken,
     StepWatch,
@@ -19,407 +19,363 @@ from framework.commands.replay.watched_steps import (
     gathered_passes,
 )
 from framework.config.assemble import Assembly, assemble
-from framework.config.init_weights import DIGEST, with_saved_digest
-from framework.config.restore_run import fits_run, restore
-from framework.config.resume import FOLLOWS, Learned, check_form, is_of, with_digest_of
+from framework.config.init_weights import with_saved_digest
+from framework.config.predict_images import class_name
+from framework.config.restore_run import restore
+from framework.config.resume import FOLLOWS
 from framework.config.saved_config import read_config
 from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
 from framework.config.training_parts import training_parts
-from framework.contracts.data import Source
+from framework.contracts.data import record_key
+from framework.contracts.prediction import Predicts
 from framework.contracts.training import Objective, Report
-from framework.errors import ConfigError, DataError, DistributedError, NumericError
+from framework.errors import (
+    ConfigError,
+    DataError,
+    DistributedError,
+    NumericError,
+    did_you_mean,
+    listed,
+)
 from framework.measure.host import threads_per_rank
-from framework.run import facts as present_facts
-from framework.train.checkpoint import Damaged, read_state
+from framework.system.json_values import lines_of, number
+from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY, read_object
+from framework.train.checkpoint import Damaged, read_state, saved_steps
 from framework.train.trainer import Trainer
 
-SINGLE = ("framework.parallel.none.", "framework.parallel.dp.")
-VIRTUAL = "framework.parallel.virtual."
 OTHER_RANK = 104  # of the error of ranks that did not meet the loss that ended a run
 ELSEWHERE = "replay it where it ran: on another machine other bits come out"
-COMPARED = ("processor", "num_cores", "gpus")  # of the machine: they may change bits
 
 
-class ReplayJob(NamedTuple):
-    """What to replay. JSON can carry it to another process.
+class LoggedReport(NamedTuple):
+    """A report of training on the steps ``first`` to ``last``.
+
+    ``skipped`` counts the steps of the run so far that left the weights unchanged.
+    """
+
+    first: int
+    last: int
+    means: dict[str, float]
+    skipped: int
+
+
+class StepSearch(NamedTuple):
+    """A search for a step within the steps ``first`` to ``last`` of one report.
+
+    ``metric`` decides, and its highest value if ``sign`` is 1. Without a metric, the first step
+    that is not finite is searched.
+    """
+
+    first: int
+    last: int
+    metric: str = ""
+    sign: int = 1
+
+    def badness(self, means: Mapping[str, float]) -> float:
+        """Return how bad a step or report is. A mean that is no number is the worst."""
+        value = self.sign * means.get(self.metric, math.nan)
+        return math.inf if math.isnan(value) else value
+
+
+class RunHistory(NamedTuple):
+    """The steps of a run.
 
     Attributes:
-        run: The directory of the run.
-        step: A number, ``max:METRIC``, ``min:METRIC`` or ``nan``.
+        run_dir: The directory of the run.
+        facts: What ``run.json`` holds.
+        states: The file of each saved state by its step.
+        reports: The reports of training in their order.
+        last_step: The last step that the run is known to have taken.
+        diverged: Whether a loss, a weight or gradients that were not finite ended the run.
     """
 
-    run: str
-    step: str
+    run_dir: Path
+    facts: Mapping[str, Any]
+    states: Mapping[int, Path]
+    reports: Sequence[LoggedReport]
+    last_step: int
+    diverged: bool
+
+    def config_of(self, step: int) -> Config:
+        """Return the configuration with which a step was taken, with all ranks on this host."""
+        starts = [part for part in self.facts.get("starts", []) if part["step"] < step]
+        name = starts[-1]["config"] if starts else None
+        config = read_config(self.run_dir, name).config
+        parallel = config["parallel"]
+        if "num_processes" in parallel:
+            ranks = parallel["num_processes"] * parallel["num_nodes"]
+            if starts and starts[-1].get("ranks"):  # as torchrun or srun started them
+                ranks = starts[-1]["ranks"]
+            if "virtual_ranks" in parallel:  # one process repeats their bits
+                ranks = 1
+            parallel = {**parallel, "num_processes": ranks, "num_nodes": 1, "max_restarts": 0}
+        return {**config, "parallel": parallel}
 
 
-class ReplayedStep(NamedTuple):
-    """A step that was taken again.
+def read_history(run_dir: Path) -> RunHistory:
+    """Read what is known of a run's steps."""
+    reports: list[LoggedReport] = []
+    last = 0
+    with suppress(OSError):
+        for line in lines_of(run_dir / REPORTS):
+            if line.get("split") != "train" or line["step"] <= last:
+                continue
+            keys = list(line)  # those between the split and the learning rate are means
+            names = keys[keys.index("split") + 1 : keys.index("lr")]
+            means = {name: number(line[name]) for name in names}
+            known = {name: mean for name, mean in means.items() if mean is not None}
+            reports.append(LoggedReport(last + 1, line["step"], known, line.get("skipped", 0)))
+            last = line["step"]
+    states = saved_steps(run_dir)
+    ended = read_object(run_dir / ENDED)
+    counts = (ended.get("step"), read_object(run_dir / SUMMARY).get("steps"))
+    last_step = max([last, *states, *(count or 0 for count in counts)])
+    diverged = ended.get("code") == NumericError.exit_code
+    return RunHistory(run_dir, read_object(run_dir / FACTS), states, reports, last_step, diverged)
 
-    Attributes:
-        summary: What ``replay.json`` holds of it, without its records.
-        passes: Its forward passes, of all ranks.
-        source: The training data, still open.
-        objective: The objective of the run.
+
+def choose_step(text: str, history: RunHistory) -> StepSearch:
+    """Return the step that ``step=`` names, or the report in which to search it.
+
+    Raises:
+        ConfigError: C340 for another text, C341 for a step that the run has not taken, C342 for an
+            unknown metric, C343 if no report can be searched.
     """
+    where, reports = f"step = {text}", history.reports
+    if text.isdecimal() and int(text):
+        if int(text) > history.last_step:
+            what = f"the run has taken {history.last_step} steps"
+            raise ConfigError(341, where, what, "give one of them")
+        return StepSearch(int(text), int(text))
+    if text == "nan":
+        return _first_bad(history, where)
+    match = re.fullmatch("(max|min):(.+)", text)
+    if match is None:
+        fix = "give a number, max:METRIC, min:METRIC or nan"
+        raise ConfigError(340, where, "names no step", fix)
+    if not reports:
+        what = "the run has no reports in metrics.jsonl"
+        raise ConfigError(343, where, what, "give the number of a step")
+    names = list(dict.fromkeys(name for report in reports for name in report.means))
+    if match[2] not in names:
+        what = f"no report of training has this metric{did_you_mean(match[2], names)}"
+        raise ConfigError(342, where, what, f"choose {listed(names)}")
+    search = StepSearch(0, 0, match[2], 1 if match[1] == "max" else -1)
+    worst = max(reports, key=lambda report: search.badness(report.means))
+    return search._replace(first=worst.first, last=worst.last)
 
-    summary: dict[str, Any]
-    passes: list[WatchedPass]
-    source: Source
-    objective: Objective
 
-
-Show = Callable[[ReplayedStep], None]  # called while the data is open
-
-
-def replay_run(
-    job: ReplayJob,
-    allowed: Sequence[str],
-    say: Callable[[str], None],
-    told: Callable[[int, int], None],
-    show: Show,
-) -> None:
-    """Find the step, take it again, and show it. All ranks call this together; rank 0 shows.
-
-    Args:
-        job: What to replay.
-        allowed: Prefixes of the user's packages.
-        say: Prints a note.
-        told: Called after every step with its number and that of the last.
-        show: Called with the step.
-    """
-    torch.set_num_threads(threads_per_rank())
-    history = read_history(Path(job.run))
-    for name in history.damaged:
-        say(f"note: {name} is damaged, and no step starts from it")
-    chosen = choose_step(job.step, history)
-    again = RunAgain(history, allowed, say, told)
-    search: StepSearch | None = None
-    step = chosen
-    if isinstance(step, StepSearch):
-        search = step
-        step = again.find(search, f"step = {job.step}")
-    again.show(step, search, show)
+def _first_bad(history: RunHistory, where: str) -> StepSearch:
+    """Return the first report that skipped a step, or the steps after the last report."""
+    skipped = reported = 0
+    for report in history.reports:
+        if report.skipped > skipped:
+            return StepSearch(report.first, report.last)
+        skipped, reported = report.skipped, report.last
+    if not history.diverged:
+        what = "every reported step of the run was finite"
+        raise ConfigError(343, where, what, "give the number of a step, or max:loss")
+    # A run that skipped too many steps ends before it counts the last one.
+    return StepSearch(reported + 1, max(history.last_step, reported) + 1)
 
 
 @final
 class RunAgain:
-    """A run whose steps can be taken again.
+    """A run one of whose steps can be taken again. All ranks call the same methods.
 
-    Attributes:
-        repeated: The last step of each report that came out equal, bit by bit.
-        differing: The last step of each report that did not.
-        ended: The error that ended the run, if it was met.
-        last_taken: The last step that was taken.
+    Args:
+        run_dir: The directory of the run.
+        text: The step: a number, ``max:METRIC``, ``min:METRIC`` or ``nan``.
+        allowed: Prefixes of the user's packages.
+        note: Prints a note.
+        tell: Called after every step with its number and that of the last.
+
+    Raises:
+        CheckpointError: K120 for no run.
+        ConfigError: C340 to C343 if there is no such step.
     """
 
     def __init__(
         self,
-        history: RunHistory,
-        allowed: Sequence[str],
-        say: Callable[[str], None],
-        told: Callable[[int, int], None],
+        run_dir: Path,
+        text: str,
+        allowed: Sequence[str] = (),
+        note: Callable[[str], None] = lambda _: None,
+        tell: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
-        self.history = history
-        self.allowed = tuple(allowed)
-        self.say = say
-        self.told = told
-        self.repeated: set[int] = set()
-        self.differing: set[int] = set()
-        self.ended = ""
-        self.last_taken = 0
-        self.num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        read_config(run_dir)
+        self.history = read_history(run_dir)
+        self.search = choose_step(text, self.history)
+        self._where = f"step = {text}"
+        self._allowed = tuple(allowed)
+        self._note = note
+        self._tell = tell
+        self._logged = {report.last: report.means for report in self.history.reports}
+        self._repeated: set[int] = set()  # last steps of reports that came out equal, bit by bit
+        self._differing: set[int] = set()  # and of those that did not
+        self._begin = 0  # the step of the state
+        self._ended = ""  # the error that ended the run, if it was met
 
-    def find(self, search: StepSearch, where: str) -> int:
-        """Return the step that is searched.
+    def take(self) -> tuple[dict[str, Any], list[WatchedPass]]:
+        """Find the step, and take it again between its neighbors.
 
-        ConfigError C343 if all steps are finite, or none of them was taken.
+        Returns:
+            What ``replay.json`` holds, and the forward passes of the step. The records stand with
+            the highest loss first, each with its place among those of the passes.
+
+        Raises:
+            ConfigError: C343 if the step is not found, or not taken.
+            DataError: D340 if the training data has changed.
         """
-        watch = self._walk(search.first, search.last, None)
-        facts = list(watch.facts.values())
-        if not facts:
-            raise self._ended_before(where)
-        if not search.metric:
-            bad = next((own.step for own in facts if not own.finite), None)
-            if bad is None:
-                what = f"steps {search.first} to {search.last} are all finite here"
-                raise ConfigError(343, where, what, ELSEWHERE)
-            return bad
-        return max(facts, key=lambda own: search.rank(own.means)).step
-
-    def _ended_before(self, where: str) -> ConfigError:
-        """Return the error for a replay that ended before the steps that are wanted."""
-        what = f"the replay ended before it, after step {self.last_taken}"
-        if self.ended:
-            what += f" ({self.ended})"
-        return ConfigError(343, where, what, ELSEWHERE)
-
-    def show(self, step: int, search: StepSearch | None, show: Show) -> None:
-        """Take a step and its neighbors, and show it. ConfigError C343 if it was not taken."""
-        start = time.perf_counter()
-
-        def seen(watch: StepWatch, assembly: Assembly, begin: int) -> None:
-            if step not in watch.facts:
-                raise self._ended_before(f"step = {step}")
-            summary = {
-                "run": str(self.history.run_dir.resolve()),
-                "search": search and search._asdict(),
-                **self._summary(watch, step, begin),
-                "wall_s": time.perf_counter() - start,
-            }
-            assert watch.parts is not None
-            passes = gathered_passes(watch.passes, assembly.parallel)
-            if assembly.leads:
-                source = assembly.train_source
-                show(ReplayedStep(summary, passes, source, watch.parts.objective))
-
-        self._walk(self._neighbor_before(step), self._neighbor_after(step), step, seen)
-
-    def _neighbor_before(self, step: int) -> int:
-        """Return the step before, or ``step`` if none is before it, or if other ranks took it."""
-        if step == 1 or self._ranks_of(self.history.attempt_at(step - 2)) != self.num_ranks:
-            return step
-        return step - 1
-
-    def _neighbor_after(self, step: int) -> int:
-        """Return the next step, or ``step`` itself if a resume with other ranks lies between."""
-        if self._ranks_of(self.history.attempt_at(step)) != self.num_ranks:
-            return step
-        return step + 1
-
-    def _summary(self, watch: StepWatch, step: int, begin: int) -> dict[str, Any]:
-        state = self.history.states.get(begin)
+        torch.set_num_threads(threads_per_rank())
+        start, search = time.perf_counter(), self.search
+        step = search.first if search.first == search.last else self._find()
+        watch, records = self._walk(max(step - 1, 1), step + 1, step)
         if watch.failure:
-            self.say(f"note: the losses of single records are not known ({watch.failure})")
-        return {
+            self._note(f"note: the losses of single records are not known ({watch.failure})")
+        records.sort(key=_badness, reverse=True)
+        state = self.history.states.get(self._begin)
+        summary = {
+            "run": str(self.history.run_dir.resolve()),
+            "search": {"first": search.first, "last": search.last},
             **asdict(watch.facts[step]),
-            "from_step": begin,
+            "from_step": self._begin,
             "from_state": state and state.name,
             "neighbors": [asdict(own) for own in watch.facts.values() if own.step != step],
-            "ended": self.ended,
-            "repeated_reports": sorted(self.repeated),
-            "differing_reports": sorted(self.differing),
-            "differences": self._differences(),
+            "ended": self._ended,
+            "repeated_reports": sorted(self._repeated),
+            "differing_reports": sorted(self._differing),
+            "records": records,
+            "wall_s": time.perf_counter() - start,
         }
+        return summary, watch.passes
 
-    def _differences(self) -> list[str]:
-        """Return what differs from where the run was trained, and may change bits."""
-        now = present_facts([], [])
-        saved = self.history.facts
-        names = [("versions", name) for name in now["versions"]]
-        names += [("machine", name) for name in COMPARED]
-        return [
-            f"{name} was {saved.get(group, {}).get(name)}, is {now[group].get(name)}"
-            for group, name in names
-            if saved.get(group, {}).get(name) != now[group].get(name)
-        ]
+    def _find(self) -> int:
+        search = self.search
+        watch, _ = self._walk(search.first, search.last, None)
+        facts = list(watch.facts.values())
+        if search.metric:
+            return max(facts, key=lambda own: search.badness(own.means)).step
+        bad = next((own.step for own in facts if not own.finite), None)
+        if bad is None:
+            what = f"steps {search.first} to {search.last} are all finite here"
+            raise ConfigError(343, self._where, what, ELSEWHERE)
+        return bad
 
     def _walk(
-        self,
-        first: int,
-        last: int,
-        target: int | None,
-        seen: Callable[[StepWatch, Assembly, int], None] | None = None,
-    ) -> StepWatch:
-        """Take steps from the nearest state, and keep the facts of those from ``first`` on.
+        self, first: int, last: int, target: int | None
+    ) -> tuple[StepWatch, list[dict[str, Any]]]:
+        """Take steps from the nearest state on, and keep the facts of those from ``first`` on.
 
-        Args:
-            first: The first step to watch.
-            last: The last one.
-            target: The step to look at closely, if any.
-            seen: Called at the end, while the data is open, with the step of the state.
+        Returns:
+            The facts, and a row for each record of the step ``target``.
         """
-        begin, state = self._start(first, target)
-        watch = StepWatch(max(first, begin + 1), last, target, lambda step: self.told(step, last))
-        position = begin
-        while True:
-            until = self._end_of_part(position, last)
-            with closing(self._assembly(position, state)) as assembly:
-                trainer = self._trainer(assembly, watch, position, until, state)
-                has_ended = self._train(trainer, watch)
-                self.last_taken = trainer.progress.step
-                if has_ended or trainer.progress.step < until or until == last:
-                    if seen is not None:
-                        seen(watch, assembly, begin)
-                    return watch
-                state = {**trainer.state_dict(), "init": assembly.config["init"].get(DIGEST)}
-                position = until
+        step = target or first
+        self._begin, state = self._state_before(first, step)
+        first = max(first, self._begin + 1)
+        watch = StepWatch(first, last, target, lambda step: self._tell(step, last))
+        with closing(self._assembly(self.history.config_of(step), state)) as assembly:
+            trainer = Trainer(watch.watched(training_parts(assembly), self._begin))
+            if state is not None:
+                restore(trainer, assembly, state)
+            try:
+                trainer.fit([_ComparingSink(self._compare)])
+            except LastStepTaken:
+                pass
+            except (NumericError, DistributedError) as error:
+                if isinstance(error, DistributedError) and error.args[0] != OTHER_RANK:
+                    raise
+                watch.finish()
+                self._ended = str(error)
+            if step not in watch.facts:
+                what = f"the replay ended before it, after step {trainer.progress.step}"
+                if self._ended:
+                    what += f" ({self._ended})"
+                raise ConfigError(343, self._where, what, ELSEWHERE)
+            watch.passes = gathered_passes(watch.passes, assembly.parallel)
+            return watch, _records(assembly, trainer.parts.objective, watch.passes)
 
-    def _start(self, first: int, target: int | None) -> tuple[int, dict[str, Any] | None]:
-        """Return the newest whole state before ``first``, or else before ``target``, and its step.
+    def _state_before(self, *limits: int) -> tuple[int, dict[str, Any] | None]:
+        """Return the newest whole state before the first limit, or else before the next.
 
         Without any, the run is repeated from its start: 0 and None.
         """
-        wanted = [first] if target is None else [first, target]
-        for limit in wanted:
+        for limit in limits:
             for step in sorted(self.history.states, reverse=True):
-                if step >= limit:
-                    continue
-                try:
-                    state = read_state(self.history.states[step])
-                except Damaged as error:
-                    name = self.history.states[step].name
-                    self.say(f"note: {name} cannot be read ({error}); an older one is taken")
-                    continue
-                with fits_run(str(self.history.run_dir)):
-                    check_form(state)
-                return step, state
+                if step < limit:
+                    with suppress(Damaged):
+                        return step, read_state(self.history.states[step])
         return 0, None
 
-    def _end_of_part(self, position: int, last: int) -> int:
-        """Return the step at which the run was resumed next, or the last one."""
-        later = [part.start for part in self.history.attempts if position < part.start < last]
-        return min(later, default=last)
-
-    def _assembly(self, position: int, state: Mapping[str, Any] | None) -> Assembly:
-        """Open the data as the run did.
-
-        ConfigError C344 if other ranks took these steps, DataError D340 if the data has changed.
-        """
-        attempt = self.history.attempt_at(position)
-        config = read_config(self.history.run_dir, attempt.config).config
-        self._check_ranks(attempt, position)
+    def _assembly(self, config: Config, state: Mapping[str, Any] | None) -> Assembly:
+        """Open the data as the run did, without what does not decide the training steps."""
         config = with_folds(with_functions(config))
-        check_targets(config, self.allowed)
-        config = _only_training(config, self.history.run_dir, self.num_ranks)
+        check_targets(config, self._allowed)
+        resume = {**config["resume"], "run": str(self.history.run_dir), "auto": False}
+        config = {**config, "resume": resume, "sink": {}, "watchers": {}}
+        if config["schedule"].get("_target_") != FOLLOWS:
+            config = {**config, "metrics": {}, "data": {**config["data"], "val": None}}
         if state is not None:
             config = with_saved_digest(config, state)
-        assembly = assemble(config, self.allowed, self.say)
-        try:
-            self._check_data(assembly, (state or {}).get("learned"))
-        except BaseException:
+        assembly = assemble(config, self._allowed, self._note)
+        saved = self.history.facts["data"]["train"].get("digest")
+        digest = assembly.train_source.manifest.digest
+        if saved and digest and saved != digest:
             assembly.close()
-            raise
+            where = f"data.train = {data_name(config['data']['train'])}"
+            what = "holds other records than when the run was trained"
+            fix = "restore the store: a step can only be repeated with its own records"
+            raise DataError(340, where, what, fix)
         return assembly
 
-    def _check_data(self, assembly: Assembly, learned: Learned | None) -> None:
-        """Raise DataError D340 if the training data is not that of the run.
-
-        ``learned`` is from a saved state; without one, ``run.json`` tells the digest.
-        """
-        if learned is None:
-            recorded = self.history.facts.get("data", {}).get("train", {})
-            learned = with_digest_of(recorded.get("digest") or None)
-        digest = assembly.train_source.manifest.digest
-        if learned.get("data.digest") is None or not digest or is_of(learned, digest):
-            return
-        where = f"data.train = {data_name(assembly.config['data']['train'])}"
-        what = "holds other records than when the run was trained"
-        fix = "restore the store: a step can only be repeated with its own records"
-        raise DataError(340, where, what, fix)
-
-    def _ranks_of(self, attempt: Attempt) -> int:
-        config = read_config(self.history.run_dir, attempt.config).config
-        return max(1, num_ranks(config, attempt))
-
-    def _check_ranks(self, attempt: Attempt, position: int) -> None:
-        count = self._ranks_of(attempt)
-        if count == self.num_ranks:
-            return
-        where = f"run = {self.history.run_dir}"
-        what = (
-            f"the steps after {position} were taken by {count} ranks, and later ones by "
-            f"{self.num_ranks}, with no state between them"
-        )
-        fix = "choose an earlier step, and keep more states with checkpoint.keep=10"
-        raise ConfigError(344, where, what, fix)
-
-    def _trainer(
-        self,
-        assembly: Assembly,
-        watch: StepWatch,
-        position: int,
-        until: int,
-        state: dict[str, Any] | None,
-    ) -> Trainer:
-        parts = training_parts(assembly)
-        trainer = Trainer(watch.watched(parts, position, until))
-        if state is not None and "learned" in state:
-            restore(trainer, assembly, state)
-        elif state is not None:  # of the part before
-            trainer.load_state_dict(state)
-        return trainer
-
-    def _train(self, trainer: Trainer, watch: StepWatch) -> bool:
-        """Take steps. Return whether the error that ended the run was met."""
-        try:
-            trainer.fit([_ComparingSink(self)])
-        except LastStepTaken:
-            pass
-        except (NumericError, DistributedError) as error:
-            if isinstance(error, DistributedError) and error.args[0] != OTHER_RANK:
-                raise
-            watch.finish()
-            self.ended = str(error)
-            return True
-        return False
-
-
-def _only_training(config: Config, run_dir: Path, num_ranks: int) -> Config:
-    """Return the configuration without what does not decide the training steps."""
-    parallel = config["parallel"]
-    if "num_processes" in parallel:
-        parallel = on_this_host(parallel, num_ranks)
-    config = {
-        **config,
-        "parallel": parallel,
-        "resume": {"run": str(run_dir), "auto": False, "allow": []},
-        "sink": {},
-        "watchers": {},
-    }
-    if config["schedule"].get("_target_") != FOLLOWS:
-        config = {**config, "metrics": {}, "data": {**config["data"], "val": None}}
-    return config
-
-
-def ranks_at(history: RunHistory, step: int) -> tuple[int, Config]:
-    """Return how many ranks take a step again, and their block ``parallel``.
-
-    0 ranks stand for this process.
-    """
-    attempt = history.attempt_at(step - 1)
-    config = read_config(history.run_dir, attempt.config).config
-    count = num_ranks(config, attempt)
-    return count, on_this_host(config["parallel"], max(1, count))
-
-
-def num_ranks(config: Config, attempt: Attempt) -> int:
-    """Return how many ranks repeat a part of a run; 0: this process does."""
-    parallel = config["parallel"]
-    target = parallel["_target_"]
-    if target.startswith(SINGLE):
-        return 0
-    if target.startswith(VIRTUAL):  # one process repeats what several have computed
-        return 1
-    # torchrun and srun start other numbers than the configuration says
-    return attempt.ranks or parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
-
-
-def on_this_host(parallel: Config, num_ranks: int) -> Config:
-    """Return the block with all ranks on this host, of which a lost one is not replaced."""
-    return {**parallel, "num_processes": num_ranks, "num_nodes": 1, "max_restarts": 0}
+    def _compare(self, report: Report) -> None:
+        """Compare a report with that of the run."""
+        logged = self._logged.get(report.step)
+        if report.split == "train" and logged is not None:
+            pairs = [(logged.get(name), mean) for name, mean in report.means.items()]
+            # NaN is not equal to itself
+            is_same = all(own == new or str(own) == str(new) for own, new in pairs)
+            (self._repeated if is_same else self._differing).add(report.step)
 
 
 @final
 class _ComparingSink:
-    """A sink that compares the reports with those of the run."""
+    """A sink that hands reports on."""
 
-    def __init__(self, again: RunAgain) -> None:
-        self._again = again
-        self._logged = {report.last: report for report in again.history.reports}
+    def __init__(self, compare: Callable[[Report], None]) -> None:
+        self._compare = compare
 
     def write(self, report: Report) -> None:
-        logged = self._logged.get(report.step)
-        if report.split != "train" or logged is None:
-            return
-        pairs = [(logged.means.get(name), mean) for name, mean in report.means.items()]
-        # NaN is not equal to itself
-        if all(own == new or str(own) == str(new) for own, new in pairs):
-            self._again.repeated.add(report.step)
-        else:
-            self._again.differing.add(report.step)
+        self._compare(report)
 
     def flush(self) -> None:
         pass
 
     def close(self) -> None:
         pass
+
+
+def _records(
+    assembly: Assembly, objective: Objective, passes: Sequence[WatchedPass]
+) -> list[dict[str, Any]]:
+    """Return index, key, class, loss and place of every record, in the order of the passes."""
+    source = assembly.train_source
+    rows: list[dict[str, Any]] = []
+    for done in passes:
+        indices = done.batch["index"].tolist()
+        names: list[str | None] = [None] * len(indices)
+        target = done.batch.get(objective.target) if isinstance(objective, Predicts) else None
+        if isinstance(target, Tensor) and target.dim() == 1 and not target.is_floating_point():
+            names = [class_name(source.manifest.classes, label) for label in target.tolist()]
+        losses = [None] * len(indices) if done.losses is None else done.losses.tolist()
+        for index, name, loss in zip(indices, names, losses, strict=True):
+            row = {"index": index, "key": record_key(source, index), "class": name, "loss": loss}
+            rows.append({**row, "place": len(rows)})
+    return rows
+
+
+def _badness(record: Mapping[str, Any]) -> float:
+    loss = record["loss"]
+    if loss is None:
+        return 0.0
+    return math.inf if math.isnan(loss) else loss

@@ -5,14 +5,13 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch, mapped, num_records, tensors
-from framework.contracts.data import MicroBatch, MicroBatches
+from framework.contracts.data import MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
 from framework.contracts.parallel import Parallel, Precision, ScalesLoss
 from framework.contracts.training import Objective, Outcome
@@ -42,7 +41,6 @@ class StepFacts:
         gradients: The norm of the gradients of each layer, before they are clipped; {} in a search.
         finite: Whether the loss and all gradients are finite.
         updated: Whether the weights changed; False for a skipped step.
-        weights: The SHA-256 of the weights and buffers after the step; "" in a search.
     """
 
     step: int
@@ -52,7 +50,6 @@ class StepFacts:
     gradients: dict[str, float] = field(default_factory=dict[str, float])
     finite: bool = True
     updated: bool = True
-    weights: str = ""
 
 
 @dataclass
@@ -77,12 +74,14 @@ class StepWatch:
     Args:
         first: The first step whose facts are kept.
         last: The last one. The step after it raises LastStepTaken.
-        target: The step whose passes are kept; None: no step.
-        told: Called after every step with its number.
+        target: The step whose passes are kept; None: no step, and no gradients.
+        tell: Called after every step with its number.
     """
 
+    parts: Parts  # the Trainer's, unwatched
+
     def __init__(
-        self, first: int, last: int, target: int | None, told: Callable[[int], None]
+        self, first: int, last: int, target: int | None, tell: Callable[[int], None]
     ) -> None:
         self.first = first
         self.last = last
@@ -90,18 +89,15 @@ class StepWatch:
         self.facts: dict[int, StepFacts] = {}
         self.passes: list[WatchedPass] = []
         self.failure = ""  # why losses of records are not known
-        self.until = last  # the step at which the present part of the run ends
-        self.parts: Parts | None = None  # the Trainer's, unwatched
-        self._told = told
+        self._tell = tell
         self._step = 0  # steps that were taken
         self._is_open = False  # whether a step has begun
-        self._micro: MicroBatch | None = None
+        self._weight = 0.0  # of the present pass; 0 for one that only fills up a step
         self._tally = Tally()
 
-    def watched(self, parts: Parts, step: int, until: int) -> Parts:
-        """Return the parts of a Trainer that has taken ``step`` steps and shall stop at a step."""
+    def watched(self, parts: Parts, step: int) -> Parts:
+        """Return the parts of a Trainer that has taken ``step`` steps."""
         self._step = step
-        self.until = min(until, self.last)
         self.parts = parts
         return replace(
             parts,
@@ -120,34 +116,28 @@ class StepWatch:
             return None
         return self.facts.setdefault(number, StepFacts(number))
 
-    @property
-    def is_target(self) -> bool:
-        return self._step + 1 == self.target
-
-    def begin(self, micro: MicroBatch, epoch: int) -> None:
-        """Note the batch of a pass. LastStepTaken if it belongs to a step that is not wanted."""
-        if self._step >= self.until:
+    def begin(self, weight: float, epoch: int) -> None:
+        """Note a pass. LastStepTaken if it belongs to a step that is not wanted."""
+        if self._step >= self.last:
             raise LastStepTaken
-        self._micro = micro
-        facts = self.present
+        self._weight = weight
         if not self._is_open:
-            assert self.parts is not None
             self._tally = Tally(self.parts.objective)
             self._is_open = True
-        if facts is not None:
-            facts.epoch = epoch + 1
+        if self.present is not None:
+            self.present.epoch = epoch + 1
 
     def passed(self, objective: Objective, model: nn.Module, batch: Batch) -> Outcome:
         """Pass a batch to the model as the Trainer does, and keep what comes of it."""
-        facts, micro = self.present, self._micro
-        if facts is None or micro is None:
+        facts = self.present
+        if facts is None or not self._is_open:
             return objective(model, batch)
         recorder: OutputRecorder | None = None
-        if self.is_target and micro.weight > 0:
+        if facts.step == self.target and self._weight > 0:
             recorder = OutputRecorder(model)
         outcome = objective(recorder or model, batch)
         place = PassPlace(facts.step, batch.get("index"))
-        self._tally.add(replace(outcome), num_records(batch), micro.weight, place)
+        self._tally.add(replace(outcome), num_records(batch), self._weight, place)
         if recorder is not None:
             outputs = [mapped(output, torch.Tensor.detach) for output in recorder.outputs]
             self.passes.append(WatchedPass(batch, outputs))
@@ -158,24 +148,16 @@ class StepWatch:
         facts = self.present
         if facts is None:
             return
-        assert self.parts is not None
-        scale = 1.0
-        if isinstance(precision, ScalesLoss):
-            scale = precision.loss_scale
+        scale = precision.loss_scale if isinstance(precision, ScalesLoss) else 1.0
         facts.learning_rate = float(optimizer.param_groups[0]["lr"])
         facts.finite = are_finite(gradients(optimizer))
         if self.target is not None:
-            model = self.parts.parallel.unwrap(self.parts.model)
-            facts.gradients = gradient_norms(model, scale)
-
-    def updated(self, has_changed: bool) -> None:
-        if self.present is not None:
-            self.present.updated = has_changed
+            facts.gradients = gradient_norms(self.parts.parallel.unwrap(self.parts.model), scale)
 
     def _after_step(self) -> bool:
         """Finish a step. The Trainer calls it after every one to know whether to stop."""
         self.finish()
-        self._told(self._step)
+        self._tell(self._step)
         return False
 
     def finish(self) -> None:
@@ -183,27 +165,24 @@ class StepWatch:
         if not self._is_open:
             return
         facts, parts = self.present, self.parts
-        assert parts is not None
         if facts is not None:
             facts.means = self._tally.results(parts.parallel.total).means
             facts.finite &= math.isfinite(facts.means["loss"])
-            if self.target is not None:
-                model = parts.parallel.unwrap(parts.model)
-                facts.weights = weights_digest(parts.parallel.gather_state(model.state_dict()))
-        if self.is_target:
-            self._find_losses(parts)
-        self._is_open = False
-        self._micro = None
-        self._step += 1
-
-    def _find_losses(self, parts: Parts) -> None:
-        with kept_generators(parts.parallel.device), torch.no_grad(), parts.precision.autocast():
-            for done in self.passes:
+        if facts is not None and facts.step == self.target:
+            with (
+                kept_generators(parts.parallel.device),
+                torch.no_grad(),
+                parts.precision.autocast(),
+            ):
                 try:
-                    done.losses = record_losses(parts.objective, done.outputs, done.batch, True)
+                    for done in self.passes:
+                        done.losses = record_losses(
+                            parts.objective, done.outputs, done.batch, training=True
+                        )
                 except Exception as error:  # noqa: BLE001  # an objective of the user's may need whole batches
                     self.failure = f"{type(error).__name__}: {words_of(error)}"
-                    return
+        self._is_open = False
+        self._step += 1
 
 
 @final
@@ -220,7 +199,7 @@ class _WatchedLoader:
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         with closing(self._inner.epoch(epoch, start)) as micro_batches:
             for micro in micro_batches:
-                self._watch.begin(micro, epoch)
+                self._watch.begin(micro.weight, epoch)
                 yield micro
 
     def stats(self) -> LoaderStats:
@@ -237,12 +216,10 @@ class _WatchedObjective:
     def __init__(self, inner: Objective, watch: StepWatch) -> None:
         self._inner = inner
         self._watch = watch
+        self.better = inner.better
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         return self._watch.passed(self._inner, model, batch)
-
-    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return self._inner.better(new, old)
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         return metrics_of(self._inner, totals)
@@ -265,43 +242,25 @@ class _WatchedPrecision:
     ) -> bool:
         self._watch.stepped(self._inner, optimizer)
         changed = self._inner.step(optimizer, clip_norm, skip_bad)
-        self._watch.updated(changed)
+        if self._watch.present is not None:
+            self._watch.present.updated = changed
         return changed
 
 
 def gradient_norms(model: nn.Module, scale: float = 1.0) -> dict[str, float]:
-    """Return the norm of the gradients of each layer that has any, by its name.
+    """Return the norm of the gradients of each module with parameters of its own, by its name.
 
-    A layer is a module with parameters of its own. ``scale`` is the factor on the gradients. If the
-    gradients are sharded, all ranks call this together.
+    ``scale`` is the factor on the gradients. If they are sharded, all ranks call this together.
     """
-    norms: dict[str, Tensor] = {}
+    norms: dict[str, float] = {}
     for name, module in model.named_modules():
-        parameters = module.parameters(recurse=False)
-        own = [_values(part.grad) for part in parameters if part.grad is not None]
-        if own:
-            norm: Any = torch.nn.utils.get_total_norm(own)
+        grads = [part.grad for part in module.parameters(recurse=False) if part.grad is not None]
+        if grads:
+            values = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
+            norm: Any = torch.nn.utils.get_total_norm(values)
             whole = norm.full_tensor() if is_sharded(norm) else norm
-            norms[name or type(module).__name__] = whole.double()
-    if not norms:
-        return {}
-    values = (torch.stack(list(norms.values())) / scale).tolist()
-    return dict(zip(norms, values, strict=True))
-
-
-def _values(gradient: Tensor) -> Tensor:
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
-
-
-def weights_digest(state: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the names and bits of a model's weights and buffers."""
-    digest = sha256()
-    for name in sorted(state):
-        if isinstance(state[name], Tensor):
-            digest.update(name.encode())
-            values = state[name].detach().cpu().contiguous().reshape(-1)
-            digest.update(values.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+            norms[name or type(module).__name__] = float(whole) / scale
+    return norms
 
 
 def gathered_passes(passes: list[WatchedPass], parallel: Parallel) -> list[WatchedPass]:
@@ -312,16 +271,14 @@ def gathered_passes(passes: list[WatchedPass], parallel: Parallel) -> list[Watch
     """
     if parallel.world_size == 1:
         return passes
-    own = [{"batch": _plain_tensors(done.batch), "losses": done.losses} for done in passes]
     file = io.BytesIO()
-    torch.save(own, file)
-    data = torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
+    batches = [
+        {name: v for name, v in tensors(own.batch).items() if not v.is_nested} for own in passes
+    ]
+    torch.save([(batch, own.losses) for batch, own in zip(batches, passes, strict=True)], file)
+    sent = parallel.gather(torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8))
     whole: list[WatchedPass] = []
-    for part in parallel.gather(data):
+    for part in sent:
         theirs = torch.load(io.BytesIO(part.numpy().tobytes()), "cpu", weights_only=True)
-        whole += [WatchedPass(done["batch"], losses=done["losses"]) for done in theirs]
+        whole += [WatchedPass(batch, losses=losses) for batch, losses in theirs]
     return whole
-
-
-def _plain_tensors(batch: Batch) -> dict[str, Tensor]:
-    return {name: values for name, values in tensors(batch).items() if not values.is_nested}

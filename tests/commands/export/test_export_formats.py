@@ -1,45 +1,42 @@
 import pytest
 import torch
 
-from framework.commands.export.export_formats import (
-    AotiFormat,
-    SafetensorsFormat,
-    TorchExportFormat,
-)
+from framework.commands.export.export_formats import check_format, read_export, write_export
 from framework.commands.export.exportable import make_exportable
 from framework.errors import ConfigError, ResourceError
 
 
-def assert_same(form, run, known, path, counts=(4, 3, 1)):
-    """Check that the file computes what the model computes, for any number of records."""
-    form.check()
-    form.write(run, known, path)
-    compute = form.read(run, known, path)
+@pytest.mark.parametrize(
+    ("to", "preprocess", "batch_size", "counts"),
+    [
+        ("torch_export", False, None, (4, 3, 1)),
+        ("torch_export", True, None, (4, 3, 1)),
+        ("torch_export", False, 4, (4,)),
+        ("onnx", False, None, (4, 3, 1)),
+        ("onnx", True, None, (4, 3, 1)),
+        ("safetensors", False, None, (4, 3, 1)),
+        pytest.param("aoti", True, None, (4, 3, 1), marks=pytest.mark.slow),
+    ],
+)
+def test_the_file_computes_what_the_model_does(run, tmp_path, to, preprocess, batch_size, counts):
+    path = tmp_path / f"model.{to}"
+    known = make_exportable(run, None, 4, preprocess, batch_size)
+    check_format(to)
+    write_export(to, run, known, path)
+    compute = read_export(to, run, path)
     for count in counts:
         (output,) = compute([tensor[:count] for tensor in known.inputs])
         torch.testing.assert_close(output, known.expected[0][:count])
 
 
-@pytest.mark.parametrize("preprocess", [False, True])
-def test_a_saved_graph_computes_the_same_for_any_number_of_records(run, tmp_path, preprocess):
-    known = make_exportable(run, None, 4, preprocess, None)
-    assert_same(TorchExportFormat(), run, known, tmp_path / "model.pt2")
+def test_tensors_of_onnx_have_names(run, tmp_path):
+    import onnxruntime
 
-
-def test_weights_in_safetensors_are_those_of_the_model(run, tmp_path):
-    known = make_exportable(run, None, 4, False, None)
-    assert_same(SafetensorsFormat(), run, known, tmp_path / "model.safetensors")
-
-
-@pytest.mark.slow
-def test_a_compiled_graph_computes_the_same_for_any_number_of_records(run, tmp_path):
-    known = make_exportable(run, None, 4, True, None)
-    assert_same(AotiFormat(), run, known, tmp_path / "model.pt2")
-
-
-def test_a_graph_for_one_size_takes_that(run, tmp_path):
-    known = make_exportable(run, None, 9, False, 4)
-    assert_same(TorchExportFormat(), run, known, tmp_path / "model.pt2", counts=(4,))
+    path = tmp_path / "model.onnx"
+    write_export("onnx", run, make_exportable(run, None, 4, True, None), path)
+    session = onnxruntime.InferenceSession(str(path))
+    (given,), (output,) = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.type, output.name) == ("image", "tensor(uint8)", "probabilities")
 
 
 def test_a_model_that_cannot_be_traced_is_an_error_of_one_line(run, tmp_path, monkeypatch):
@@ -49,11 +46,11 @@ def test_a_model_that_cannot_be_traced_is_an_error_of_one_line(run, tmp_path, mo
     )
     known = make_exportable(run, None, 4, False, None)
     with pytest.raises(ConfigError, match=r"C383.*to = torch_export.*batch_size=N"):
-        TorchExportFormat().write(run, known, tmp_path / "model.pt2")
+        write_export("torch_export", run, known, tmp_path / "model.pt2")
 
 
 def test_without_a_compiler_that_is_said_before_anything_is_traced(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(ResourceError, match=r"R193.*no compiler here.*to=torch_export"):
-        AotiFormat().check()
+        check_format("aoti")

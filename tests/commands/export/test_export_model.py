@@ -4,15 +4,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from framework.commands.export.export_job import ExportChoice, export_model
+from framework.commands.export.export import ExportOptions
+from framework.commands.export.export_model import export_model
 from framework.errors import ConfigError, ResourceError
 from framework.train.weight_files import read_weights
 
-CHOICE = ExportChoice("torch_export", None, False, 1e-3, 4, 2, None, None)
+OPTIONS = ExportOptions("run", "torch_export", "out", num_records=4, repeats=2)
 
 
 def choice(path, **changes):
-    return replace(CHOICE, path=path, **changes)
+    return replace(OPTIONS, output=str(path), **changes)
 
 
 def test_a_folder_gets_the_model_and_its_card(run, tmp_path, capsys):
@@ -39,7 +40,7 @@ def test_a_folder_of_the_hub_can_start_another_training(run, tmp_path):
 
 
 def test_an_export_that_differs_leaves_nothing(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("framework.commands.export.compare_export.difference", lambda *_: 1.0)
+    monkeypatch.setattr("framework.commands.export.export_model.difference", lambda *_: 1.0)
     with pytest.raises(ConfigError, match="C384"):
         export_model(run, choice(tmp_path / "out"))
     assert os.listdir(tmp_path) == []
@@ -49,7 +50,7 @@ def test_a_disk_that_refuses_leaves_nothing(run, tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("framework.commands.export.export_job.sync", full)
+    monkeypatch.setattr("framework.commands.export.export_model.sync", full)
     with pytest.raises(ResourceError, match=r"R101.*No space left"):
         export_model(run, choice(tmp_path / "out"))
     assert os.listdir(tmp_path) == []
