@@ -293,7 +293,7 @@ class RunAgain:
                     what += f" ({self._ended})"
                 raise ConfigError(343, self._where, what, ELSEWHERE)
             watch.passes = gathered_passes(watch.passes, assembly.parallel)
-            return watch, _records(assembly, trainer.parts.objective, watch.passes)
+            return watch, _records(assembly, watch.parts.objective, watch.passes)
 
     def _state_before(self, *limits: int) -> tuple[int, dict[str, Any] | None]:
         """Return the newest whole state before the first limit, or else before the next.

@@ -53,6 +53,7 @@ def test_a_step_and_its_neighbors_are_those_of_the_run(tmp_path):
     assert losses_of(own) == {step: known.losses[step] for step in (5, 6, 7)}
     assert own["from_state"] == "step-00000004.pt"
     assert own["repeated_reports"] == [5, 6, 7]
+    assert all(record["class"] in list("0123456789") for record in own["records"])
     (known.path / "checkpoints" / "step-00000004.pt").unlink()
     later = replayed(known.path, 10)  # the step before it would have to come from the start
     assert losses_of(later) == {step: known.losses[step] for step in (10, 11)}
