@@ -19,7 +19,7 @@ from framework.commands.replay.watched_steps import (
     gathered_passes,
 )
 from framework.config.assemble import Assembly, assemble
-from framework.config.init_weights import with_saved_digest
+from framework.config.init_weights import DIGEST, with_saved_digest
 from framework.config.predict_images import class_name
 from framework.config.restore_run import restore
 from framework.config.resume import FOLLOWS
@@ -95,6 +95,11 @@ class RunHistory(NamedTuple):
     reports: Sequence[LoggedReport]
     last_step: int
     diverged: bool
+
+    @property
+    def starts(self) -> list[int]:
+        """The steps at which the run was begun and resumed."""
+        return [part["step"] for part in self.facts.get("starts", [])]
 
     def config_of(self, step: int) -> Config:
         """Return the configuration with which a step was taken, with all ranks on this host."""
@@ -274,26 +279,40 @@ class RunAgain:
         self._begin, state = self._state_before(first, step)
         first = max(first, self._begin + 1)
         watch = StepWatch(first, last, target, lambda step: self._tell(step, last))
-        with closing(self._assembly(self.history.config_of(step), state)) as assembly:
-            trainer = Trainer(watch.watched(training_parts(assembly), self._begin))
-            if state is not None:
-                restore(trainer, assembly, state)
-            try:
-                trainer.fit([_ComparingSink(self._compare)])
-            except LastStepTaken:
-                pass
-            except (NumericError, DistributedError) as error:
-                if isinstance(error, DistributedError) and error.args[0] != OTHER_RANK:
-                    raise
-                watch.finish()
-                self._ended = str(error)
-            if step not in watch.facts:
-                what = f"the replay ended before it, after step {trainer.progress.step}"
-                if self._ended:
-                    what += f" ({self._ended})"
-                raise ConfigError(343, self._where, what, ELSEWHERE)
-            watch.passes = gathered_passes(watch.passes, assembly.parallel)
-            return watch, _records(assembly, watch.parts.objective, watch.passes)
+        position, parallel = self._begin, self.history.config_of(step)["parallel"]
+        while True:  # a run that was resumed has parts with other configurations
+            config = {**self.history.config_of(position + 1), "parallel": parallel}
+            until = min([last, *(start for start in self.history.starts if start > position)])
+            with closing(self._assembly(config, state)) as assembly:
+                trainer = Trainer(watch.watched(training_parts(assembly), position, until))
+                if state is not None and position == self._begin:
+                    restore(trainer, assembly, state)
+                elif state is not None:
+                    trainer.load_state_dict(state)
+                self._train(trainer, watch)
+                if trainer.progress.step == until < last and not self._ended:
+                    state = {**trainer.state_dict(), "init": assembly.config["init"].get(DIGEST)}
+                    position = until
+                    continue
+                if step not in watch.facts:
+                    what = f"the replay ended before it, after step {trainer.progress.step}"
+                    if self._ended:
+                        what += f" ({self._ended})"
+                    raise ConfigError(343, self._where, what, ELSEWHERE)
+                watch.passes = gathered_passes(watch.passes, assembly.parallel)
+                return watch, _records(assembly, watch.parts.objective, watch.passes)
+
+    def _train(self, trainer: Trainer, watch: StepWatch) -> None:
+        """Take steps until the last one, or until the error that ended the run."""
+        try:
+            trainer.fit([_ComparingSink(self._compare)])
+        except LastStepTaken:
+            pass
+        except (NumericError, DistributedError) as error:
+            if isinstance(error, DistributedError) and error.args[0] != OTHER_RANK:
+                raise
+            watch.finish()
+            self._ended = str(error)
 
     def _state_before(self, *limits: int) -> tuple[int, dict[str, Any] | None]:
         """Return the newest whole state before the first limit, or else before the next.

@@ -73,7 +73,7 @@ class StepWatch:
 
     Args:
         first: The first step whose facts are kept.
-        last: The last one. The step after it raises LastStepTaken.
+        last: The last one.
         target: The step whose passes are kept; None: no step, and no gradients.
         tell: Called after every step with its number.
     """
@@ -91,13 +91,15 @@ class StepWatch:
         self.failure = ""  # why losses of records are not known
         self._tell = tell
         self._step = 0  # steps that were taken
+        self._until = last  # the step after it raises LastStepTaken
         self._is_open = False  # whether a step has begun
         self._weight = 0.0  # of the present pass; 0 for one that only fills up a step
         self._tally = Tally()
 
-    def watched(self, parts: Parts, step: int) -> Parts:
-        """Return the parts of a Trainer that has taken ``step`` steps."""
+    def watched(self, parts: Parts, step: int, until: int) -> Parts:
+        """Return the parts of a Trainer that has taken ``step`` steps and takes some more."""
         self._step = step
+        self._until = until
         self.parts = parts
         return replace(
             parts,
@@ -118,7 +120,7 @@ class StepWatch:
 
     def begin(self, weight: float, epoch: int) -> None:
         """Note a pass. LastStepTaken if it belongs to a step that is not wanted."""
-        if self._step >= self.last:
+        if self._step >= self._until:
             raise LastStepTaken
         self._weight = weight
         if not self._is_open:
