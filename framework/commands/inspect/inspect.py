@@ -39,15 +39,13 @@ def _inspect(options: InspectOptions, run_dir: Path) -> RunOutcome:
     from framework.commands.inspect.inspection import describe, facts  # noqa: PLC0415
     from framework.commands.inspect.record_grid import write_grid  # noqa: PLC0415
 
+    known = facts(options.store)
+    if not options.json:
+        for line in describe(known):
+            say(line)
+    is_drawn = write_grid(options.store, grid, options.num_images)
     if options.json:
-        known = facts(options.store)
-        known["grid"] = None
-        if write_grid(options.store, grid, options.num_images):
-            known["grid"] = str(grid)
-        print(json.dumps(known))
-        return RunOutcome(0, "finished")
-    for line in describe(options.store):
-        say(line)
-    if write_grid(options.store, grid, options.num_images):
+        print(json.dumps({**known, "grid": str(grid) if is_drawn else None}))
+    elif is_drawn:
         say(f"sample images: {grid}")
     return RunOutcome(0, "finished")

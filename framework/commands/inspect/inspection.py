@@ -2,10 +2,10 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,247 +26,187 @@ PLAIN = ("raw", "image")  # kinds of fields that their encoding says already
 MAX_FILES = 10  # of a directory, that are listed
 
 
-def describe(path: str) -> Iterator[str]:
-    """Yield lines about manifest, files, fields and classes. DataError if there is no store."""
-    manifest, size_bytes, varying = _read(path)
-    lines = [
-        f"{path}: {manifest.num_records:,} records, {size_bytes:,} bytes, schema {manifest.schema}",
-        f"source: {manifest.source}",
-    ]
-    if manifest.options:
-        options = (f"{name}={value}" for name, value in manifest.options.items())
-        lines.append(f"options: {', '.join(options)}")
-    if manifest.digest:
-        lines.append(f"digest: sha256 {manifest.digest}")
-    lines += _file_lines(manifest)
-    for name, field in manifest.fields.items():
-        lines.append(_field_line(name, field, manifest.num_records, varying.get(name)))
-    yield from map(printable, [*lines, *_class_lines(manifest)])
-
-
 def facts(path: str) -> dict[str, Any]:
-    """Return all that ``describe`` tells, and every class, as values for JSON."""
-    manifest, size_bytes, varying = _read(path)
-    summary = None
-    if manifest.class_counts:
-        summary = class_summary(manifest)._asdict()
-    return {
-        "path": path,
-        "size_bytes": size_bytes,
-        **asdict(manifest),
-        **_varying_facts(manifest, varying),
-        "class_summary": summary,
-    }
+    """Return what a store holds, as values for JSON: its manifest, files, fields and classes.
 
+    ``images``, ``videos`` and ``ragged`` tell what varies from record to record, by field: bytes of
+    an image file, frames of a video, rows of an array; ``height`` and ``width`` are [least, most].
 
-class ClassSummary(NamedTuple):
-    """Sizes of the classes, in records."""
-
-    num_classes: int
-    num_empty: int  # classes without a record
-    smallest: tuple[str, int] | None  # name and size, of the classes with records
-    largest: tuple[str, int] | None
-    imbalance: float | None  # the largest size divided by the smallest
-
-
-def class_summary(manifest: Manifest) -> ClassSummary:
-    pairs = zip(manifest.classes, manifest.class_counts, strict=True)
-    sizes = [(name, count) for name, count in pairs if count]
-    counts = (len(manifest.classes), len(manifest.classes) - len(sizes))
-    if not sizes:
-        return ClassSummary(*counts, None, None, None)
-    smallest = min(sizes, key=lambda size: size[1])
-    largest = max(sizes, key=lambda size: size[1])
-    return ClassSummary(*counts, smallest, largest, largest[1] / smallest[1])
-
-
-class _Varying(NamedTuple):
-    """What varies from record to record in a field of image files, videos or ragged arrays.
-
-    Attributes:
-        lengths: bytes of each image file, frames of each video, or rows of each array, of those
-            that were read.
-        sizes: (height, width) of each file that is an image, and of each video's first frame.
+    Raises:
+        DataError: There is no store.
     """
+    store = open_records(path)
+    manifest = store.manifest
+    size_bytes = sum(os.path.getsize(file) for file in files_of(path) if os.path.isfile(file))
+    num_records = count = manifest.num_records
+    if size_bytes > EXACT_BYTES:
+        count = min(NUM_SAMPLES, num_records)
+    varying: dict[str, dict[str, Any]] = {"images": {}, "videos": {}, "ragged": {}}
+    for name, values in _varying(store, count).items():
+        field = manifest.fields[name]
+        if field.encoding == "image":
+            varying["images"][name] = values.facts("record_bytes", num_records)
+        elif field.kind == "video":
+            varying["videos"][name] = values.facts("record_frames", num_records)
+        else:
+            varying["ragged"][name] = values.facts("record_rows", num_records)
+    store.close()
+    summary = _class_summary(manifest) if manifest.class_counts else None
+    known = {"path": path, "size_bytes": size_bytes, **asdict(manifest), **varying}
+    return {**known, "class_summary": summary}
 
-    lengths: list[int]
-    sizes: list[tuple[int, int]]
+
+class _Varying:
+    """What varies in a field: the length of each record, and (height, width) of each image."""
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+        self.lengths: list[int] = []
+        self.sizes: list[tuple[int, int]] = []
 
     def add(self, values: Any) -> None:
         if isinstance(values, Ragged):
             self.lengths.extend(values.lengths.tolist())
             return
         for data in values:
-            self.lengths.append(len(data))
-            with suppress(BadImage):
-                self.sizes.append(read_header(data).size)
-
-    def add_videos(self, values: Any, field: Field) -> None:
-        for data in values:
             with suppress(BadFrames, BadImage):
-                frames = frames_of(data, field)
-                self.lengths.append(len(frames))
-                first = frames[0]
-                if isinstance(first, np.ndarray):
-                    self.sizes.append((first.shape[0], first.shape[1]))
+                first: Any = data
+                if self.field.kind == "video":
+                    frames = frames_of(data, self.field)
+                    first = frames[0]
+                    self.lengths.append(len(frames))
                 else:
-                    self.sizes.append(read_header(first).size)
+                    self.lengths.append(len(data))
+                is_array = isinstance(first, np.ndarray)
+                size = first.shape[:2] if is_array else read_header(first).size
+                self.sizes.append((size[0], size[1]))
 
-    @property
-    def num_unreadable(self) -> int:
-        return len(self.lengths) - len(self.sizes)
-
-    @property
-    def mean(self) -> float:
-        return sum(self.lengths) / max(1, len(self.lengths))
-
-    def facts(self, num_records: int, unit: str) -> dict[str, Any]:
-        """Return values for JSON."""
-        num_read = len(self.lengths)
-        result: dict[str, Any] = {"num_looked_at": num_read, "is_sample": num_read < num_records}
-        if self.lengths:
-            ends = {"min": min(self.lengths), "max": max(self.lengths)}
-            result[unit] = {"mean": self.mean, **ends}
-        return result
-
-    def image_facts(self, num_records: int, unit: str) -> dict[str, Any]:
-        """Return values for JSON; ``height`` and ``width`` are [least, most]."""
-        result = self.facts(num_records, unit)
-        result["num_unreadable"] = self.num_unreadable
+    def facts(self, unit: str, num_records: int) -> dict[str, Any]:
+        lengths = self.lengths
+        result: dict[str, Any] = {
+            "num_looked_at": len(lengths),
+            "is_sample": len(lengths) < num_records,
+        }
+        if lengths:
+            mean = sum(lengths) / len(lengths)
+            result[unit] = {"mean": mean, "min": min(lengths), "max": max(lengths)}
+        if unit != "record_rows":
+            result["num_unreadable"] = len(lengths) - len(self.sizes)
         if self.sizes:
-            heights, widths = zip(*self.sizes, strict=True)
-            result["height"] = [min(heights), max(heights)]
-            result["width"] = [min(widths), max(widths)]
+            for side, values in zip(
+                ("height", "width"), zip(*self.sizes, strict=True), strict=True
+            ):
+                result[side] = [min(values), max(values)]
         return result
 
-    def text(self, num_records: int, unit: str, row_bytes: int = 1) -> str:
-        """Return the words on the lengths: of a record, and of all records."""
-        if row_bytes > 1:
-            unit = f"rows of {row_bytes:,} bytes"
-        digits = int(self.mean < 100)
-        lengths = self.lengths or [0]
-        line = f"{self.mean:,.{digits}f} {unit} a record ({min(lengths):,} to {max(lengths):,}), "
-        num_read = len(self.lengths)
-        if num_read == num_records:
-            return line + f"{sum(lengths) * row_bytes:,} in all"
-        total = self.mean * num_records * row_bytes
-        return line + f"about {total:,.0f} in all (from a sample of {num_read:,})"
 
-
-def _varying_facts(manifest: Manifest, varying: dict[str, _Varying]) -> dict[str, Any]:
-    """Return the facts on image files, videos and ragged fields, by the names of the fields."""
-    facts: dict[str, Any] = {"images": {}, "videos": {}, "ragged": {}}
-    for name, values in varying.items():
-        if manifest.fields[name].encoding == "image":
-            facts["images"][name] = values.image_facts(manifest.num_records, "record_bytes")
-        elif manifest.fields[name].kind == "video":
-            facts["videos"][name] = values.image_facts(manifest.num_records, "record_frames")
-        else:
-            facts["ragged"][name] = values.facts(manifest.num_records, "record_rows")
-    return facts
-
-
-def _read(path: str) -> tuple[Manifest, int, dict[str, _Varying]]:
-    """Return a store's manifest, its size in bytes, and what varies."""
-    store = open_records(path)
-    manifest = store.manifest
-    size_bytes = sum(os.path.getsize(file) for file in files_of(path) if os.path.isfile(file))
-    varying = _read_varying(store, is_large=size_bytes > EXACT_BYTES)
-    store.close()
-    return manifest, size_bytes, varying
-
-
-def _read_varying(store: RecordStore, is_large: bool) -> dict[str, _Varying]:
-    """Read what varies in the fields that are not raw: of all records, or of a sample."""
+def _varying(store: RecordStore, count: int) -> dict[str, _Varying]:
+    """Read what varies in the fields that are not raw, of so many evenly spread records."""
     fields = store.manifest.fields
-    varying = {name: _Varying([], []) for name in fields if fields[name].encoding != "raw"}
-    num_records = store.manifest.num_records
-    count = num_records
-    if is_large:
-        count = min(NUM_SAMPLES, num_records)
+    varying = {name: _Varying(own) for name, own in fields.items() if own.encoding != "raw"}
     if varying:
-        for part in spread(num_records, count).split(BATCH):
+        for part in spread(store.manifest.num_records, count).split(BATCH):
             records = store.read(part)
             for name, values in varying.items():
-                if fields[name].kind == "video":
-                    values.add_videos(records[name], fields[name])
-                else:
-                    values.add(records[name])
+                values.add(records[name])
     return varying
 
 
-def _file_lines(manifest: Manifest) -> list[str]:
-    lines: list[str] = []
-    for shard in manifest.shards[:MAX_FILES]:
-        held = f"{shard.num_records:,} records, {shard.size_bytes:,} bytes"
-        lines.append(f"file {shard.name}: {held}, sha256 {shard.sha256}")
-    num_files = len(manifest.shards)
-    if num_files > MAX_FILES:
-        lines.append(f"and {num_files - MAX_FILES} more files, {num_files} in all")
-    return lines
+def _class_summary(manifest: Manifest) -> dict[str, Any]:
+    """Return sizes of the classes, in records; ``smallest`` and ``largest`` are name and size."""
+    pairs = zip(manifest.classes, manifest.class_counts, strict=True)
+    sizes = [(name, count) for name, count in pairs if count]
+    smallest = min(sizes, key=lambda size: size[1], default=None)
+    largest = max(sizes, key=lambda size: size[1], default=None)
+    return {
+        "num_classes": len(manifest.classes),
+        "num_empty": len(manifest.classes) - len(sizes),
+        "smallest": smallest,
+        "largest": largest,
+        "imbalance": largest[1] / smallest[1] if smallest and largest else None,
+    }
 
 
-def _field_line(name: str, field: Field, num_records: int, varying: _Varying | None) -> str:
-    shape = "x".join("?" if size is None else str(size) for size in field.shape) or "scalar"
-    line = f"field {name}: "
-    if field.kind == "labels":
-        line += "label map, "
-    elif field.kind not in PLAIN:
-        line += f"{field.kind}, "
-    line += f"{field.encoding} {field.dtype} {shape}, "
-    if varying is None:
-        size = np.dtype(field.dtype).itemsize * math.prod(side or 0 for side in field.shape)
-        return line + f"{size:,} bytes a record, {size * num_records:,} in all"
+def describe(known: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines about manifest, files, fields and classes, from what ``facts`` returns."""
+    yield from map(printable, _lines(known))
+
+
+def _lines(known: Mapping[str, Any]) -> Iterator[str]:
+    num_records, size_bytes = known["num_records"], known["size_bytes"]
+    size = f"{num_records:,} records, {size_bytes:,} bytes, schema {known['schema']}"
+    yield f"{known['path']}: {size}"
+    yield f"source: {known['source']}"
+    if options := known["options"]:
+        yield f"options: {', '.join(f'{name}={value}' for name, value in options.items())}"
+    if known["digest"]:
+        yield f"digest: sha256 {known['digest']}"
+    shards = known["shards"]
+    for shard in shards[:MAX_FILES]:
+        held = f"{shard['num_records']:,} records, {shard['size_bytes']:,} bytes"
+        yield f"file {shard['name']}: {held}, sha256 {shard['sha256']}"
+    if len(shards) > MAX_FILES:
+        yield f"and {len(shards) - MAX_FILES} more files, {len(shards)} in all"
+    varying = {**known["images"], **known["videos"], **known["ragged"]}
+    for name, given in known["fields"].items():
+        field = Field(**given)
+        shape = "x".join("?" if side is None else str(side) for side in field.shape) or "scalar"
+        kind = "label map, " if field.kind == "labels" else f"{field.kind}, "
+        if field.kind in PLAIN:
+            kind = ""
+        words = _lengths(field, varying.get(name), num_records)
+        yield f"field {name}: {kind}{field.encoding} {field.dtype} {shape}, {words}"
+    yield from _class_lines(known)
+
+
+def _lengths(field: Field, varies: Mapping[str, Any] | None, num_records: int) -> str:
+    """Return the words on the bytes or rows of a field, and on the pixels of its images."""
+    item_bytes = np.dtype(field.dtype).itemsize
+    if varies is None:
+        size = item_bytes * math.prod(side or 0 for side in field.shape)
+        return f"{size:,} bytes a record, {size * num_records:,} in all"
+    unit, row_bytes = "frames" if field.kind == "video" else "bytes", 1
     if field.encoding == "ragged":
-        row_bytes = np.dtype(field.dtype).itemsize * math.prod(field.row_shape)
-        return line + varying.text(num_records, "bytes", row_bytes)
-    unit = "bytes"
-    if field.kind == "video":
-        unit = "frames"
-    return line + varying.text(num_records, unit) + _image_words(varying)
-
-
-def _image_words(files: _Varying) -> str:
-    """Return the words on the images' sizes."""
-    line = ""
-    if files.sizes:
-        low, narrow = np.min(files.sizes, axis=0).tolist()
-        high, wide = np.max(files.sizes, axis=0).tolist()
+        row_bytes = item_bytes * math.prod(field.row_shape)
+        unit = f"rows of {row_bytes:,} bytes" if row_bytes > 1 else unit
+    units = ("record_bytes", "record_frames", "record_rows")
+    lengths = next(
+        (varies[own] for own in units if own in varies), dict.fromkeys(("mean", "min", "max"), 0)
+    )
+    mean = lengths["mean"]
+    digits = int(mean < 100)
+    words = f"{mean:,.{digits}f} {unit} a record ({lengths['min']:,} to {lengths['max']:,}), "
+    total = f"{mean * num_records * row_bytes:,.0f} in all"
+    if varies["is_sample"]:
+        total = f"about {total} (from a sample of {varies['num_looked_at']:,})"
+    words += total
+    if "height" in varies:
+        (low, high), (narrow, wide) = varies["height"], varies["width"]
         if (low, narrow) == (high, wide):
-            line += f", all {high} x {wide} pixels"
+            words += f", all {high} x {wide} pixels"
         else:
-            line += f", {low} to {high} pixels high, {narrow} to {wide} wide"
-    if files.num_unreadable:
-        line += f", {files.num_unreadable} not readable"
-    return line
+            words += f", {low} to {high} pixels high, {narrow} to {wide} wide"
+    if varies.get("num_unreadable"):
+        words += f", {varies['num_unreadable']} not readable"
+    return words
 
 
-def _class_lines(manifest: Manifest) -> Iterator[str]:
+def _class_lines(known: Mapping[str, Any]) -> Iterator[str]:
     """Yield a histogram with a bar for each class, or a summary if there are many classes."""
-    counts = manifest.class_counts
-    if len(manifest.classes) > MOST_BARS:
-        yield _summary_line(manifest)
-    elif not counts:
-        yield from (f"class {number}: {name}" for number, name in enumerate(manifest.classes))
-    else:
-        most = max(counts)
-        width = max(map(len, manifest.classes))
-        digits = len(f"{most:,}")
-        pairs = zip(manifest.classes, counts, strict=True)
-        for number, (name, count) in enumerate(pairs):
-            bar = "#" * math.ceil(BAR * count / max(1, most))
-            yield f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}".rstrip()
-
-
-def _summary_line(manifest: Manifest) -> str:
-    line = f"classes: {len(manifest.classes):,}"
-    if manifest.class_counts:
-        summary = class_summary(manifest)
-        if summary.num_empty:
-            line += f", {summary.num_empty:,} of them without a record"
-        if summary.smallest and summary.largest:
-            small, least = summary.smallest
-            large, most = summary.largest
+    classes, counts, summary = known["classes"], known["class_counts"], known["class_summary"]
+    if len(classes) > MOST_BARS:
+        line = f"classes: {len(classes):,}"
+        if summary and summary["num_empty"]:
+            line += f", {summary['num_empty']:,} of them without a record"
+        if summary and summary["smallest"]:
+            (small, least), (large, most) = summary["smallest"], summary["largest"]
             line += f"; smallest {small} ({least:,} records), largest {large} ({most:,})"
-            line += f", imbalance {summary.imbalance:.3g}"
-    return f"{line}; --json lists them"
+            line += f", imbalance {summary['imbalance']:.3g}"
+        yield f"{line}; --json lists them"
+    elif not counts:
+        yield from (f"class {number}: {name}" for number, name in enumerate(classes))
+    else:
+        width, digits = max(map(len, classes)), len(f"{max(counts):,}")
+        for number, (name, count) in enumerate(zip(classes, counts, strict=True)):
+            bar = "#" * math.ceil(BAR * count / max(1, *counts))
+            yield f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}".rstrip()

@@ -51,7 +51,7 @@ def _directory(files, num_records=4):
 @pytest.mark.parametrize("kind", ["hdf5", "lmdb"])
 def test_a_store_is_described_by_records_fields_and_classes(kind):
     path, _ = write_case(kind, 5)
-    lines = list(describe(path))
+    lines = list(describe(facts(path)))
     assert lines[0] == f"{path}: 5 records, {Path(path).stat().st_size:,} bytes, schema 6"
     assert lines[1:] == [
         "source: a test",
@@ -72,7 +72,9 @@ def test_image_files_are_described_by_their_bytes_and_pixels(kind):
         f"{np.mean(lengths):,.0f} bytes a record ({min(lengths):,} to {max(lengths):,}), "
         f"{sum(lengths):,} in all"
     )
-    assert f"field image: image uint8 3x?x?, {words}, all 16 x 12 pixels" in list(describe(path))
+    assert f"field image: image uint8 3x?x?, {words}, all 16 x 12 pixels" in list(
+        describe(facts(path))
+    )
 
 
 def test_of_a_large_store_a_sample_is_looked_at_and_that_is_said(monkeypatch):
@@ -80,14 +82,14 @@ def test_of_a_large_store_a_sample_is_looked_at_and_that_is_said(monkeypatch):
     monkeypatch.setattr(inspection, "EXACT_BYTES", 100)
     monkeypatch.setattr(inspection, "NUM_SAMPLES", 3)
     lengths = [len(records["image"][number]) for number in (0, 4, 8)]
-    line = next(line for line in describe(path) if line.startswith("field image"))
+    line = next(line for line in describe(facts(path)) if line.startswith("field image"))
     assert f"{np.mean(lengths):,.0f} bytes a record" in line
     assert f"about {np.mean(lengths) * 9:,.0f} in all (from a sample of 3)" in line
 
 
 def test_fields_of_any_length_are_described_by_their_rows():
     path, records = write_case("hdf5_ragged", 5)
-    lines = {line.split(":")[0]: line for line in describe(path)}
+    lines = {line.split(":")[0]: line for line in describe(facts(path))}
     for name, field in open_store(path).manifest.fields.items():
         if field.encoding != "ragged":
             continue
@@ -104,7 +106,7 @@ def test_sizes_that_differ_are_reported_and_files_that_are_no_images_counted():
     path = write_store("x.h5", {"image": files, "label": np.arange(3)}, IMAGE_FIELDS)
     assert any(
         line.endswith(", 10 to 20 pixels high, 30 to 50 wide, 1 not readable")
-        for line in describe(path)
+        for line in describe(facts(path))
     )
 
 
@@ -112,7 +114,7 @@ def test_options_are_reported_and_classes_are_a_histogram():
     manifest = Manifest(
         3, FIELDS, ["a", "long", "c"], [2, 1, 0], "here", {"encode": "raw", "size": None}
     )
-    lines = list(describe(_close_with(manifest, make_records(3))))
+    lines = list(describe(facts(_close_with(manifest, make_records(3)))))
     assert "options: encode=raw, size=None" in lines
     assert lines[-3:] == [
         f"class 0: a     2 records  {'#' * 40}",
@@ -124,7 +126,7 @@ def test_options_are_reported_and_classes_are_a_histogram():
 @pytest.mark.parametrize("files", [2, 12])
 def test_a_directory_is_described_with_its_files(files):
     path = _directory(files)
-    lines = list(describe(path))
+    lines = list(describe(facts(path)))
     size = sum(entry.stat().st_size for entry in Path(path).iterdir())
     assert lines[0] == f"store: {files * 4} records, {size:,} bytes, schema 6"
     named = [line for line in lines if line.startswith("file 0000")]
@@ -148,7 +150,7 @@ def test_facts_tell_the_size_of_image_files():
 @pytest.mark.parametrize("encode", ["jpeg", "raw"])
 def test_frames_of_videos_are_counted(encode):
     packed(encode=encode).close()
-    line = next(line for line in describe("x.h5") if line.startswith("field video"))
+    line = next(line for line in describe(facts("x.h5")) if line.startswith("field video"))
     assert "8.3 frames a record (5 to 12), 25 in all, all 32 x 48 pixels" in line
     known = facts("x.h5")["videos"]["video"]
     assert known["record_frames"] == {"mean": 25 / 3, "min": 5, "max": 12}
