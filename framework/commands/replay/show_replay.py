@@ -15,7 +15,7 @@ from framework.commands.replay.watched_steps import WatchedPass
 from framework.contracts.batch import tensors
 from framework.errors import ResourceError, printable, say
 from framework.media.decode import data_uri
-from framework.sink.sample_pictures import write_grid_picture
+from framework.sink.report_values import write_grid_picture
 from framework.system.durable import write_json, write_text
 from framework.system.extras import needed
 from framework.system.redaction import redacted
