@@ -145,8 +145,7 @@ class Occupancy:
     """
 
     def __init__(self) -> None:
-        self.num_ready = 0
-        self.num_taken = 0
+        self.num_ready = self.num_taken = 0
         self.newest = 0  # how many were ready at the newest time
         self._before = 0, 0
 
@@ -236,24 +235,21 @@ class Ahead(Generic[T]):
                 self._thread.join(POLL_S)
 
     def _run(self) -> None:
+        """Put the items into the queue until ``stop``, and close a generator."""
         error: BaseException | None = None
         try:
-            self._fill()
+            try:
+                limit_threads(self._num_threads)
+                for item in self._produce:
+                    self._num_made += 1
+                    if not self._put(item):
+                        break
+            finally:
+                if isinstance(self._produce, Generator):
+                    self._produce.close()
         except BaseException as raised:  # noqa: BLE001  # handed to the consumer, whatever it is
             error = raised
         self._put(_End(error))
-
-    def _fill(self) -> None:
-        """Put the items into the queue until ``stop``, and close a generator."""
-        try:
-            limit_threads(self._num_threads)
-            for item in self._produce:
-                self._num_made += 1
-                if not self._put(item):
-                    break
-        finally:
-            if isinstance(self._produce, Generator):
-                self._produce.close()
 
     def _put(self, item: T | _End) -> bool:
         while not self._stop.is_set():

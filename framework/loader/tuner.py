@@ -141,7 +141,10 @@ class Tuner:
             return self._change(self.home, f"only {100 * seen.free_memory:.0f} % of memory is free")
         if self._trial is not None:
             return self._judge(self._trial, seen)
-        self._count(seen)
+        is_hot = seen.wait_share > WAITS
+        self._hot_s = self._hot_s + seen.seconds if is_hot else 0.0
+        self._num_hot = self._num_hot + 1 if is_hot else 0
+        self._num_cool = self._num_cool + 1 if seen.wait_share < CALM else 0
         if self._num_hot >= HOT and not self._rests(seen):
             return self._try_more(seen)
         return self._go_back(seen)
@@ -158,22 +161,12 @@ class Tuner:
             if not trial.goes_back:
                 self._path.append(trial.before)
             return None
-        return self._change(trial.before, self._note_failure(trial, seen))
-
-    def _note_failure(self, trial: _Trial, seen: Observation) -> str:
-        """Remember that a plan failed, and return why."""
         if trial.goes_back:
             self._cool = min(MOST_COOL, 2 * self._cool)
-            return f"steps waited {100 * seen.wait_share:.0f} %"
+            return self._change(trial.before, f"steps waited {100 * seen.wait_share:.0f} %")
         self._failed.add(self.plan)
         change = 100 * (seen.rate / trial.rate - 1)
-        return f"the rate changed by {change:+.0f} %"
-
-    def _count(self, seen: Observation) -> None:
-        is_hot = seen.wait_share > WAITS
-        self._hot_s = self._hot_s + seen.seconds if is_hot else 0.0
-        self._num_hot = self._num_hot + 1 if is_hot else 0
-        self._num_cool = self._num_cool + 1 if seen.wait_share < CALM else 0
+        return self._change(trial.before, f"the rate changed by {change:+.0f} %")
 
     def _rests(self, seen: Observation) -> bool:
         """Return whether all that may help has failed not long ago."""
@@ -195,9 +188,12 @@ class Tuner:
         self._cool = COOL
 
     def _try_more(self, seen: Observation) -> Decision | None:
-        plans = (plan for plan in self._candidates(seen) if self._may_try(plan, seen))
-        plan = next(plans, None)
-        if plan is None:
+        for plan in self._candidates(seen):
+            added = self._bytes(plan, seen) - self._bytes(self.home, seen)
+            fits = added <= self.limits.budget_bytes and seen.free_memory >= LEAST_FREE
+            if fits and plan != self.plan and plan not in self._failed:
+                break
+        else:
             self._rest = min(LONGEST_REST, REST << self._num_rests)
             self._num_rests += 1
             self._resting_rate = seen.rate
@@ -210,7 +206,8 @@ class Tuner:
         """Return the plans that may help, the most promising first."""
         num, ahead, depth = self.plan
         wanted = math.ceil(num / max(0.01, 1 - seen.wait_share))
-        more = self.plan._replace(num_workers=min(max(num + 1, min(wanted, 2 * num)), self._most))
+        most = max(num, self.limits.most_workers)
+        more = self.plan._replace(num_workers=min(max(num + 1, min(wanted, 2 * num)), most))
         deeper = ReadPlan(num, min(MOST_AHEAD, 2 * ahead), min(MOST_AHEAD, 2 * depth))
         fewer = self.plan._replace(num_workers=num // 2)
         plans = [more, deeper]
@@ -223,16 +220,6 @@ class Tuner:
         if is_taken and num > 1:
             plans.append(fewer)
         return plans
-
-    @property
-    def _most(self) -> int:
-        return max(self.plan.num_workers, self.limits.most_workers)
-
-    def _may_try(self, plan: ReadPlan, seen: Observation) -> bool:
-        if plan == self.plan or plan in self._failed:
-            return False
-        added = self._bytes(plan, seen) - self._bytes(self.home, seen)
-        return added <= self.limits.budget_bytes and seen.free_memory >= LEAST_FREE
 
     def _bytes(self, plan: ReadPlan, seen: Observation) -> float:
         """Return the memory that a plan needs."""

@@ -259,8 +259,33 @@ def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: b
     command = ["paceline", "train", *typed, f"{key}={best.batch_size}"]
     near = f"the smallest within {100 - 100 * NEAR:.0f} % of the best rate"
     heads = [key, "records/s", "spread", "ms a step", "GPU memory" if cuda else "memory"]
-    print_table(f"the rate over {key}", [], heads, _rows(curve), [""])
-    say(_largest(curve))
+    rows: list[list[str]] = []
+    fastest = max(trial.records_per_s for trial in curve.fitting)
+    for trial in curve.trials:
+        size = str(trial.batch_size)
+        if trial.fits:
+            step_ms = 1e3 * trial.batch_size / trial.records_per_s
+            bar = "█" * max(1, round(BAR * trial.records_per_s / fastest))
+            figures = [
+                rate(trial.records_per_s),
+                f"± {100 * trial.spread:.0f} %",
+                f"{step_ms:,.1f}",
+            ]
+            rows.append([size, *figures, _mib(trial.peak_bytes), bar])
+            continue
+        why = "too slow to try" if trial.late else "fails"
+        rows.append([size, "", "", "", "", "does not fit" if trial.memory else why])
+    print_table(f"the rate over {key}", [], heads, rows, [""])
+    largest = curve.largest.batch_size
+    larger = next((trial for trial in curve.trials if trial.batch_size > largest), None)
+    ends = {
+        "records": f"possible: {largest}, all records of an epoch in one batch; it fits",
+        "time": f"that was tried: {largest}; it fits. Steps of larger ones take too long for the "
+        "budget: raise budget=",
+        "memory": f"that fits: {largest}" + (f"; {larger.batch_size} does not" if larger else ""),
+        "error": f"that runs: {largest}; larger ones fail: {larger.why if larger else ''}",
+    }
+    say(f"the largest {ends[curve.bound]}")
     say(f"recommended: {key}={best.batch_size}: {near}, {rate(best.records_per_s)} records/s")
     say(f"  {shlex.join(command)}")
     if best.batch_size != config[key]:
@@ -273,38 +298,6 @@ def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: b
         "recommended": best.batch_size,
         "curve": [trial.as_json() for trial in curve.trials],
     }
-
-
-def _largest(curve: SpeedCurve) -> str:
-    """Return how large a batch may be, and what limits it."""
-    size = curve.largest.batch_size
-    larger = next((trial for trial in curve.trials if trial.batch_size > size), None)
-    if curve.bound == "records":
-        return f"the largest possible: {size}, all records of an epoch in one batch; it fits"
-    if curve.bound == "time":
-        what = "Steps of larger ones take too long for the budget: raise budget="
-        return f"the largest that was tried: {size}; it fits. {what}"
-    if curve.bound == "memory":
-        next_size = f"; {larger.batch_size} does not" if larger else ""
-        return f"the largest that fits: {size}{next_size}"
-    return f"the largest that runs: {size}; larger ones fail: {larger.why if larger else ''}"
-
-
-def _rows(curve: SpeedCurve) -> Iterator[list[str]]:
-    best = max(trial.records_per_s for trial in curve.fitting)
-    for trial in curve.trials:
-        size = str(trial.batch_size)
-        if trial.fits:
-            step_ms = 1e3 * trial.batch_size / trial.records_per_s
-            spread = f"± {100 * trial.spread:.0f} %"
-            bar = "█" * max(1, round(BAR * trial.records_per_s / best))
-            figures = [rate(trial.records_per_s), spread, f"{step_ms:,.1f}"]
-            yield [size, *figures, _mib(trial.peak_bytes), bar]
-            continue
-        why = "too slow to try" if trial.late else "fails"
-        if trial.memory:
-            why = "does not fit"
-        yield [size, "", "", "", "", why]
 
 
 def _mib(num_bytes: int) -> str:
