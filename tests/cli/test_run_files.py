@@ -8,10 +8,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-import framework.commands.train.claim_run_dir
+import framework.commands.train.train
 from framework.cli.environment import as_written
 from framework.cli.outcome import RunOutcome, conclude, discard_if_empty, outcome_of
-from framework.commands.train.claim_run_dir import claim, in_use
+from framework.commands.train.train import claim, in_use
 from framework.config.schema import AFTER_STEP
 from framework.errors import (
     CheckpointError,
@@ -127,7 +127,7 @@ def test_every_command_that_enters_a_run_refuses_a_link_in_it(command):
 
 
 def test_only_one_process_trains_in_a_directory(monkeypatch, capsys):
-    monkeypatch.setattr(framework.commands.train.claim_run_dir, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(framework.commands.train.train, "PATIENCE_S", 0.0)
     Path("run").mkdir()
     with in_use(Path("run")), pytest.raises(ResourceError, match="R108"), in_use(Path("run")):
         pass
@@ -136,7 +136,7 @@ def test_only_one_process_trains_in_a_directory(monkeypatch, capsys):
 
 
 def test_a_process_that_waits_for_a_directory_says_so_once_and_for_how_long(monkeypatch, capsys):
-    monkeypatch.setattr(framework.commands.train.claim_run_dir, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(framework.commands.train.train, "PATIENCE_S", 0.2)
     Path("run").mkdir()
     with in_use(Path("run")), pytest.raises(ResourceError, match="R108"), in_use(Path("run")):
         pass

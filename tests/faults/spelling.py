@@ -27,7 +27,7 @@ OF_TORCH = (
     "framework.config.assemble",
     "framework.config.build",
     "framework.config.prepare_data",
-    "framework.commands.train.run_ranks",
+    "framework.cli.run_ranks",
     "framework.run",
 )  # these modules import torch
 OPEN = ("data", "prepare", "sink")  # blocks to which anything may be added with +

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import framework.commands.train.claim_run_dir
+import framework.commands.train.train
 from framework.system.durable import is_alive, remove_leftovers
 from framework.train.checkpoint import newest_path, newest_state, read_state
 from tests.cli.command import paceline
@@ -179,7 +179,7 @@ def test_t5_a_disk_without_room_for_a_second_state_costs_the_run_nothing_but_its
 
 def test_t28_a_second_process_in_a_run_directory_learns_who_the_first_is(place):
     def hasty():
-        framework.commands.train.claim_run_dir.PATIENCE_S = 0.2
+        framework.commands.train.train.PATIENCE_S = 0.2
 
     with Command(*train(place, "epochs=3000")) as command:
         wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")

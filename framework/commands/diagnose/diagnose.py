@@ -148,6 +148,7 @@ def _diagnose_ranks(
     allowed: tuple[str, ...],
 ) -> RunOutcome:
     """Diagnose several ranks; if no rank is the cause, diagnose what one of them does alone."""
+    from framework.cli.run_ranks import RankedJob  # noqa: PLC0415
     from framework.commands.diagnose import print_ranks  # noqa: PLC0415
     from framework.commands.diagnose.diagnose_ranks import (  # noqa: PLC0415
         RanksFailed,
@@ -155,7 +156,6 @@ def _diagnose_ranks(
         measured_here,
     )
     from framework.commands.diagnose.rank_rules import rank_cause, rank_verdicts  # noqa: PLC0415
-    from framework.commands.train.run_ranks import RankedJob  # noqa: PLC0415
     from framework.measure.host import cores_per_rank, num_cores  # noqa: PLC0415
 
     num_ranks = _num_ranks(config)

@@ -8,8 +8,8 @@ from typing import Any
 from framework.cli.allowed import find_packages
 from framework.cli.outcome import RunOutcome
 from framework.cli.progress import pack_missing
+from framework.cli.run_ranks import RankedJob, launch_ranks, read_job, run_rank
 from framework.commands.diagnose.rank_facts import RankFacts
-from framework.commands.train.run_ranks import RankedJob, launch_ranks, read_job, run_rank
 from framework.config.targets import check_targets
 from framework.parallel.launch.hosts import Meeting, parse_endpoint
 from framework.system.durable import write_json

@@ -2,7 +2,7 @@
 
 import sys
 
-from framework.commands.train.start_rank import begin_rank
+from framework.cli.start_rank import begin_rank
 
 
 def main(path: str) -> None:

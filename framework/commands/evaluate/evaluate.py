@@ -22,7 +22,7 @@ from framework.system.safe_console import SafeConsole
 from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:
-    from framework.commands.train.run_ranks import RankedJob
+    from framework.cli.run_ranks import RankedJob
 
 RULES = {
     "run": Rule(str, means="the directory of a run"),
@@ -64,8 +64,8 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
     is_new = not output.exists()
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
+        from framework.cli.run_ranks import RankedJob  # noqa: PLC0415
         from framework.commands.evaluate.evaluate_rank import evaluate_here  # noqa: PLC0415
-        from framework.commands.train.run_ranks import RankedJob  # noqa: PLC0415
         from framework.config.saved_config import read_config  # noqa: PLC0415
 
         saved = read_config(Path(config["run"])).config
@@ -100,7 +100,7 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
 
 
 def _in_ranks(job: "RankedJob") -> RunOutcome:
-    from framework.commands.train.run_ranks import launch_ranks  # noqa: PLC0415
+    from framework.cli.run_ranks import launch_ranks  # noqa: PLC0415
 
     return launch_ranks(job, module="framework.commands.evaluate.evaluate_rank")
 

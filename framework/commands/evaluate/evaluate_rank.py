@@ -4,17 +4,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from framework.commands.train.start_rank import begin_rank
+from framework.cli.start_rank import begin_rank
 
 if TYPE_CHECKING:
     from framework.cli.outcome import RunOutcome
-    from framework.commands.train.run_ranks import RankedJob
+    from framework.cli.run_ranks import RankedJob
 
 
 def main(path: str) -> None:
     """Run the rank that ``FILE`` describes."""
     begin_rank(path)
-    from framework.commands.train.run_ranks import run_rank  # noqa: PLC0415  # loads torch
+    from framework.cli.run_ranks import run_rank  # noqa: PLC0415  # loads torch
 
     run_rank(path, evaluate_here)
 

@@ -154,11 +154,7 @@ def _show(prediction: Any) -> RunOutcome:
     if predicted.num_resumed:
         words += f" ({predicted.num_resumed} records had been predicted before)"
     say(words)
-    return _outcome(prediction.path, len(predicted.bad))
-
-
-def _outcome(path: Any, num_bad: int) -> RunOutcome:
-    if not num_bad:
+    if not predicted.bad:
         return RunOutcome(0, "finished")
-    skipped = f"{plural(num_bad, 'item')} skipped"
-    return RunOutcome(EXIT_SKIPPED, f"{skipped}: {path}.bad.jsonl lists them")
+    skipped = f"{plural(len(predicted.bad), 'item')} skipped"
+    return RunOutcome(EXIT_SKIPPED, f"{skipped}: {prediction.path}.bad.jsonl lists them")

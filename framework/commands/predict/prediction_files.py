@@ -1,4 +1,4 @@
-"""Put the predictions of all parts into one file, or a folder of pictures beside a table."""
+"""Predictions as columns of a table, and all parts of them as a file or a folder of pictures."""
 
 import csv
 import io
@@ -7,19 +7,116 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from framework.commands.predict.prediction_columns import BoxRow, Columns
+import numpy as np
+import torch
+
 from framework.config.predict_images import class_name
+from framework.contracts.prediction import (
+    ClassProbabilities,
+    PredictedBoxes,
+    PredictedImages,
+    PredictedMaps,
+    PredictedNumbers,
+    PredictedTexts,
+    Predictions,
+    ScoredBoxes,
+)
 from framework.errors import ConfigError
 from framework.system.csv_text import csv_cell
 from framework.system.durable import move, open_durable, sync
 from framework.system.extras import needed
 
+Columns = dict[str, list[Any]]
 Parts = Callable[[], Iterator[Columns]]  # yields the columns of each part, in order
 
+TABLE, BOXES, MASKS, IMAGES = "table", "boxes", "mask", "image"
+FORMS = {
+    ClassProbabilities: TABLE,
+    PredictedTexts: TABLE,
+    PredictedNumbers: TABLE,
+    PredictedBoxes: BOXES,
+    PredictedMaps: MASKS,
+    PredictedImages: IMAGES,
+}
+WORDS = {
+    TABLE: ("rows of a table", "output=FILE.csv or FILE.parquet"),
+    BOXES: ("boxes", "output=FILE.json"),
+    MASKS: ("label maps", "output=FOLDER as=mask"),
+    IMAGES: ("images", "output=FOLDER as=image"),
+}
+DIGITS = 6  # of a probability
 TABLE_NAME = "predictions.csv"  # of a folder of pictures
-JSON_PAIRS = (",", ":")
+
+
+class BoxRow(NamedTuple):
+    """A box as COCO has it, with the number of its class."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    score: float
+    label: int
+
+
+def check_form(predictions: Predictions, form: str, path: str) -> None:
+    """Raise ConfigError C354 if the output cannot hold what the model predicts."""
+    needed = FORMS[type(predictions)]
+    if needed != form:
+        what, fix = WORDS[needed]
+        raise ConfigError(354, f"output.path = {path}", f"cannot hold {what}", f"give {fix}")
+
+
+def check_top_k(predictions: Predictions, top_k: int) -> None:
+    """Raise ConfigError C355 if there are fewer classes, or none at all."""
+    if isinstance(predictions, ClassProbabilities):
+        num_classes = predictions.values.shape[1]
+        if top_k > num_classes:
+            what = f"the model has {num_classes} classes"
+            raise ConfigError(355, f"top_k = {top_k}", what, "lower it")
+    elif top_k != 1:
+        raise ConfigError(355, f"top_k = {top_k}", "the model predicts no classes", "leave it out")
+
+
+def table_columns(predictions: Predictions, classes: Sequence[str], top_k: int) -> Columns:
+    """Return the columns of a table: classes and probabilities, texts, or numbers."""
+    if isinstance(predictions, ClassProbabilities):
+        best, numbers = predictions.values.topk(top_k, dim=1)
+        shares = best.double().cpu().numpy().round(DIGITS)
+        names = [[class_name(classes, own) for own in row] for row in numbers.tolist()]
+        columns: Columns = {}
+        for rank in range(top_k):
+            ending = "" if rank == 0 else f"_{rank + 1}"
+            columns[f"class{ending}"] = [row[rank] for row in names]
+            columns[f"probability{ending}"] = shares[:, rank].tolist()
+        return columns
+    if isinstance(predictions, PredictedTexts):
+        return {"text": list(predictions.values)}
+    assert isinstance(predictions, PredictedNumbers)
+    numbers = predictions.values.float().cpu().numpy().reshape(len(predictions.values), -1)
+    if numbers.shape[1] == 1:
+        return {"value": shortest(numbers[:, 0])}
+    return {f"value_{n}": shortest(numbers[:, n]) for n in range(numbers.shape[1])}
+
+
+def shortest(numbers: np.ndarray) -> list[float]:
+    """Return float32 numbers whose text is the shortest that gives them back."""
+    return [float(text) for text in numbers.astype(np.float32).astype(str)]
+
+
+def box_rows(scored: ScoredBoxes) -> list[BoxRow]:
+    """Return the boxes of a record, the best first."""
+    boxes = scored.boxes.float()
+    sizes = boxes[:, 2:] - boxes[:, :2]
+    corners = torch.cat([boxes[:, :2], sizes], dim=1).double().numpy().round(2).tolist()
+    scores = scored.scores.double().numpy().round(DIGITS).tolist()
+    rows = zip(corners, scores, scored.labels.tolist(), strict=True)
+    return [
+        BoxRow(left, top, width, height, score, label)
+        for (left, top, width, height), score, label in rows
+    ]
 
 
 def csv_rows(columns: Columns) -> str:
@@ -68,7 +165,7 @@ def write_coco(path: Path, parts: Parts, classes: Sequence[str]) -> None:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=JSON_PAIRS).encode("ascii")
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def _write_items(file: IO[bytes], items: Iterator[dict[str, Any]]) -> None:
@@ -124,28 +221,22 @@ def names_of(parts: Parts) -> list[str]:
 
 def check_folder(path: Path) -> None:
     """Raise ConfigError C356 for a folder that is not one of ours, and must not be replaced."""
-    if not os.path.lexists(path) or (path.is_dir() and _is_ours(path)):
-        return
-    what = "is there already, and holds something else"
-    raise ConfigError(356, f"output.path = {path}", what, "choose another folder")
+    if os.path.lexists(path) and not (path.is_dir() and _is_ours(path)):
+        what = "is there already, and holds something else"
+        raise ConfigError(356, f"output.path = {path}", what, "choose another folder")
 
 
 def _is_ours(folder: Path) -> bool:
     """Return whether a folder is empty, or holds only pictures that its table lists."""
-    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if not _is_folder(path)}
+    places = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    names = {str(path.relative_to(folder)) for path in places}
     if TABLE_NAME not in names:
         return not os.listdir(folder)
     # Keys may be names of files, which may be any bytes.
     text = (folder / TABLE_NAME).read_bytes().decode("utf-8", "surrogateescape")
     table = csv.DictReader(io.StringIO(text, newline=""))
-    names = set(map(csv_cell, names))
     try:
-        has_files = "file" in (table.fieldnames or ())
-        listed = {row["file"] for row in table if has_files}
-    except csv.Error:
+        listed = {row["file"] for row in table}
+    except (csv.Error, KeyError):
         return False
-    return has_files and names <= {TABLE_NAME, *listed}
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+    return set(map(csv_cell, names)) <= {TABLE_NAME, *listed}

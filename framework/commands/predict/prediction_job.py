@@ -7,7 +7,7 @@ and gives the same bytes: the parts and their batches do not depend on what was 
 import hashlib
 import json
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -18,33 +18,30 @@ import torch
 from torch import Tensor
 
 from framework import __version__
-from framework.commands.predict.prediction_columns import (
+from framework.commands.predict.prediction_files import (
     BOXES,
     IMAGES,
     MASKS,
     TABLE,
     Columns,
     box_rows,
+    check_folder,
     check_form,
     check_top_k,
-    table_columns,
-)
-from framework.commands.predict.prediction_files import (
-    check_folder,
     csv_rows,
+    table_columns,
     write_coco,
     write_csv,
     write_folder,
     write_parquet,
 )
-from framework.config.image_places import ImagePlace, in_images
-from framework.config.input_source import InputSource, ItemRange, ReadPart
+from framework.config.image_places import in_images
+from framework.config.input_source import InputSource, ItemRange
 from framework.config.predict_images import as_pixels, class_name
 from framework.config.saved_config import USED_PARTS
 from framework.config.saved_run import Inferred, SavedRun, chosen_file
-from framework.contracts.batch import Batch
 from framework.contracts.class_labels import class_labels, is_class_number
-from framework.contracts.prediction import PredictedImages, Predictions
+from framework.contracts.prediction import PredictedImages
 from framework.contracts.records import LABEL, Field, RecordInput
 from framework.data.source import UNEVEN
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
@@ -105,7 +102,13 @@ def predict(prediction: Prediction, on_progress: OnRecords) -> Predicted:
     path = prediction.path
     if prediction.form in (MASKS, IMAGES):
         check_folder(path)
-    with _locked(path):
+    lock = path.with_name(f"{path.name}.lock")
+    fix = "wait until it ends, stop it, or choose another output"
+
+    def busy(holder: str) -> ResourceError:
+        return ResourceError(150, str(lock), f"{holder} is predicting into the same output", fix)
+
+    with locked(lock, busy):
         try:
             return _PredictionRun(prediction, on_progress).predict()
         except DataError as error:
@@ -114,16 +117,6 @@ def predict(prediction: Prediction, on_progress: OnRecords) -> Predicted:
                 raise
             fix = "add batch_size=1, which predicts each in its own size, or give them one size"
             raise DataError(107, where, what, fix) from error
-
-
-def _locked(path: Path) -> AbstractContextManager[None]:
-    lock = path.with_name(f"{path.name}.lock")
-    fix = "wait until it ends, stop it, or choose another output"
-
-    def busy(holder: str) -> ResourceError:
-        return ResourceError(150, str(lock), f"{holder} is predicting into the same output", fix)
-
-    return locked(lock, busy)
 
 
 @final
@@ -204,7 +197,13 @@ class _PredictionRun:
             resumed += note["num_records"]
             self.on_progress(note["num_records"], items.stop - items.start)
         if missing:
-            self._predict_or_tidy(missing)
+            try:
+                self._predict(missing)
+            except PacelineError:
+                # An error of the first part leaves no folder of parts.
+                if len(missing) == len(self.ranges) and not self.journal.files.exists():
+                    self.journal.remove()
+                raise
         num_records = 0
         bad: list[BadItem] = []
         for items in self.ranges:
@@ -240,20 +239,15 @@ class _PredictionRun:
     def _read(self, items: ItemRange) -> dict[str, Any]:
         return json.loads(self.journal.file(items.number).read_text(encoding="ascii"))
 
-    def _predict_or_tidy(self, missing: Sequence[ItemRange]) -> None:
-        """Predict the missing parts. An error of the first one leaves no folder of parts."""
-        try:
-            self._predict(missing)
-        except PacelineError:
-            if len(missing) == len(self.ranges) and not self.journal.files.exists():
-                self.journal.remove()
-            raise
-
     def _predict(self, missing: Sequence[ItemRange]) -> None:
         """Predict the missing parts, in order, and write a note for each."""
         stamps_before = {items.number: self._stamp(items) for items in missing}
+        # Labels are shown beside predictions.
+        labels: dict[str, Field] = {}
+        if self.has_labels:
+            labels = {LABEL: self.prediction.source.manifest.fields[LABEL]}
         source = self.run.input_source(
-            self.prediction.source, missing, self._labels(), self.prediction.skip_bad
+            self.prediction.source, missing, labels, self.prediction.skip_bad
         )
         waiting = list(missing)
         part = self._part(waiting[0])
@@ -266,12 +260,6 @@ class _PredictionRun:
         for items in waiting:
             self._note(source, items, part, stamps_before)
             part = self._part(items)
-
-    def _labels(self) -> dict[str, Field]:
-        """Return the field of the labels if there are any, which are shown beside predictions."""
-        if not self.has_labels:
-            return {}
-        return {LABEL: self.prediction.source.manifest.fields[LABEL]}
 
     def _note(
         self, source: InputSource, items: ItemRange, part: "_Part", stamps_before: dict[int, str]
@@ -319,35 +307,24 @@ class _PredictionRun:
         if form == TABLE:
             columns |= table_columns(predictions, self.run.classes, self.prediction.top_k)
         elif form == BOXES:
-            columns |= self._box_columns(predictions, places, batch)
-        elif isinstance(predictions, PredictedImages):
-            numbers = self._numbers(read, indices)
-            columns["file"] = part.write(as_pixels(predictions), columns["key"], numbers)
+            boxes = in_images(predictions, places)
+            height, width = batch[self.run.predicts.inputs[0]].shape[-2:]
+            sizes = [(height, width)] * len(boxes)
+            if places is not None:
+                sizes = [place.size for place in places]
+            columns["width"] = [size[1] for size in sizes]
+            columns["height"] = [size[0] for size in sizes]
+            columns["boxes"] = [[list(row) for row in box_rows(scored)] for scored in boxes]
         else:
-            maps = in_images(predictions, places)
-            pixels = [_as_mask(numbers) for numbers in maps]
-            columns["file"] = part.write(pixels, columns["key"], self._numbers(read, indices))
+            if isinstance(predictions, PredictedImages):
+                pixels = as_pixels(predictions)
+            else:
+                pixels = [_as_mask(numbers) for numbers in in_images(predictions, places)]
+            items = [read.item_numbers[index] for index in indices.tolist()]
+            columns["file"] = part.write(pixels, columns["key"], items)
         part.add(columns)
         self.on_progress(len(indices), len(indices))
         reach("predict.batch")
-
-    def _numbers(self, read: ReadPart, indices: Tensor) -> list[int]:
-        return [read.item_numbers[index] for index in indices.tolist()]
-
-    def _box_columns(
-        self, predictions: Predictions, places: list[ImagePlace] | None, batch: Batch
-    ) -> Columns:
-        boxes = in_images(predictions, places)
-        if places is None:
-            height, width = batch[self.run.predicts.inputs[0]].shape[-2:]
-            sizes = [(height, width)] * len(boxes)
-        else:
-            sizes = [place.size for place in places]
-        return {
-            "width": [size[1] for size in sizes],
-            "height": [size[0] for size in sizes],
-            "boxes": [[list(row) for row in box_rows(scored)] for scored in boxes],
-        }
 
     def _notes(self) -> Iterator[dict[str, Any]]:
         """Yield the note of each part that has records, in order."""

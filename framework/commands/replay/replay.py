@@ -17,7 +17,7 @@ from framework.errors import say
 from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:
-    from framework.commands.train.run_ranks import RankedJob
+    from framework.cli.run_ranks import RankedJob
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def _replay(arguments: list[str], options: ReplayOptions, folder: Path) -> RunOu
     allowed = allowed_targets({"allow_targets": options.allow_targets}, granted(arguments))
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
+        from framework.cli.run_ranks import RankedJob, launch_ranks  # noqa: PLC0415
         from framework.commands.replay.step_again import RunAgain  # noqa: PLC0415
-        from framework.commands.train.run_ranks import RankedJob, launch_ranks  # noqa: PLC0415
 
         again = RunAgain(Path(options.run), options.step)
         parallel = again.history.config_of(again.search.first)["parallel"]
@@ -84,10 +84,10 @@ def replay_here(job: "RankedJob") -> RunOutcome:
 
 
 def _rank(path: str) -> None:
-    from framework.commands.train.start_rank import begin_rank  # noqa: PLC0415
+    from framework.cli.start_rank import begin_rank  # noqa: PLC0415
 
     begin_rank(path)
-    from framework.commands.train.run_ranks import run_rank  # noqa: PLC0415  # loads torch
+    from framework.cli.run_ranks import run_rank  # noqa: PLC0415  # loads torch
 
     run_rank(path, replay_here)
 

@@ -1,10 +1,11 @@
-"""``paceline train``: compose the configuration, make the run directory, and train here or in
+"""``paceline train``: compose the configuration, claim the run directory, and train here or in
 ranks.
 """
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,12 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 from framework.cli.allowed import Grant, granted
 from framework.cli.arguments import option
 from framework.cli.compose_config import checked
+from framework.cli.environment import as_written
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import conclude, discard_if_empty, told_if_stopped
 from framework.cli.signals import end_again
 from framework.commands.report.report import sweep_report
-from framework.commands.train.claim_run_dir import claim, in_use
 from framework.commands.train.resume_words import resumed, to_repeat
 from framework.commands.train.sweep_table import SweepJob, print_sweep
 from framework.config.targets import val_sets
@@ -31,15 +32,35 @@ from framework.errors import (
     EXIT_TERMINATED,
     ConfigError,
     PacelineError,
+    ResourceError,
+    say,
 )
 from framework.parallel.launch.srun import rank_environment
-from framework.system.durable import uninterrupted
-from framework.system.run_dir import ENDED, SUMMARY, read_json
+from framework.system.durable import remove_leftovers, uninterrupted, write_text
+from framework.system.lock import locked
+from framework.system.run_dir import (
+    ENDED,
+    FACTS,
+    NEXT_FACTS,
+    RESOLVED,
+    SUMMARY,
+    check_entry,
+    own_files,
+    read_json,
+    write_object,
+)
+from framework.system.stopping import undone
 
 if TYPE_CHECKING:
     from framework.parallel.launch.hosts import Meeting
 
 Config = dict[str, Any]
+# How long a requeued job waits for the job before it.
+PATIENCE_S = 60.0
+CLAIMED = (FACTS, "config.yaml", RESOLVED)
+# Files of a run that failed before its first step. ``exit.json`` goes last: it says so.
+LEFT_BY_FAILED = (*CLAIMED, "debug.log", ENDED)
+LOCK = "run.lock"
 
 
 class TypedTrain(NamedTuple):
@@ -100,7 +121,7 @@ def _main_of_rank(arguments: list[str]) -> int:
     if "-m" in arguments or "--multirun" in arguments:
         what = "a sweep inside an existing launch would be run by every rank"
         raise ConfigError(122, "-m", what, "start it without torchrun: parallel=ddp starts ranks")
-    from framework.commands.train.run_ranks import run_shared  # noqa: PLC0415
+    from framework.cli.run_ranks import run_shared  # noqa: PLC0415
 
     if int(os.environ["RANK"]) != 0:
         return run_shared(None)
@@ -162,11 +183,15 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     number = int(hydra.job.num) if is_sweep else 0
     try:
         config, allowed = checked(cfg, typed.grant)
-        _check_launch(config)
+        if "RANK" in os.environ and "num_processes" not in config["parallel"]:
+            world_size = os.environ.get("WORLD_SIZE")
+            what = f"started as one of {world_size} ranks, each of which would train alone"
+            fix = "add parallel=ddp, or start without torchrun"
+            raise ConfigError(123, "parallel", what, fix)
         _check_search(config, hydra.runtime.choices)
         meeting = _meeting(config, is_sweep)
         if meeting is not None and not meeting.leads:
-            from framework.commands.train.run_ranks import follow  # noqa: PLC0415
+            from framework.cli.run_ranks import follow  # noqa: PLC0415
 
             discard_if_empty(run_dir)  # only the leader's directory counts
             return follow(meeting, allowed)
@@ -185,13 +210,6 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     if is_sweep:
         end_again()
     return code
-
-
-def _check_launch(config: Config) -> None:
-    if "RANK" in os.environ and "num_processes" not in config["parallel"]:
-        world_size = os.environ.get("WORLD_SIZE")
-        what = f"started as one of {world_size} ranks, each of which would train alone"
-        raise ConfigError(123, "parallel", what, "add parallel=ddp, or start without torchrun")
 
 
 def _check_search(config: Config, choices: Mapping[str, str | None]) -> None:
@@ -231,7 +249,7 @@ def _attempt(
 ) -> int:
     with told_if_stopped(run_dir):
         # torch is loaded only for a configuration that is sound
-        from framework.commands.train.run_ranks import RankedJob, run_here, run_shared  # noqa: PLC0415
+        from framework.cli.run_ranks import RankedJob, run_here, run_shared  # noqa: PLC0415
 
         job = RankedJob(config, str(run_dir), allowed)
         if "RANK" in os.environ:
@@ -239,3 +257,101 @@ def _attempt(
         outcome = job.outcome(run_here, meeting, is_sweep)
     with uninterrupted():
         return conclude(outcome, run_dir, short=is_sweep)
+
+
+@contextmanager
+def in_use(run_dir: Path) -> Generator[None]:
+    """Let one process at a time train in ``run_dir``.
+
+    ResourceError R108 names the other. CheckpointError K126 for a directory with links.
+    """
+    check_entry(run_dir)
+    fix = "wait until it ends, or stop it"
+
+    def tell(holder: str) -> None:
+        what = f"{holder} is training there; waiting up to {PATIENCE_S:.0f} s for its end"
+        say(f"note: {run_dir}: {what}", sys.stderr)
+
+    lock = locked(
+        run_dir / LOCK,
+        lambda holder: ResourceError(108, str(run_dir), f"{holder} is training there", fix),
+        patience_s=PATIENCE_S,
+        waits=tell,
+        needed=False,
+    )
+    with undone(lambda _: discard_if_empty(run_dir)), lock:
+        own_files(run_dir)
+        yield
+
+
+def claim(
+    run_dir: Path,
+    cfg: DictConfig,
+    config: dict[str, Any],
+    overrides: list[str],
+    config_dir: str | None,
+    in_sweep: bool = False,
+) -> None:
+    """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``.
+
+    Args:
+        run_dir: The directory.
+        cfg: The configuration as composed.
+        config: The configuration as plain values.
+        overrides: The words that were typed.
+        config_dir: The user's folder of configurations.
+        in_sweep: Whether the run is a job of a sweep.
+
+    Raises:
+        ConfigError: C121 if the directory is another run's.
+    """
+    before = config["resume"]["run"]
+    resumed = before is not None and Path(before).resolve() == run_dir.resolve()
+    if not resumed and _failed_before_its_first_step(run_dir):
+        # The same command is often typed again, with a path or a key corrected.
+        _remove_all(run_dir, LEFT_BY_FAILED)
+    try:
+        (run_dir / FACTS).touch(exist_ok=resumed)
+    except FileExistsError as error:
+        where, what = f"hydra.run.dir = {run_dir}", "holds a run already"
+        fix = (
+            "choose another, remove it, or add resume=auto: "
+            "it continues from a checkpoint if one exists, and starts from zero if not"
+        )
+        if in_sweep:
+            where, fix = f"hydra.sweep.dir = {run_dir.parent}", "choose another, or remove the run"
+            what += f", in {run_dir.name}"
+        raise ConfigError(121, where, what, fix) from error
+
+    def give_back(_: object) -> None:
+        if not resumed:
+            _remove_all(run_dir, CLAIMED)
+
+    with undone(give_back):
+        remove_leftovers(run_dir)
+        suffix = ""
+        if resumed:  # the files of the run's first start stay
+            suffix = f".{len(list(run_dir.glob('config*.yaml')))}"
+        write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
+        write_object(run_dir / f"resolved{suffix}.json", as_written(cfg), redact=False)
+        from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
+
+        # A resumed run's facts count once its state is loaded: an error before that changes
+        # nothing.
+        name = NEXT_FACTS if resumed else FACTS
+        write_object(run_dir / name, {**facts(sys.argv, overrides), "config_dir": config_dir})
+
+
+def _failed_before_its_first_step(run_dir: Path) -> bool:
+    """Return whether a run in ``run_dir`` ended with an error and has left no result."""
+    try:
+        ending = read_json(run_dir / ENDED)
+        failed = bool(ending["code"]) and ending["step"] is None and ending["checkpoint"] is None
+        return failed and {path.name for path in run_dir.iterdir()} <= {*LEFT_BY_FAILED, LOCK}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _remove_all(run_dir: Path, names: Sequence[str]) -> None:
+    for name in names:
+        (run_dir / name).unlink(missing_ok=True)

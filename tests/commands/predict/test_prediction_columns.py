@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.commands.predict.prediction_columns import (
+from framework.commands.predict.prediction_files import (
     BOXES,
     TABLE,
     check_form,

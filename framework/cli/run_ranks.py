@@ -140,7 +140,7 @@ def _say(text: str) -> None:
 def launch_ranks(
     job: RankedJob,
     meeting: Meeting | None = None,
-    module: str = "framework.commands.train.start_rank",
+    module: str = "framework.cli.start_rank",
 ) -> RunOutcome:
     """Start the ranks, each of which runs ``module`` on the job, and wait for them.
 
@@ -157,6 +157,11 @@ def launch_ranks(
     if meeting is not None and meeting.leads:
         meeting.share(job.as_text())
     launcher = f"{socket.gethostname()}-{os.getpid()}"
+    # the ranks' share of the cores, and the interface to other hosts
+    environment = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}
+    interface = meeting and meeting.interface
+    if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
+        environment["GLOO_SOCKET_IFNAME"] = interface  # gloo would guess it from the host's name
     signal_number = 0
     failure = ""
     tidy = undone(lambda _: (_read_outcomes(run_dir, launcher), remove_leftovers()))
@@ -166,7 +171,7 @@ def launch_ranks(
                 num_processes,
                 module,
                 [path],
-                _environment(num_processes, meeting),
+                environment,
                 parallel.get("max_restarts", 0),
                 meeting,
             )
@@ -183,17 +188,6 @@ def launch_ranks(
         reason = f"stopped at once; {newest_checkpoint(run_dir)}"
         return RunOutcome(exit_code(signal_number), reason)
     return _cause(outcomes, silent, failure)
-
-
-def _environment(num_processes: int, meeting: Meeting | None) -> dict[str, str]:
-    """Return the ranks' own variables: their share of the cores, and the interface to other
-    hosts.
-    """
-    environment = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}
-    interface = meeting and meeting.interface
-    if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
-        environment["GLOO_SOCKET_IFNAME"] = interface  # gloo would guess it from the host's name
-    return environment
 
 
 @contextmanager
@@ -299,22 +293,17 @@ def _of_launcher(path: str) -> tuple[RankedJob, Path]:
 
 
 def main(path: str) -> NoReturn:
-    """Run a rank of training that ``launch_ranks`` has started, and end the process."""
-    leave(_rank(path))
+    """Run a rank of training that ``launch_ranks`` has started, and end the process.
 
-
-def _rank(path: str) -> int:
-    """Train, and return the exit code.
-
-    The launcher restarts all ranks unless the code is 0. A rank that was told to stop therefore
-    returns 0, and only its file says so.
+    The launcher restarts all ranks unless the exit code is 0. A rank that was told to stop
+    therefore ends with 0, and only its file says so.
     """
     job, result = _of_launcher(path)
     config = job.config
     if result.exists():
         code = json.loads(result.read_text(encoding="utf-8"))["code"]
         if code in LASTING:
-            return code
+            leave(code)
     result.unlink(missing_ok=True)
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if os.environ["RANK"] == "0" and restarts != "0":
@@ -329,8 +318,8 @@ def _rank(path: str) -> int:
         write_json(result, outcome._asdict())
     end_useless()
     if outcome.code not in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
-        return outcome.code
+        leave(outcome.code)
     # stopped on another host: this host's launcher, which waits for nobody, has to know
     if not signals.stopped() and config["parallel"].get("num_nodes", 1) > 1:
         os.kill(os.getppid(), signal.SIGUSR1)
-    return 0
+    leave(0)

@@ -1,4 +1,4 @@
-"""Start a rank that trains: ``python -m framework.commands.train.start_rank FILE``.
+"""Start a rank that trains: ``python -m framework.cli.start_rank FILE``.
 
 Signals get their meaning before anything large is imported.
 """
@@ -22,7 +22,7 @@ def begin_rank(path: str) -> None:
 def main(path: str) -> None:
     """Run the rank that ``FILE`` describes."""
     begin_rank(path)
-    from framework.commands.train.run_ranks import main as run  # noqa: PLC0415
+    from framework.cli.run_ranks import main as run  # noqa: PLC0415
 
     run(path)
 

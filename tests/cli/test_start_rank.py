@@ -4,7 +4,7 @@ import sys
 
 def test_a_rank_whose_launcher_has_died_ends_before_torch_is_imported():
     code = (
-        "import sys, framework.commands.train.start_rank as start; "
+        "import sys, framework.cli.start_rank as start; "
         "print('torch' in sys.modules, flush=True); start.main('nowhere')"
     )
     done = subprocess.run(
