@@ -9,9 +9,9 @@ import io
 import math
 import os
 import pickle
-import struct
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import IO, Any, ClassVar, final
 
 import torch
@@ -22,22 +22,13 @@ from torch.serialization import safe_globals
 MOST_VIEWED = 4
 MOST_SHARED = 8  # how many values may come of a byte of the pickle, if it refers to some repeatedly
 DEEPEST = 100  # lists in lists
-ZIP = b"PK\3\4"
 LEGACY_PICKLES = 5  # before the numbers in a file of torch before 1.6
 ITEM_BYTES = {
-    "Double": 8,
-    "Float": 4,
-    "Half": 2,
-    "BFloat16": 2,
-    "Long": 8,
-    "Int": 4,
-    "Short": 2,
-    "Char": 1,
-    "Byte": 1,
-    "Bool": 1,
     "ComplexDouble": 16,
-    "ComplexFloat": 8,
-    "Untyped": 1,
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Char", "Byte", "Bool", "Untyped"), 1),
 }
 TENSORS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
 PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
@@ -52,9 +43,10 @@ VALUES = (
     "torch.device",
     "argparse.Namespace",  # the arguments of a script
 )
-PYTHON_2 = {"__builtin__": "builtins"}  # modules that torch names as Python 2 did
 # the operations of pickles that torch reads, too
 OPERATIONS = b"c\x81RbaesuM(t\x85\x86\x87N\x88\x89)]}\x8fJKGXUQhjqr\x8a\x80."
+MORE_NUMBERS = "it declares more numbers than it has"
+TENSOR = object()  # stands for a tensor whose claims hold
 
 
 class Damaged(Exception):
@@ -75,14 +67,16 @@ def load_checked(file: IO[bytes], is_whole: bool = False) -> Any:
         Damaged: It is cut off, is of another format, holds more than plain values, or would take
             much more memory than it is long.
     """
+    size = os.fstat(file.fileno()).st_size
     try:
         file.seek(0)
-        is_zip = file.read(len(ZIP)) == ZIP
+        is_zip = file.read(4) == b"PK\3\4"
         file.seek(0)
         if is_zip:
-            _check_zip(file, is_whole)
+            _check_zip(file, size, is_whole)
         else:
-            _check_legacy(file)
+            for _ in range(LEGACY_PICKLES):
+                _Checker(file, size, None).check()
         file.seek(0)
         source = file if is_whole else file.name
         with safe_globals([argparse.Namespace]):
@@ -96,16 +90,22 @@ def load_checked(file: IO[bytes], is_whole: bool = False) -> Any:
         raise Damaged(what) from error
 
 
-def _check_zip(file: IO[bytes], is_whole: bool) -> None:
+def _check_zip(file: IO[bytes], size: int, is_whole: bool) -> None:
     """Raise Damaged unless an archive is as long as what it and its pickle declare.
 
     torch.save compresses no member.
     """
-    size = os.fstat(file.fileno()).st_size
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-            if archive.start_dir != _start_of_directory(file):
+            # zipfile looks for the directory before the end, torch looks where the archive says
+            *_, start, _, _, end = zipfile._EndRecData(file)  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
+            file.seek(max(0, end - 20))
+            locator = file.read(20)
+            is_long = locator[:4] == b"PK\6\7"
+            if start != archive.start_dir or (
+                is_long and int.from_bytes(locator[8:16], "little") != end - 76
+            ):
                 raise Damaged("it has two directories")
             if any(member.compress_type != zipfile.ZIP_STORED for member in members):
                 raise Damaged("a part of it is compressed, as torch.save never does")
@@ -130,49 +130,16 @@ def _check_zip(file: IO[bytes], is_whole: bool) -> None:
     _Checker(io.BytesIO(data), size, sizes).check()
 
 
-def _start_of_directory(file: IO[bytes]) -> int:
-    """Return where an archive says that its directory begins; -1 if it is not before the end.
-
-    ``zipfile`` looks for the directory before the end, torch looks where the archive says.
-    """
-    length = os.fstat(file.fileno()).st_size
-    file.seek(max(0, length - (1 << 16) - 22))
-    start, tail = file.tell(), file.read()
-    end = tail.rfind(b"PK\5\6")
-    size, offset = struct.unpack_from("<12x2L2x", tail, end)
-    end += start
-    file.seek(max(0, end - 20))
-    locator = file.read(20)
-    if locator[:4] == b"PK\6\7":
-        (place,) = struct.unpack_from("<8xQ4x", locator)
-        if place + 56 + 20 != end:
-            return -1
-        file.seek(place)
-        size, offset = struct.unpack("<40x2Q", file.read(56))
-        end = place
-    return offset if offset + size == end else -1
-
-
-def _check_legacy(file: IO[bytes]) -> None:
-    """Raise Damaged unless a file of torch before 1.6 is as long as what it declares."""
-    size = os.fstat(file.fileno()).st_size
-    for _ in range(LEGACY_PICKLES):
-        checker = _Checker(file, size, None)
-        checker.check()
-        if sum(checker.storages.values()) > size:
-            raise Damaged("it declares more bytes than it has")
-
-
 @final
+@dataclass
 class _Global:
     """What a pickle names. Calling it checks what torch would make of its arguments."""
 
-    def __init__(self, name: str, checker: "_Checker") -> None:
-        self.name = name
-        self._checker = checker
+    name: str
+    checker: "_Checker"
 
     def __call__(self, *args: Any) -> Any:
-        return self._checker.call(self.name, args)
+        return self.checker.call(self.name, args)
 
 
 @final
@@ -184,16 +151,13 @@ class _Value(dict[Any, Any]):
 
 
 @final
-class _Tensor:
-    """A tensor whose claims hold."""
-
-
-@final
+@dataclass
 class _Storage:
     """Numbers in the file."""
 
-    def __init__(self, key: str, num_bytes: int, item_bytes: int) -> None:
-        self.key, self.num_bytes, self.item_bytes = key, num_bytes, item_bytes
+    key: str
+    num_bytes: int
+    item_bytes: int
 
 
 @final
@@ -214,7 +178,7 @@ class _Checker(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]  # noq
 
     def __init__(self, file: IO[bytes], size: int, sizes: dict[str, int] | None) -> None:
         super().__init__(file, encoding="bytes")
-        self.storages: dict[str, int] = {}  # the bytes of each by its key
+        self._storages: dict[str, int] = {}  # the bytes of each by its key
         self._file = file
         self._size = size
         self._sizes = sizes
@@ -232,9 +196,12 @@ class _Checker(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]  # noq
             raise Damaged(f"its values are nested more than {DEEPEST} deep")
         if count + self._copied > most:
             raise Damaged("it refers to some of its values too often, or a list holds itself")
+        if sum(self._storages.values()) > self._size:
+            raise Damaged("it declares more bytes than it has")
 
     def find_class(self, module: str, name: str) -> _Global:
-        return _Global(f"{PYTHON_2.get(module, module)}.{name}", self)
+        # torch names Python's own module as Python 2 did
+        return _Global(f"{module.replace('__builtin__', 'builtins')}.{name}", self)
 
     def _build(self) -> None:
         state = self.stack.pop()
@@ -256,8 +223,8 @@ class _Checker(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]  # noq
         function = name.removeprefix("torch._utils.")
         if function in TENSORS:
             return self._tensor(function, *args)
-        if function in PARAMETERS and type(args[0]) is _Tensor:
-            return args[0]
+        if function in PARAMETERS and args[0] is TENSOR:
+            return TENSOR
         if name == "torch._tensor._rebuild_from_type_v2":  # a tensor with attributes
             make, kind, own_args, _ = args
             if kind.name in ("torch.Tensor", "torch.nn.parameter.Parameter"):
@@ -274,18 +241,17 @@ class _Checker(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]  # noq
             raise Damaged(f"it has numbers of the kind {kind.name[:100]}")
         num_bytes = numel * item_bytes
         real = num_bytes if self._sizes is None else self._sizes.get(key, -1)
-        if num_bytes > real or self.storages.setdefault(key, num_bytes) != num_bytes:
-            raise Damaged("it declares more numbers than it has")
+        if num_bytes > real or self._storages.setdefault(key, num_bytes) != num_bytes:
+            raise Damaged(MORE_NUMBERS)
         if view and view[0] is not None:
             _, offset, numel = view[0]
             if min(offset, numel) < 0 or (offset + numel) * item_bytes > num_bytes:
-                raise Damaged("it declares more numbers than it has")
-            return _Storage(key, numel * item_bytes, item_bytes)
-        return _Storage(key, num_bytes, item_bytes)
+                raise Damaged(MORE_NUMBERS)
+        return _Storage(key, numel * item_bytes, item_bytes)
 
     def _tensor(
         self, make: str, storage: _Storage, offset: int, shape: Any, strides: Any, *rest: Any
-    ) -> _Tensor:
+    ) -> Any:
         item_bytes = storage.item_bytes
         if make == TENSORS[-1]:  # of a dtype that has no storage of its own
             item_bytes = getattr(torch, rest[2].name.removeprefix("torch.")).itemsize
@@ -302,7 +268,7 @@ class _Checker(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]  # noq
             self._viewed += numel * item_bytes
         if self._viewed > MOST_VIEWED * self._size:
             raise Damaged("its tensors declare the same numbers too often")
-        return _Tensor()
+        return TENSOR
 
 
 def _extent(value: Any, known: dict[int, tuple[float, int]]) -> tuple[float, int]:
