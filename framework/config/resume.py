@@ -16,8 +16,7 @@ from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError, did_you_mean
 from framework.train.freeze import thaws_of
 from framework.train.metrics import Progress
-from framework.train.plain_state import foreign_value
-from framework.train.state_form import LARGEST
+from framework.train.plain_state import LARGEST, foreign_value
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text

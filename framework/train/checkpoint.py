@@ -25,7 +25,7 @@ from framework.contracts.training import Saved
 from framework.errors import CheckpointError, ResourceError
 from framework.system.durable import open_durable, reach, remove_leftovers
 from framework.train.checked_load import Damaged, load_checked
-from framework.train.plain_state import foreign_value, foreign_weight, is_plain_tensor
+from framework.train.plain_state import foreign_value, is_plain_tensor
 
 FOLDER = "checkpoints"
 OF_OBJECTIVE = ".objective.pt"  # what follows "last" and "best" in the name
@@ -88,9 +88,7 @@ class CheckpointFolder:
         if not self._is_checked:
             # before hours of training from whose states no run could continue
             self._is_checked = True
-            foreign = foreign_value(state.get("optimizer", {}))
-            foreign = foreign or foreign_weight(state.get("model", {}))
-            if foreign:
+            if foreign := foreign_value(state.get("optimizer", {}), state.get("model", {})):
                 fix = "keep dense tensors and plain values there"
                 self.warn(f"warning: {foreign}: this run cannot be resumed; {fix}")
         saved = Saved(None, False)
@@ -144,18 +142,15 @@ class _Counting:
                 self.crc = crc32(piece, self.crc)
                 self._file.write(piece)
                 self.length += len(piece)
-                self._begin()
+                size = self.length - self._begun
+                if size >= _BATCH and hasattr(os, "posix_fadvise"):
+                    # the kernel writes and drops what it holds, which saves a fifth of the time
+                    os.posix_fadvise(self._file.fileno(), self._begun, size, os.POSIX_FADV_DONTNEED)
+                    self._begun = self.length
         except OSError as error:
             self.error = error
             raise
         return len(view)
-
-    def _begin(self) -> None:
-        """Ask the kernel to write and drop what it holds, which saves a fifth of the time."""
-        size = self.length - self._begun
-        if size >= _BATCH and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._file.fileno(), self._begun, size, os.POSIX_FADV_DONTNEED)
-            self._begun = self.length
 
     def flush(self) -> None:
         self._file.flush()
@@ -206,26 +201,20 @@ def read_state(path: Path) -> dict[str, Any]:
     """Return a state, on the CPU, or raise Damaged. Nothing in the file is executed."""
     try:
         with open(path, "rb") as file:
-            _compare(file)
+            stamp = read_stamp(file)
+            file.seek(0)
+            crc, left = 0, stamp.length
+            while left and (piece := file.read(min(left, _PIECE))):
+                crc = crc32(piece, crc)
+                left -= len(piece)
+            if left or crc != stamp.crc:
+                raise Damaged("its checksum differs")
             state = load_checked(file, is_whole=True)
     except OSError as error:
         raise Damaged(error.strerror or "cannot be read") from error
     if not isinstance(state, dict):
         raise Damaged("not a state of a run")
     return state
-
-
-def _compare(file: IO[bytes]) -> None:
-    """Raise Damaged unless the bytes of a state are those that were saved."""
-    stamp = read_stamp(file)
-    file.seek(0)
-    crc = 0
-    left = stamp.length
-    while left and (piece := file.read(min(left, _PIECE))):
-        crc = crc32(piece, crc)
-        left -= len(piece)
-    if left or crc != stamp.crc:
-        raise Damaged("its checksum differs")
 
 
 def read_stamp(file: IO[bytes]) -> Stamp:

@@ -1,7 +1,6 @@
 """What an objective of the user's owns: weights that are trained with the model's, and state."""
 
 import copy
-import io
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
@@ -22,25 +21,20 @@ from framework.train.owned_objects import (
     with_content,
 )
 from framework.train.parameter_groups import GROUP
-from framework.train.plain_state import is_plain
-from framework.train.state_form import check_like
+from framework.train.plain_state import check_like, is_plain, of_all_ranks
 
 
 @final
 class ObjectiveState:
     """Weights and state of an objective, or of the losses inside ``objective=loss``.
 
-    Weights are the parameters of its modules and its tensors that need a gradient, except those of
-    optimizers that it has itself. State is that of its modules and of what else has ``state_dict``,
-    and all other values (numbers, texts, tensors, arrays, generators and lists of them) that have
-    changed. It may lie in objects, containers and functions inside of the objective.
-
-    Ranks average the gradients, and take the buffers of modules from rank 0. Each rank keeps its
-    own plain values.
+    State is that of its modules and of what else has ``state_dict``, and all other values that have
+    changed. Ranks average the gradients, and take the buffers of modules from rank 0. Each rank
+    keeps its own plain values.
 
     Args:
         objective: As it was built, before it saw a record.
-        parallel: Tells what other ranks have. Modules move to its device if there are weights.
+        parallel: Modules move to its device if there are weights.
         say: Prints a warning of state that cannot be saved.
     """
 
@@ -71,7 +65,6 @@ class ObjectiveState:
 
     @property
     def is_there(self) -> bool:
-        """Whether the objective has objects of the user's."""
         return bool(self._start.owners)
 
     @property
@@ -87,8 +80,7 @@ class ObjectiveState:
     def check(self, refusal: str | None) -> None:
         """Check what the objective has. ConfigError C392 for what cannot be trained or kept.
 
-        Args:
-            refusal: Why no weights and no state can be kept; None if they can.
+        ``refusal`` says why no weights and no state can be kept; None if they can.
         """
         owned = [
             *sorted(self.weights.values()),
@@ -104,10 +96,8 @@ class ObjectiveState:
     def check_called(self, model: nn.Module) -> OwnedObjects:
         """Check what a call on a few records has made, and return what there is now.
 
-        ConfigError C392 for weights or state that were not there before.
-
-        Args:
-            model: The trained one, which the objective may hold.
+        ConfigError C392 for weights or state that were not there before. The objective may hold
+        ``model``, which is trained anyway.
         """
         self._others |= {id(part) for part in (*model.modules(), *model.parameters())}
         now = OwnedObjects(self._objective, self._others)
@@ -118,17 +108,13 @@ class ObjectiveState:
         return now
 
     def check_unchanged(self, before: OwnedObjects, refusal: str) -> None:
-        """Check that another call has changed nothing. ConfigError C392.
+        """Check that nothing has changed since the first call, which made ``before``.
 
-        What only the first call sets is no state, such as the number of classes.
-
-        Args:
-            before: What there was after the first call.
-            refusal: As for ``check``.
+        What only the first call sets is no state, such as the number of classes. ConfigError C392.
         """
         now = OwnedObjects(self._objective, self._others)
-        for where in now.owners:
-            for name in _changed(before.values.get(where, {}), now.values[where]):
+        for where, values in now.values.items():
+            for name in _changed(before.values.get(where, {}), values):
                 raise _refused(f"changes {where}.{name}", refusal)
 
     def _made(self, now: OwnedObjects) -> list[str]:
@@ -147,10 +133,9 @@ class ObjectiveState:
         A weight without a gradient on any rank gets none. Only ranks that lack a gradient wait for
         the device.
         """
-        world_size = self._parallel.world_size
-        if world_size == 1 or not self.weights:
+        weights, world_size = list(self.weights), self._parallel.world_size
+        if world_size == 1 or not weights:
             return
-        weights = list(self.weights)
         own: list[Tensor] = []
         for weight in weights:
             gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
@@ -167,7 +152,6 @@ class ObjectiveState:
             self._take_from_first([own for module in self._modules for own in module.buffers()])
 
     def switch_to_evaluation(self) -> None:
-        """Switch the modules to evaluation."""
         for module in self._modules:
             module.eval()
 
@@ -210,12 +194,9 @@ class ObjectiveState:
         }
         keepers = {name: keeper.state_dict() for name, keeper in self._start.keepers.items()}
         keepers = {name: own for name, own in keepers.items() if self._is_kept(name, own)}
-        changed = {where: self._kept(where, now) for where in now.owners}
-        of_rank = {
-            "keepers": keepers,
-            "values": {name: own for name, own in changed.items() if own},
-        }
-        of_ranks = _of_all_ranks(of_rank, self._parallel)
+        changed = {where: self._changed_values(where, now) for where in now.owners}
+        values = {name: own for name, own in changed.items() if own}
+        of_ranks = of_all_ranks({"keepers": keepers, "values": values}, self._parallel)
         tensors = {name: own.detach() for name, own in self._start.tensors.items()}
         if not modules and not tensors and not any(any(rank.values()) for rank in of_ranks):
             return {}
@@ -228,17 +209,15 @@ class ObjectiveState:
             return False
         return True
 
-    def _kept(self, where: str, now: OwnedObjects) -> dict[Any, Any]:
+    def _changed_values(self, where: str, now: OwnedObjects) -> dict[Any, Any]:
         """Return the changed values that can be restored, with a warning of others."""
         if where in now.saved_by_keepers:
             return {}
         kept: dict[Any, Any] = {}
-        start = self._start.values.get(where)
+        owner, start = now.owners[where], self._start.values.get(where)
         for name in _changed(start or {}, now.values[where]):
             value, plain = now.values[where][name]
-            owner = now.owners[where]
-            known = start is not None and name in start and type(start[name].value) is type(value)
-            if known:
+            if start is not None and name in start and type(start[name].value) is type(value):
                 can_put = not is_fixed(owner) or isinstance(value, FILLED)
             else:
                 can_put = start is not None and is_plain(value)
@@ -278,10 +257,9 @@ class ObjectiveState:
         for where, values in of_rank["values"].items():
             for name, plain in values.items():
                 present = now.values[where].get(name)
-                value = with_content(
-                    present and present.value, copy.deepcopy(plain), self._parallel.device
-                )
-                if present is None or value is not present.value:
+                old = present and present.value
+                value = with_content(old, copy.deepcopy(plain), self._parallel.device)
+                if present is None or value is not old:
                     put(now.owners[where], name, value)
 
 
@@ -313,14 +291,3 @@ def evaluating(objective: object) -> Generator[None]:
             module.train()
         for module, mode in modes.items():
             module.training = mode
-
-
-def _of_all_ranks(own: dict[str, Any], parallel: Parallel) -> list[dict[str, Any]]:
-    """Return what each rank has. All ranks call this together."""
-    if parallel.world_size == 1:
-        return [own]
-    file = io.BytesIO()
-    torch.save(own, file)
-    gathered = parallel.gather(torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8))
-    files = [io.BytesIO(rank.numpy().tobytes()) for rank in gathered]
-    return [torch.load(rank, map_location="cpu", weights_only=True) for rank in files]

@@ -55,11 +55,9 @@ class OwnedObjects:
     """What an objective of the user's holds, and the losses inside one of ours, by dotted names.
 
     Objects, containers, bound methods, ``functools.partial`` and the variables of functions are
-    looked into. Nothing is changed.
+    looked into.
 
-    Args:
-        objective: The user's own, or one of ours.
-        others: The ids of objects that are not the objective's, such as the model's modules.
+    ``others`` are the ids of objects that are not the objective's, such as the model's modules.
 
     Attributes:
         modules: The outermost modules, except torch's losses.
@@ -88,7 +86,9 @@ class OwnedObjects:
         todo: list[tuple[str, Any, bool]] = [(GROUP, objective, False)]
         while todo:
             where, owner, is_saved = todo.pop()
-            if id(owner) in seen or isinstance(owner, type) or _is_loss_of_torch(owner):
+            if id(owner) in seen or isinstance(owner, type):
+                continue
+            if type(owner).__module__ == nn.modules.loss.__name__:  # whose buffers never change
                 continue
             seen.add(id(owner))
             is_saved |= self._add(where, owner)
@@ -129,7 +129,7 @@ class OwnedObjects:
             for name, weight in owner.named_parameters(recurse=False):
                 self._of_modules.setdefault(weight, f"{where}.{name}")
             return False
-        if not isinstance(owner, Keeps) or _package(owner) == OURS:
+        if not isinstance(owner, Keeps) or type(owner).__module__.startswith(f"{OURS}."):
             return False
         self.keepers[where] = owner
         if isinstance(owner, torch.optim.Optimizer):
@@ -139,19 +139,15 @@ class OwnedObjects:
         return True
 
 
-def _package(owner: object) -> str:
-    return type(owner).__module__.partition(".")[0]
-
-
-def _is_loss_of_torch(value: object) -> bool:
-    """Return whether this is a loss of torch's, whose buffers never change."""
-    return type(value).__module__ == nn.modules.loss.__name__
+def _is_users(owner: object) -> bool:
+    """Return whether an object's class is the user's, so that its attributes are looked into."""
+    return type(owner).__module__.partition(".")[0] not in LIBRARIES
 
 
 def _parts(owner: Any) -> dict[Any, Any] | None:
     """Return what an object of the user's holds, by name; None if it is not looked into."""
     if isinstance(owner, nn.Module):
-        own = {} if _package(owner) in LIBRARIES else vars(owner)
+        own = vars(owner) if _is_users(owner) else {}
         extra = {name: part for name, part in own.items() if name not in _OF_EVERY_MODULE}
         return {**extra, **dict(owner.named_children())}
     if isinstance(owner, Mapping):
@@ -165,10 +161,10 @@ def _parts(owner: Any) -> dict[Any, Any] | None:
         parts = {"func": owner.func, "args": owner.args, "keywords": owner.keywords}
     elif isinstance(owner, FunctionType):
         parts = {name: cell.cell_contents for name, cell in _cells(owner).items()}
-    elif _package(owner) not in LIBRARIES and (hasattr(owner, "__dict__") or _slots(owner)):
+    elif _is_users(owner) and (hasattr(owner, "__dict__") or _slots(owner)):
         slots = {name: getattr(owner, name) for name in _slots(owner)}
         return {**slots, **getattr(owner, "__dict__", {})}
-    elif _package(owner) == OURS and hasattr(owner, "losses"):
+    elif type(owner).__module__.startswith(f"{OURS}.") and hasattr(owner, "losses"):
         parts = {"losses": owner.losses}
     return parts or None
 
@@ -181,10 +177,7 @@ def _slots(owner: Any) -> list[str]:
 
 
 def _cells(function: Any) -> dict[str, CellType]:
-    """Return the variables of a function that is made inside of another, without unset ones.
-
-    {} for everything that is no function.
-    """
+    """Return the variables that a function has of the one around it, without unset ones."""
     cells: dict[str, CellType] = {}
     if not isinstance(function, FunctionType):
         return cells
@@ -202,8 +195,7 @@ def _containers(owner: Any) -> list[Any]:
         return [own, own["_parameters"], own["_buffers"], own["_modules"]]
     if isinstance(owner, dict | list | deque | set):
         return [owner]
-    is_users = hasattr(owner, "__dict__") and _package(owner) not in LIBRARIES
-    return [vars(owner)] if is_users else []
+    return [vars(owner)] if hasattr(owner, "__dict__") and _is_users(owner) else []
 
 
 def is_fixed(owner: Any) -> bool:
@@ -213,7 +205,6 @@ def is_fixed(owner: Any) -> bool:
 
 
 def put(owner: Any, name: Any, value: Any) -> None:
-    """Give an owner another value."""
     if isinstance(owner, dict | list):
         owner[name] = value
     elif isinstance(owner, FunctionType):
@@ -255,17 +246,6 @@ def _copied(value: Any) -> Any:
 
 def with_content(present: Any, plain: Any, device: torch.device) -> Any:
     """Return ``present`` with the content ``plain``, changed in place if its type allows that."""
-    if _fill(present, plain):
-        return present
-    if isinstance(present, np.generic) and isinstance(plain, bool | int | float | complex):
-        return present.dtype.type(plain)
-    if isinstance(plain, Tensor):
-        return plain.numpy() if isinstance(present, np.ndarray) else plain.to(device)
-    return plain
-
-
-def _fill(present: Any, plain: Any) -> bool:
-    """Change the content of a value in place. Return False if its type does not allow that."""
     match present, plain:
         case torch.Generator(), Tensor():
             present.set_state(plain.cpu())
@@ -283,9 +263,15 @@ def _fill(present: Any, plain: Any) -> bool:
         case ((list() | deque()), (list() | deque())):
             present.clear()
             present.extend(plain)
+        case np.ndarray(), Tensor():
+            return plain.numpy()
+        case _, Tensor():
+            return plain.to(device)
+        case np.generic(), bool() | int() | float() | complex():
+            return present.dtype.type(plain)
         case _:
-            return False
-    return True
+            return plain
+    return present
 
 
 def is_same(old: Any, new: Any) -> bool:
@@ -320,7 +306,7 @@ def untouched(objective: object) -> Generator[None]:
     slots = [
         (owner, name, getattr(owner, name))
         for owner in owned.owners.values()
-        if not is_fixed(owner) and _package(owner) not in LIBRARIES
+        if not is_fixed(owner) and _is_users(owner)
         for name in _slots(owner)
     ]
     contents = [value for values in owned.values.values() for value in values.values()]

@@ -75,11 +75,6 @@ def finished(tmp_path_factory):
     return run_dir, trained(run_dir)
 
 
-def test_a_run_leaves_its_newest_states_and_weights(finished):
-    names = ["best.pt", "last.pt", "step-00000002.pt", "step-00000004.pt"]
-    assert sorted(os.listdir(finished[0] / "checkpoints")) == names
-
-
 @pytest.mark.parametrize("name", ["last.pt", "best.pt"])
 def test_weights_are_a_plain_state_dict_for_the_plain_model(name, finished):
     path = finished[0] / "checkpoints" / name
@@ -163,13 +158,6 @@ def test_the_newest_is_the_one_saved_last_not_the_highest_step_or_the_latest_tim
     assert newest_state(tmp_path).state == {"value": 40, "learned": {}}
     save(folder_of(tmp_path), 50)
     assert states(tmp_path) == ["step-00000040.pt", "step-00000050.pt"]
-
-
-def test_a_killed_process_s_half_state_is_removed(tmp_path):
-    left = state_file(tmp_path).with_name(f"step-00000001.pt.tmp.{os.uname().nodename}.999999.ab")
-    left.write_bytes(b"half")
-    folder_of(tmp_path)
-    assert not left.exists()
 
 
 def test_it_is_time_for_a_save_after_so_many_seconds(tmp_path, monkeypatch):
@@ -289,15 +277,6 @@ def full_disk(monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(framework.system.durable, "_reached", reached)
-
-
-def test_a_save_that_fails_leaves_the_old_state(tmp_path):
-    folder = folder_of(tmp_path)
-    save(folder, 1)
-    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
-        save(folder, 2, value=lambda: 2)
-    assert newest_state(tmp_path).state["value"] == 1
-    assert states(tmp_path) == ["step-00000001.pt"]
 
 
 def test_a_full_disk_is_said_and_the_run_goes_on(tmp_path, monkeypatch):

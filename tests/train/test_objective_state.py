@@ -226,36 +226,12 @@ def test_a_module_without_sizes_is_refused():
         ObjectiveState(objective, ALONE)
 
 
-def test_weights_of_an_optimizer_inside_are_left_to_it():
-    objective = ByCenters()
-    objective.optimizer = torch.optim.SGD(objective.centers.parameters(), 0.1)
-    assert not ObjectiveState(objective, ALONE).weights
-
-
 def test_validation_evaluates_the_modules_of_an_objective():
     objective = ByCenters()
     objective.teacher = nn.Dropout().eval()
     with evaluating(objective):
         assert not objective.centers.training
     assert (objective.centers.training, objective.teacher.training) == (True, False)
-
-
-def test_more_than_a_state_may_hold_is_warned_of():
-    class Extra(Centers):
-        def get_extra_state(self):
-            return {1, 2}
-
-        def set_extra_state(self, state):
-            assert state == {1, 2}
-
-    said = []
-    objective = ByCenters()
-    objective.centers = Extra()
-    owned = ObjectiveState(objective, ALONE, said.append)
-    owned.load_state_dict(owned.state_dict())
-    assert [line.partition(":")[2].strip()[:40] for line in said] == [
-        "objective.centers.state_dict() has more "
-    ]
 
 
 class TwoRanks(SingleProcess):

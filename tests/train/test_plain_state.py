@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from framework.train.plain_state import foreign_weight, is_plain
+from framework.train.plain_state import foreign_value, is_plain
 
 STRANGE = {
     "sparse": torch.ones(2).to_sparse(),
@@ -15,4 +15,4 @@ STRANGE = {
 @pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE)
 def test_a_tensor_that_could_not_be_checked_is_not_plain(value):
     assert not is_plain([value])
-    assert "the model's weight is " in foreign_weight({"weight": value})
+    assert "the model's weight is " in foreign_value({}, {"weight": value})
