@@ -62,7 +62,7 @@ from framework.system.algorithms import choose_algorithms
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
-from framework.train.lr_scaling import Scaling, scaling_of
+from framework.train.parameter_groups import Scaling, scaling_of
 from framework.transform.none import NoTransform
 
 Finish = Callable[[Batch, int], Batch]  # (batch, epoch) -> the augmented batch

@@ -13,10 +13,9 @@ from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import makes_data, val_sets, walk
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
-from framework.train.lr_scaling import RULES as SCALINGS
 from framework.train.parameter_groups import GROUPS as PARAMETER_GROUPS
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
-from framework.train.parameter_groups import LAYER_DECAY, NO_DECAY, named_groups
+from framework.train.parameter_groups import LAYER_DECAY, NO_DECAY, SCALINGS, named_groups
 from framework.train.weight_place import check_place
 
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows

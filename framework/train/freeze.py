@@ -1,15 +1,16 @@
-"""Layers that are not trained, some of them until a step: the block ``freeze``."""
+"""The layers of a model: its blocks, and those that are not trained, some until a step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from torch import nn
 
 from framework.errors import ConfigError
-from framework.train.model_layers import keeps_statistics
-from framework.train.name_patterns import is_match, matching, what_model_has
+from framework.train.parameter_groups import is_match, matching, what_model_has
 
 Thaws = dict[str, int | None]  # the step from which on each frozen parameter is trained, if any
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+STATISTICS = "running_mean"  # the buffer of a batch norm that keeps statistics
 
 
 def thaws_of(freeze: Any) -> Thaws:
@@ -82,17 +83,23 @@ class Freeze:
         self._rewrap = rewrap
         self.steps = {step for step in thaws.values() if step is not None}
         self._step = 0
-        self._norms = _statistics(model, patterns)
-
-    def is_due(self, step: int) -> bool:
-        """Return whether something thaws after ``step`` optimizer steps."""
-        return step in self.steps
+        # Modules with running statistics that freeze, and when each thaws: with the first of its
+        # own parameters. Without parameters, its name decides.
+        self._norms: list[tuple[nn.Module, int | None]] = []
+        for place, module in model.named_modules():
+            if STATISTICS not in dict(module.named_buffers(recurse=False)):
+                continue
+            steps: list[int | None] = []
+            for name in [own for own, _ in module.named_parameters(place)] or [place]:
+                matches = (step for key, step in patterns.items() if is_match(name, key))
+                steps.append(next(matches, 0))
+            thaw = min((step for step in steps if step is not None), default=None)
+            if _lasts(thaw, 0):
+                self._norms.append((module, thaw))
 
     def is_frozen(self, name: str) -> bool:
         """Return whether a parameter is frozen now."""
-        if name not in self.thaws:
-            return False
-        return _lasts(self.thaws[name], self._step)
+        return name in self.thaws and _lasts(self.thaws[name], self._step)
 
     def move_to(self, step: int, wrapped: nn.Module) -> nn.Module:
         """Freeze what is frozen after ``step`` steps, and thaw all else.
@@ -100,14 +107,13 @@ class Freeze:
         Return the model in its wrap, which is a new one if ``wrapped`` does not fit any more. All
         ranks call this together.
         """
-        before = {name for name in self.thaws if self.is_frozen(name)}
+        before = list(map(self.is_frozen, self.thaws))
         self._step = step
-        frozen = {name for name in self.thaws if self.is_frozen(name)}
-        if frozen == before:
+        if list(map(self.is_frozen, self.thaws)) == before:
             return wrapped
         for name, parameter in self.model.named_parameters():
             if name in self.thaws:
-                parameter.requires_grad_(name not in frozen)
+                parameter.requires_grad_(not self.is_frozen(name))
         return self._rewrap(wrapped)
 
     def hold(self) -> None:
@@ -121,22 +127,73 @@ def _lasts(thaw: int | None, step: int) -> bool:
     return thaw is None or step < thaw
 
 
-def _statistics(model: nn.Module, patterns: Thaws) -> Sequence[tuple[nn.Module, int | None]]:
-    """Return the modules with running statistics that freeze, and when each thaws.
+def is_normalization(module: nn.Module) -> bool:
+    """Return whether a module normalizes.
 
-    A module is frozen while all of its own parameters are. One without parameters is if its name
-    matches.
+    torch's classes and those of other libraries have ``Norm`` in their names. Each of their own
+    parameters is a scale or a shift per channel, which has at most one dimension.
     """
-    norms: list[tuple[nn.Module, int | None]] = []
-    for place, module in model.named_modules():
-        if keeps_statistics(module):
-            own = [name for name, _ in module.named_parameters(place)] or [place]
-            steps = [
-                next((step for pattern, step in patterns.items() if is_match(name, pattern)), 0)
-                for name in own
-            ]
-            known = [step for step in steps if step is not None]
-            thaw = min(known, default=None)
-            if _lasts(thaw, 0):
-                norms.append((module, thaw))
-    return norms
+    own = list(module.parameters(recurse=False))
+    return "Norm" in type(module).__name__ and all(weight.dim() <= 1 for weight in own)
+
+
+def normalization_parameters(model: nn.Module) -> set[str]:
+    """Return the names of the parameters of a model's normalization modules."""
+    return {
+        f"{place}.{name}".removeprefix(".")
+        for place, module in model.named_modules()
+        if is_normalization(module)
+        for name, _ in module.named_parameters(recurse=False)
+    }
+
+
+@final
+class ModelBlocks:
+    """The blocks of a model in the order in which it names them.
+
+    The model itself is opened. So is a Sequential or a list with modules that have parts, and a
+    module with such a list of modules inside. Everything else is a block. A normalization module
+    belongs to the block before it, and a parameter of an opened module to the block after it.
+
+    Attributes:
+        names: The name of each block's first module.
+        number_of: The number of each parameter's block, from 0, by the parameter's name.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names: list[str] = []
+        self.number_of: dict[str, int] = {}
+        self._open(model, "")
+        last = max(0, len(self.names) - 1)
+        self.number_of = {name: min(number, last) for name, number in self.number_of.items()}
+
+    @property
+    def depth(self) -> int:
+        """The number of blocks."""
+        return max(1, len(self.names))
+
+    def _open(self, module: nn.Module, prefix: str) -> None:
+        for name, _ in module.named_parameters(recurse=False):
+            self.number_of[f"{prefix}{name}"] = len(self.names)
+        for name, child in module.named_children():
+            place = f"{prefix}{name}"
+            if next(child.parameters(), None) is None:
+                continue
+            if _is_opened(child):
+                self._open(child, f"{place}.")
+                continue
+            if not (self.names and is_normalization(child)):
+                self.names.append(place)
+            for inner, _ in child.named_parameters():
+                self.number_of[f"{place}.{inner}"] = len(self.names) - 1
+
+
+def _is_opened(module: nn.Module) -> bool:
+    if isinstance(module, CONTAINERS):
+        return any(list(child.children()) for child in module.children())
+    return any(
+        list(child.children()) and not isinstance(child, CONTAINERS)
+        for inner in module.modules()
+        if isinstance(inner, CONTAINERS)
+        for child in inner.children()
+    )

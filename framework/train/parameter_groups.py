@@ -1,34 +1,38 @@
-"""Parameters with options of their own: ``groups``, ``no_decay`` and ``layer_decay`` of ``optim``.
+"""What the block ``optim`` says of parameters and of the learning rate, before torch is loaded.
 
-A group has the patterns of its parameters' names in ``match``, and any of these options:
+``groups``, ``no_decay`` and ``layer_decay`` give some parameters options of their own. A group has the patterns of its parameters' names in ``match``, and any of these options:
 
 - ``lr``: its rate, in place of ``optim.lr``.
 - ``lr_factor``: the factor on ``optim.lr``.
 - ``until``: the share of all steps after which the group's learning rate is 0.
 - Every other key is an option of the optimizer, such as ``weight_decay``.
 
+``scaling`` lets the learning rate follow the batch size.
+
 Source:
+    ``linear`` scaling, with a warm-up over the same number of records: Goyal et al., "Accurate,
+    large minibatch SGD", 2017. ``sqrt``, as the noise of a mean falls with the root of its size:
+    Krizhevsky, "One weird trick", 2014. ``cube_root_squared`` lies between the two.
     ``until``: progressive freezing, Brock et al., "FreezeOut", 2017. ``layer_decay``: Clark et al.,
     "ELECTRA", 2020, and Bao et al., "BEiT", 2021.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from framework.errors import ConfigError
-from framework.train.lr_scaling import KEYS as SCALING_KEYS
-from framework.train.name_patterns import matching, what_model_has
 
 if TYPE_CHECKING:  # configurations are checked before torch is loaded
     from torch import Tensor, nn, optim
 
-    from framework.train.model_layers import ModelBlocks
-
 GROUPS = "groups"
 NO_DECAY = "no_decay"
 LAYER_DECAY = "layer_decay"
-GROUPING = (GROUPS, NO_DECAY, LAYER_DECAY)
-KEYS = (*SCALING_KEYS, *GROUPING)  # keys of ``optim`` that are not the optimizer's own
+# keys of ``optim`` that are not the optimizer's own
+KEYS = ("scaling", "reference_batch_size", GROUPS, NO_DECAY, LAYER_DECAY)
+# how the rate is scaled: the power of the ratio of the batch sizes
+SCALINGS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5, "cube_root_squared": 2 / 3}
 UNTIL = "until"
 NAME = "name"  # of an optimizer's group, for people
 GROUP = "objective"  # the name of the group of what the objective owns
@@ -36,23 +40,78 @@ OWN = ("match", "lr", "lr_factor", UNTIL)  # keys of a group that every optimize
 NORM = "norm"  # in ``no_decay``: the parameters of normalization modules
 BIAS = "bias"  # in ``no_decay``: the parameters whose names end so
 ALL = -1  # in place of the number of a block
+MOST_SHOWN = 12  # names in a message
 
 Group = dict[str, Any]
 
 
-class GroupShare(NamedTuple):
-    """What the parameters of one of the optimizer's groups have in common.
+class Scaling(NamedTuple):
+    """How the learning rate and the warm-up are scaled."""
 
-    Attributes:
-        number: Of the group in ``optim.groups``, from 1. For parameters of no group it is 0, or the
-            number after the last group for those of the objective.
-        block: The number of their block; ``ALL`` if their rate does not depend on it.
-        is_free: Whether they have no weight decay.
+    rule: str  # a name in ``SCALINGS``
+    reference: int  # the batch size that the configured rate and warm-up are meant for
+    batch_size: int
+
+    @property
+    def factor(self) -> float:
+        return (self.batch_size / self.reference) ** SCALINGS[self.rule]
+
+    def steps(self, count: int) -> int:
+        """Return the optimizer steps over the records of ``count`` reference batches."""
+        if self.rule == "none":
+            return count
+        return max(min(count, 1), round(count * self.reference / self.batch_size))
+
+    def effective(self, optim: dict[str, Any], schedule: dict[str, Any]) -> dict[str, float]:
+        """Return ``batch_size``, and the scaled ``lr`` and ``warmup_steps`` if they are set."""
+        scaled: dict[str, float] = {"batch_size": self.batch_size}
+        if isinstance(optim.get("lr"), int | float):
+            scaled["lr"] = optim["lr"] * self.factor
+        if "warmup_steps" in schedule:
+            scaled["warmup_steps"] = self.steps(schedule["warmup_steps"])
+        return scaled
+
+
+def scaling_of(optim: dict[str, Any], batch_size: int) -> Scaling:
+    """Return the scaling that the block ``optim`` asks for at ``batch_size`` records per step."""
+    rule = optim.get("scaling") or "none"
+    return Scaling(rule, optim.get("reference_batch_size") or batch_size, batch_size)
+
+
+def is_match(name: str, patterns: str | Sequence[str]) -> bool:
+    """Return whether a pattern matches a parameter's name, or that of a module around it.
+
+    ``head`` matches ``head.weight``, and ``*.norm?`` matches ``layers.0.norm1.bias``.
     """
+    if isinstance(patterns, str):
+        patterns = [patterns]
+    parts = name.split(".")
+    places = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return any(fnmatchcase(place, pattern) for pattern in patterns for place in places)
 
-    number: int
-    block: int
-    is_free: bool
+
+def matching(patterns: str | Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return the names that ``is_match`` accepts, in their order."""
+    return [name for name in names if is_match(name, patterns)]
+
+
+def what_model_has(pattern: str, names: Iterable[str]) -> str:
+    """Return the part of a message that says which names are near a pattern without a match.
+
+    These are the modules and parameters inside the innermost module that the pattern names.
+    """
+    paths = [name.split(".") for name in names]
+    inside: list[str] = []
+    for part in pattern.split("."):
+        deeper = [*inside, part]
+        if not any(path[: len(deeper)] == deeper for path in paths):
+            break
+        inside = deeper
+    depth = len(inside) + 1
+    near = list(dict.fromkeys(".".join(own[:depth]) for own in paths if own[: depth - 1] == inside))
+    if len(near) > MOST_SHOWN:
+        near[MOST_SHOWN:] = ["..."]
+    return f"the model has {', '.join(near)}"
 
 
 def optimizer_keys(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,28 +152,48 @@ def parameter_groups(
     parameters = {**dict(model.named_parameters()), **owned}
     names = list(parameters)
     groups = named_groups(block.get(GROUPS))
+    # the number of each parameter's group, from 1; 0 for those of no group
     numbers = _group_numbers(groups, names)
+    numbers |= {name: len(groups) + 1 for name in owned if name not in numbers}
     free = _without_decay(model, block.get(NO_DECAY) or [], names)
-    blocks = _blocks(model, block)
     typed = {number for number, options in enumerate(groups.values(), 1) if "lr" in options}
-    members: dict[GroupShare, list[Any]] = {}
+    decay, blocks = block.get(LAYER_DECAY), None
+    if decay is not None:
+        if block.get("lr") is None:
+            where = f"optim.layer_decay = {decay}"
+            what = "is a factor on optim.lr, which is not set"
+            raise ConfigError(311, where, what, "set optim.lr")
+        from framework.train.freeze import ModelBlocks  # noqa: PLC0415  # loads torch
+
+        blocks = ModelBlocks(model)
+    # by the number of the group, that of the block, and whether they have no weight decay
+    members: dict[tuple[int, int, bool], list[Any]] = {}
     for name, parameter in parameters.items():
-        number = numbers.get(name, len(groups) + 1 if name in owned else 0)
-        place = ALL
+        number, place = numbers.get(name, 0), ALL
         if blocks is not None and number not in typed and name not in owned:
             place = blocks.number_of[name]
-        members.setdefault(GroupShare(number, place, name in free), []).append(parameter)
+        members.setdefault((number, place, name in free), []).append(parameter)
     result: list[Group] = []
-    for share in sorted(members):
-        group: Group = {"params": members[share], NAME: _label(share, groups)}
-        if 0 < share.number <= len(groups):
-            group |= _options(*list(groups.items())[share.number - 1], block)
-        if blocks is not None and share.block != ALL:
-            factor = block[LAYER_DECAY] ** (blocks.depth - 1 - share.block)
-            group["lr"] = group.get("lr", block["lr"]) * factor
-        if share.is_free:
-            group["weight_decay"] = 0.0
-        result.append(group)
+    for number, place, is_free in sorted(members):
+        words = ["others" if groups else "all"]
+        own: Group = {}
+        if number > len(groups):
+            words = [GROUP]
+        elif number:
+            name, options = list(groups.items())[number - 1]
+            words = [name]
+            if name.isdigit() and isinstance(options["match"], str):  # a list's group has no name
+                words = [options["match"]]
+            own = _options(name, options, block)
+        if blocks is not None and place != ALL:
+            words.append(f"block {place}")
+            factor = block[LAYER_DECAY] ** (blocks.depth - 1 - place)
+            own["lr"] = own.get("lr", block["lr"]) * factor
+        if is_free:
+            words.append("no decay")
+            own["weight_decay"] = 0.0
+        key = number, place, is_free
+        result.append({"params": members[key], NAME: ", ".join(words), **own})
     return result
 
 
@@ -148,34 +227,18 @@ def _without_decay(
         own = set(matching(entry, names))
         what = f"{entry!r} matches no parameter; {what_model_has(entry, names)}"
         if entry == NORM:
-            from framework.train.model_layers import normalization_parameters  # noqa: PLC0415  # loads torch
+            from framework.train.freeze import normalization_parameters  # noqa: PLC0415  # loads torch
 
             own |= normalization_parameters(model) & set(names)
-            what = f"the model has no parameters of normalization modules; {_has(names)}"
+            all_names = what_model_has("", names)
+            what = f"the model has no parameters of normalization modules; {all_names}"
         elif entry == BIAS:
             own |= {name for name in names if name.endswith(BIAS)}
-            what = f"no name of a parameter ends in bias; {_has(names)}"
+            what = f"no name of a parameter ends in bias; {what_model_has('', names)}"
         if not own:
             raise ConfigError(310, where, what, "correct or remove it")
         free |= own
     return frozenset(free)
-
-
-def _has(names: Sequence[str]) -> str:
-    return what_model_has("", names)
-
-
-def _blocks(model: "nn.Module", block: Mapping[str, Any]) -> "ModelBlocks | None":
-    """Return the blocks of the model if ``optim.layer_decay`` is set."""
-    decay = block.get(LAYER_DECAY)
-    if decay is None:
-        return None
-    if block.get("lr") is None:
-        where = f"optim.layer_decay = {decay}"
-        raise ConfigError(311, where, "is a factor on optim.lr, which is not set", "set optim.lr")
-    from framework.train.model_layers import ModelBlocks  # noqa: PLC0415  # loads torch
-
-    return ModelBlocks(model)
 
 
 def _options(name: str, options: Group, block: Mapping[str, Any]) -> Group:
@@ -188,22 +251,6 @@ def _options(name: str, options: Group, block: Mapping[str, Any]) -> Group:
             raise ConfigError(147, where, what, "set optim.lr")
         own["lr"] = block["lr"] * options["lr_factor"]
     return own
-
-
-def _label(share: GroupShare, groups: Mapping[str, Group]) -> str:
-    words = ["others" if groups else "all"]
-    if share.number > len(groups):
-        words = [GROUP]
-    elif share.number:
-        name, options = list(groups.items())[share.number - 1]
-        words = [name]
-        if name.isdigit() and isinstance(options["match"], str):  # a list's group has no name
-            words = [options["match"]]
-    if share.block != ALL:
-        words.append(f"block {share.block}")
-    if share.is_free:
-        words.append("no decay")
-    return ", ".join(words)
 
 
 def check_options(optimizer: "optim.Optimizer", block: Mapping[str, Any]) -> None:

@@ -91,24 +91,6 @@ def test_a_run_that_resumes_around_the_thaw_learns_the_same_bits(step, recorder)
     assert same(average(again), average(whole))
 
 
-def test_the_wrap_is_made_anew_only_if_something_thaws():
-    model = Net()
-    layers = frozen(model, rewrap=lambda wrapped: nn.Sequential(model))
-    assert layers.move_to(4, model) is model
-    assert [layers.is_due(step) for step in (4, 5, 6)] == [False, True, False]
-    assert layers.move_to(5, model) is not model
-    assert layers.is_frozen("body.0.weight")
-    assert not layers.is_frozen("stem.0.weight")
-
-
-def test_parameters_that_the_model_itself_froze_stay_frozen():
-    model = Net()
-    model.stem[0].weight.requires_grad_(False)
-    frozen(model).move_to(5, model)
-    assert not model.stem[0].weight.requires_grad
-    assert model.stem[0].bias.requires_grad
-
-
 @pytest.mark.parametrize(
     ("patterns", "is_held"),
     [(["*.bias"], False), (["stem.1"], True), (["*.bias", "*.weight"], True)],

@@ -8,14 +8,14 @@ from framework.errors import ConfigError
 from framework.model.resnet18 import ResNet18
 from framework.parallel.batch_norm import HostSyncBatchNorm
 from framework.parallel.exchange import Exchange
-from framework.train.lr_scaling import RULES, Scaling
-from framework.train.model_layers import (
-    ModelBlocks,
-    is_normalization,
-    keeps_statistics,
+from framework.train.freeze import ModelBlocks, is_normalization
+from framework.train.parameter_groups import (
+    SCALINGS,
+    Scaling,
+    check_options,
+    matching,
+    parameter_groups,
 )
-from framework.train.name_patterns import matching
-from framework.train.parameter_groups import check_options, parameter_groups
 
 NAMES = ["stem.weight", "layers.0.norm1.bias", "layers.1.norm1.bias", "head.weight", "head.bias"]
 
@@ -44,20 +44,17 @@ class ScaledNormLinear(nn.Linear):
 
 
 @pytest.mark.parametrize(
-    ("module", "normalizes", "keeps"),
+    ("module", "normalizes"),
     [
-        pytest.param(nn.BatchNorm2d(2), True, True, id="batch norm"),
-        pytest.param(
-            HostSyncBatchNorm(nn.BatchNorm2d(2), Exchange()), True, True, id="synchronized"
-        ),
-        pytest.param(nn.BatchNorm2d(2, track_running_stats=False), True, False, id="no statistics"),
-        pytest.param(nn.BatchNorm2d(2, affine=False), True, True, id="no parameters"),
-        pytest.param(nn.LayerNorm(2), True, False, id="layer norm"),
-        pytest.param(ScaledNormLinear(2, 2), False, False, id="another layer of such a name"),
+        pytest.param(nn.BatchNorm2d(2), True, id="batch norm"),
+        pytest.param(HostSyncBatchNorm(nn.BatchNorm2d(2), Exchange()), True, id="synchronized"),
+        pytest.param(nn.BatchNorm2d(2, affine=False), True, id="no parameters"),
+        pytest.param(nn.LayerNorm(2), True, id="layer norm"),
+        pytest.param(ScaledNormLinear(2, 2), False, id="another layer of such a name"),
     ],
 )
-def test_modules_that_normalize_are_known(module, normalizes, keeps):
-    assert (is_normalization(module), keeps_statistics(module)) == (normalizes, keeps)
+def test_modules_that_normalize_are_known(module, normalizes):
+    assert is_normalization(module) == normalizes
 
 
 class Transformer(nn.Module):
@@ -111,12 +108,6 @@ def test_every_parameter_has_a_block_in_the_order_of_the_model(make, names):
     assert set(blocks.number_of.values()) == set(range(blocks.depth))
 
 
-def test_a_norm_belongs_to_the_block_before_and_a_token_to_the_one_after():
-    numbers = ModelBlocks(Transformer()).number_of
-    assert numbers["token"] == numbers["patches.weight"] == 0
-    assert numbers["encoder.norm.weight"] == numbers["encoder.layers.2.norm1.weight"] == 3
-
-
 def small_model():
     return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 
@@ -125,24 +116,9 @@ def grouped(groups=None, lr=0.5, model=None, **block):
     return parameter_groups(model or small_model(), {"groups": groups, "lr": lr, **block})
 
 
-def test_parameters_of_no_group_come_first():
-    first, second = grouped({"norm": {"match": "1.*", "weight_decay": 0}})
-    assert [weight.shape for weight in first["params"]] == [(2, 2), (2,)]
-    assert second.keys() == {"params", "name", "weight_decay"}
-    assert len(second["params"]) == 2
-
-
 def test_a_group_has_its_factor_of_the_rate_and_its_end():
     (_, biases) = grouped({"biases": {"match": ["*.bias"], "lr_factor": 64, "until": 0.3}})
     assert (biases["lr"], biases["until"], len(biases["params"])) == (32, 0.3, 2)
-
-
-def test_groups_may_be_a_list_with_rates_of_their_own():
-    groups = grouped([{"match": "0", "lr": 3.0}, {"match": ["1.bias"], "lr_factor": 2}])
-    others, first, second = groups
-    assert [len(group["params"]) for group in groups] == [1, 2, 1]
-    assert [group["name"] for group in groups] == ["others", "0", "1"]
-    assert ("lr" in others, first["lr"], second["lr"]) == (False, 3.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -228,15 +204,10 @@ def test_an_option_that_torch_would_ignore_is_refused():
 @pytest.mark.parametrize(
     ("rule", "factor"),
     [("none", 1), ("linear", 8), ("sqrt", 8**0.5), ("cube_root_squared", 4)],
-    ids=RULES,
+    ids=SCALINGS,
 )
 def test_the_rate_grows_by_a_power_of_the_ratio_of_batch_sizes(rule, factor):
     assert Scaling(rule, 32, 256).factor == pytest.approx(factor)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_the_same_batch_size_changes_no_bit(rule):
-    assert 0.1 * Scaling(rule, 64, 64).factor == 0.1
 
 
 def test_a_warm_up_covers_as_many_records():
