@@ -48,12 +48,12 @@ from framework.schedule.one_cycle import OneCycle as OneCycle
 from framework.store.hdf5_store import HDF5Writer as HDF5Writer
 from framework.store.lmdb_store import LMDBWriter as LMDBWriter
 from framework.store.open_store import open_store as open_store
-from framework.train.goal import Goal as Goal
 from framework.train.metrics import TrainPlan as TrainPlan
 from framework.train.parts import Parts as Parts
-from framework.train.stop_watchers import EarlyStop as EarlyStop
-from framework.train.stop_watchers import TimeBudget as TimeBudget
 from framework.train.trainer import Trainer as Trainer
+from framework.train.watching import EarlyStop as EarlyStop
+from framework.train.watching import Goal as Goal
+from framework.train.watching import TimeBudget as TimeBudget
 from framework.transform.center_crop import CenterCrop as CenterCrop
 from framework.transform.none import NoTransform as NoTransform
 from framework.transform.random_crop import RandomCrop as RandomCrop

@@ -19,11 +19,10 @@ from framework.order.batches import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
-from framework.train.goal import Goal
 from framework.train.metrics import TrainPlan
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
-from framework.train.watching import Watching
+from framework.train.watching import Goal, Watching
 from framework.transform.none import NoTransform
 
 

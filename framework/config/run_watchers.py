@@ -13,9 +13,15 @@ from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective, Watcher
 from framework.errors import ConfigError
 from framework.system.extras import needed
-from framework.train.goal import Goal, unknown_metric, value_of
-from framework.train.stop_watchers import EarlyStop, TimeBudget
-from framework.train.watching import Idle, Watching
+from framework.train.watching import (
+    EarlyStop,
+    Goal,
+    Idle,
+    TimeBudget,
+    Watching,
+    unknown_metric,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from framework.train.torch_metrics import TorchMetrics

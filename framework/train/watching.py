@@ -1,6 +1,8 @@
-"""The watchers of a run: rank 0 calls them, and all ranks agree when one wants to stop."""
+"""Watchers of a run: rank 0 calls them, and all ranks agree when one wants to stop."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -8,10 +10,115 @@ import torch
 
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Moment, Watcher
-from framework.errors import ConfigError
+from framework.errors import ConfigError, listed
 from framework.system.rng import kept_generators
 from framework.system.user_code import raise_if_user_error
 from framework.train.plain_state import is_plain
+
+
+def value_of(means: Mapping[str, float], metric: str) -> float | None:
+    """Return a metric of a validation; None if there is no such metric.
+
+    With several validation sets, a name without a set's is of the first set.
+    """
+    if metric in means:
+        return means[metric]
+    return next((means[name] for name in means if name.endswith(f".{metric}")), None)
+
+
+def unknown_metric(key: str, metric: str, means: Mapping[str, float]) -> ConfigError:
+    """Return the error for a metric that no validation has. ``key`` names the option."""
+    names = listed([name for name in means if name != "step"])
+    return ConfigError(331, f"{key} = {metric}", "is no metric of the validation", f"use {names}")
+
+
+@final
+@dataclass(frozen=True)
+class Goal:
+    """A metric to raise or to lower."""
+
+    metric: str
+    higher: bool  # whether higher is better
+    key: str = "best.metric"  # the option that names it, for messages
+
+    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+        """Return whether the metrics ``new`` are better than ``old``, which may lack this one.
+
+        A number is better than NaN. ConfigError C331 if ``new`` lacks the metric.
+        """
+        value = value_of(new, self.metric)
+        if value is None:
+            raise unknown_metric(self.key, self.metric, new)
+        before = value_of(old, self.metric)
+        if before is None or math.isnan(before):
+            return not math.isnan(value)
+        return value > before if self.higher else value < before
+
+
+@final
+class EarlyStop(Watcher):
+    """Ends a run after ``patience`` validations in a row without a better one, at least 1.
+
+    ``goal`` is the metric to look at; None: what decides which weights are best.
+    """
+
+    def __init__(self, patience: int, goal: Goal | None = None) -> None:
+        self.patience = patience
+        self.goal = goal
+        self.best = math.nan
+        self.best_step = 0
+        self.num_worse = 0  # validations since the best one
+
+    def after_validation(self, moment: Moment) -> str | None:
+        is_better = moment.is_best
+        if self.goal is not None:
+            before = {self.goal.metric: self.best} if self.best_step else {}
+            is_better = self.goal.better(moment.metrics, before)
+        self.num_worse += 1
+        if is_better:
+            if self.goal is not None:
+                self.best = value_of(moment.metrics, self.goal.metric) or 0.0
+            self.best_step = moment.step
+            self.num_worse = 0
+        if self.num_worse < self.patience:
+            return None
+        name, best = "validation", f"step {self.best_step}"
+        if self.goal is not None:
+            name, best = self.goal.metric, f"{self.best:.4g} after {best}"
+        return f"no better {name} in {self.num_worse} validations (best: {best})"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "metric": self.goal and self.goal.metric,
+            "best": self.best,
+            "best_step": self.best_step,
+            "num_worse": self.num_worse,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue, unless the state is of another metric."""
+        if state["metric"] == (self.goal and self.goal.metric):
+            self.best = float(state["best"])
+            self.best_step = int(state["best_step"])
+            self.num_worse = int(state["num_worse"])
+
+
+@final
+class TimeBudget(Watcher):
+    """Ends a run after ``seconds`` of training, over all parts of a resumed run.
+
+    Validating and saving do not count. The time is compared at each report.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def after_report(self, moment: Moment) -> str | None:
+        if moment.train_s < self.seconds:
+            return None
+        return f"it has trained for {moment.train_s:.0f} s (at most {self.seconds:g} s)"
+
+    after_validation = after_report
 
 
 @final
@@ -21,17 +128,10 @@ class Idle(Watcher):
 
 @final
 class Watching:
-    """Calls watchers by name.
+    """Calls watchers by name. All ranks have the same names, and rank 0 calls them.
 
-    Args:
-        watchers: The same names on all ranks. Only rank 0 calls them.
-        parallel: The ranks.
-        run_dir: The directory of the run, or None.
-        packages: Prefixes of the user's module names, for messages.
-
-    Attributes:
-        asks: Whether a watcher of this rank wants to stop.
-        run_dir: As given, for ``Moment``.
+    ``packages`` are prefixes of the user's module names, for messages. ``asks`` is whether a
+    watcher of this rank wants to stop.
     """
 
     def __init__(
@@ -50,29 +150,10 @@ class Watching:
         self._watchers: Mapping[str, Watcher] = watchers if parallel.rank == 0 else {}
         self.state_dict()  # which must not fail at the first save: ConfigError C334
 
-    def after_report(self, moment: Moment) -> None:
-        self._each(moment, lambda watcher: watcher.after_report)
-
-    def after_validation(self, moment: Moment) -> None:
-        self._each(moment, lambda watcher: watcher.after_validation)
-
-    def after_save(self, moment: Moment) -> None:
-        self._each(moment, lambda watcher: watcher.after_save)
-
-    def at_end(self, moment: Moment) -> None:
-        self._each(moment, lambda watcher: watcher.at_end)
-
-    def agreed(self) -> str:
-        """Return why rank 0 wants to stop, or "". All ranks call it together."""
-        if not self.is_on:
-            return ""
-        # a space, since ranks cannot gather nothing
-        words = torch.tensor(list(f" {self._reason}".encode()), dtype=torch.uint8)
-        return bytes(self._parallel.gather(words)[0].tolist()).decode().strip()
-
-    def _each(
-        self, moment: Moment, method: Callable[[Watcher], Callable[[Moment], str | None]]
+    def call(
+        self, method: Callable[[Watcher], Callable[[Moment], str | None]], moment: Moment
     ) -> None:
+        """Call a method of each watcher, such as ``lambda watcher: watcher.after_report``."""
         if not self._watchers:
             return
         # A watcher that draws random numbers must not change those that rank 0 trains with.
@@ -88,8 +169,16 @@ class Watching:
                     self.asks = True
                     self._reason = " ".join(reason.split()) or name
 
+    def agreed(self) -> str:
+        """Return why rank 0 wants to stop, or "". All ranks call it together."""
+        if not self.is_on:
+            return ""
+        # a space, since ranks cannot gather nothing
+        words = torch.tensor(list(f" {self._reason}".encode()), dtype=torch.uint8)
+        return bytes(self._parallel.gather(words)[0].tolist()).decode().strip()
+
     def _called(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of a watcher. An exception names the user's file and line."""
+        """Call a method of a watcher. An error names the user's file and line."""
         try:
             return call(*arguments)
         except Exception as error:

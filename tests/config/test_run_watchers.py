@@ -16,7 +16,7 @@ from framework.config.training_parts import training_parts
 from framework.contracts.training import Watcher
 from framework.errors import ConfigError
 from framework.objective.classify import Classify
-from framework.train.goal import Goal
+from framework.train.watching import Goal
 from tests.cli.command import config_of
 from tests.config.assembled import SYNTHETIC
 from tests.conftest import make_records, write_store

@@ -30,10 +30,8 @@ from framework.parallel.launch.ranks import share_text
 from framework.parallel.virtual import VirtualParallel
 from framework.precision.fp32 import FP32
 from framework.system.stopping import die_with_parent, leave, set_all
-from framework.train.goal import Goal
-from framework.train.stop_watchers import EarlyStop
 from framework.train.validate import evaluate
-from framework.train.watching import Idle, Watching
+from framework.train.watching import EarlyStop, Goal, Idle, Watching
 from tests.contract.parallel_facts import facts_of
 from tests.fakes import FakeClock, FakeLoader, make_data, make_model, make_trainer
 from tests.train.counted import BATCH_SIZE, EPOCHS, half_labelled

@@ -1,13 +1,11 @@
 """Validation: what it computes, what it leaves alone, and which one is best."""
 
 import math
-import random
 
 import pytest
 import torch
 from torch import nn
 
-import framework.train.trainer
 from framework.contracts.training import Outcome, Saved
 from framework.errors import ConfigError
 from framework.objective.classify import Classify
@@ -16,8 +14,8 @@ from framework.objective.regress import Regress
 from framework.objective.restore import Restore
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
-from framework.train.goal import Goal
 from framework.train.validate import evaluate, is_better
+from framework.train.watching import Goal
 from tests.fakes import (
     CPU,
     FakeCheckpoints,
@@ -28,7 +26,7 @@ from tests.fakes import (
     make_data,
     make_trainer,
 )
-from tests.train.states import average, same, same_numbers_afterwards, weights
+from tests.train.states import average, same, weights
 
 MODEL = nn.Linear(1, 1)
 
@@ -47,25 +45,6 @@ def test_means_are_over_all_records_and_times_are_of_each_batch():
     results = evaluated(FakeLoader(values(5), 2), clock=clock)
     assert results[:2] == ({"loss": 3.0, "total": 3.0}, 5.0)
     assert (clock.marks, clock.skips) == (["forward", "report"] * 3, 1)
-
-
-def test_an_error_closes_the_loader():
-    loader = FakeLoader(values(4), 2)
-
-    def fails(model, batch):
-        raise RuntimeError("out of memory")
-
-    with pytest.raises(RuntimeError, match="memory"):
-        evaluated(loader, fails)
-    assert loader.closed == 1
-
-
-def test_numbers_that_are_drawn_in_validation_leave_the_generators_alone():
-    def draws(model, batch):
-        return MeanValue()(model, {"value": batch["value"] * torch.rand(()) * random.random()})
-
-    with same_numbers_afterwards():
-        evaluated(FakeLoader(values(5), 2), draws)
 
 
 def test_the_average_is_evaluated_without_gradients_and_the_model_trained_again():
@@ -193,16 +172,6 @@ def test_a_best_that_the_disk_has_refused_is_not_the_best():
     trainer = validated(3.0, 1.0, 2.0, 2.5, checkpoints=RefusesBest())
     assert [best for _, _, best in trainer.parts.checkpoints.saved] == [True, True, True, False]
     assert trainer.best == trainer.state_dict()["best"] == {"loss": 2.0, "step": 3}
-
-
-def test_other_ranks_hear_of_a_best_that_rank_0_could_not_save(monkeypatch):
-    asked = []
-    answer = lambda parallel, flag: asked.append(flag) or True  # noqa: E731
-    monkeypatch.setattr(framework.train.trainer, "on_any_rank", answer)
-    parallel = NoParallel(device=CPU)
-    parallel.rank = 1
-    trainer = validated(1.0, parallel=parallel)
-    assert (trainer.best, asked) == ({}, [False])
 
 
 def test_a_validation_that_is_nan_is_said_once_and_a_number_is_better():

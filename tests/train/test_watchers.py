@@ -9,12 +9,10 @@ import torch
 from framework.contracts.training import Moment, Watcher
 from framework.errors import ConfigError, UserCodeError
 from framework.parallel.none import NoParallel
-from framework.train import pace
-from framework.train.goal import Goal
-from framework.train.pace import TrainPace
-from framework.train.stop_watchers import EarlyStop, TimeBudget
-from framework.train.watching import Watching
-from tests.fakes import CPU, FakeCheckpoints, FakeLoader, make_data, make_trainer, stop_after
+from framework.train import reporter
+from framework.train.reporter import TrainPace
+from framework.train.watching import EarlyStop, Goal, TimeBudget, Watching
+from tests.fakes import CPU, FakeCheckpoints, FakeLoader, make_data, make_trainer
 from tests.train.states import same_numbers_afterwards
 
 NOW = Moment(4, 1, 2.0)
@@ -47,7 +45,7 @@ def watching(rank=0, **watchers):
 def test_the_first_reason_counts_and_is_kept_until_it_is_agreed_on():
     group = watching(a=Remembers(), b=Remembers(reason="it\nis late"), c=Remembers(reason="no"))
     assert (group.asks, group.agreed()) == (False, "")
-    group.after_report(NOW)
+    group.call(lambda own: own.after_report, NOW)
     assert (group.asks, group.agreed()) == (True, "it is late")
     resumed = watching(a=Remembers())
     resumed.load_state_dict(group.state_dict())
@@ -60,19 +58,13 @@ def test_numbers_that_a_watcher_draws_leave_the_generators_alone():
             return None if torch.rand(3).sum() + random.random() > -1 else "never"
 
     with same_numbers_afterwards():
-        watching(a=Draws()).after_report(NOW)
-
-
-def test_other_ranks_call_nobody():
-    group = watching(rank=1, a=Remembers(reason="now"))
-    group.after_report(NOW)
-    assert (group.is_on, group.asks, group.state_dict()["watchers"]) == (True, False, {})
+        watching(a=Draws()).call(lambda own: own.after_report, NOW)
 
 
 @pytest.mark.parametrize("reason", [True, 3])
 def test_a_reason_that_is_no_text_is_refused(reason):
     with pytest.raises(ConfigError, match=r"C333\]: a\.after_report: returned a (bool|int)"):
-        watching(a=Remembers(reason=reason)).after_report(NOW)
+        watching(a=Remembers(reason=reason)).call(lambda own: own.after_report, NOW)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +94,7 @@ def test_an_exception_names_the_user_s_line():
             raise RuntimeError("no network")
 
     with pytest.raises(UserCodeError, match=r"U100.*test_watchers\.py:.*no network.*a\.after_save"):
-        watching(a=Fails()).after_save(NOW)
+        watching(a=Fails()).call(lambda own: own.after_save, NOW)
 
 
 def validation(step, value, is_best=False):
@@ -132,13 +124,6 @@ def test_without_a_metric_patience_counts_what_is_not_the_best():
     assert reason == "no better validation in 2 validations (best: step 5)"
 
 
-def test_patience_begins_anew_for_another_metric():
-    first, second = EarlyStop(2, F1), EarlyStop(2, Goal("loss", False))
-    reasons(first, [0.5, 0.4])
-    second.load_state_dict(first.state_dict())
-    assert (second.num_worse, second.best_step) == (0, 0)
-
-
 def test_the_time_budget_ends_a_run_at_a_report_or_a_validation():
     budget = TimeBudget(90.0)
     for look in (budget.after_report, budget.after_validation):
@@ -148,7 +133,7 @@ def test_the_time_budget_ends_a_run_at_a_report_or_a_validation():
 
 def test_time_before_a_resume_counts_as_training_and_pauses_do_not(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(reporter, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     timer = TrainPace()
     timer.before_s = 7.0
     clock.now += 9  # building the run
@@ -232,27 +217,3 @@ def test_a_run_that_ended_early_takes_no_step_when_it_is_resumed():
     assert len(first.parts.checkpoints.saved) == 1
     second = watched(Looks(), epochs=3, state=state_of(first))
     assert (second.parts.train.started, second.ended) == ([], "enough")
-
-
-def test_a_reason_at_the_last_step_ends_nothing_early():
-    trainer = watched(Looks(at=("validation", 10)))
-    assert (trainer.progress.step, trainer.ended) == (10, "")
-
-
-def test_a_signal_beside_a_reason_leaves_the_run_finished():
-    trainer = watched(Looks(at=("validation", 5)), stop=stop_after(5), validate_every=5)
-    assert (trainer.ended, trainer.stopped) == ("enough", False)
-
-
-def test_an_interrupted_run_says_so_at_its_end():
-    looks = Looks()
-    watched(looks, stop=stop_after(3))
-    assert (looks.newest.status, looks.calls[-1]) == ("interrupted", ("end", 3))
-
-
-def test_patience_goes_on_in_a_resumed_run():
-    goal = Goal("loss", False, "stop.metric")
-    first = watched(EarlyStop(2, goal), epochs=9, lr=0.0, stop=stop_after(10))
-    second = watched(EarlyStop(2, goal), epochs=9, lr=0.0, state=state_of(first))
-    assert second.progress.step == 15
-    assert "after step 5" in second.ended
