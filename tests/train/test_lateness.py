@@ -11,16 +11,17 @@ from framework.contracts.span import ALL_SPANS, SPANS
 from framework.measure.clock import HostClock, RankClock
 from framework.parallel.launch.start_ranks import launch
 from framework.train import rank_watch
-from framework.train.lateness import (
+from framework.train.rank_watch import (
+    COMPARED_S,
+    DRIFT,
     ClockOffsets,
-    LateSteps,
+    HostClocks,
+    RankWatch,
     StepTimes,
     clock_offsets,
     late_rank,
     late_steps,
-    same_steps,
 )
-from framework.train.rank_watch import COMPARED_S, DRIFT, HostClocks, RankWatch
 from tests.fakes import make_trainer, span
 from tests.parallel.launching import ENVIRONMENT
 
@@ -85,32 +86,12 @@ def test_nobody_is_named_without_proof(delays_s, options):
     assert late_of(delays_s, **options) is None
 
 
-def test_an_uncertainty_below_the_delay_is_shown():
-    late = late_of(delayed(2, 1), uncertainty_s=0.02)
-    assert "by 30 ms (clocks agree within 20 ms)" in late.words
-
-
 @settings(max_examples=20)
 @given(st.integers(0, 1 << 30), st.integers(2, 8))
 def test_chance_rarely_names_a_rank(seed, num_ranks):
     random = np.random.default_rng(seed)
     delays = [random.exponential(0.02, (num_ranks, 200)) for _ in range(10)]
     assert sum(late_of(delays_s) is not None for delays_s in delays) <= 1
-
-
-def test_steps_add_up():
-    whole = late_of(delayed(2, 1))
-    part = late_steps(times(delayed(2, 1, num_steps=10)))
-    late = late_rank(LateSteps() + part + part + part + part, 2)
-    assert late.words == whole.words
-    assert late.late_s == pytest.approx(0.03)
-
-
-def test_only_steps_that_all_ranks_have_are_compared():
-    steps_of = ((0, 1, 2, 4), (1, 2, 3, 4), (0, 1, 4))
-    rows = [np.array([[step, rank] for step in steps]) for rank, steps in enumerate(steps_of)]
-    compared = [own.tolist() for own in same_steps(rows)]
-    assert compared == [[[1, rank], [4, rank]] for rank in range(3)]
 
 
 def rounds(offsets_s, travels_s, waits_s):
@@ -199,10 +180,6 @@ def test_ranks_that_are_alike_have_the_same_spans_and_are_not_late():
     }
     watch.take({"forward": span(4.0)})
     assert watch.whole.spans["forward"].max_s == pytest.approx(2.0)
-
-
-def test_a_report_without_whole_steps_names_nobody():
-    assert RankWatch(Fixed([]), Two()).take({"report": span(0.5)}).late is None
 
 
 def test_one_rank_or_another_clock_measures_nothing():
