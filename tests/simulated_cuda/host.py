@@ -26,7 +26,7 @@ from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import NoClock
-from framework.train import step_slots
+from framework.train import cuda_graph
 from tests.conftest import make_context
 from tests.simulated_cuda.device import Device
 from tests.simulated_cuda.tensors import CUDA
@@ -249,7 +249,7 @@ def trains(path: str, _: Device, kind: str = "stream", anew_at: int | None = Non
 
     At step ``anew_at`` steps are captured anew.
     """
-    few_slots = mock.patch.object(step_slots, "NUM_SLOTS", 4)  # so that slots are used again
+    few_slots = mock.patch.object(cuda_graph, "NUM_SLOTS", 4)  # so that slots are used again
     with few_slots, closing(make_loader(kind, path)) as loader:
         numbers = train(loader, 3, CUDA, graphed=True, anew_at=anew_at)
     return numbers == trained_on_cpu(path)

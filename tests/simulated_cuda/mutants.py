@@ -13,8 +13,7 @@ from framework.data.dali import DALISource
 from framework.loader import queue, stream
 from framework.loader.stream import StreamLoader
 from framework.system import page_locked
-from framework.train.cuda_graph import CudaRecorder
-from framework.train.step_slots import StepSlots
+from framework.train.cuda_graph import CudaRecorder, StepSlots
 from tests.simulated_cuda.device import Device, Stream
 from tests.simulated_cuda.host import loads, loads_aside, loads_nested, trains
 from tests.simulated_cuda.patch import simulated

@@ -9,7 +9,7 @@ from framework.objective.class_scores import ClassObjective
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.plateau import Plateau
-from framework.train import step_slots
+from framework.train import cuda_graph
 from framework.train.cuda_graph import WARM_UPS, CudaRecorder
 from framework.train.ema import Average
 from tests.fakes import FakeClock, FakeLoader, FakeSink, make_data, make_trainer
@@ -22,7 +22,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA h
 @pytest.fixture(autouse=True)
 def few_slots(monkeypatch):
     """Let the slots of captured steps be used again soon."""
-    monkeypatch.setattr(step_slots, "NUM_SLOTS", 4)
+    monkeypatch.setattr(cuda_graph, "NUM_SLOTS", 4)
 
 
 class Counting(ClassObjective):
