@@ -75,14 +75,9 @@ class Progress:
 def next_due(
     plan: TrainPlan, progress: Progress, epoch_steps: int, last_step: int, thaws: Iterable[int]
 ) -> int:
-    """Return the next step after which more is to be done than to go on.
+    """Return the next step that reports, validates, saves, or ends an epoch or the run.
 
-    Args:
-        plan: The plan.
-        progress: How far the run is.
-        epoch_steps: The steps of each epoch.
-        last_step: The last step of the run.
-        thaws: The steps after which layers thaw.
+    ``epoch_steps`` are the steps of each epoch. After a step in ``thaws``, layers thaw.
     """
     step = progress.step
     due = [last_step, step - progress.epoch_step % epoch_steps + epoch_steps]
@@ -119,10 +114,7 @@ class PassPlace(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The results of many passes, as float64 on the host.
-
-    In this form they can be saved and read without changing a bit of the means.
-    """
+    """The results of many passes, as float64 on the host, which keeps every bit of the means."""
 
     counts: Tensor  # what counts in each pass: its records, or ``Outcome.count``, [passes]
     losses: Tensor  # the mean loss of each pass, [passes]
@@ -140,32 +132,17 @@ class Results(NamedTuple):
 def check_outcome(outcome: Any, num_records: int) -> list[str]:
     """Return the names of the arrays in ``sums``. Numbers in ``sums`` become tensors.
 
-    ``num_records`` is the number of records in the batch.
-
-    ConfigError C220 if values cannot be added up.
+    ConfigError C220 if values cannot be added up. ``num_records`` are those of the batch.
     """
     if not isinstance(outcome, Outcome):
         what = f"a {type(outcome).__name__}, not an Outcome"
         fix = "return framework.contracts.training.Outcome(loss, sums)"
         raise ConfigError(220, "the objective's result", what, fix)
     loss: Any = outcome.loss
-    if not isinstance(loss, Tensor) or loss.dim():
-        what = f"{_form(loss)}, not a tensor without dimensions"
-        raise ConfigError(220, "Outcome.loss", what, "return the mean over what counts")
-    arrays = _arrays_in(outcome.sums, num_records)
-    if outcome.count is not None:
-        _check_count(outcome.count, loss)
-    if outcome.totals != {} or outcome.losses != {}:  # the usual case costs no call
-        _check_totals(outcome.totals, loss)
-        _add_losses(outcome, num_records)
-    return arrays
-
-
-def _arrays_in(sums: Any, num_records: int) -> list[str]:
-    """Return the names of the arrays in ``sums``. Numbers become tensors."""
-    if not isinstance(sums, dict):
-        what = f"{_form(sums)}, not a dict"
-        raise ConfigError(220, "Outcome.sums", what, "return tensors by name")
+    count: Any = outcome.count
+    sums: Any = outcome.sums
+    _check_scalar("Outcome.loss", loss, "return the mean over what counts")
+    _check_dict("Outcome.sums", sums)
     arrays: list[str] = []
     for name, value in sums.items():
         if isinstance(value, Tensor):
@@ -184,51 +161,60 @@ def _arrays_in(sums: Any, num_records: int) -> list[str]:
             "a row of numbers is one as [1, n]"
         )
         raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
-    return arrays
-
-
-def _check_count(count: Any, loss: Tensor) -> None:
-    what = "return an integer, or an integer tensor without dimensions on the loss's device"
     if isinstance(count, Tensor):
-        if count.dim() or count.is_floating_point() or count.device != loss.device:
-            form = f"{_form(count)}, {count.dtype} on {count.device}"
-            raise ConfigError(220, "Outcome.count", form, what)
-    elif not isinstance(count, Integral) or count < 0:
-        raise ConfigError(220, f"Outcome.count = {count}", f"is a {type(count).__name__}", what)
+        is_count = not (count.dim() or count.is_floating_point() or count.device != loss.device)
+    else:
+        is_count = count is None or (isinstance(count, Integral) and count >= 0)
+    if not is_count:
+        what = f"{_form(count)}: {count}"
+        fix = "return an integer, or an integer tensor without dimensions on the loss's device"
+        raise ConfigError(220, "Outcome.count", what, fix)
+    if outcome.totals != {} or outcome.losses != {}:  # the usual case costs no call
+        _check_dict("Outcome.totals", outcome.totals)
+        totals: Any = outcome.totals
+        for name, value in totals.items():
+            if not isinstance(value, Tensor) or value.device != loss.device:
+                what = f"is not a tensor on {loss.device}, the device of the loss"
+                fix = "return tensors that add up over the batches"
+                raise ConfigError(220, f"Outcome.totals['{name}']", what, fix)
+        _add_losses(outcome, num_records)
+    return arrays
 
 
 def _add_losses(outcome: Outcome, num_records: int) -> None:
     """Move the losses by name into the sums, weighted by what counts."""
-    losses: Any = outcome.losses
-    if not isinstance(losses, dict):
-        what = f"{_form(losses)}, not a dict"
-        raise ConfigError(220, "Outcome.losses", what, "return tensors by name")
-    for name, value in losses.items():
-        where = f"Outcome.losses['{name}']"
-        if not isinstance(value, Tensor) or value.dim():
-            what = f"{_form(value)}, not a tensor without dimensions"
-            raise ConfigError(220, where, what, "return the mean over the records")
-        if name == "loss" or name in outcome.sums:
-            raise ConfigError(220, where, "another value has this name", "give it another name")
+    _check_dict("Outcome.losses", outcome.losses)
     count = num_records if outcome.count is None else outcome.count
-    means = {name: value.detach().double() * count for name, value in losses.items()}
-    if isinstance(count, Tensor):  # the mean of nothing is NaN
-        means = {name: torch.where(count > 0, value, 0.0) for name, value in means.items()}
-    elif count == 0:
-        means = {name: torch.zeros_like(value) for name, value in means.items()}
-    outcome.sums = {**outcome.sums, **means}
+    sums = dict(outcome.sums)
+    for name, value in outcome.losses.items():
+        where = f"Outcome.losses['{name}']"
+        _check_scalar(where, value, "return the mean over the records")
+        if name == "loss" or name in sums:
+            raise ConfigError(220, where, "another value has this name", "give it another name")
+        sums[name] = value.detach().double() * count
+        if isinstance(count, Tensor):  # the mean of nothing is NaN
+            sums[name] = torch.where(count > 0, sums[name], 0.0)
+        elif count == 0:
+            sums[name] = torch.zeros_like(sums[name])
+    outcome.sums = sums
     outcome.losses = {}
 
 
-def _check_totals(totals: Any, loss: Tensor) -> None:
-    if not isinstance(totals, dict):
-        what = f"{_form(totals)}, not a dict"
-        raise ConfigError(220, "Outcome.totals", what, "return tensors by name")
-    for name, value in totals.items():
-        if not isinstance(value, Tensor) or value.device != loss.device:
-            what = f"is not a tensor on {loss.device}, the device of the loss"
-            fix = "return tensors that add up over the batches"
-            raise ConfigError(220, f"Outcome.totals['{name}']", what, fix)
+def _check_dict(where: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        what = f"{_form(value)}, not a dict"
+        raise ConfigError(220, where, what, "return tensors by name")
+
+
+def _check_scalar(where: str, value: Any, fix: str) -> None:
+    if not isinstance(value, Tensor) or value.dim():
+        raise ConfigError(220, where, f"{_form(value)}, not a tensor without dimensions", fix)
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"has the shape {list(value.shape)}"
+    return f"is a {type(value).__name__}"
 
 
 def metrics_of(objective: object, totals: Mapping[str, Tensor]) -> dict[str, float]:
@@ -244,12 +230,6 @@ def metrics_of(objective: object, totals: Mapping[str, Tensor]) -> dict[str, flo
         what = f"{_form(metrics)}, not a dict"
         raise ConfigError(220, "the objective's metrics", what, "return numbers by name")
     return {str(name): float(value) for name, value in metrics.items()}
-
-
-def _form(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"has the shape {list(value.shape)}"
-    return f"is a {type(value).__name__}"
 
 
 @final
@@ -278,7 +258,7 @@ class Tally:
     def add(self, outcome: Outcome, num_records: int, weight: float, place: PassPlace) -> None:
         """Keep the result of a pass, without its graph. With a weight of 0 nothing in it counts.
 
-        ConfigError C220 for a result of another form than the one before.
+        Does not wait for the device. ConfigError C220 for a result of another form than before.
         """
         if arrays := check_outcome(outcome, num_records):
             self._take_arrays(outcome, arrays)
@@ -295,38 +275,32 @@ class Tally:
             outcome.loss = torch.zeros_like(outcome.loss)
         if outcome.totals or self._totals:
             self._add_totals(outcome)
-        self._add_sums(outcome.sums)
+        if not self._losses:
+            self._sums = {name: [] for name in outcome.sums}
+        elif outcome.sums.keys() != self._sums.keys():
+            has, had = (", ".join(names) or "nothing" for names in (outcome.sums, self._sums))
+            what = f"has {has}, and had {had} one pass before"
+            raise ConfigError(220, "Outcome.sums", what, "return the same keys every time")
+        for name, value in outcome.sums.items():
+            self._sums[name].append(value)
         self._losses.append(outcome.loss)
         self._counts.append(num_records if outcome.count is None else outcome.count)
         self._num_records += num_records
         self._places.append(place)
 
-    def _add_sums(self, sums: Mapping[str, Tensor]) -> None:
-        if not self._losses:
-            self._sums = {name: [] for name in sums}
-        elif sums.keys() != self._sums.keys():
-            had = ", ".join(self._sums) or "nothing"
-            has = ", ".join(sums) or "nothing"
-            what = f"has {has}, and had {had} one pass before"
-            raise ConfigError(220, "Outcome.sums", what, "return the same keys every time")
-        for name, value in sums.items():
-            self._sums[name].append(value)
-
     def _take_arrays(self, outcome: Outcome, names: Sequence[str]) -> None:
         """Move the arrays in ``sums`` to the totals."""
+        sums, totals = dict(outcome.sums), dict(outcome.totals)
         for name in names:
-            if name in outcome.totals:
+            if name in totals:
                 what = "is an array in Outcome.sums and in Outcome.totals"
                 raise ConfigError(220, f"Outcome.sums['{name}']", what, "rename one of them")
-        arrays = {name: outcome.sums[name] for name in names}
-        outcome.sums = {name: v for name, v in outcome.sums.items() if name not in arrays}
-        outcome.totals = {**outcome.totals, **{name: v.detach() for name, v in arrays.items()}}
+            totals[name] = sums.pop(name).detach()
+        outcome.sums, outcome.totals = sums, totals
         self._arrays.update(names)
 
     def _add_totals(self, outcome: Outcome) -> None:
-        """Move the totals of a pass into those of all passes. Does not wait for the device."""
-        had = _shapes(self._totals)
-        has = _shapes(outcome.totals)
+        has, had = _shapes(outcome.totals), _shapes(self._totals)
         if self._losses and has != had:
             what = f"has {has}, and had {had} one pass before"
             raise ConfigError(220, "Outcome.totals", what, "return the same shapes every time")
@@ -375,17 +349,14 @@ class Tally:
         return dict(sorted(totals.items()))
 
     def clear(self) -> None:
-        self._forget_passes()
-        self._before = []
-        self._totals_before = {}
-
-    def _forget_passes(self) -> None:
         self._losses = []
         self._counts = []
         self._num_records = 0
         self._sums = {}
         self._places = []
         self._totals = {}
+        self._before = []
+        self._totals_before = {}
 
     def columns(self) -> Columns:
         """Return the results in the order of the passes."""
@@ -396,9 +367,13 @@ class Tally:
             is_flat = all(value.dim() == 1 for value in values)
             flat = values if is_flat else [value.reshape(-1) for value in values]
             sums[name] = torch.cat(flat).cpu().double()
-        counts = _as_column(self._counts)
+        counts: list[Any] = list(self._counts)
+        if on_device := [count for count in counts if isinstance(count, Tensor)]:
+            read = iter(torch.stack(on_device).tolist())  # the device is read once
+            counts = [next(read) if isinstance(count, Tensor) else count for count in counts]
         losses = torch.stack(self._losses).cpu().double()
-        return _concatenated([*self._before, Columns(counts, losses, sums)])
+        columns = Columns(torch.tensor(counts, dtype=torch.float64), losses, sums)
+        return _concatenated([*self._before, columns])
 
     def first_bad(self) -> PassPlace | None:
         """Return where this rank's first loss is that is not finite. Reads the device once."""
@@ -420,13 +395,21 @@ class Tally:
         return [number for number, is_finite in enumerate(finite) if not is_finite]
 
     def state_dict(self, gather: Callable[[Tensor], list[Tensor]]) -> dict[str, Any]:
+        """Return the results of all ranks, which call this together.
+
+        Those of a rank are one tensor, float64 [n]: the number of its columns, their lengths, and
+        their values. Sums are in the order of their names.
+        """
         columns = self.columns()
+        sums = [columns.sums[name] for name in sorted(columns.sums)]
+        values = [columns.counts, columns.losses, *sums]
+        lengths = torch.tensor([len(values), *map(len, values)], dtype=torch.float64)
         totals: dict[str, Tensor] = {}
         for name, value in self._all_totals().items():
             ranks = torch.stack(gather(value.flatten()))
             totals[name] = ranks.sum(0).view(value.shape)
         return {
-            "ranks": gather(_flat(columns)),
+            "ranks": gather(torch.cat([lengths, *values])),
             "sums": sorted(columns.sums),
             "totals": totals,
             "arrays": sorted(self._arrays & totals.keys()),
@@ -434,25 +417,22 @@ class Tally:
 
     def load_state_dict(self, state: dict[str, Any], rank: int, world_size: int) -> None:
         """Take over saved results: with another number of ranks, those of several or of none."""
-        ranks = [_unflat(values, state["sums"]) for values in state["ranks"]]
-        self._forget_passes()
+        self.clear()
         self._arrays = set(state["arrays"])
         # The totals of all ranks are counted by the first one.
         self._totals_before = {
             name: value.clone() if rank == 0 else torch.zeros_like(value)
             for name, value in state["totals"].items()
         }
-        self._before = [columns for columns in ranks[rank::world_size] if len(columns.counts)]
-
-
-def _as_column(counts: Sequence[int | Tensor]) -> Tensor:
-    """Return counts as float64 [n] on the host. Reads the device once, if any is there."""
-    kept = [count for count in counts if isinstance(count, Tensor)]
-    if not kept:
-        return torch.tensor(counts, dtype=torch.float64)
-    read = iter(torch.stack(kept).tolist())
-    values = [next(read) if isinstance(count, Tensor) else count for count in counts]
-    return torch.tensor(values, dtype=torch.float64)
+        for flat in state["ranks"][rank::world_size]:
+            num_columns = int(flat[0])
+            lengths = [int(length) for length in flat[1 : num_columns + 1]]
+            counts, losses, *sums = (
+                part.clone() for part in flat[num_columns + 1 :].split(lengths)
+            )
+            if len(counts):
+                by_name = dict(zip(sorted(state["sums"]), sums, strict=False))
+                self._before.append(Columns(counts, losses, by_name))
 
 
 def _shapes(totals: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -472,23 +452,3 @@ def _concatenated(parts: Sequence[Columns]) -> Columns:
     counts = torch.cat([part.counts for part in parts])
     losses = torch.cat([part.losses for part in parts])
     return Columns(counts, losses, sums)
-
-
-def _flat(columns: Columns) -> Tensor:
-    """Put columns into one tensor, float64 [n]: their number, their lengths, and their values.
-
-    Sums are in the order of their names, which are not included.
-    """
-    sums = [columns.sums[name] for name in sorted(columns.sums)]
-    values = [columns.counts, columns.losses, *sums]
-    lengths = torch.tensor([len(values), *map(len, values)], dtype=torch.float64)
-    return torch.cat([lengths, *values])
-
-
-def _unflat(values: Tensor, names: Sequence[str]) -> Columns:
-    """Undo ``_flat``."""
-    num_columns = int(values[0])
-    lengths = [int(length) for length in values[1 : num_columns + 1]]
-    counts, losses, *sums = values[num_columns + 1 :].split(lengths)
-    by_name = {name: part.clone() for name, part in zip(sorted(names), sums, strict=False)}
-    return Columns(counts.clone(), losses.clone(), by_name)

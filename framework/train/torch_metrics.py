@@ -18,11 +18,8 @@ from torchmetrics.utilities import dim_zero_cat
 from framework.contracts.parallel import Parallel
 from framework.errors import ConfigError, listed, say, words_of
 from framework.system.user_code import raise_if_user_error
+from framework.train.plain_state import of_all_ranks
 
-DTYPES = (
-    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32),
-    *(torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128),
-)
 # What is undefined for a class without records. TorchMetrics takes it as 0, or warns.
 NEEDS_RECORDS = (
     MulticlassAccuracy,
@@ -32,7 +29,6 @@ NEEDS_RECORDS = (
 )
 # What TorchMetrics says of classes without records
 OF_ABSENT = ("No positive samples", "Average precision score for one or more classes")
-FEW = 8  # dimensions of a state at most
 
 
 @final
@@ -41,13 +37,8 @@ class TorchMetrics:
 
     Their states are exchanged as they are when a validation ends, so that results are those of one
     rank that has seen all records. The macro average of a metric that is undefined for a class
-    without records is the mean over the classes that have some, and a note names the others.
-
-    Args:
-        metrics: What TorchMetrics calls a Metric, by name.
-        parallel: The ranks.
-        say: Prints what a metric warns of, once.
-        classes: Their names by number, for notes.
+    without records is the mean over the classes that have some, and a note names the others by
+    ``classes``. ``say`` prints what a metric warns of, once.
     """
 
     def __init__(
@@ -66,7 +57,7 @@ class TorchMetrics:
         self._counts: dict[str, Tensor] = {}  # records per class of a macro average, on the device
         for name, metric in metrics.items():
             _check(name, metric, parallel.world_size)
-            metric.dist_sync_fn = self._gathered
+            metric.dist_sync_fn = lambda state, group=None: gathered(state, parallel)  # noqa: ARG005
             metric.distributed_available_fn = lambda: parallel.world_size > 1
             self._metrics[name] = metric.to(parallel.device)
             if isinstance(metric, NEEDS_RECORDS) and metric.average == "macro":
@@ -98,17 +89,22 @@ class TorchMetrics:
             results |= _named(name, self._called(name, metric.compute))
             metric.reset()
         for name, own in self._counts.items():
-            counts = self._parallel.total(own.double().cpu())
-            results[name] = self._mean(name, results[name], counts)
+            has = self._parallel.total(own.double().cpu()) > 0
+            absent = (~has).nonzero().flatten().tolist()
+            if absent and has.any():
+                known = dict(enumerate(self._classes))
+                names = listed([known.get(number, str(number)) for number in absent])
+                what = f"the mean over the {int(has.sum())} classes that have records"
+                self._note(f"note: metrics.{name}: {what}, without {names}")
+            results[name] = results[name][has.to(own.device)].mean()
             own.zero_()
         return {name: value.detach().cpu() for name, value in results.items()}
 
     def tried(self, predictions: tuple[Tensor, Tensor] | None) -> dict[str, float]:
         """Return each number that a few records give, on this rank alone.
 
-        If nothing in the records counts, a record of zeros is tried.
-
-        ConfigError C332 if the metrics do not fit what the objective predicts.
+        If nothing in them counts, a record of zeros is tried. ConfigError C332 if the metrics do
+        not fit what the objective predicts.
         """
         if predictions is None:
             what = "the objective predicts nothing that metrics could compare"
@@ -133,24 +129,13 @@ class TorchMetrics:
 
     def _count(self, target: Tensor) -> None:
         """Count the records of each class. Does not wait for the device."""
+        labels = target.long().flatten()
         for name, counts in self._counts.items():
-            labels = target.long().flatten()
             metric: Any = self._metrics[name]
             counted = (labels >= 0) & (labels < len(counts))
             if metric.ignore_index is not None:
                 counted &= labels != metric.ignore_index
             counts.scatter_add_(0, torch.where(counted, labels, 0), counted.to(counts.dtype))
-
-    def _mean(self, name: str, values: Tensor, counts: Tensor) -> Tensor:
-        """Return the mean over the classes with records. Name the others once."""
-        has = (counts > 0).to(values.device)
-        absent = (~has).nonzero().flatten().tolist()
-        if absent and len(absent) < len(counts):
-            known = dict(enumerate(self._classes))
-            names = [known.get(number, str(number)) for number in absent]
-            what = f"the mean over the {int(has.sum())} classes that have records, without"
-            self._note(f"note: metrics.{name}: {what} {listed(names)}")
-        return values[has].mean()
 
     def _note(self, text: str) -> None:
         if text not in self._said:
@@ -162,9 +147,6 @@ class TorchMetrics:
         if name not in self._metrics:
             return None
         return self._metrics[name].higher_is_better
-
-    def _gathered(self, state: Tensor, group: Any = None) -> list[Tensor]:
-        return gathered(state, self._parallel)
 
     def _called(self, name: str, action: Callable[[], Any], quiet: bool = False) -> Any:
         """Do something with a metric. ConfigError C332 for its errors, a note for its warnings."""
@@ -220,22 +202,9 @@ def gathered(state: Tensor, parallel: Parallel) -> list[Tensor]:
 
     A rank without records has an empty tensor of any type, and takes the others' type.
     """
-    header = torch.zeros(2 + FEW, dtype=torch.int64)
-    header[0] = DTYPES.index(state.dtype)
-    header[1] = state.dim()
-    header[2 : 2 + state.dim()] = torch.tensor(state.shape, dtype=torch.int64)
-    headers = [values.tolist() for values in parallel.gather(header)]
-    data = state.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    # a byte more, since ranks cannot gather nothing
-    parts = parallel.gather(torch.cat([data, torch.zeros(1, dtype=torch.uint8)]))
-    filled = [values for values in headers if values[1] == 0 or all(values[2 : 2 + values[1]])]
-    tensors: list[Tensor] = []
-    for values, part in zip(headers, parts, strict=True):
-        kind, dim, *shape = values
-        shape = shape[:dim]
-        if dim and not all(shape) and filled:
-            kind, dim, *shape = filled[0]
-            shape = [0, *shape[1:dim]]
-        own = part[:-1].clone().view(DTYPES[kind]).reshape(shape)
-        tensors.append(own.to(state.device))
-    return tensors
+    tensors: list[Tensor] = of_all_ranks(state.detach().contiguous(), parallel)
+    filled = [own for own in tensors if own.numel()]
+    if filled:
+        empty = filled[0][:0] if filled[0].dim() else filled[0]
+        tensors = [own if own.numel() else empty for own in tensors]
+    return [own.to(state.device) for own in tensors]

@@ -59,14 +59,6 @@ def test_the_mean_over_batches_is_the_mean_over_records(batches):
     assert means["half"] == pytest.approx(means["loss"] / 2, abs=1e-9)
 
 
-def test_what_is_kept_holds_no_graph_and_no_predictions():
-    result = outcome([1.0], losses=True, predictions=(torch.ones(3), torch.ones(3)))
-    tallied(result)
-    assert not result.loss.requires_grad
-    assert not result.sums["half"].requires_grad
-    assert result.predictions is None
-
-
 def test_sums_of_all_ranks_are_added_before_they_are_divided():
     asked = []
 
@@ -185,22 +177,6 @@ def test_another_number_of_ranks_takes_over_every_record_and_total_once(ranks, w
     assert sum(asked).tolist() == [2 * ranks, ranks]
 
 
-def test_totals_of_another_objective_are_not_continued():
-    saved = tallied(with_totals(1, 1), objective=Shares())
-    other = resumed(saved)
-    result = Outcome(torch.tensor(1.0), {}, 1, {"hits": torch.tensor([[1], [3]])})
-    assert tallied(result, tally=other).results(one_rank).means["share"] == 0.25
-    plain = tallied(Outcome(torch.tensor(1.0), {}, 1), tally=resumed(saved, objective=object()))
-    assert means_of(plain, one_rank) == ({"loss": 1.0}, 1.0)
-
-
-def test_a_cleared_tally_has_forgotten_what_it_has_taken_over():
-    tally = resumed(tallied(with_totals(1, 3), objective=Shares()))
-    tally.clear()
-    assert tally.columns().counts.tolist() == []
-    assert tallied(with_totals(1, 0), tally=tally).results(one_rank).means["share"] == 1.0
-
-
 @pytest.mark.parametrize(
     ("name", "value", "where"),
     [
@@ -223,11 +199,6 @@ def test_values_that_cannot_be_added_up_are_refused(name, value, where):
     setattr(result, name, value)
     with pytest.raises(ConfigError, match=rf"C220.*Outcome\..*{where}"):
         check_outcome(result, 2)
-
-
-def test_another_result_than_an_outcome_is_refused():
-    with pytest.raises(ConfigError, match=r"C220.*a float, not an Outcome"):
-        check_outcome(1.0, 2)
 
 
 def test_a_pass_with_another_form_than_the_one_before_is_refused():

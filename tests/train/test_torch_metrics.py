@@ -1,5 +1,7 @@
 """Metrics of TorchMetrics: exact over batches, and what does not fit is refused."""
 
+import io
+
 import pytest
 import torch
 
@@ -99,10 +101,6 @@ class Lists(Metric):
         return {"count": torch.tensor(len(self.seen)), "mean": 0.5}
 
 
-def test_several_numbers_have_names_of_their_own():
-    assert made(x=Lists()).tried(predictions()) == {"x_count": 1.0, "x_mean": 0.5}
-
-
 def test_lists_that_no_ranks_can_join_are_refused():
     two = NoParallel(device=CPU)
     two.world_size = 2
@@ -139,16 +137,6 @@ def test_a_class_without_records_is_left_out_and_named():
     ]
 
 
-def test_a_warning_is_said_once():
-    said = []
-    metrics = TorchMetrics({"auroc": MulticlassAUROC(3)}, ONE, said.append)
-    for _ in range(2):
-        metrics.add((torch.rand(4, 3).softmax(1), torch.zeros(4, dtype=torch.long)))
-        metrics.results()
-    assert len(said) == len(set(said)) > 0
-    assert all(line.startswith("note: metrics.auroc: ") for line in said)
-
-
 def test_a_metric_says_its_direction_if_it_has_one():
     metrics = made(f1=MulticlassF1Score(3), mean=MeanMetric())
     assert metrics.higher_is_better("f1") is True
@@ -156,22 +144,16 @@ def test_a_metric_says_its_direction_if_it_has_one():
     assert metrics.higher_is_better("other") is None
 
 
-def test_a_tensor_is_gathered_as_it_is():
-    for state in (torch.tensor(3), torch.ones(2, 3, dtype=torch.bfloat16), torch.zeros(0, 4)):
-        (alone,) = gathered(state, ONE)
-        assert (alone.dtype, alone.shape) == (state.dtype, state.shape)
-        assert torch.equal(alone, state)
-
-
 def test_an_empty_tensor_takes_the_type_of_the_others():
     class Two:
         """A rank without records beside one with int64 [3]."""
 
+        world_size = 2
+
         def gather(self, values):
-            empty = torch.zeros_like(values) if len(values) == 10 else values[-1:]
-            if len(values) == 10:
-                empty[1] = 1  # float32 [0]
-            return [empty, values]
+            file = io.BytesIO()
+            torch.save(torch.zeros(0), file)
+            return [torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8), values]
 
     empty, filled = gathered(torch.arange(3), Two())
     assert (empty.dtype, list(empty.shape), filled.tolist()) == (torch.int64, [0], [0, 1, 2])
