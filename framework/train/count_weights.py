@@ -30,12 +30,8 @@ class CountWeights:
     A pass in which nothing counts adds zero, although the derivative of a mean of nothing is
     infinite: hooks drop its gradient where it reaches the model's output.
 
-    Args:
-        parallel: Sums over the ranks.
-        optimizer: Has the parameters whose gradients are scaled.
-        sums_records: Whether ranks bring batches of any size, so that the weight of a pass makes
-            means over the records of its own rank. What counts is then summed over the ranks in
-            any case, and ``n`` is the weight.
+    With ``sums_records``, ranks bring batches of any size. What counts is then summed over the
+    ranks in any case, and ``n`` is the weight.
     """
 
     def __init__(
@@ -54,8 +50,7 @@ class CountWeights:
     def watch(self, model: nn.Module) -> None:
         """Drop the gradients of passes of this model in which nothing counts.
 
-        Args:
-            model: As the objective gets it. Other parameters of the optimizer are watched, too.
+        Other parameters of the optimizer are watched, too.
         """
         self._remove(self._watching)
         if self._counts is False:
@@ -98,14 +93,8 @@ class CountWeights:
     def weighed(self, outcome: Outcome, weight: float, last: bool, num_records: int) -> Tensor:
         """Return the loss whose gradients are added up. Does not wait for the device.
 
-        Args:
-            outcome: The outcome of a pass. Its loss becomes 0 if nothing counts in it.
-            weight: The weight of the pass, 0 for a filler.
-            last: Whether it is the last pass of its step.
-            num_records: Records of the pass.
-
-        Raises:
-            ConfigError: C220 if only some passes have a count.
+        The loss of ``outcome`` becomes 0 if nothing counts in it. ``weight`` is 0 for a filler.
+        ConfigError C220 if only some passes have a count.
         """
         if self._counts is None:
             self._counts = outcome.count is not None

@@ -36,35 +36,26 @@ def start_from_data(
         sample: Returns at most so many training records.
         finish: Augments a batch as in evaluation, and moves it to the model's device.
     """
+
+    def stop(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """End the pass. The rest of the model is not needed, and may take long."""
+        raise _Reached(inputs[0])
+
+    def inputs_of(module: nn.Module, records: Batch) -> Iterator[Tensor]:
+        training = model.training
+        for numbers in torch.arange(len(records["index"])).split(CHUNK):
+            batch = finish(taken(records, numbers))
+            hook = module.register_forward_pre_hook(stop)
+            model.eval()
+            try:
+                with torch.no_grad():
+                    objective(model, batch)
+            except _Reached as reached:
+                yield reached.inputs
+            finally:
+                model.train(training)
+                hook.remove()
+
     for module in model.modules():
         if isinstance(module, StartsFromData):
-            records = sample(module.num_start_records)
-            module.start_from(_inputs_of(module, model, objective, records, finish))
-
-
-def _inputs_of(
-    module: nn.Module,
-    model: nn.Module,
-    objective: Objective,
-    records: Batch,
-    finish: Callable[[Batch], Batch],
-) -> Iterator[Tensor]:
-    """Yield the module's inputs, chunk by chunk."""
-    training = model.training
-    for numbers in torch.arange(len(records["index"])).split(CHUNK):
-        batch = finish(taken(records, numbers))
-        hook = module.register_forward_pre_hook(_stop)
-        model.eval()
-        try:
-            with torch.no_grad():
-                objective(model, batch)
-        except _Reached as reached:
-            yield reached.inputs
-        finally:
-            model.train(training)
-            hook.remove()
-
-
-def _stop(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """End the pass. The rest of the model is not needed, and may take long."""
-    raise _Reached(inputs[0])
+            module.start_from(inputs_of(module, sample(module.num_start_records)))

@@ -25,28 +25,18 @@ def local(tensor: Tensor) -> Tensor:
     return tensor
 
 
-_Pair = tuple[Tensor, Tensor]
-
-
-def _columns(pairs: list[_Pair]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the first tensors of all pairs, and the second ones."""
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
 @final
 class Average:
-    """The moving average of a model's weights.
-
-    Buffers, such as batch norm's statistics, are copied. With ``lookahead``, those that are floats
-    are averaged like weights.
+    """The moving average of a model's weights. Buffers, such as batch norm's, are copied.
 
     Attributes:
         decay: The share of the old average that an optimizer step keeps, 0 to 1. An update after
             ``every`` steps keeps ``decay ** every``.
         every: Optimizer steps between updates.
-        ramp: The power of the share of all steps done that multiplies what an update keeps. With 0
-            all updates keep alike. Above 0, the average follows the weights at first.
-        lookahead: Whether each update copies the average back into the model.
+        ramp: The power of the share of all steps done that multiplies what an update keeps. Above
+            0, the average follows the weights at first.
+        lookahead: Whether each update copies the average back into the model. Buffers of floats are
+            then averaged, too.
     """
 
     def __init__(
@@ -83,27 +73,25 @@ class Average:
         """
         if kept is None:
             kept = self.decay
-        averaged, copied = self._parts()
-        averages, own = _columns(averaged)
+        averages: list[Tensor] = []
+        own: list[Tensor] = []
+        copies: list[Tensor] = []
+        copied: list[Tensor] = []
+        for average, weight in zip(self._weights, self.model.parameters(), strict=True):
+            averages.append(local(average))
+            own.append(local(weight.detach()))
+        for average, buffer in zip(self._buffers, self.model.buffers(), strict=True):
+            if self.lookahead and average.is_floating_point():
+                averages.append(average)
+                own.append(buffer)
+            else:
+                copies.append(average)
+                copied.append(buffer)
         torch._foreach_lerp_(averages, own, 1 - kept)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
         if copied:
-            torch._foreach_copy_(*_columns(copied))  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            torch._foreach_copy_(copies, copied)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         if self.lookahead:
             torch._foreach_copy_(own, averages)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-
-    def _parts(self) -> tuple[list[_Pair], list[_Pair]]:
-        """Return what is averaged and what is copied: pairs of the average's and the model's."""
-        averaged = [
-            (local(average), local(weight.detach()))
-            for average, weight in zip(self._weights, self.model.parameters(), strict=True)
-        ]
-        copied: list[_Pair] = []
-        for pair in zip(self._buffers, self.model.buffers(), strict=True):
-            if self.lookahead and pair[0].is_floating_point():
-                averaged.append(pair)
-            else:
-                copied.append(pair)
-        return averaged, copied
 
     @contextmanager
     def applied(self) -> Generator[None]:

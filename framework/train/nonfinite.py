@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from framework.contracts.parallel import Parallel, on_any_rank
+from framework.contracts.parallel import Parallel
 from framework.errors import DistributedError, NumericError, PacelineError
 from framework.train.ema import is_sharded
 from framework.train.metrics import PassPlace, Progress
@@ -29,11 +29,6 @@ def all_finite(model: nn.Module, but: Mapping[str, bool]) -> bool:
         elif not but[name] and buffer.isnan().any():
             return False
     return are_finite(weights)
-
-
-def finite_on_all_ranks(model: nn.Module, but: Mapping[str, bool], parallel: Parallel) -> bool:
-    """Return whether ``all_finite`` holds on every rank. Their buffers may differ."""
-    return not on_any_rank(parallel, not all_finite(model, but))
 
 
 def infinite_buffers(model: nn.Module) -> dict[str, bool]:

@@ -20,10 +20,9 @@ from framework.errors import say
 from framework.train.cuda_graph import Recorder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze
-from framework.train.goal import Goal
 from framework.train.metrics import TrainPlan
 from framework.train.objective_state import ObjectiveState
-from framework.train.watching import Watching
+from framework.train.watching import Goal, Watching
 
 
 def never() -> bool:

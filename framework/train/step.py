@@ -23,7 +23,7 @@ from framework.train.metrics import Progress, TrainPlan
 from framework.train.nonfinite import infinite_buffers, too_many
 from framework.train.objective_state import ObjectiveState
 from framework.train.parameter_groups import UNTIL
-from framework.train.state_form import check_like, optimizer_form
+from framework.train.plain_state import check_like, optimizer_form
 
 
 @final
@@ -54,8 +54,8 @@ class Passes:
 def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
     """Do what ``optimizer.zero_grad(set_to_none=True)`` does, faster.
 
-    After a backward pass of six parameters torch's own method takes 30 us and this one 7, since it
-    leaves out a mark for torch's profiler and a call that keeps torch's compiler out.
+    For six parameters torch's own method takes 30 us and this one 7, without a mark for torch's
+    profiler and a call that keeps torch's compiler out.
     """
     if getattr(optimizer.zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
         optimizer.zero_grad(set_to_none=True)  # somebody's own, which may do more
@@ -100,10 +100,7 @@ class Stepper:
         return self.rates_of(*self._position)[0]
 
     def rates_of(self, step: int, last_step: int) -> list[float]:
-        """Return the learning rates of the parameter groups at a step.
-
-        Those of a ``setter`` are the present ones.
-        """
+        """Return the learning rates of the groups at a step. Those of a ``setter`` are present."""
         if self.setter is not None:
             rates = self.setter.rates
         else:
@@ -124,8 +121,7 @@ class Stepper:
             shared.append(group["lr"])
             if "capturable" in group:
                 group["capturable"] = True
-        # torch would warn of steps that are not captured, but the first ones and short batches are
-        # not
+        # torch would warn of steps that are not captured: the first ones and short batches
         self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         return shared
 
@@ -140,9 +136,7 @@ class Stepper:
 
     def averaged(self) -> AbstractContextManager[None]:
         """Give the model, inside the context, the weights that are evaluated and kept."""
-        if self.average is None:
-            return nullcontext()
-        return self.average.applied()
+        return nullcontext() if self.average is None else self.average.applied()
 
     def weights(self) -> dict[str, Any]:
         """Return the weights that are kept: the average's if there is one."""

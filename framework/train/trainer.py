@@ -17,11 +17,10 @@ from framework.system.rng import generator_state, set_generator_state
 from framework.train.count_weights import CountWeights
 from framework.train.cuda_graph import GraphedPasses
 from framework.train.metrics import PassPlace, Progress, Tally, next_due, next_validation
-from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
-from framework.train.pace import TrainPace
+from framework.train.nonfinite import all_finite, gone_wrong
 from framework.train.parts import Parts
 from framework.train.rank_watch import RankWatch
-from framework.train.reporter import Reporter, SplitResults
+from framework.train.reporter import Reporter, SplitResults, TrainPace
 from framework.train.step import Passes, Stepper
 from framework.train.validate import is_better, means_of_sets, splits_of, validated, warn_of_nan
 from framework.train.watching import Watching
@@ -101,7 +100,8 @@ class Trainer:
         self.pace.pause()
         self._lap()  # adds the time since the last report to ``spans``
         status = "interrupted" if self.stopped else "finished"
-        self._watching.at_end(self._moment(status=status, reason=self.ended))
+        moment = self._moment(status=status, reason=self.ended)
+        self._watching.call(lambda watcher: watcher.at_end, moment)
 
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
         """Validate the current weights and save them. Do nothing without validation data."""
@@ -182,30 +182,32 @@ class Trainer:
         weights = validate or self.stopped or (ends_epoch and plan.saves_epoch(progress.epoch))
         if weights or late or plan.saves(progress.step):
             self._pause(validate, weights)
-        if parts.freeze is not None and parts.freeze.is_due(progress.step):
+        if parts.freeze is not None and progress.step in parts.freeze.steps:
             self._begin_passes()
         self._expect_validation()
         return ends_epoch or finished or self.stopped or bool(self.ended)
 
     def _expect_validation(self) -> None:
         """Let the first validation set be read if a validation is near."""
-        if not self._splits:
-            return
-        step, num_steps = self.progress.step, self.parts.train.num_steps
-        at = next_validation(self.parts.plan, self.progress, num_steps, self._last_step)
-        if step < at - LEAD:
-            self._next_due = min(self._next_due, at - LEAD)
-        elif step < at:
+        plan, progress = self.parts.plan, self.progress
+        due = next_validation(plan, progress, self.parts.train.num_steps, self._last_step)
+        if self._splits and progress.step < due - LEAD:
+            self._next_due = min(self._next_due, due - LEAD)
+        elif self._splits and progress.step < due:
             loader = next(iter(self._splits.values()))
             expect(loader, 0, 0, loader.num_steps)
 
     def _pause(self, validate: bool, weights: bool) -> None:
         """Save, and first validate if ``validate``. The time does not count as training."""
         self.pace.pause()
-        best = False
-        if validate and self._splits:
-            best = self._validate()
-            self._watch_validation(best)
+        best = validate and bool(self._splits) and self._validate()
+        if validate and self._splits and self._watching.is_on:
+            moment = self._moment(metrics=self.val_means, is_best=best)
+            self._watching.call(lambda watcher: watcher.after_validation, moment)
+            reason = self._watching.agreed()
+            if reason and not self.ended and self.progress.step < self._last_step:
+                self.ended = reason  # the run ends after this step
+                self.stopped = False
         self._save(best, weights)
         self.pace.go_on()
         self.parts.clock.skip()
@@ -221,28 +223,11 @@ class Trainer:
         """Return the passes over the present model: as they are, or captured as a CUDA graph."""
         parts = self.parts
         self._counts.watch(parts.model)
-        passes = Passes(
-            parts.model,
-            parts.objective,
-            parts.parallel,
-            parts.precision,
-            self._counts,
-            parts.clock.mark,
-        )
+        own = (parts.model, parts.objective, parts.parallel, parts.precision)
+        passes = Passes(*own, self._counts, parts.clock.mark)
         if parts.recorder is None:
             return passes
         return GraphedPasses(passes, self.stepper, parts.recorder, self._position, parts.say)
-
-    def _watch_validation(self, best: bool) -> None:
-        """Let the watchers see a validation. If one wants to stop, the run ends after this step."""
-        watching = self._watching
-        if not watching.is_on:
-            return
-        watching.after_validation(self._moment(metrics=self.val_means, is_best=best))
-        reason = watching.agreed()
-        if reason and not self.ended and self.progress.step < self._last_step:
-            self.ended = reason
-            self.stopped = False
 
     def _moment(self, **facts: Any) -> Moment:
         step, epoch = self.progress.step, self.progress.epoch_number
@@ -260,10 +245,9 @@ class Trainer:
         if count:
             spans = self._lap()
             ranks = self.ranks.take(spans)
-            results = SplitResults("train", means, arrays, records_per_s, spans, ranks)
-            report = self._write(results)
+            report = self._write(SplitResults("train", means, arrays, records_per_s, spans, ranks))
             if self._watching.is_on:
-                self._watching.after_report(self._moment(report=report))
+                self._watching.call(lambda own: own.after_report, self._moment(report=report))
 
     def _gone_wrong(self, what: str) -> PacelineError:
         what = f"{what} at learning rate {self.stepper.rate:g}"
@@ -274,10 +258,7 @@ class Trainer:
         self.spans.add(spans)
         return spans
 
-    def _write(self, results: SplitResults) -> Report | None:
-        """Write a report to the sinks, and return it. None if nobody reads it."""
-        if not self._reporter.sinks and not self._watching.is_on:
-            return None
+    def _write(self, results: SplitResults) -> Report:
         return self._reporter.write(results, self.progress, self._last_step, self.stepper.rate)
 
     def _validate(self) -> bool:
@@ -307,7 +288,8 @@ class Trainer:
         parts = self.parts
         if parts.checkpoints is None:
             return
-        if not finite_on_all_ranks(self.stepper.model, self.stepper.infinite, parts.parallel):
+        is_bad = not all_finite(self.stepper.model, self.stepper.infinite)
+        if on_any_rank(parts.parallel, is_bad):  # their buffers may differ
             raise self._gone_wrong("a weight is NaN or infinite")
         state = self.state_dict()
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
@@ -318,7 +300,7 @@ class Trainer:
             saved = parts.checkpoints.save(self.progress.step, state, kept, best, ends)
             is_lost = best and not saved.is_best
             if self._watching.is_on:
-                self._watching.after_save(self._moment(path=saved.path))
+                self._watching.call(lambda own: own.after_save, self._moment(path=saved.path))
         # Without this, the other ranks would wait for rank 0 in their next step, and a slow save
         # would end the run after ``parallel.timeout_s``.
         parts.parallel.wait()

@@ -34,10 +34,11 @@ def splits_of(val: Loader | Mapping[str, Loader] | None) -> dict[str, Loader]:
 def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> list[SplitResults]:
     """Evaluate ``model`` on every validation set."""
     results: list[SplitResults] = []
-    after = iter([*splits.values()][1:])
+    following = iter(splits.values())
+    next(following, None)
     for split, loader in splits.items():
-        if (following := next(after, None)) is not None:
-            expect(following, 0, 0, following.num_steps)
+        if (after := next(following, None)) is not None:
+            expect(after, 0, 0, after.num_steps)
         start = time.perf_counter()
         means, count, arrays = evaluate(
             model,
@@ -72,23 +73,20 @@ def is_better(
     """
     if parts.best is not None:
         return parts.best.better(new, old) or not old
+    if not old:
+        return True
     prefix = prefix_of(next(iter(splits)))
-    first, before = (
+    new, old = (
         {name.removeprefix(prefix): means[name] for name in means if name.startswith(prefix)}
         for means in (new, old)
     )
-    return not old or _prefers(parts.objective, first, before)
-
-
-def _prefers(objective: Objective, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-    """Return whether an objective prefers ``new``. A number is better than NaN."""
     if _is_nan(new, "loss") != _is_nan(old, "loss"):
         return _is_nan(old, "loss")
-    if objective.better(new, old):
+    if parts.objective.better(new, old):
         return True
     # No comparison with NaN holds: a metric that was NaN once would stay the best for ever.
     was_nan = any(_is_nan(old, name) and not _is_nan(new, name) for name in new)
-    return was_nan and not objective.better(old, new)
+    return was_nan and not parts.objective.better(old, new)
 
 
 def warn_of_nan(
@@ -149,13 +147,9 @@ def evaluate(
             tally.add(outcome, num_records(batch), weight, PassPlace(0, None))
             clock.mark("report")
     results = tally.results(parallel.total)
-    if metrics is None:
-        return results
-    numbers = dict(results.means)
-    arrays = dict(results.arrays)
-    for name, value in metrics.results().items():
+    for name, value in ({} if metrics is None else metrics.results()).items():
         if value.dim():
-            arrays[name] = value
+            results.arrays[name] = value
         else:
-            numbers[name] = float(value)
-    return results._replace(means=numbers, arrays=arrays)
+            results.means[name] = float(value)
+    return results

@@ -47,44 +47,59 @@ def read_weights(
         ResourceError: R112 without the package safetensors.
     """
     file = weights_path(path, average)
-    value = read_dict(file)
-    is_lightning = LIGHTNING in value
-    weights = _unwrapped(value, average)
+    weights = read_dict(file)
+    is_lightning = LIGHTNING in weights
+    keys = (*AVERAGES, *PLAIN) if average else (*PLAIN, *AVERAGES)
+    for _ in range(MOST_WRAPPED):  # what is innermost holds the weights
+        inside = [weights[key] for key in keys if isinstance(weights.get(key), Mapping)]
+        inner = next(filter(None, inside), None)
+        if inner is None:
+            break
+        weights = dict(inner)
     _check(weights, file)
-    if is_lightning:
-        weights = _without("model.", weights, names, everywhere=False)
-    return _unprefixed(weights, names)
+    if is_lightning and not any(name.startswith("model.") for name in names):
+        weights = {name.removeprefix("model."): value for name, value in weights.items()}
+    # what torch.compile, DataParallel and DDP add to the names
+    if not any("_orig_mod." in name for name in names):
+        weights = {name.replace("_orig_mod.", ""): value for name, value in weights.items()}
+    others = [name for name in weights if not name.startswith("module.")]
+    if others in ([], [COUNT]) and not any(name.startswith("module.") for name in names):
+        weights.pop(COUNT, None)
+        weights = {name.removeprefix("module."): value for name, value in weights.items()}
+    return weights
 
 
 def weights_path(path: str | os.PathLike[str], average: bool = True) -> Path:
     """Return the file to read for ``path``, which may be a folder. CheckpointError K110, K126."""
     given = Path(path)
-    if given.is_dir():
-        if is_run(given):
-            check_entry(given)
-        return _file_in(given, average)
-    check_place(given)
-    return given
-
-
-def _file_in(folder: Path, average: bool) -> Path:
-    """Return the file of weights in a folder. CheckpointError K110 if there is none."""
-    files = [place / name for name in NAMES for place in (folder / FOLDER, folder)]
-    newest = newest_path(folder)
+    if not given.is_dir():
+        check_place(given)
+        return given
+    if is_run(given):
+        check_entry(given)
+    files = [place / name for name in NAMES for place in (given / FOLDER, given)]
+    newest = newest_path(given)
     if newest is not None:
         files.insert(len(files) if average else 0, newest)
     for file in files:
         if file.is_file():
             return file
     fix = "give the directory of a run that has saved a state, or the file itself"
-    raise CheckpointError(110, str(folder), f"no {listed(NAMES)} in this folder", fix)
+    raise CheckpointError(110, str(given), f"no {listed(NAMES)} in this folder", fix)
 
 
 def read_dict(path: Path) -> dict[str, Any]:
     """Return the dict in a file, on the CPU. CheckpointError K111, K112; ResourceError R112."""
     fix = "save it anew, or give another file"
     try:
-        value = _loaded(path)
+        with open(path, "rb") as file:
+            head = file.read(9)
+            if has_stamp(file):
+                value = read_state(path)
+            elif head[8:] == b"{":
+                value = _safetensors(path)
+            else:
+                value = load_checked(file)
     except Damaged as error:
         raise CheckpointError(111, str(path), f"cannot be read: {error}", fix) from error
     except OSError as error:
@@ -96,17 +111,6 @@ def read_dict(path: Path) -> dict[str, Any]:
     return {key: item for key, item in value.items() if isinstance(key, str)}
 
 
-def _loaded(path: Path) -> Any:
-    """Return what a file holds. Damaged, OSError or ResourceError R112 if it cannot be read."""
-    with open(path, "rb") as file:
-        if has_stamp(file):
-            return read_state(path)
-        file.seek(0)
-        if file.read(9)[8:] != b"{":
-            return load_checked(file)
-    return _safetensors(path)
-
-
 def _safetensors(path: Path) -> dict[str, Tensor]:
     needed("safetensors", "safetensors")
     from safetensors import SafetensorError  # noqa: PLC0415
@@ -116,18 +120,6 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise Damaged(f"not whole, or not of safetensors ({words_of(error)})") from error
-
-
-def _unwrapped(value: Mapping[str, Any], average: bool) -> dict[str, Any]:
-    """Return the innermost dict that holds the weights."""
-    keys = (*AVERAGES, *PLAIN) if average else (*PLAIN, *AVERAGES)
-    for _ in range(MOST_WRAPPED):
-        inside = [value[key] for key in keys if isinstance(value.get(key), Mapping)]
-        inner = next(filter(None, inside), None)
-        if inner is None:
-            break
-        value = inner
-    return dict(value)
 
 
 def _check(weights: Mapping[Any, Any], path: Path) -> None:
@@ -146,26 +138,3 @@ def _check(weights: Mapping[Any, Any], path: Path) -> None:
         if what:
             fix = "save a state_dict of plain tensors"
             raise CheckpointError(113, f"{path}: {name}"[:300], what, fix)
-
-
-def _unprefixed(weights: dict[str, Any], names: Collection[str]) -> dict[str, Tensor]:
-    """Return the weights without what DataParallel, DDP and torch.compile add to their names."""
-    if not any("_orig_mod." in name for name in names):
-        weights = {name.replace("_orig_mod.", ""): value for name, value in weights.items()}
-    if all(name.startswith("module.") or name == COUNT for name in weights):
-        weights = {name: value for name, value in weights.items() if name != COUNT}
-    return _without("module.", weights, names)
-
-
-def _without(
-    prefix: str, weights: dict[str, Any], names: Collection[str], everywhere: bool = True
-) -> dict[str, Any]:
-    """Return the weights without a prefix of their names, unless the model's names have it.
-
-    ``everywhere``: only if all names in the file have it.
-    """
-    if any(name.startswith(prefix) for name in names):
-        return weights
-    if everywhere and not all(name.startswith(prefix) for name in weights):
-        return weights
-    return {name.removeprefix(prefix): value for name, value in weights.items()}

@@ -9,7 +9,7 @@ from framework.errors import ConfigError
 from framework.precision.amp import AMP
 from framework.precision.fp32 import FP32
 from tests.fakes import CPU, make_data, make_model, make_trainer
-from tests.parallel.launching import launched, of_two_ranks
+from tests.parallel.launching import of_two_ranks
 from tests.train.counted import (
     BATCH_SIZE,
     EPOCHS,
@@ -39,13 +39,6 @@ def test_two_ranks_learn_what_one_does(kind, tmp_path_factory):
     expected = learned_by_a_plain_loop(data=make_data(24) if kind == "no count" else None)
     for rank in of_two_ranks("counted", tmp_path_factory):
         assert rank[kind] == pytest.approx(expected, rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.slow
-def test_three_ranks_learn_what_one_does(tmp_path):
-    expected = learned_by_a_plain_loop()
-    for rank in launched("counted_by_three", tmp_path, 3):
-        assert rank["ddp"] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
@@ -108,13 +101,6 @@ def test_a_masked_mean_of_nothing_adds_no_gradient(on_host):
         trained(order={"accumulate": 4}, **parts)
         taken.append(weights_of(model) + objective.scale.tolist())
     assert taken[1] == taken[0]
-
-
-def test_a_step_in_which_nothing_counts_changes_no_weight():
-    model = make_model()
-    before = weights_of(model)
-    trained(make_data(10), {"accumulate": 2}, model=model, objective=Tokens([0] * 6), momentum=0.0)
-    assert weights_of(model) == before
 
 
 def test_a_count_that_comes_and_goes_is_refused():

@@ -8,12 +8,10 @@ from torch import nn
 
 from framework.errors import DistributedError, NumericError
 from framework.objective.classify import Classify
-from framework.parallel.none import NoParallel
 from framework.precision.amp import AMP
 from framework.train.metrics import PassPlace
 from framework.train.nonfinite import (
     all_finite,
-    finite_on_all_ranks,
     gone_wrong,
     infinite_buffers,
 )
@@ -26,7 +24,7 @@ from tests.fakes import (
     make_model,
     make_trainer,
 )
-from tests.train.states import average, means, same, saved_at, weights
+from tests.train.states import average, same, weights
 
 
 class Spoiled:
@@ -73,16 +71,6 @@ def test_a_bad_step_that_is_skipped_changes_nothing():
     assert same(weights(trainer), weights(undisturbed))
     assert sink.reports[0].skipped == 1
     assert math.isfinite(sink.reports[0].means["loss"])
-
-
-def test_a_bad_step_that_was_skipped_does_not_come_back_with_a_state():
-    undisturbed, sink, checkpoints = FakeSink(), FakeSink(), FakeCheckpoints()
-    saving = {"checkpoints": checkpoints, "save_every": 1}
-    spoiled(4, skip_bad=True, sinks=[undisturbed], **saving).fit()
-    resumed = spoiled(skip_bad=True, sinks=[sink])
-    resumed.load_state_dict(saved_at(checkpoints, 4))
-    resumed.fit()
-    assert means(sink) == means(undisturbed)
 
 
 def test_statistics_that_a_bad_batch_has_changed_are_restored():
@@ -163,15 +151,3 @@ def test_buffers_that_were_infinite_at_the_start_may_stay_so():
     assert all_finite(model, {"mask": True})
     model.running_mean.fill_(math.nan)
     assert not all_finite(model, {"mask": True})
-
-
-@pytest.mark.parametrize("others", [0.0, 1.0])
-def test_a_bad_buffer_on_another_rank_counts_here_too(others):
-    class Ranks(NoParallel):
-        def total(self, sums):
-            return sums + others
-
-    model = nn.BatchNorm1d(2)
-    assert finite_on_all_ranks(model, {}, Ranks(device=CPU)) == (not others)
-    model.running_var[0] = math.inf
-    assert not finite_on_all_ranks(model, {}, Ranks(device=CPU))

@@ -12,7 +12,7 @@ from tests.fakes import (
     make_trainer,
     stop_after,
 )
-from tests.train.states import average, means, same, saved_at, weights
+from tests.train.states import means, same, saved_at
 
 
 def long_run(state=None, **parts):
@@ -55,13 +55,6 @@ def test_a_run_resumed_from_the_end_of_an_epoch_ends_in_the_same_bits():
     assert same(last_state(second), last_state(whole))
 
 
-def test_a_resumed_run_reports_seconds_of_its_own_steps():
-    first, sink = long_run(stop=stop_after(3)), FakeSink()
-    long_run(last_state(first), sinks=[sink])
-    assert sink.reports[0].step == 5
-    assert sink.reports[0].spans["optimizer"].mean_s == 1.0
-
-
 def test_a_stop_at_the_end_of_an_epoch_costs_no_validation():
     checkpoints, sink = FakeCheckpoints(), FakeSink()
     val = FakeLoader(make_data(6), 4)
@@ -102,19 +95,3 @@ def test_a_run_with_another_batch_size_trains_the_epochs_that_are_left(batch_siz
     second.fit()
     assert [(report.step, report.epoch) for report in sink.reports] == reports
     assert second.progress.step == second.total_steps
-
-
-def test_an_average_that_is_new_starts_from_the_saved_weights():
-    first = make_trainer(make_data(8), 4)
-    first.fit()
-    second = make_trainer(make_data(8), 4, ema=0.9)
-    second.load_state_dict(first.state_dict())
-    assert same(average(second), weights(first))
-
-
-def test_an_option_of_the_optimizer_that_was_changed_is_the_new_one():
-    first = make_trainer(make_data(8), 4, momentum=0.9)
-    first.fit()
-    second = make_trainer(make_data(8), 4, momentum=0.5, epochs=2)
-    second.load_state_dict(first.state_dict())
-    assert second.stepper.optimizer.param_groups[0]["momentum"] == 0.5

@@ -17,7 +17,7 @@ from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.count_weights import CountWeights
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
-from framework.train.step import Passes, Stepper, drop_gradients
+from framework.train.step import Passes, Stepper
 from tests.fakes import CPU, FakeClock, SkippingPrecision, make_data, make_model
 from tests.train.states import same
 
@@ -58,25 +58,6 @@ def test_gradients_of_passes_add_up_by_their_weights():
     for parameter, gradient in zip(model.parameters(), whole, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
     assert clock.marks == ["forward", "backward"] * 2
-
-
-def test_gradients_are_dropped_after_a_step():
-    stepper = make()
-    learn(stepper, Progress())
-    assert [parameter.grad for parameter in stepper.model.parameters()] == [None] * 4
-
-
-def test_an_optimizer_may_drop_gradients_in_its_own_way():
-    class Keeping(torch.optim.SGD):
-        def zero_grad(self, set_to_none=True):
-            self.asked = set_to_none
-
-    parameter = nn.Parameter(torch.ones(2))
-    parameter.grad = torch.ones(2)
-    optimizer = Keeping([parameter])
-    drop_gradients(optimizer)
-    assert optimizer.asked
-    assert parameter.grad is not None
 
 
 def test_every_group_follows_the_schedule_from_its_own_rate():
@@ -188,14 +169,6 @@ def one_weight(value=0.0):
     return model
 
 
-def with_statistics():
-    """Return a model with batch norm that has seen some records."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    model(torch.randn(8, 3))
-    return model
-
-
 def shift(model, by):
     with torch.no_grad():
         for parameter in model.parameters():
@@ -209,17 +182,6 @@ def test_an_update_keeps_the_decay_s_share_of_the_old_average_and_leaves_the_mod
     average.update()
     assert average.state_dict()["weight"].item() == 9.0
     assert model.weight.item() == 12.0
-
-
-def test_inside_applied_the_model_has_the_average_and_then_its_own_again():
-    model = with_statistics()
-    average = Average(model, 0.5)
-    shift(model, 2.0)
-    own, kept = copy.deepcopy(model.state_dict()), copy.deepcopy(average.state_dict())
-    with average.applied():
-        assert same(dict(model.state_dict()), dict(kept))
-    assert same(dict(model.state_dict()), dict(own))
-    assert same(dict(average.state_dict()), dict(kept))
 
 
 def test_lookahead_equals_a_sequence_by_hand():
@@ -247,24 +209,3 @@ def test_a_ramp_follows_the_weights_at_first():
         expected = kept * expected + (1 - kept) * step
         assert average.state_dict()["weight"].item() == pytest.approx(expected)
     assert model.weight.item() == 4.0
-
-
-def test_lookahead_averages_statistics_too_and_copies_counts():
-    torch.manual_seed(0)
-    model = nn.BatchNorm1d(4)
-    average = Average(model, 0.5, lookahead=True)
-    model(torch.randn(8, 4))
-    mean = model.running_mean.clone()
-    average.update()
-    torch.testing.assert_close(model.running_mean, mean / 2)
-    torch.testing.assert_close(average.state_dict()["running_mean"], mean / 2)
-    assert int(average.state_dict()["num_batches_tracked"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "constant"),
-    [({}, True), ({"lookahead": True}, True), ({"every": 2}, False), ({"ramp": 1.0}, False)],
-    ids=["plain", "lookahead", "every", "ramp"],
-)
-def test_an_average_says_whether_a_graph_can_repeat_its_update(words, constant):
-    assert Average(one_weight(), 0.5, **words).is_constant == constant

@@ -1,8 +1,6 @@
 """The Trainer with fake parts around real torch models: what it learns, and what is due when."""
 
-import random
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +11,7 @@ from framework.contracts.loader import LoaderContext
 from framework.data.hdf5 import hdf5_source
 from framework.errors import ConfigError, DataError
 from framework.loader.prefetch import PrefetchLoader
-from framework.measure.clock import HostClock, NoClock, make_clock
-from framework.parallel.none import NoParallel
+from framework.measure.clock import HostClock, make_clock
 from framework.train import reporter
 from framework.train.metrics import Progress
 from tests.conftest import make_context, make_records, write_store
@@ -31,7 +28,7 @@ from tests.fakes import (
     span,
     stop_after,
 )
-from tests.train.states import means, same, same_numbers_afterwards, weights
+from tests.train.states import means, weights
 
 
 def trained(data, batch_size, **parts):
@@ -75,14 +72,6 @@ def test_a_label_of_no_class_names_its_record_and_the_step():
         make_trainer(data, 4).fit()
 
 
-def test_a_clipped_step_is_as_long_as_the_norm_allows():
-    trainer = make_trainer(make_data(8), 8, lr=1.0, momentum=0.0, clip_norm=0.01)
-    before = weights(trainer)
-    trainer.fit()
-    moved = [(new - old).norm() for new, old in zip(weights(trainer), before, strict=True)]
-    assert float(torch.stack(moved).norm()) == pytest.approx(0.01, rel=1e-3)
-
-
 def test_reported_losses_are_means_over_records():
     # Squares times 12, so that means of 1, 2, 3 and 4 records are exact.
     values = torch.arange(26, dtype=torch.float64) ** 2 * 12
@@ -94,14 +83,6 @@ def test_reported_losses_are_means_over_records():
     assert means(sink, "val")[0]["loss"] == float(values[:11].sum()) / 11
 
 
-def test_a_record_that_only_fills_a_batch_counts_nothing():
-    data = {"value": torch.tensor([8.0, 8.0, 8.0])}
-    order = {"rank": 1, "world_size": 2}  # whose only record of the last step is a filler
-    trainer, sink = trained(data, 2, objective=MeanValue(), order=order)
-    assert (trainer.parts.train.yielded, trainer.pace.num_records) == (2, 1)
-    assert means(sink) == [{"loss": 8.0, "total": 8.0}]
-
-
 @pytest.mark.parametrize(("validate_every", "validated"), [(None, [5, 10]), (4, [4, 8, 10])])
 def test_reports_and_validations_come_when_they_are_due_and_at_ends(validate_every, validated):
     plan = {"epochs": 2, "report_every": 2, "validate_every": validate_every}
@@ -109,15 +90,6 @@ def test_reports_and_validations_come_when_they_are_due_and_at_ends(validate_eve
     steps = [(report.step, report.epoch) for report in sink.of("train")]
     assert steps == [(2, 1), (4, 1), (5, 1), (6, 2), (8, 2), (10, 2)]
     assert [report.step for report in sink.of("val")] == validated
-
-
-def test_validation_between_two_reports_mixes_with_nothing():
-    val = FakeLoader({"value": torch.full((6,), 2.0)}, 4)
-    plan = {"report_every": 4, "validate_every": 3}
-    data = {"value": torch.full((20,), 1024.0)}
-    _, sink = trained(data, 4, objective=MeanValue(), val=val, **plan)
-    assert {report["loss"] for report in means(sink, "val")} == {2.0}
-    assert {report["loss"] for report in means(sink)} == {1024.0}
 
 
 @pytest.mark.parametrize(("max_steps", "steps"), [(1, 1), (5, 5), (6, 6), (99, 10)])
@@ -158,14 +130,6 @@ def test_the_rest_of_a_run_is_expected_and_nothing_behind_its_end():
     # four steps before each validation; the last one is expected again in the epoch's first step
     assert sorted({after for after, *_, steps in val.expected if steps}) == [6, 16, 20, 21]
     assert {tuple(rest) for _, *rest in val.expected} == {(0, 0, 3), (0, 0, 0)}
-
-
-def test_several_validation_sets_are_expected_in_turn():
-    train = ExpectingLoader(make_data(20), 2)
-    sets = {name: ExpectingLoader(make_data(6), 2, train=train) for name in "ab"}
-    trained(None, 2, train=train, val=sets)
-    assert [after for after, *_, steps in sets["a"].expected if steps] == [6]
-    assert [after for after, *_, steps in sets["b"].expected if steps] == [10]
 
 
 class Noting(MeanValue):
@@ -227,13 +191,6 @@ def test_a_stop_saves_the_state_and_leaves_its_reports_to_the_resumed_run():
     assert trainer.pace.num_records == 12
 
 
-def test_a_stop_at_the_last_step_is_a_finished_run():
-    val = FakeLoader(make_data(6), 4)
-    trainer, _ = trained(make_data(8), 4, val=val, stop=stop_after(2))
-    assert trainer.val_means
-    assert not trainer.stopped
-
-
 @pytest.mark.parametrize(
     ("plan", "saved"),
     [
@@ -260,29 +217,6 @@ def test_the_state_is_saved_when_the_time_since_the_last_save_is_over():
     assert checkpoints.finals == [False, True]
 
 
-def test_saving_a_state_changes_no_report():
-    _, plain = trained(make_data(40), 4, report_every=3)
-    saving = {"checkpoints": FakeCheckpoints(), "save_every": 1}
-    _, saved = trained(make_data(40), 4, report_every=3, **saving)
-    assert means(saved) == means(plain)
-
-
-def test_the_average_is_kept_beside_the_weights_if_there_is_one():
-    checkpoints = FakeCheckpoints()
-    trainer, _ = trained(make_data(8), 4, ema=0.5, checkpoints=checkpoints)
-    state, kept, _ = checkpoints.saved[-1]
-    assert same(kept, trainer.stepper.average.state_dict())
-    assert same(state["model"], dict(trainer.parts.model.state_dict()))
-
-
-def test_only_rank_0_saves():
-    second = NoParallel(device=CPU)
-    second.rank = 1
-    checkpoints = FakeCheckpoints()
-    trained(make_data(8), 4, parallel=second, checkpoints=checkpoints)
-    assert checkpoints.saved == []
-
-
 def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
     clock = FakeClock()
     train = FakeLoader(make_data(20), 4, clock, accumulate=2)
@@ -294,23 +228,6 @@ def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
     assert second == {**known, "report": span(1.0, 1.0)}
     passes_s = dict.fromkeys(("wait", "forward", "backward"), 10.0)
     assert trainer.spans_s == {**passes_s, "optimizer": 5.0, "report": 5.0}
-
-
-def test_spans_fit_into_the_time_of_their_records():
-    clock = HostClock()
-    train = FakeLoader(make_data(40), 4, clock)
-    trainer, sink = trained(None, 4, train=train, clock=clock, report_every=5)
-    windows_s = [5 * 4 / report.records_per_s for report in sink.reports]
-    for report, window_s in zip(sink.reports, windows_s, strict=True):
-        in_steps_s = sum(span.total_s for name, span in report.spans.items() if name != "report")
-        assert in_steps_s <= window_s * (1 + 1e-9)
-    assert trainer.pace.train_s == pytest.approx(sum(windows_s))
-
-
-def test_without_a_clock_a_run_knows_its_speed():
-    trainer, sink = trained(make_data(18), 4, clock=NoClock())
-    assert (trainer.spans.whole, sink.reports[0].spans, trainer.pace.num_records) == ({}, {}, 18)
-    assert trainer.pace.train_s > 0
 
 
 @pytest.mark.parametrize(
@@ -327,14 +244,6 @@ def test_a_report_tells_how_much_is_left(identity, epoch_step, left, monkeypatch
     report = own.write(results, progress, last_step=9, rate=0.1)
     assert (report.epoch_left, report.left_s) == (left, 12.0)
     assert (report.step, report.skipped, report.learning_rate) == (5, 1, 0.1)
-
-
-def test_numbers_that_a_sink_draws_leave_the_generators_alone():
-    own = reporter.Reporter({"records": 20, "batch_size": 8}, CPU)
-    own.begin([SimpleNamespace(write=lambda report: (torch.randperm(8), random.random()))], step=0)
-    results = reporter.SplitResults("train", {"loss": 0.5}, {}, 10.0, {})
-    with same_numbers_afterwards():
-        own.write(results, Progress(), last_step=9, rate=0.1)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -72,17 +72,6 @@ def test_safetensors_are_read_whatever_the_file_is_called():
     assert_same(read_weights("x.bin"), PLAIN)
 
 
-def test_a_prefix_that_the_model_has_itself_stays():
-    path = saved(with_prefix("module."))
-    assert_same(read_weights(path, names=["module.fc.weight"]), with_prefix("module."))
-
-
-def test_a_loss_in_a_checkpoint_of_lightning_keeps_its_name():
-    weights = {**with_prefix("model."), "loss.weight": torch.ones(1)}
-    path = saved({"pytorch-lightning_version": "2.5", "state_dict": weights})
-    assert set(read_weights(path)) == {*PLAIN, "loss.weight"}
-
-
 AVERAGES = {
     "timm": {"state_dict": PLAIN, "state_dict_ema": AVERAGED},
     "torchvision": {
@@ -136,12 +125,6 @@ def test_a_missing_file_is_reported(path, what):
 def test_a_file_without_weights_says_what_it_has(value):
     saved(value)
     refused(112)
-
-
-def test_a_value_that_is_no_tensor_is_named():
-    saved({**PLAIN, "bad": [1.0]})
-    with pytest.raises(CheckpointError, match=r"^error\[K113\]: x.pth: bad: is a list, no plain"):
-        read_weights("x.pth")
 
 
 @pytest.mark.parametrize("zipped_file", [True, False])
