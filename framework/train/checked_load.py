@@ -54,9 +54,7 @@ class Damaged(Exception):
 
 
 def load_checked(file: IO[bytes], is_whole: bool = False) -> Any:
-    """Return the plain values and tensors of a file, on the CPU.
-
-    Nothing in the file is executed.
+    """Return the plain values and tensors of a file, on the CPU. Nothing in it is executed.
 
     Args:
         file: An open file with a name.
@@ -91,10 +89,7 @@ def load_checked(file: IO[bytes], is_whole: bool = False) -> Any:
 
 
 def _check_zip(file: IO[bytes], size: int, is_whole: bool) -> None:
-    """Raise Damaged unless an archive is as long as what it and its pickle declare.
-
-    torch.save compresses no member.
-    """
+    """Raise Damaged unless an archive is as long as what it and its pickle declare."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -164,10 +159,8 @@ class _Storage:
 class _Checker(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001  # Python's own: C's takes the memory that a pickle asks for
     """Reads a pickle as torch would, without making anything that it names.
 
-    Args:
-        file: Stands at the pickle.
-        size: The bytes of the whole file.
-        sizes: The bytes of each storage by its key; None if the file does not say.
+    ``file`` stands at the pickle, and the whole file has ``size`` bytes. ``sizes`` are the bytes of
+    each storage by its key; None if the file does not say.
     """
 
     stack: list[Any]

@@ -48,10 +48,7 @@ class CountWeights:
         self._hooks: list[RemovableHandle] = []  # of the outputs of this pass
 
     def watch(self, model: nn.Module) -> None:
-        """Drop the gradients of passes of this model in which nothing counts.
-
-        Other parameters of the optimizer are watched, too.
-        """
+        """Drop the gradients of passes in which nothing counts, of this model and beside it."""
         self._remove(self._watching)
         if self._counts is False:
             return

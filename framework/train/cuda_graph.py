@@ -38,7 +38,7 @@ class Recorder(Protocol):
         ...
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Capture the work without doing it. Return the function that does it, on the same tensors.
+        """Return a function that does the work on the same tensors, without doing it now.
 
         RuntimeError if the work cannot be captured.
         """
@@ -81,8 +81,7 @@ class CudaRecorder:
         """Undo what torch leaves behind when a capture fails, or raise ResourceError R111.
 
         Torch would continue to capture allocations, hold back every tensor that another stream has
-        used, and keep the memory of the graph. Some versions also keep the graph's random
-        generator until the next capture ends.
+        used, and keep the memory of the graph, and its random generator.
         """
         with suppress(RuntimeError):  # torch has ended it already
             torch._C._cuda_endAllocateToPool(self._device.index or 0, pool)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
@@ -201,7 +200,6 @@ class GraphedPasses:
         drop_gradients(self.stepper.optimizer)  # once, for the steps kernel by kernel
 
     def _repeat(self, batch: Batch) -> Outcome:
-        """Copy the batch to where the graph reads it, and replay the graph."""
         assert self._replay is not None
         own = list(self._inputs.values())
         new = [batch[name] for name in self._inputs]
@@ -221,11 +219,8 @@ class StepSlots:
     """Slots of ``NUM_SLOTS`` steps.
 
     The host calls ``make_slots`` once and ``next_step`` before each captured step. ``begin`` and
-    ``end`` are captured.
-
-    Args:
-        rates: Where the optimizer reads its learning rates: float32 tensors without dimensions.
-        rates_of: Returns the rates of a step, from its number and that of the last step.
+    ``end`` are captured. The optimizer reads its ``rates``, float32 tensors without dimensions, and
+    ``rates_of`` returns those of a step, from its number and that of the last step.
     """
 
     def __init__(self, rates: list[Tensor], rates_of: Callable[[int, int], list[float]]) -> None:
@@ -294,7 +289,6 @@ class StepSlots:
         self._place.add_(1)
 
     def _fill(self, step: int, last_step: int) -> None:
-        """Fill the table from ``step`` on, and let all slots be used again."""
         self._keep_given()
         num_steps = min(NUM_SLOTS, max(1, last_step - step))
         rows = [self._rates_of(step + number, last_step) for number in range(num_steps)]

@@ -28,13 +28,8 @@ def start_from_data(
 ) -> None:
     """Start every module that can from training records, in the order of ``modules()``.
 
-    A module gets what reaches it in evaluation, through the modules before it.
-
-    Args:
-        model: On the device of the batches that ``finish`` returns.
-        objective: Passes a batch to the model.
-        sample: Returns at most so many training records.
-        finish: Augments a batch as in evaluation, and moves it to the model's device.
+    A module gets what reaches it in evaluation, through the modules before it. ``sample`` returns
+    at most so many records, and ``finish`` augments and moves them as in evaluation.
     """
 
     def stop(module: nn.Module, inputs: tuple[Any, ...]) -> None:

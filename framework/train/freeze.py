@@ -66,9 +66,6 @@ class Freeze:
         thaws: From ``freeze_layers``.
         patterns: The names in the block ``freeze`` and their steps.
         rewrap: Wraps the model anew after other parameters need gradients.
-
-    Attributes:
-        steps: After how many optimizer steps something thaws.
     """
 
     def __init__(
@@ -81,6 +78,7 @@ class Freeze:
         self.model = model
         self.thaws = thaws
         self._rewrap = rewrap
+        # after how many optimizer steps something thaws
         self.steps = {step for step in thaws.values() if step is not None}
         self._step = 0
         # Modules with running statistics that freeze, and when each thaws: with the first of its

@@ -289,7 +289,6 @@ class Tally:
         self._places.append(place)
 
     def _take_arrays(self, outcome: Outcome, names: Sequence[str]) -> None:
-        """Move the arrays in ``sums`` to the totals."""
         sums, totals = dict(outcome.sums), dict(outcome.totals)
         for name in names:
             if name in totals:
@@ -314,10 +313,7 @@ class Tally:
         outcome.totals = {}
 
     def results(self, total: Callable[[Tensor], Tensor]) -> Results:
-        """Return what the passes of all ranks come to.
-
-        Reads the device once per name. ``total`` adds up over the ranks.
-        """
+        """Return what the passes of all ranks come to. Reads the device once per name."""
         counts, losses, sums = self.columns()
         names = sorted(sums)
         own = [(losses * counts).sum(), *(sums[name].sum() for name in names), counts.sum()]
@@ -388,7 +384,6 @@ class Tally:
                 values[number] = torch.zeros_like(values[number])
 
     def _bad(self) -> list[int]:
-        """Return the numbers of the passes whose loss is not finite."""
         if not self._losses:
             return []
         finite = torch.stack(self._losses).isfinite().tolist()

@@ -1,18 +1,15 @@
 """What the block ``optim`` says of parameters and of the learning rate, before torch is loaded.
 
-``groups``, ``no_decay`` and ``layer_decay`` give some parameters options of their own. A group has the patterns of its parameters' names in ``match``, and any of these options:
+A group has the patterns of its parameters' names in ``match``, and any of these options:
 
 - ``lr``: its rate, in place of ``optim.lr``.
 - ``lr_factor``: the factor on ``optim.lr``.
 - ``until``: the share of all steps after which the group's learning rate is 0.
 - Every other key is an option of the optimizer, such as ``weight_decay``.
 
-``scaling`` lets the learning rate follow the batch size.
-
 Source:
-    ``linear`` scaling, with a warm-up over the same number of records: Goyal et al., "Accurate,
-    large minibatch SGD", 2017. ``sqrt``, as the noise of a mean falls with the root of its size:
-    Krizhevsky, "One weird trick", 2014. ``cube_root_squared`` lies between the two.
+    ``scaling=linear``: Goyal et al., "Accurate, large minibatch SGD", 2017. ``sqrt``, as the noise
+    of a mean falls with the root of its size: Krizhevsky, "One weird trick", 2014.
     ``until``: progressive freezing, Brock et al., "FreezeOut", 2017. ``layer_decay``: Clark et al.,
     "ELECTRA", 2020, and Bao et al., "BEiT", 2021.
 """
@@ -145,8 +142,8 @@ def parameter_groups(
         owned: What the objective owns, by name.
 
     Raises:
-        ConfigError: C147 if a group has no parameters, or shares some with another group, C310 for
-            an entry of ``no_decay`` without parameters, C311 for ``layer_decay`` without a rate.
+        ConfigError: C147 for a group without parameters, or that shares some, C310 for an entry of
+            ``no_decay`` without parameters, C311 for ``layer_decay`` without a rate.
     """
     owned = owned or {}
     parameters = {**dict(model.named_parameters()), **owned}
@@ -242,7 +239,6 @@ def _without_decay(
 
 
 def _options(name: str, options: Group, block: Mapping[str, Any]) -> Group:
-    """Return the options of a group in the optimizer's words."""
     own = {key: value for key, value in options.items() if key not in ("match", "lr_factor")}
     if "lr_factor" in options:
         if block.get("lr") is None:
@@ -256,8 +252,7 @@ def _options(name: str, options: Group, block: Mapping[str, Any]) -> Group:
 def check_options(optimizer: "optim.Optimizer", block: Mapping[str, Any]) -> None:
     """Check that the optimizer has every option that groups give. torch itself would ignore them.
 
-    Raises:
-        ConfigError: C102 for a group's option, C310 for ``no_decay``.
+    ConfigError C102 for a group's option, C310 for ``no_decay``.
     """
     known = [*OWN, *(key for key in optimizer.defaults if key != "lr")]
     kind = type(optimizer).__name__

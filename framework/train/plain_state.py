@@ -80,10 +80,8 @@ def _inside(value: Any) -> str:
 def check_like(saved: Any, own: Any, where: str) -> None:
     """Check that ``saved`` has the form of ``own``: kinds, keys, shapes and dtypes.
 
-    What is None in a new run may be anything, and a list may have any length.
-
-    Raises:
-        TypeError: The first part that differs.
+    What is None in a new run may be anything, and a list may have any length. TypeError names the
+    first part that differs.
     """
     if isinstance(own, Tensor):
         is_like = isinstance(saved, Tensor)

@@ -66,13 +66,8 @@ def record_losses(
 ) -> Tensor:
     """Return the loss of each record of a batch whose outputs are known: float64 [B], on the host.
 
-    Whatever the objective raises for an output that cannot be cut is raised here.
-
-    Args:
-        objective: The loss.
-        outputs: What the model returned for the batch, call by call.
-        batch: The batch as the model got it.
-        training: Whether the objective shall see a model that is being trained.
+    ``outputs`` are what the model returned for the batch, call by call. Whatever the objective
+    raises for an output that cannot be cut is raised here.
     """
     num_records = len(batch["index"])
     losses: list[Tensor] = []

@@ -87,18 +87,12 @@ class Reporter:
 
 @final
 class TrainPace:
-    """The time and the records of training. Validating and saving do not count.
-
-    Attributes:
-        train_s: Seconds of this run up to its last report.
-        num_records: Records that this run trained on, over all ranks.
-        before_s: Seconds before this run was resumed.
-    """
+    """The time and the records of training. Validating and saving do not count."""
 
     def __init__(self) -> None:
-        self.train_s = 0.0
-        self.num_records = 0.0
-        self.before_s = 0.0
+        self.train_s = 0.0  # of this run, up to its last report
+        self.num_records = 0.0  # that this run trained on, over all ranks
+        self.before_s = 0.0  # before this run was resumed
         self._since = time.perf_counter()  # up to when it is counted
         self._paused_at: float | None = self._since
 

@@ -327,10 +327,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``.
-
-        If this run has more ranks than the saved one, some ranks get the same generator state.
-        """
+        """Continue from ``state``. With more ranks than it had, some share a generator state."""
         parallel, stepper = self.parts.parallel, self.stepper
         stepper.load_state_dict(parallel.shard_state(state, stepper.model, stepper.optimizer))
         if self.parts.owned is not None:

@@ -107,7 +107,7 @@ class EarlyStop(Watcher):
 class TimeBudget(Watcher):
     """Ends a run after ``seconds`` of training, over all parts of a resumed run.
 
-    Validating and saving do not count. The time is compared at each report.
+    The time is compared at each report and validation.
     """
 
     def __init__(self, seconds: float) -> None:

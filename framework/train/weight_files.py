@@ -38,8 +38,8 @@ def read_weights(
             safetensors, the directory of a run, or a folder of Hugging Face.
         average: Whether to take the averaged weights (EMA) if there are plain ones, too. Of a run's
             directory, ``best.pt`` is taken; without ``average`` the weights of its newest state.
-        names: The names in the model, if known. What wrapped the model when it was saved is
-            dropped from the names in the file (``module.``, ``_orig_mod.``), unless these have it.
+        names: The names in the model, if known. Prefixes of wraps (``module.``, ``_orig_mod.``) are
+            dropped from the names in the file, unless these have them.
 
     Raises:
         CheckpointError: K110 if nothing is there, K111 for a file that is damaged, hostile or of
