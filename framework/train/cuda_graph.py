@@ -143,7 +143,9 @@ class GraphedPasses:
                 predictions=None,
             )
             self.passes.mark("forward")
-            if self._has_sparse_gradients():
+            groups = self.stepper.optimizer.param_groups
+            weights = (weight for group in groups for weight in group["params"])
+            if any(weight.grad is not None and weight.grad.is_sparse for weight in weights):
                 self._give_up("no fused optimizer takes sparse gradients")
                 self.stepper.unshare_rates()
             return outcome
@@ -167,11 +169,6 @@ class GraphedPasses:
             self._inputs = {name: torch.empty_like(tensor) for name, tensor in batch.items()}
             self._warm_ups = WARM_UPS
         return self._replay is None
-
-    def _has_sparse_gradients(self) -> bool:
-        groups = self.stepper.optimizer.param_groups
-        gradients = (parameter.grad for group in groups for parameter in group["params"])
-        return any(gradient is not None and gradient.is_sparse for gradient in gradients)
 
     def _capture(self) -> bool:
         assert self._newest is not None

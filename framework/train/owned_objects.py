@@ -4,7 +4,7 @@ import copy
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from framework.train.parameter_groups import GROUP
 from framework.train.plain_state import is_plain
 
+CPU = torch.device("cpu")
 OURS = __name__.partition(".")[0]
 # Packages whose objects are not looked into: their attributes are not the user's.
 LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", OURS} - {"types", "argparse"}
@@ -296,41 +297,28 @@ def _is_alike(old: Any, new: Any) -> bool:
 def untouched(objective: object) -> Generator[None]:
     """Undo afterwards what calls of the objective have changed in it, and drop its gradients."""
     owned = OwnedObjects(objective)
-    containers = [
-        (container, copy.copy(container))
-        for owner in owned.owners.values()
-        for container in _containers(owner)
-    ]
-    cells = [cell for owner in owned.owners.values() for cell in _cells(owner).values()]
-    variables = [(cell, cell.cell_contents) for cell in cells]
-    slots = [
-        (owner, name, getattr(owner, name))
-        for owner in owned.owners.values()
-        if not is_fixed(owner) and _is_users(owner)
-        for name in _slots(owner)
-    ]
-    contents = [value for values in owned.values.values() for value in values.values()]
-    kept = [*owned.tensors.values()]
+    undo: list[Callable[[], Any]] = []
+    for owner in owned.owners.values():
+        cells = _cells(owner).values()
+        undo += [partial(setattr, cell, "cell_contents", cell.cell_contents) for cell in cells]
+        if not is_fixed(owner) and _is_users(owner):
+            undo += [partial(setattr, owner, own, getattr(owner, own)) for own in _slots(owner)]
+        for container in _containers(owner):
+            undo.append(partial(with_content, container, copy.copy(container), CPU))
+    for values in owned.values.values():
+        undo += [partial(with_content, present, plain, CPU) for present, plain in values.values()]
+    tensors = [*owned.tensors.values()]
     for module in owned.modules.values():
-        kept += [*module.parameters(), *module.buffers()]
-    tensors = [(tensor, tensor.detach().clone()) for tensor in kept]
-    own_states = [
-        (keeper, copy.deepcopy(keeper.state_dict()))
-        for where, keeper in owned.keepers.items()
-        if where not in owned.owners
-    ]
+        tensors += [*module.parameters(), *module.buffers()]
+    for tensor in tensors:
+        undo.append(partial(tensor.copy_, tensor.detach().clone()))
+        undo.append(partial(setattr, tensor, "grad", None))
+    for where, keeper in owned.keepers.items():
+        if where not in owned.owners:
+            undo.append(partial(keeper.load_state_dict, copy.deepcopy(keeper.state_dict())))
     try:
         yield
     finally:
-        for cell, before in variables:
-            cell.cell_contents = before
-        for owner, name, before in slots:
-            setattr(owner, name, before)
         with torch.no_grad():
-            for present, before in [*containers, *contents]:
-                with_content(present, before, torch.device("cpu"))
-            for tensor, before in tensors:
-                tensor.copy_(before)
-                tensor.grad = None
-        for keeper, state in own_states:
-            keeper.load_state_dict(state)
+            for action in undo:
+                action()
