@@ -1,9 +1,7 @@
 """What an objective owns is trained and saved with the model."""
 
 from collections import deque
-from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -66,11 +64,6 @@ class Remembering(ByCenters):
         return Outcome(outcome.loss * scale, {})
 
 
-class Pair(NamedTuple):
-    mean: float
-    scale: float
-
-
 class Saving(Remembering):
     """Says itself what its state is."""
 
@@ -131,20 +124,6 @@ def test_a_value_that_no_state_holds_is_warned_of_once():
     owned.state_dict()
     (warning,) = said
     assert warning.startswith("warning: objective.kept is deque: a resumed run begins with it anew")
-
-
-def test_a_value_in_a_frozen_object_is_warned_of_and_left():
-    said = []
-    objective = ByCenters()
-    objective.pair, objective.array = Pair(1.0, 2.0), (np.zeros(2), 0)
-    owned = ObjectiveState(objective, ALONE, said.append)
-    objective.pair, objective.array = Pair(3.0, 4.0), (np.ones(2), 1)
-    state = owned.state_dict()
-    assert said[0].startswith("warning: objective.pair.0 is float")
-    objective.pair, objective.array = Pair(1.0, 2.0), (np.zeros(2), 0)
-    ObjectiveState(objective, ALONE).load_state_dict(state)
-    assert objective.pair == Pair(1.0, 2.0)
-    assert objective.array[0].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("objective", [ByCenters(), Saving()], ids=["weights", "state"])

@@ -116,11 +116,6 @@ def grouped(groups=None, lr=0.5, model=None, **block):
     return parameter_groups(model or small_model(), {"groups": groups, "lr": lr, **block})
 
 
-def test_a_group_has_its_factor_of_the_rate_and_its_end():
-    (_, biases) = grouped({"biases": {"match": ["*.bias"], "lr_factor": 64, "until": 0.3}})
-    assert (biases["lr"], biases["until"], len(biases["params"])) == (32, 0.3, 2)
-
-
 @pytest.mark.parametrize(
     ("model", "entries", "free"),
     [
@@ -208,13 +203,6 @@ def test_an_option_that_torch_would_ignore_is_refused():
 )
 def test_the_rate_grows_by_a_power_of_the_ratio_of_batch_sizes(rule, factor):
     assert Scaling(rule, 32, 256).factor == pytest.approx(factor)
-
-
-def test_a_warm_up_covers_as_many_records():
-    assert Scaling("linear", 32, 256).steps(80) == 10
-    assert Scaling("linear", 256, 32).steps(10) == 80
-    assert Scaling("none", 32, 256).steps(80) == 80
-    assert [Scaling("sqrt", 1, 1000).steps(number) for number in (0, 3)] == [0, 1]
 
 
 def test_groups_and_no_decay_name_what_an_objective_owns():

@@ -55,17 +55,6 @@ def test_a_run_resumed_from_the_end_of_an_epoch_ends_in_the_same_bits():
     assert same(last_state(second), last_state(whole))
 
 
-def test_a_stop_at_the_end_of_an_epoch_costs_no_validation():
-    checkpoints, sink = FakeCheckpoints(), FakeSink()
-    val = FakeLoader(make_data(6), 4)
-    parts = {"epochs": 2, "checkpoints": checkpoints, "sinks": [sink], "val": val}
-    make_trainer(make_data(8), 4, stop=stop_after(2), **parts).fit()
-    resumed = make_trainer(make_data(8), 4, **parts)
-    resumed.load_state_dict(checkpoints.saved[-1][0])
-    resumed.fit()
-    assert [report.step for report in sink.of("val")] == [2, 4]
-
-
 def test_an_epoch_whose_last_batch_is_left_out_on_resume_ends():
     data, sink = make_data(10), FakeSink()
     first = make_trainer(data, 4, epochs=2, max_steps=2)

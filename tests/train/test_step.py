@@ -143,26 +143,6 @@ def test_bad_gradients_leave_weights_average_and_statistics_as_they_were(lookahe
     assert (progress.scheduled, progress.missed) == (2, 1)
 
 
-class Remembering(nn.Linear):
-    """A layer that keeps its last input and its number of calls in buffers.
-
-    It has the buffers only after its first call, and the length of the input changes.
-    """
-
-    def forward(self, value):
-        self.register_buffer("newest", value.detach())
-        self.register_buffer("calls", getattr(self, "calls", torch.zeros(())) + 1)
-        return super().forward(value)
-
-
-def test_buffers_may_come_late_and_change_their_shape():
-    stepper, progress = make(skip_bad=True, first=Remembering), Progress()
-    for count, value in ((4, 1.0), (2, 1.0), (2, math.nan)):
-        learn(stepper, progress, value=value, count=count)
-    first = stepper.model[0]
-    assert (progress.missed, float(first.calls), len(first.newest)) == (1, 2.0, 2)
-
-
 def one_weight(value=0.0):
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, value)

@@ -52,13 +52,6 @@ def test_results_are_those_of_scikit_learn_over_uneven_batches():
     assert results["confusion"].tolist() == confusion_matrix(target, guess.argmax(1)).tolist()
 
 
-def test_a_trial_gives_the_numbers_and_leaves_nothing_behind():
-    metrics = made(f1=MulticlassF1Score(3), confusion=MulticlassConfusionMatrix(3))
-    assert metrics.tried(predictions(5)).keys() == {"f1"}
-    metrics.add(predictions(4))
-    assert metrics.results()["confusion"].sum() == 4
-
-
 def test_batches_in_which_nothing_counts_change_no_result():
     metrics = made(f1=MulticlassF1Score(3), auroc=MulticlassAUROC(3))
     guess, target = predictions()

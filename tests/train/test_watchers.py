@@ -116,14 +116,6 @@ def test_patience_ends_a_run_without_a_better_validation_even_if_it_resumes(resu
     assert given == [None] * 5 + ["no better f1 in 2 validations (best: 0.6 after step 4)"]
 
 
-def test_without_a_metric_patience_counts_what_is_not_the_best():
-    stop = EarlyStop(2)
-    assert stop.after_validation(validation(5, 0.1, is_best=True)) is None
-    assert stop.after_validation(validation(10, 0.9)) is None
-    reason = stop.after_validation(validation(15, 0.9))
-    assert reason == "no better validation in 2 validations (best: step 5)"
-
-
 def test_the_time_budget_ends_a_run_at_a_report_or_a_validation():
     budget = TimeBudget(90.0)
     for look in (budget.after_report, budget.after_validation):
