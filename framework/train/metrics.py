@@ -164,7 +164,7 @@ def check_outcome(outcome: Any, num_records: int) -> list[str]:
     if isinstance(count, Tensor):
         is_count = not (count.dim() or count.is_floating_point() or count.device != loss.device)
     else:
-        is_count = count is None or (isinstance(count, Integral) and count >= 0)
+        is_count = count is None or (isinstance(count, Integral) and int(count) >= 0)
     if not is_count:
         what = f"{_form(count)}: {count}"
         fix = "return an integer, or an integer tensor without dimensions on the loss's device"

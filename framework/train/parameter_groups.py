@@ -181,7 +181,13 @@ def parameter_groups(
             words = [name]
             if name.isdigit() and isinstance(options["match"], str):  # a list's group has no name
                 words = [options["match"]]
-            own = _options(name, options, block)
+            own = {key: options[key] for key in options if key not in ("match", "lr_factor")}
+            if "lr_factor" in options:
+                if block.get("lr") is None:
+                    where = f"optim.groups.{name}.lr_factor = {options['lr_factor']}"
+                    what = "is a factor on optim.lr, which is not set"
+                    raise ConfigError(147, where, what, "set optim.lr")
+                own["lr"] = block["lr"] * options["lr_factor"]
         if blocks is not None and place != ALL:
             words.append(f"block {place}")
             factor = block[LAYER_DECAY] ** (blocks.depth - 1 - place)
@@ -236,17 +242,6 @@ def _without_decay(
             raise ConfigError(310, where, what, "correct or remove it")
         free |= own
     return frozenset(free)
-
-
-def _options(name: str, options: Group, block: Mapping[str, Any]) -> Group:
-    own = {key: value for key, value in options.items() if key not in ("match", "lr_factor")}
-    if "lr_factor" in options:
-        if block.get("lr") is None:
-            where = f"optim.groups.{name}.lr_factor = {options['lr_factor']}"
-            what = "is a factor on optim.lr, which is not set"
-            raise ConfigError(147, where, what, "set optim.lr")
-        own["lr"] = block["lr"] * options["lr_factor"]
-    return own
 
 
 def check_options(optimizer: "optim.Optimizer", block: Mapping[str, Any]) -> None:

@@ -83,19 +83,17 @@ class RankWatch:
         if self._parallel.rank:
             return None
         totals_s = np.stack([block[2:HEADER].reshape(-1, 2) for block in blocks])
-        late = self._late_steps([block[HEADER:].reshape(-1, COLUMNS) for block in blocks])
+        rows = same_steps([block[HEADER:].reshape(-1, COLUMNS) for block in blocks])
+        every, late = np.stack(rows), LateSteps()  # [ranks, steps, COLUMNS]
+        if every.shape[1]:
+            offsets_s, uncertainty_s = self._clocks.at(every[:, :, 1])
+            uncertainty_s = uncertainty_s + np.median(uncertainty_s, axis=0)
+            arrived_s = every[:, :, 1] - offsets_s
+            times = StepTimes(arrived_s, every[:, :, 3:], every[:, :, 2], uncertainty_s)
+            late = late_steps(times)
         self._totals_s = self._totals_s + totals_s
         self.steps = self.steps + late
         return self._report(totals_s, late)
-
-    def _late_steps(self, rows: list[Array]) -> "LateSteps":
-        every = np.stack(same_steps(rows))  # [ranks, steps, COLUMNS]
-        if not every.shape[1]:
-            return LateSteps()
-        offsets_s, uncertainty_s = self._clocks.at(every[:, :, 1])
-        arrived_s = every[:, :, 1] - offsets_s
-        uncertainty_s = uncertainty_s + np.median(uncertainty_s, axis=0)
-        return late_steps(StepTimes(arrived_s, every[:, :, 3:], every[:, :, 2], uncertainty_s))
 
     def _report(self, totals_s: Array, late: "LateSteps") -> RankReport:
         # Not every step has every span: on GPUs, some parallels only exchange flags now and then.

@@ -248,32 +248,29 @@ class Stepper:
         TypeError, ValueError, KeyError or RuntimeError if its form is not that of this run.
         """
         keeper = self.setter or self._follower
-        self._check_form(state)
-        self.model.load_state_dict(state["model"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"] or state["model"])
-        # the options come first, because they decide on which device the optimizer keeps its state
-        groups: list[dict[str, Any]] = []
-        saved_groups = state["optimizer"]["param_groups"]
-        for group, own in zip(saved_groups, self.optimizer.param_groups, strict=True):
-            options = {name: value for name, value in own.items() if name != "params"}
-            groups.append({**group, **options})
-        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
-        self.precision.load_state_dict(state["precision"])
-        if keeper is not None and state["schedule"] is not None:
-            keeper.load_state_dict(state["schedule"])
-        self._keep_buffers()
-
-    def _check_form(self, state: dict[str, Any]) -> None:
         own = self.state_dict()
         check_like(state["model"], own["model"], "model")
         for name in ("average", "precision", "schedule"):  # a run with other options has none
             if state[name] and own[name]:
                 check_like(state[name], own[name], name)
+        saved_groups = state["optimizer"]["param_groups"]
         numbers = [group["params"] for group in own["optimizer"]["param_groups"]]
-        if [group["params"] for group in state["optimizer"]["param_groups"]] != numbers:
+        if [group["params"] for group in saved_groups] != numbers:
             raise ValueError("optimizer.param_groups has other parameters")
         form = optimizer_form(self.optimizer)
         if form is not None:
             for number, values in state["optimizer"]["state"].items():
                 check_like(values, form[number], f"optimizer.state.{number}")
+        self.model.load_state_dict(state["model"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"] or state["model"])
+        # the options come first, because they decide on which device the optimizer keeps its state
+        groups = [
+            {**saved, **group, "params": saved["params"]}
+            for saved, group in zip(saved_groups, self.optimizer.param_groups, strict=True)
+        ]
+        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
+        self.precision.load_state_dict(state["precision"])
+        if keeper is not None and state["schedule"] is not None:
+            keeper.load_state_dict(state["schedule"])
+        self._keep_buffers()

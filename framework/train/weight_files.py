@@ -56,7 +56,16 @@ def read_weights(
         if inner is None:
             break
         weights = dict(inner)
-    _check(weights, file)
+    if not any(isinstance(value, Tensor) for value in weights.values()):
+        keys = listed([str(key)[:50] for key in weights]) or "nothing"
+        what = f"holds no weights where Paceline looks for them; it has {keys}"
+        fix = "save the model's state_dict alone, or under the key state_dict"
+        raise CheckpointError(112, str(file), what, fix)
+    for name, value in weights.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            what = f"is a {type(value).__name__[:50]}, no plain tensor with a name"
+            fix = "save a state_dict of plain tensors"
+            raise CheckpointError(113, f"{file}: {name}"[:300], what, fix)
     if is_lightning and not any(name.startswith("model.") for name in names):
         weights = {name.removeprefix("model."): value for name, value in weights.items()}
     # what torch.compile, DataParallel and DDP add to the names
@@ -120,21 +129,3 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise Damaged(f"not whole, or not of safetensors ({words_of(error)})") from error
-
-
-def _check(weights: Mapping[Any, Any], path: Path) -> None:
-    """Raise CheckpointError K112 or K113 unless all values are plain tensors by name."""
-    if not any(isinstance(value, Tensor) for value in weights.values()):
-        keys = listed([str(key)[:50] for key in weights]) or "nothing"
-        what = f"holds no weights where Paceline looks for them; it has {keys}"
-        fix = "save the model's state_dict alone, or under the key state_dict"
-        raise CheckpointError(112, str(path), what, fix)
-    for name, value in weights.items():
-        what = ""
-        if not isinstance(name, str):
-            what = "is named by no text"
-        elif not isinstance(value, Tensor):
-            what = f"is a {type(value).__name__[:50]}, no plain tensor"
-        if what:
-            fix = "save a state_dict of plain tensors"
-            raise CheckpointError(113, f"{path}: {name}"[:300], what, fix)
