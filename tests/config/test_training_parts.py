@@ -89,7 +89,7 @@ def test_layers_freeze_before_the_first_step_and_rates_fall_with_the_depth():
     frozen = [name for name, own in parts.model.named_parameters() if not own.requires_grad]
     assert frozen
     assert all(name.startswith("features.0.") for name in frozen)
-    assert parts.freeze.is_due(3)
+    assert parts.freeze.steps == {3}
 
 
 def table(freeze=None, kind=torch.optim.AdamW, **block):
