@@ -19,8 +19,7 @@ import numpy as np
 
 from framework.errors import DataError, ResourceError, listed
 from framework.input.rows import ColumnInput, text_by_field
-from framework.store.array_values import not_arrays, read_npy_header
-from framework.store.expansion import most_bytes
+from framework.store.array_values import most_bytes, not_arrays, read_npy_header
 from framework.store.file_format import SIGNATURE
 from framework.system.durable import FULL
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from framework.errors import DataError
 from framework.input.rows import ColumnInput
-from framework.store.expansion import most_bytes
+from framework.store.array_values import most_bytes
 from framework.store.file_format import GZIP, IDX
 
 

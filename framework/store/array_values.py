@@ -16,6 +16,19 @@ DTYPES = {"bool", *INTEGERS, *FLOATS}  # those of torch
 # NumPy reads a header as a Python literal, and raises these for a damaged one.
 LITERAL_ERRORS = (LookupError, ArithmeticError, RecursionError, SyntaxError, tokenize.TokenError)
 BROKEN = (ValueError, EOFError, OSError, TypeError, MemoryError, *LITERAL_ERRORS)
+HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+# Masks, the most compressible data that people keep, shrink 150 to 300 times. Deflate could
+# shrink zeros 1032 times, and other formats any number of times.
+MOST_EXPANSION = 300
+MOST_SMALL_BYTES = 256 << 20  # which no reader minds, whatever the size of the file
+
+
+def most_bytes(stored: int) -> int:
+    """Return the most bytes that a part of ``stored`` bytes of a file may have if decompressed."""
+    return max(MOST_SMALL_BYTES, MOST_EXPANSION * stored)
 
 
 class ArrayHeader(NamedTuple):
@@ -45,7 +58,7 @@ def read_npy_header(file: BinaryIO, size: int, where: str) -> ArrayHeader:
     """
     begin = file.tell()
     try:
-        shape, fortran, dtype = _shape_in_header(file)
+        shape, fortran, dtype = HEADER_READERS[np.lib.format.read_magic(file)](file)
     except BROKEN as error:
         raise not_arrays(where, f"{error}") from error
     if dtype.name not in DTYPES or any(length < 0 for length in shape):
@@ -74,16 +87,4 @@ def native(array: np.ndarray) -> np.ndarray:
 
 def value_of(data: bytes, name: str, where: str) -> bytes | np.ndarray:
     """Return the array of a .npy file, or the bytes of any other file."""
-    if name.lower().endswith(".npy"):
-        return array_of_npy(data, where)
-    return data
-
-
-def _shape_in_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return the shape, whether it is in Fortran's order, and the dtype. One of ``BROKEN``."""
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file)
-    raise ValueError(f"version {version}")
+    return array_of_npy(data, where) if name.lower().endswith(".npy") else data

@@ -4,6 +4,7 @@ import math
 import os
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ NUMBER = re.compile(
 )
 LONG = re.compile(r"[+-]?\d{19,}", re.ASCII)  # perhaps a name: float32 would change it
 LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII | re.DOTALL)
+PLACEHOLDER = r"%(?:0\d+)?d|%s|%%"  # in a pattern of keys
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 OTHER_WAY = "read it with input=function: 'paceline pack input=function --help'"
@@ -66,14 +68,13 @@ def several_splits(path: str, splits: Sequence[str], word: str) -> DataError:
 
 def shell_words(*words: str) -> str:
     """Return words ``key=value`` for a shell. A path that Hydra would take apart is quoted."""
-    return shlex.join(_quoted_word(word) for word in words)
-
-
-def _quoted_word(word: str) -> str:
-    key, _, value = word.partition("=")
-    if not key.endswith((".path", ".images", ".labels")):
-        return word
-    return f"{key}={_quoted(value)}"
+    quoted: list[str] = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key.endswith((".path", ".images", ".labels")) and not PLAIN.fullmatch(value):
+            value = '"' + value.replace('"', '\\"') + '"'
+        quoted.append(f"{key}={value}")
+    return shlex.join(quoted)
 
 
 def free_name(path: str) -> str:
@@ -116,10 +117,8 @@ class ForeignLMDB:
     """
 
     def __init__(self, path: str) -> None:
-        if os.path.isdir(path):
-            path = os.path.join(path, IN_FOLDER)
-        self.path = path
-        keys, self.offsets, self.sizes = any_values(path)
+        self.path = os.path.join(path, IN_FOLDER) if os.path.isdir(path) else path
+        keys, self.offsets, self.sizes = any_values(self.path)
         self.keys = [key.decode("utf-8", "surrogateescape") for key in keys]
 
     def read(self, number: int) -> bytes:
@@ -138,7 +137,7 @@ def key_expression(pattern: str) -> re.Pattern[str]:
     In a pattern, ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign.
     """
     parts: list[str] = []
-    for part in re.split(r"(%(?:0\d+)?d|%s|%%)", pattern):
+    for part in re.split(f"({PLACEHOLDER})", pattern):
         if part == "%s":
             parts.append("(.+)")
         elif part == "%d":
@@ -153,40 +152,49 @@ def key_expression(pattern: str) -> re.Pattern[str]:
 def lmdb_advice(path: str) -> str:
     """Suggest how to pack another program's LMDB file: by a command, or by ``input=function``.
 
+    The fields are the most frequent patterns of the keys, each with the last number replaced.
+
     Raises:
         DataError: D101 or D102 if the file cannot be read.
     """
     file = ForeignLMDB(path)
+    places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by texts around a number
+    widths: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for place, key in enumerate(file.keys):
+        if match := LAST_NUMBER.fullmatch(key):
+            before, number, after = match.groups()
+            places[before, after].append(place)
+            widths[before, after].add(len(number))
+    most = max(map(len, places.values()), default=0)
+    patterns: dict[str, list[int]] = {}
+    for around, own in places.items():
+        if len(own) == most:
+            width = f"0{widths[around].pop()}" if len(widths[around]) == 1 else ""
+            patterns[f"%{width}d".join(text.replace("%", "%%") for text in around)] = own
+    if not 0 < len(patterns) <= MOST_FIELDS:
+        patterns = {"%s": list(range(len(file.keys)))} if file.keys else {}
     fields: dict[str, str] = {}
-    texts: list[str] = []
     num_records = 0
-    for pattern, places in _patterns(file.keys).items():
-        usual = _kind_of([file.read(place) for place in places[:NUM_SAMPLES]])
-        if usual is None or not is_quotable(pattern):
+    for pattern, own in patterns.items():
+        kind = _kind_of([file.read(place) for place in own[:NUM_SAMPLES]])
+        if kind is None or not is_quotable(pattern):
             continue
-        name = usual
-        if usual not in (LABEL, TEXT):
-            named = re.sub(r"%(?:0\d+)?d|%s", "", pattern).replace("%%", "")
-            name = field_name(named or usual, fields)
-        if name not in fields:  # only one field can be the label
-            fields[name] = pattern
-            num_records = len(places)
-            texts += [name] * (usual == TEXT)
+        if kind not in (LABEL, TEXT):
+            kind = field_name(re.sub(PLACEHOLDER, "", pattern) or kind, fields)
+        if kind not in fields:  # only one field can be the label
+            fields[kind] = pattern
+            num_records = len(own)
     if not fields:
         return OTHER_WAY
-    more = [f"input.count={key}" for key in _counts(file, num_records)]
-    if texts:
-        more.append("input.kinds={text: text}")
-    return pack_command("lmdb", path, fields, more)
-
-
-def _counts(file: ForeignLMDB, num_records: int) -> list[str]:
-    """Return a key whose value is the number of records, such as num-samples, if there is one."""
-    for place, key in enumerate(file.keys):
+    more: list[str] = []
+    for place, key in enumerate(file.keys):  # such as num-samples
         is_name = PLAIN.fullmatch(key) and not key.isdigit()
         if is_name and file.sizes[place] <= 20 and file.read(place) == b"%d" % num_records:
-            return [key]
-    return []
+            more.append(f"input.count={key}")
+            break
+    if TEXT in fields:
+        more.append("input.kinds={text: text}")
+    return pack_command("lmdb", path, fields, more)
 
 
 def number_of(text: str) -> np.ndarray | None:
@@ -215,39 +223,6 @@ def text_of(data: bytes) -> str | None:
     return None
 
 
-def _quoted(path: str) -> str:
-    if PLAIN.fullmatch(path):
-        return path
-    return '"' + path.replace('"', '\\"') + '"'
-
-
-def _patterns(keys: list[str]) -> dict[str, list[int]]:
-    """Return the most frequent patterns of the keys, and the places of the keys of each.
-
-    A pattern replaces the last number in a key.
-    """
-    places: dict[tuple[str, str], list[int]] = {}  # by the texts around a number
-    widths: dict[tuple[str, str], set[int]] = {}
-    for place, key in enumerate(keys):
-        if match := LAST_NUMBER.fullmatch(key):
-            before, number, after = match.groups()
-            places.setdefault((before, after), []).append(place)
-            widths.setdefault((before, after), set()).add(len(number))
-    most = max(map(len, places.values()), default=0)
-    chosen = [around for around in places if len(places[around]) == most]
-    if not chosen or len(chosen) > MOST_FIELDS:
-        return {"%s": list(range(len(keys)))} if keys else {}
-    return {_pattern(around, widths[around]): places[around] for around in chosen}
-
-
-def _pattern(around: tuple[str, str], widths: set[int]) -> str:
-    """Return the pattern of a number between two texts, with its width if there is only one."""
-    number = "%d"
-    if len(widths) == 1:
-        number = f"%0{widths.pop()}d"
-    return number.join(part.replace("%", "%%") for part in around)
-
-
 def _kind_of(values: list[bytes]) -> str | None:
     """Return what some values of a field are, or None if they cannot be packed.
 
@@ -260,16 +235,11 @@ def _kind_of(values: list[bytes]) -> str | None:
         return "value"
     texts = list(map(text_of, values))
     if None in texts:
-        return TEXT if all(map(_is_utf8, values)) else None
+        with suppress(UnicodeDecodeError):
+            _ = [value.decode() for value in values]
+            return TEXT
+        return None
     if all(number_of(text or "") is not None for text in texts):
         return "value"
     is_text = len(values) >= FEW and len(set(texts)) > len(values) / 2
     return TEXT if is_text else LABEL
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

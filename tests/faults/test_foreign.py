@@ -4,13 +4,9 @@ import os
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import soundfile
 
-from framework.errors import DataError
-from framework.store import expansion
-from framework.store.parquet_store import ParquetStore
 from tests.faults import bait, foreign
 from tests.media.test_sound_file import sound
 
@@ -72,10 +68,3 @@ def test_a_sound_that_a_careless_reader_shortens_would_be_reported(monkeypatch):
 
     monkeypatch.setattr(foreign, "read_sound", careless)
     assert "silently" in foreign._decoded(sound()[:900], sound())
-
-
-def test_numbers_that_a_file_of_few_bytes_declares_are_refused(monkeypatch):
-    monkeypatch.setattr(expansion, "MOST_SMALL_BYTES", 1 << 20)
-    Path("x.parquet").write_bytes(bait.table(label=np.zeros(1 << 20, np.int64)))
-    with pytest.raises(DataError, match=r"D102.*x\.parquet.*declares 8,388,608 bytes"):
-        _ = ParquetStore("x.parquet").manifest
