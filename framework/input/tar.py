@@ -12,13 +12,13 @@ import numpy as np
 
 from framework.contracts.records import LABEL, Manifest
 from framework.input.rows import Row, RowInput
-from framework.store.tar_records import TarRecords
+from framework.store.tar_store import TarStore
 
 
 @final
 @dataclass(eq=False)
 class TarInput(RowInput):
-    """The records of ``TarRecords``. ``conf/input/tar.yaml`` describes the options.
+    """The records of ``TarStore``. ``conf/input/tar.yaml`` describes the options.
 
     The index that ``data=tar`` wrote is used, but packing writes none.
     """
@@ -29,9 +29,9 @@ class TarInput(RowInput):
     label_pattern: str | None
 
     @cached_property
-    def records(self) -> TarRecords:
+    def records(self) -> TarStore:
         options = (self.fields, self.classes, self.label_pattern)
-        return TarRecords(self.path, *options, kinds=self.kinds)
+        return TarStore(self.path, *options, kinds=self.kinds, keep=False, group="input")
 
     def all_kinds(self) -> Mapping[str, str]:
         return self.records.kinds

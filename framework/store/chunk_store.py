@@ -13,24 +13,19 @@ from framework.store.gather import joined
 from framework.store.read_files import ask_item_files
 
 
-@final
-class ChunkStore:
-    """The records of a chunk, which are in memory.
+class _InputStore:
+    """What both kinds of stores promise beside reading.
 
     Args:
-        chunk: The records, and a key for each.
-        manifest: Describes their fields. Fields of the chunk that it lacks are left out.
+        keys: A key for each record.
+        manifest: Describes the fields. Fields of the input that it lacks are left out.
         name: Returns what errors call the record of a number.
     """
 
-    def __init__(self, chunk: Chunk, manifest: Manifest, name: Callable[[int], str]) -> None:
-        self.manifest = replace(manifest, num_records=len(chunk.keys))
-        self.keys: Sequence[str] = chunk.keys
-        self._records = {field: chunk.records[field] for field in manifest.fields}
+    def __init__(self, keys: Sequence[str], manifest: Manifest, name: Callable[[int], str]) -> None:
+        self.manifest = replace(manifest, num_records=len(keys))
+        self.keys = keys
         self._name = name
-
-    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        return {name: _taken(values, indices) for name, values in self._records.items()}
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         return []  # the input has compared them
@@ -42,60 +37,52 @@ class ChunkStore:
         return self._name(index)
 
     def check(self) -> None:
-        pass  # no file can change it
+        pass  # every read opens its file anew
 
     def close(self) -> None:
         pass
 
+    def _fields(self, records: Records, indices: Tensor) -> Records:
+        return {name: _taken(records[name], indices) for name in self.manifest.fields}
+
 
 @final
-class ItemStore:
-    """The records of some items of an input, each of which is one record. Reads them when asked.
+class ChunkStore(_InputStore):
+    """The records of a chunk, which are in memory."""
 
-    Args:
-        source: The input. Several threads may read at the same time.
-        start: The first item.
-        keys: The keys of the records.
-        manifest: Describes the fields. Fields of the input that it lacks are left out.
+    def __init__(self, chunk: Chunk, manifest: Manifest, name: Callable[[int], str]) -> None:
+        super().__init__(chunk.keys, manifest, name)
+        self._records = chunk.records
+
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        return self._fields(self._records, indices)
+
+
+@final
+class ItemStore(_InputStore):
+    """The records of the items of an input from ``start`` on. Reads them when asked.
+
+    Each item is one record, and several threads may read at the same time.
     """
 
     def __init__(
         self, source: RecordInput, start: int, keys: Sequence[str], manifest: Manifest
     ) -> None:
-        self.manifest = replace(manifest, num_records=len(keys))
-        self.keys = keys
+        super().__init__(keys, manifest, lambda index: source.name(start + index))
         self._source = source
         self._start = start
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         numbers = [self._start + index for index in indices.tolist()]
-        first = numbers[0]
-        if numbers == list(range(first, first + len(numbers))):
-            ask_item_files(self._source, range(first, first + len(numbers)))
-            chunk = self._source.read(first, first + len(numbers))
-            return self._fields(chunk, torch.arange(len(numbers)))
-        parts = [self._source.read(number, number + 1) for number in numbers]
+        items = range(numbers[0], numbers[0] + len(numbers))
+        if numbers == list(items):
+            ask_item_files(self._source, items)
+            chunk = self._source.read(items.start, items.stop)
+            return self._fields(chunk.records, torch.arange(len(numbers)))
+        chunks = [self._source.read(number, number + 1) for number in numbers]
         first = torch.zeros(1, dtype=torch.int64)
-        records = [self._fields(chunk, first) for chunk in parts]
+        records = [self._fields(chunk.records, first) for chunk in chunks]
         return {name: joined([own[name] for own in records]) for name in records[0]}
-
-    def _fields(self, chunk: Chunk, indices: Tensor) -> Records:
-        return {name: _taken(chunk.records[name], indices) for name in self.manifest.fields}
-
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        return []
-
-    def key(self, index: int) -> str:
-        return self.keys[index]
-
-    def name(self, index: int) -> str:
-        return self._source.name(self._start + index)
-
-    def check(self) -> None:
-        pass  # every read opens its file anew
-
-    def close(self) -> None:
-        pass
 
 
 def as_read(values: Any) -> Any:

@@ -1,6 +1,7 @@
 """One field of all records of a store: the facts that an order may ask for."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, final
 
@@ -16,7 +17,7 @@ from framework.contracts.records import (
     RecordStore,
 )
 from framework.errors import ConfigError, DataError
-from framework.media.header import BadImage, read_header
+from framework.media.header import BadImage, ImageHeader, read_header
 from framework.store.gather import joined
 
 SIZES = ("height", "width")
@@ -32,9 +33,7 @@ def column_of(store: RecordStore, name: str) -> Any:
     """
     if isinstance(store, KnowsColumns):
         return store.column(name)
-    count = store.manifest.num_records
-    starts = range(0, max(1, count), BLOCK_RECORDS)
-    blocks = [torch.arange(start, min(start + BLOCK_RECORDS, count)) for start in starts]
+    blocks = torch.arange(store.manifest.num_records).split(BLOCK_RECORDS)
     return joined([store.read(block)[name] for block in blocks])
 
 
@@ -81,14 +80,14 @@ class StoreFacts:
         if name not in self.names:
             return None
         fields = self.store.manifest.fields
+        if name == RECORD and name not in fields:
+            return np.arange(self.store.manifest.num_records)
         if name not in fields:
-            if name == RECORD:
-                return np.arange(self.store.manifest.num_records)
             return self._sizes[:, SIZES.index(name)]
-        column = column_of(self.store, name)
         if is_number(fields[name]):
-            return column.numpy().reshape(-1)
-        texts = [array.tobytes().decode(errors="replace") for array in column.arrays()]
+            return self.values(name)
+        arrays = column_of(self.store, name).arrays()
+        texts = [array.tobytes().decode(errors="replace") for array in arrays]
         return np.array(texts, object)  # not as wide as the longest text
 
     @property
@@ -111,26 +110,29 @@ class StoreFacts:
         return self._sizes_in_headers(name)
 
     def _sizes_in_headers(self, name: str) -> np.ndarray:
-        count = self.store.manifest.num_records
+        store, count = self.store, self.store.manifest.num_records
         sizes = np.empty((count, 2), np.int64)
-        if isinstance(self.store, ReadsStarts):
+        if isinstance(store, ReadsStarts):
             for index in range(count):
-                sizes[index] = _size_in_start(self.store, index) or self._size(index, name)
+                data = store.read_start(index, START_BYTES)
+                header = None
+                with suppress(BadImage):
+                    header = read_header(data)
+                # Formats other than JPEG may say at the end how an image is turned.
+                if header is None or (header.format != "jpeg" and len(data) == START_BYTES):
+                    header = self._header(store.read(torch.tensor([index]))[name][0], index)
+                sizes[index] = header.size
             return sizes
-        for start in range(0, count, BLOCK_RECORDS):
-            block = torch.arange(start, min(start + BLOCK_RECORDS, count))
+        for block in torch.arange(count).split(BLOCK_RECORDS):
             # Views copy none of the other fields.
-            records = self.store.read(block, views=self.store.manifest.fields)
+            records = store.read(block, views=store.manifest.fields)
             for index, data in zip(block.tolist(), records[name], strict=True):
-                sizes[index] = self._size_in(data, index)
+                sizes[index] = self._header(data, index).size
         return sizes
 
-    def _size(self, index: int, name: str) -> tuple[int, int]:
-        return self._size_in(self.store.read(torch.tensor([index]))[name][0], index)
-
-    def _size_in(self, data: Any, index: int) -> tuple[int, int]:
+    def _header(self, data: Any, index: int) -> ImageHeader:
         try:
-            return read_header(data).size
+            return read_header(data)
         except BadImage as error:
             fix = "verify the store"
             raise DataError(104, self.store.name(index), str(error), fix) from error
@@ -144,7 +146,11 @@ class StoreFacts:
 
     def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         fields = self.store.manifest.fields
-        lists = [own for own, field in fields.items() if _is_list(field)]
+        lists = [
+            own
+            for own, field in fields.items()
+            if field.encoding == "ragged" and field.kind == "raw" and field.shape == (None,)
+        ]
         if name in lists:
             ragged = column_of(self.store, name)
             return ragged.values.numpy(), ragged.lengths.numpy()
@@ -155,27 +161,9 @@ class StoreFacts:
         raise _unknown(name, "is not a field with numbers per record", [*known, *lists])
 
 
-def _size_in_start(store: ReadsStarts, index: int) -> tuple[int, int] | None:
-    """Return the size of an image from the start of its file; None if that does not tell it.
-
-    Formats other than JPEG may say at the end how an image is turned.
-    """
-    data = store.read_start(index, START_BYTES)
-    try:
-        header = read_header(data)
-    except BadImage:
-        return None
-    is_enough = header.format == "jpeg" or len(data) < START_BYTES
-    return header.size if is_enough else None
-
-
 def is_number(field: Field) -> bool:
     """Return whether a field is one number per record: its shape is [] or [1]."""
     return field.encoding == "raw" and field.shape in ONE_PER_RECORD
-
-
-def _is_list(field: Field) -> bool:
-    return field.encoding == "ragged" and field.kind == "raw" and field.shape == (None,)
 
 
 def _unknown(name: str, what: str, known: Sequence[str]) -> ConfigError:

@@ -51,23 +51,14 @@ def format_of(path: str) -> Format | None:
     DataError D101 if a file cannot be read.
     """
     if os.path.isdir(path):
-        return _format_of_folder(path)
-    return _format_of_file(path) if os.path.isfile(path) else None
-
-
-def _format_of_folder(path: str) -> Format | None:
-    try:
-        names = [name.lower() for name in os.listdir(path)]
-    except OSError:
-        return None  # the reader of the folder says why
-    if any(name.endswith(".tar") for name in names):
-        return TARS
-    if any(name.endswith(COLUMNS) for name in names):
-        return PARQUETS
-    return None
-
-
-def _format_of_file(path: str) -> Format | None:
+        names: list[str] = []
+        with suppress(OSError):  # the reader of the folder says why
+            names = [name.lower() for name in os.listdir(path)]
+        if any(name.endswith(".tar") for name in names):
+            return TARS
+        return PARQUETS if any(name.endswith(COLUMNS) for name in names) else None
+    if not os.path.isfile(path):
+        return None
     head = read_head(path, TAR_MAGIC_AT + len(TAR_MAGIC))
     kind = file_kind(head)
     if kind is not None:
@@ -75,9 +66,7 @@ def _format_of_file(path: str) -> Format | None:
     if head[TAR_MAGIC_AT:] == TAR_MAGIC:
         return TAR
     is_arrow = head.startswith(b"\xff\xff\xff\xff") and path.lower().endswith(".arrow")
-    if is_arrow or head.startswith((b"PAR1", b"ARROW1")):
-        return PARQUET
-    return None
+    return PARQUET if is_arrow or head.startswith((b"PAR1", b"ARROW1")) else None
 
 
 def refuse_other(path: str, choice: str) -> None:
@@ -120,27 +109,20 @@ def _refuse_input(path: str) -> None:
         what, words = "a table", ["input=list", *words]
     elif ".tfrecord" in name:
         what, words = "a TFRecord file", ["input=tfrecord", *words, FEATURES]
-    elif num_dimensions := _idx_dimensions(head):
-        what, words = "an IDX file", ["input=idx", *_idx_words(path, num_dimensions)]
     else:
-        return
+        if head.startswith(GZIP):
+            with suppress(zlib.error):
+                head = zlib.decompressobj(GZIP_BITS).decompress(head, HEAD_BYTES)
+        if not head.startswith(IDX) or not head[len(IDX) :]:
+            return
+        what = "an IDX file"
+        images = path.replace("labels-idx1", "images-idx3")
+        labels = path.replace("images-idx3", "labels-idx1")
+        if images == labels and head[len(IDX)] > 1:  # dimensions: a file of images
+            labels = "LABELS"
+        elif images == labels:
+            images = "IMAGES"
+        words = ["input=idx", f"input.images={images}", f"input.labels={labels}"]
     what = f"is {what}, but not a Paceline store"
     command = _pack_command(path, *words)
     raise DataError(103, path, what, f"pack it: {command}")
-
-
-def _idx_dimensions(head: bytes) -> int:
-    """Return the dimensions of the array in an IDX file, gzipped or not; 0 for another file."""
-    if head.startswith(GZIP):
-        with suppress(zlib.error):
-            head = zlib.decompressobj(GZIP_BITS).decompress(head, HEAD_BYTES)
-    return head[len(IDX)] if head.startswith(IDX) and len(head) > len(IDX) else 0
-
-
-def _idx_words(path: str, num_dimensions: int) -> list[str]:
-    """Return the words that name a file of images or labels, and the other one."""
-    if num_dimensions > 1:
-        labels = path.replace("images-idx3", "labels-idx1")
-        return [f"input.images={path}", f"input.labels={labels if labels != path else 'LABELS'}"]
-    images = path.replace("labels-idx1", "images-idx3")
-    return [f"input.images={images if images != path else 'IMAGES'}", f"input.labels={path}"]

@@ -57,8 +57,13 @@ class FolderStore:
         self.files = [name for _, name in images]
         self.labels = torch.tensor([numbers[name] for name, _ in images])
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
-        image = Field("uint8", (self._channels(), None, None), "image")
-        fields = {"image": image, "label": Field("int64", ())}
+        try:
+            channels = shared_channels(len(images), self._file)
+        except (BadImage, ValueError) as error:
+            what = f"not a readable image ({error})"
+            raise DataError(106, self.name(0), what, "correct or remove it") from error
+        fields = {"image": Field("uint8", (channels, None, None), "image")}
+        fields["label"] = Field("int64", ())
         digest = sampled_digest([self._root + name for name in self.files], self.files)
         self.manifest = Manifest(len(images), fields, classes, counts, source=path, digest=digest)
 
@@ -79,8 +84,7 @@ class FolderStore:
     def lengths(self, name: str) -> Tensor:
         raise KeyError(name)  # no field is ragged
 
-    def read_bytes(self, index: int) -> bytes:
-        """Return the content of a file. DataError D101 if it cannot be read."""
+    def _file(self, index: int) -> bytes:
         return read_files([self.name(index)])[0]
 
     def read_start(self, index: int, num_bytes: int) -> bytes:
@@ -106,13 +110,6 @@ class FolderStore:
     def close(self) -> None:
         pass  # no file stays open
 
-    def _channels(self) -> int:
-        try:
-            return shared_channels(len(self.files), self.read_bytes)
-        except (BadImage, ValueError) as error:
-            what = f"not a readable image ({error})"
-            raise DataError(106, self.name(0), what, "correct or remove it") from error
-
 
 @final
 class FolderWriter:
@@ -129,11 +126,11 @@ class FolderWriter:
         self._interleaved = fields["image"].interleaved
         if self.path.exists():
             raise DataError(115, path, "is there already", "remove it or choose another place")
-        self._temporary: Path | None = temporary_name(self.path)
+        self._temporary = temporary_name(self.path)
+        self._is_open = True
         self._temporary.mkdir(parents=True)
 
     def write(self, records: Records, keys: Sequence[str]) -> None:
-        assert self._temporary is not None
         for image, label in zip(records["image"], records["label"], strict=True):
             folder = self._temporary / str(int(label))
             folder.mkdir(exist_ok=True)
@@ -147,7 +144,6 @@ class FolderWriter:
             self._row += 1
 
     def close(self, manifest: Manifest) -> None:
-        assert self._temporary is not None
         for number, name in enumerate(manifest.classes):
             # A store must not be able to write outside this folder.
             # Hidden folders are skipped by readers.
@@ -164,10 +160,10 @@ class FolderWriter:
             sync(place)
         self._temporary.rename(self.path)
         sync(self.path.parent)
-        self._temporary = None
+        self._is_open = False
 
     def abort(self) -> None:
-        if self._temporary is not None:
+        if self._is_open:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 

@@ -81,17 +81,11 @@ def unreadable(path: str, error: Exception) -> DataError:
 
 
 def _missing(path: str) -> DataError:
-    fix = "correct the path; 'paceline pack' makes a store"
-    return DataError(101, path, f"no such file{_nearest(path)}", fix)
-
-
-def _nearest(path: str) -> str:
-    """Return a hint like `` (did you mean 'x'?)`` if a file has a similar name."""
     folder, name = os.path.split(path)
-    try:
+    close: list[str] = []
+    with suppress(OSError):
         close = get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7)
-    except OSError:
-        return ""
-    if not close:
-        return ""
-    return f" (did you mean '{os.path.join(folder, close[0])}'?)"
+    hint = f" (did you mean '{os.path.join(folder, close[0])}'?)" if close else ""
+    return DataError(
+        101, path, f"no such file{hint}", "correct the path; 'paceline pack' makes a store"
+    )

@@ -3,7 +3,7 @@
 import os
 import resource
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import final
@@ -34,9 +34,32 @@ def read_files(paths: Sequence[str], seconds: "memoryview[float] | None" = None)
     """
     contents: list[bytes] = []
     for first in range(0, len(paths), AT_ONCE):
-        part = slice(first, first + AT_ONCE)
-        contents += _read_part(paths[part], None if seconds is None else seconds[part])
+        descriptors: list[int] = []
+        path, last = "", perf_counter()
+        try:
+            for place, path in enumerate(paths[first : first + AT_ONCE], first):
+                descriptors.append(os.open(path, os.O_RDONLY))
+                _ask(descriptors[-1])
+                last = _add(seconds, place, last)
+            for place, descriptor in enumerate(descriptors, first):
+                path = paths[place]
+                contents.append(read_all(descriptor))
+                last = _add(seconds, place, last)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
     return contents
+
+
+def _add(seconds: "memoryview[float] | None", place: int, since: float) -> float:
+    """Add the time since a moment, and return the present moment."""
+    if seconds is None:
+        return since
+    now = perf_counter()
+    seconds[place] += now - since
+    return now
 
 
 def read_all(descriptor: int) -> bytes:
@@ -51,6 +74,12 @@ def read_all(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
+def _ask(descriptor: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):  # a pipe, say, from which nothing can be read ahead
+            os.posix_fadvise(descriptor, 0, ASKED_BYTES, os.POSIX_FADV_WILLNEED)
+
+
 def ask_item_files(source: RecordInput, items: range) -> None:
     """Have the system read the files of items into memory, and return before it has.
 
@@ -61,22 +90,17 @@ def ask_item_files(source: RecordInput, items: range) -> None:
         if ends[0] == ends[1]:  # one file holds many items, which are not worth listing
             return
         paths = dict.fromkeys(path for item in items for path in item_files_of(source, item))
-        if len(paths) >= len(items):
-            _ask_files(paths)
-
-
-def _ask_files(paths: Iterable[str]) -> None:
-    asked = 0
-    for path in paths:
-        with suppress(OSError, ValueError):  # ValueError: a zero byte in the name
-            status = os.stat(path)
-            if asked > MOST_BYTES:
-                return
-            if stat.S_ISREG(status.st_mode):  # a pipe or a device is not opened
-                descriptor = os.open(path, os.O_RDONLY)
-                _ask(descriptor)
-                os.close(descriptor)
-                asked += min(status.st_size, ASKED_BYTES)
+        asked = 0
+        for path in paths if len(paths) >= len(items) else ():
+            with suppress(OSError, ValueError):  # ValueError: a zero byte in the name
+                status = os.stat(path)
+                if asked > MOST_BYTES:
+                    return
+                if stat.S_ISREG(status.st_mode):  # a pipe or a device is not opened
+                    descriptor = os.open(path, os.O_RDONLY)
+                    _ask(descriptor)
+                    os.close(descriptor)
+                    asked += min(status.st_size, ASKED_BYTES)
 
 
 @final
@@ -95,39 +119,3 @@ class DiskReads:
         blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
         before, self._blocks = self._blocks, blocks
         return blocks - before >= num_files
-
-
-def _read_part(paths: Sequence[str], seconds: "memoryview[float] | None") -> list[bytes]:
-    descriptors: list[int] = []
-    contents: list[bytes] = []
-    path = ""
-    last = perf_counter()
-    try:
-        for place, path in enumerate(paths):
-            descriptors.append(os.open(path, os.O_RDONLY))
-            _ask(descriptors[place])
-            last = _add(seconds, place, last)
-        for place, path in enumerate(paths):  # noqa: B007  # the error names it
-            contents.append(read_all(descriptors[place]))
-            last = _add(seconds, place, last)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-    return contents
-
-
-def _ask(descriptor: int) -> None:
-    if hasattr(os, "posix_fadvise"):
-        with suppress(OSError):  # a pipe, say, from which nothing can be read ahead
-            os.posix_fadvise(descriptor, 0, ASKED_BYTES, os.POSIX_FADV_WILLNEED)
-
-
-def _add(seconds: "memoryview[float] | None", place: int, since: float) -> float:
-    """Add the time since a moment, and return the present moment."""
-    if seconds is None:
-        return since
-    now = perf_counter()
-    seconds[place] += now - since
-    return now

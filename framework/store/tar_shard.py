@@ -15,10 +15,10 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import NamedTuple, final
 from zlib import crc32
 
 import numpy as np
@@ -281,3 +281,77 @@ def _is_possible(index: ShardIndex, size: int) -> bool:
     if (sizes < 0).any() or (sizes > size - starts).any():
         return False
     return int(sizes[index.is_kept].sum()) == len(texts)
+
+
+@final
+class Listed:
+    """The records of several shards, as arrays.
+
+    Attributes:
+        shards: The paths.
+        identities: Of the shards when they were indexed.
+        unkept: The shards whose index could not be written.
+        suffixes: All suffixes.
+        firsts: int64 [records + 1]: the number of each record's first member.
+        kinds: int64 [members]: the number of the suffix.
+        starts, sizes, crcs: Of all members, as in ``ShardIndex``.
+        shard_numbers: int64 [records]: the number of the shard.
+        left_out: The number of members that belong to no record.
+    """
+
+    def __init__(self, shards: Sequence[str], keep: bool) -> None:
+        self.shards = list(shards)
+        parts = [shard_index(shard, keep) for shard in shards]
+        indexes = [part[0] for part in parts]
+        self.identities = [part[1] for part in parts]
+        self.unkept = [shard for shard, part in zip(shards, parts, strict=True) if not part[2]]
+        self.suffixes = list(dict.fromkeys(name for index in indexes for name in index.suffixes))
+        numbers = {suffix: number for number, suffix in enumerate(self.suffixes)}
+        tables = [np.array([numbers[name] for name in i.suffixes], np.int64) for i in indexes]
+        members = np.concatenate([index.members for index in indexes])
+        kinds = [table[i.members["suffix"]] for table, i in zip(tables, indexes, strict=True)]
+        self.kinds = np.concatenate(kinds)
+        self.starts = np.ascontiguousarray(members["start"])
+        self.sizes = np.ascontiguousarray(members["size"])
+        self.crcs = np.ascontiguousarray(members["crc"])
+        self.left_out = sum(index.left_out for index in indexes)
+        self._is_kept = np.concatenate([index.is_kept for index in indexes])
+        self._texts = b"".join(index.texts for index in indexes)
+        self._text_ends = np.cumsum(np.where(self._is_kept, self.sizes, 0))
+        self._keys = b"".join(index.keys for index in indexes)
+        self._key_ends = _numbered_through(
+            [i.ends["key"] for i in indexes], [len(i.keys) for i in indexes]
+        )
+        self.firsts = _numbered_through(
+            [i.ends["member"] for i in indexes], [len(i.members) for i in indexes]
+        )
+        counts = [len(index.ends) for index in indexes]
+        self.shard_numbers = np.repeat(np.arange(len(counts)), counts)
+
+    def __len__(self) -> int:
+        return len(self.firsts) - 1
+
+    def shard_of(self, index: int) -> str:
+        """Return the path of a record's shard."""
+        return self.shards[self.shard_numbers[index]]
+
+    def key(self, index: int) -> str:
+        """Return the common name of a record's members."""
+        start, end = self._key_ends[index : index + 2]
+        return self._keys[start:end].decode("utf-8", "surrogateescape")
+
+    def kept_texts(self, members: np.ndarray) -> list[bytes | None]:
+        """Return the bytes of members that the index keeps; None for others."""
+        ends = self._text_ends[members]
+        columns = (self._is_kept[members], ends - self.sizes[members], ends)
+        return [
+            self._texts[start:end] if is_kept else None
+            for is_kept, start, end in zip(*(c.tolist() for c in columns), strict=True)
+        ]
+
+
+def _numbered_through(ends: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
+    """Return 0 and the ends of all shards' parts, of which each shard has counted its own."""
+    starts = np.cumsum([0, *sizes])
+    parts = [own + start for own, start in zip(ends, starts, strict=False)]
+    return np.concatenate([np.zeros(1, np.int64), *parts])

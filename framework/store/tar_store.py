@@ -5,6 +5,7 @@ while it is read may still kill the process, as with any memory map.
 """
 
 import io
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from mmap import ACCESS_READ, mmap
@@ -16,12 +17,13 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import LABEL, Field, Manifest, Records
-from framework.errors import DataError
+from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import BadImage, shared_channels
 from framework.media.header import ImageHeader, read_header
-from framework.store.array_values import ArrayHeader, native, read_npy_header
+from framework.store.array_values import ArrayHeader, native, read_npy_header, value_of
 from framework.store.file_format import refuse_other
-from framework.store.foreign import NPY
+from framework.store.folder_store import SUFFIXES
+from framework.store.foreign import NPY, field_name, number_of
 from framework.store.gather import ask_pages, map_of, ragged_of, should_ask
 from framework.store.identity import identify, sampled_digest, unreadable
 from framework.store.kinds import (
@@ -30,28 +32,52 @@ from framework.store.kinds import (
     check_present,
     checked_kinds,
     field_of_kind,
+    of_kind,
+    text_of,
 )
-from framework.store.tar_records import TarRecords, changed
-from framework.store.tar_shard import HEADER
+from framework.store.label import (
+    check_classes,
+    class_in,
+    class_pattern,
+    label_column,
+    number_classes,
+)
+from framework.store.tar_shard import HEADER, INDEX_SUFFIX, Listed, is_text_suffix, named_shards
 
 MOST_MAPS = 256  # of one process: each holds a file descriptor, and 1,024 is the usual limit
+IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
+PLAIN_SUFFIX = re.compile(r"[a-z_][\w.]*", re.ASCII)  # needs no quotes on a command line
+MOST_FIELDS = 20  # suffixes beyond them, and beyond the records, are parts of keys with dots
+NONE, SEVERAL = -1, -2  # instead of a member's number
 
 
 @final
 class TarStore:
-    """A RecordStore over .tar files, with an index that is written once; see ``TarRecords``.
+    """A RecordStore over .tar files, with an index that is written once.
+
+    Records come in the byte order of the shards' names, and in a shard in the order of its members.
+    A record's key is its members' common name. Links and devices are left out. By its suffix, a
+    member is
+
+    - an image, or ``npy``: an array;
+    - ``cls``: a number; ``txt``: a number if the first one is, else a text. For the field ``label``
+      both are a class's number or name;
+    - ``json``: a text, as it is;
+    - anything else: bytes.
 
     The bytes of records have no checksums, so ``damaged`` never lists any. Their headers have one:
     a shard that was replaced is noticed (D117).
 
     Args:
         path: A shard, a folder of shards, or a pattern.
-        fields: The suffix of each field's member; None: ``image``, and ``label`` if there is one.
+        fields: The suffix of each field's member, or several: ``jpg;png``. None: ``image`` and
+            perhaps ``label``; other members than an image and ``cls`` are then an error.
         classes: All classes in the order of their numbers; None: those of the labels.
         label_pattern: A regular expression whose one group is the class in a record's key.
         labels: The fields that are label maps.
-        kinds: What other fields are, as in ``TarRecords``.
+        kinds: What fields are, if their suffixes do not say so: text, bytes, ragged, boxes, points.
         keep: Whether to write an index that does not exist yet.
+        group: Where these options stand, for errors: ``data``, or ``input`` for packing.
 
     Raises:
         ConfigError: C160, C161, C162 or C179 for options that do not fit.
@@ -70,12 +96,30 @@ class TarStore:
         labels: Sequence[str] | None = None,
         kinds: Mapping[str, str] | None = None,
         keep: bool = True,
+        group: str = "data",
     ) -> None:
-        refuse_other(path, "tar")
-        self.path = path
-        options = (fields, classes, label_pattern, "data", keep, checked_kinds(kinds, "data"))
-        self.records = TarRecords(path, *options)
+        if group == "data":
+            refuse_other(path, "tar")
+        self.path, self.classes, self.keep, self.group = path, classes, keep, group
+        self.given_kinds = checked_kinds(kinds, group)
         self.label_maps = tuple(labels or ())
+        given: Any = fields
+        self.fields: dict[str, tuple[str, ...]] | None = None
+        if given is not None:
+            if not isinstance(given, Mapping) or not given:
+                what = "must map at least one field to a name"
+                fix = f"give '{group}.fields={{image: jpg, label: cls}}'"
+                raise ConfigError(162, f"{group}.fields = {given}", what, fix)
+            self.fields = {
+                str(field): tuple(
+                    part.strip().lstrip(".") for part in str(names).lower().split(";")
+                )
+                for field, names in given.items()
+            }
+        self.pattern = class_pattern(label_pattern, group)
+        if self.pattern is not None and LABEL in (self.fields or {}):
+            what = f"{group}.fields has a label already"
+            raise ConfigError(162, f"{group}.label_pattern", what, "give one of the two")
         self._views: dict[str, memoryview] = {}  # the newest memory maps, by the shard's path
         self._heads: dict[str, tuple[bytes, ArrayHeader]] = {}  # of the first array of each field
 
@@ -88,27 +132,26 @@ class TarStore:
 
     @cached_property
     def _manifest(self) -> Manifest:
-        records = self.records
-        fields = {name: self._field(name) for name in records.sources}
-        if records.labels is not None:
+        fields = {name: self._field(name) for name in self.sources}
+        if self.labels is not None:
             fields[LABEL] = Field("int64", ())
         if not fields:
             fix = "give 'data.fields={image: jpg, label: cls}', say"
             raise DataError(167, self.path, "no member is an image or a label", fix)
-        check_present(records.given_kinds, fields, "data")
-        check_label_maps(self.label_maps, fields, "data")
+        check_present(self.given_kinds, fields, self.group)
+        check_label_maps(self.label_maps, fields, self.group)
         counts: list[int] = []
-        classes = records.class_names
-        if records.labels is not None and len(classes) > records.labels[0].max():
-            counts = np.bincount(records.labels[0], minlength=len(classes)).tolist()
-        digest = sampled_digest(records.listed.shards)
-        return Manifest(len(records), fields, classes, counts, source=records.source, digest=digest)
+        classes = self.class_names
+        if self.labels is not None and len(classes) > self.labels[0].max():
+            counts = np.bincount(self.labels[0], minlength=len(classes)).tolist()
+        digest = sampled_digest(self.listed.shards)
+        return Manifest(len(self), fields, classes, counts, source=self.source, digest=digest)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Say which index cannot be kept, and which field may be a label map."""
         lines: list[str] = []
-        if unkept := self.records.listed.unkept:
+        if unkept := self.listed.unkept:
             what = "cannot be written, neither beside the shard nor in the cache folder"
             lines.append(f"the index of {unkept[0]} {what}; every start reads all headers again")
         images = [name for name, field in self.manifest.fields.items() if field.kind == "image"]
@@ -120,7 +163,7 @@ class TarStore:
 
     def _first_header(self, name: str) -> ImageHeader:
         try:
-            return read_header(self.records.read(name, 0))
+            return read_header(self.member_bytes(name, 0))
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
             where = f"{self.name(0)}: {name}"
@@ -128,18 +171,18 @@ class TarStore:
 
     def _field(self, name: str) -> Field:
         """Return a field as its first record has it."""
-        if name == LABEL and self.records.labels is not None:
+        if name == LABEL and self.labels is not None:
             return Field("int64", ())
-        self.records.check_members(name)
-        value = self.records.value(name, 0)
-        if name in self.records.kinds:
-            return field_of_kind(value, self.records.kinds[name])
+        self.check_members(name)
+        value = self.value(name, 0)
+        if name in self.kinds:
+            return field_of_kind(value, self.kinds[name])
         if isinstance(value, np.ndarray):
             return Field(value.dtype.name, value.shape)
         self._first_header(name)
         if name in self.label_maps:
             return Field("uint8", (1, None, None), "image", "labels")
-        channels = shared_channels(len(self.records), lambda row: self.records.read(name, row))
+        channels = shared_channels(len(self), lambda row: self.member_bytes(name, row))
         return Field("uint8", (channels, None, None), "image")
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
@@ -147,8 +190,8 @@ class TarStore:
             self._ask(indices)
         records: Records = {}
         for name, field in self.manifest.fields.items():
-            if name == LABEL and self.records.labels is not None:
-                records[name] = torch.from_numpy(self.records.labels[0])[indices]
+            if name == LABEL and self.labels is not None:
+                records[name] = torch.from_numpy(self.labels[0])[indices]
                 continue
             parts = self._parts(name, indices)
             if field.encoding == "image":
@@ -165,9 +208,9 @@ class TarStore:
 
     def _parts(self, name: str, indices: Tensor) -> list[Any]:
         """Return the bytes of the records' members as views of the maps, without a copy."""
-        listed = self.records.listed
+        listed = self.listed
         places = indices.numpy()
-        members = self.records.members[name][places]
+        members = self.members[name][places]
         shards = listed.shard_numbers[places].tolist()
         maps = {number: self._view(number) for number in set(shards)}
         columns = (listed.starts[members], listed.sizes[members], listed.crcs[members])
@@ -175,7 +218,10 @@ class TarStore:
         for shard, start, size, crc in zip(shards, *(c.tolist() for c in columns), strict=True):
             view = maps[shard]
             if crc32(view[start - HEADER : start]) != crc:
-                raise changed(listed.shards[shard])
+                path = listed.shards[shard]
+                fix = f"remove {path}{INDEX_SUFFIX} if it is there, and start again"
+                what = "was replaced or rewritten since it was indexed"
+                raise DataError(117, path, what, fix)
             parts.append(view[start : start + size])
         return parts
 
@@ -184,7 +230,7 @@ class TarStore:
 
         A map lives until nobody holds a part of it.
         """
-        listed = self.records.listed
+        listed = self.listed
         shard, identity = listed.shards[number], listed.identities[number]
         identify(shard, identity)
         view = self._views.get(shard)
@@ -203,15 +249,15 @@ class TarStore:
 
     def _ask(self, indices: Tensor) -> None:
         """Let the disk read the members of the records and their headers at the same time."""
-        listed = self.records.listed
+        listed = self.listed
         places = indices.numpy()
         shards = listed.shard_numbers[places]
-        labels_are_known = self.records.labels is not None
-        names = [name for name in self.records.sources if name != LABEL or not labels_are_known]
+        labels_are_known = self.labels is not None
+        names = [name for name in self.sources if name != LABEL or not labels_are_known]
         for number in np.unique(shards).tolist():
             shard = map_of(np.frombuffer(self._view(number), np.uint8))
             for name in names:
-                members = self.records.members[name][places[shards == number]]
+                members = self.members[name][places[shards == number]]
                 starts = torch.from_numpy(listed.starts[members] - HEADER)
                 ask_pages(shard, starts, torch.from_numpy(listed.sizes[members] + HEADER))
 
@@ -240,24 +286,202 @@ class TarStore:
             if part[: len(head)] == head and len(part) == len(head) + header.num_bytes:
                 return native(header.view(part))
         data = bytes(part)
-        array = self.records.parsed(data, name, index)
+        array = self.parsed(data, name, index)
         assert isinstance(array, np.ndarray)  # an image file is encoded
-        if data.startswith(NPY) and name not in (*self._heads, *self.records.kinds):
+        if data.startswith(NPY) and name not in (*self._heads, *self.kinds):
             header = read_npy_header(io.BytesIO(data), len(data), self.name(index))
             self._heads[name] = data[: header.start], header
         return array
+
+    @cached_property
+    def listed(self) -> Listed:
+        """The records of all shards. DataError D101, D110, and those of a bad shard."""
+        records = Listed(named_shards(self.path), self.keep)
+        if not len(records):
+            raise DataError(110, self.path, "no file inside", "give .tar files that hold images")
+        return records
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    @cached_property
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """The suffixes that the member of each field may have, in lower case.
+
+        ConfigError C162 if members would be ignored silently.
+        """
+        suffixes = {suffix.lower() for suffix in self.listed.suffixes}
+        images = sorted(suffixes & {*IMAGES})
+        if self.fields is not None:
+            for field, wanted in self.fields.items():
+                if not suffixes & set(wanted):
+                    where = f"{self.group}.fields.{field} = {';'.join(wanted)}"
+                    fix = f"choose from {listed(sorted(suffixes))}"
+                    raise ConfigError(162, where, "no member has this suffix", fix)
+            return self.fields
+        if others := sorted(suffixes - {*IMAGES, "cls"}):
+            fields: dict[str, str] = {}
+            if images:
+                fields["image"] = images[0] if len(images) == 1 else f'"{";".join(images)}"'
+            for suffix in filter(PLAIN_SUFFIX.fullmatch, sorted(suffixes - set(images))):
+                stem, _, last = suffix.rpartition(".")
+                fields[field_name(stem or (LABEL if last == "cls" else last), fields)] = suffix
+            chosen = ", ".join(f"{field}: {suffix}" for field, suffix in fields.items())
+            what = f"there are members .{', .'.join(others[:5])} too"
+            fix = f"say what is wanted, as in '{self.group}.fields={{{chosen}}}'"
+            if not fields or len(others) > max(MOST_FIELDS, len(self)):
+                what = f"a key ends at a name's first dot, which leaves .{', .'.join(others[:3])}"
+                fix = "rename the members without other dots, as in v1_000.png"
+            raise ConfigError(162, f"{self.group}.fields = null", what, fix)
+        usual = {"image": IMAGES} if images else {}
+        if "cls" in suffixes and self.pattern is None:
+            usual[LABEL] = ("cls",)
+        return usual
+
+    @cached_property
+    def members(self) -> dict[str, np.ndarray]:
+        """The number of each record's member for each field, int64 [records].
+
+        ``NONE`` stands for no member, ``SEVERAL`` for more than one.
+        """
+        records = self.listed
+        members: dict[str, np.ndarray] = {}
+        for field, wanted in self.sources.items():
+            fits = np.array([suffix.lower() in wanted for suffix in records.suffixes], bool)
+            hits = np.flatnonzero(fits[records.kinds])
+            owners = np.searchsorted(records.firsts, hits, side="right") - 1
+            members[field] = np.full(len(records), NONE, np.int64)
+            members[field][owners] = hits
+            members[field][np.bincount(owners, minlength=len(records)) > 1] = SEVERAL
+        return members
+
+    def member(self, field: str, index: int) -> int:
+        """Return the number of the member of a record. DataError D163 or D167 if it has not one."""
+        number = int(self.members[field][index])
+        if number < 0:
+            wanted = self.sources[field]
+            first, last = self.listed.firsts[index : index + 2]
+            kinds = self.listed.kinds[first:last]
+            count = sum(self.listed.suffixes[kind].lower() in wanted for kind in kinds)
+            what = f"has {count} members for {field} (.{', .'.join(wanted)})"
+            fix = f"correct the shard, or {self.group}.fields"
+            raise DataError(163 if count else 167, self.name(index), what, fix)
+        return number
+
+    def check_members(self, field: str) -> None:
+        """Check that each record has one member for a field. DataError D163, D167."""
+        for index in np.flatnonzero(self.members[field] < 0)[:1].tolist():
+            self.member(field, index)
+
+    @cached_property
+    def labels(self) -> tuple[np.ndarray, list[str]] | None:
+        """The labels (int64) and the classes; None if no member and no pattern gives labels."""
+        if self.pattern is not None:
+            pattern = self.pattern
+            names = [
+                class_in(self.listed.key(index), pattern, self.name(index), self.group)
+                for index in range(len(self))
+            ]
+            numbers, classes = number_classes(names, self.classes, self.path, self.group)
+        elif self._has_label_texts:
+            self.check_members(LABEL)
+            texts: list[str] = []
+            for index, kept in enumerate(self.listed.kept_texts(self.members[LABEL])):
+                data = self.member_bytes(LABEL, index) if kept is None else kept
+                texts.append(data.decode("utf-8", "surrogateescape").strip())
+                if not texts[-1]:
+                    fix = "correct or remove it"
+                    raise DataError(162, self.name(index), "its label is empty", fix)
+            numbers, classes = label_column(texts, self.classes, self.path, self.name, self.group)
+        else:
+            return None
+        return np.array(numbers, np.int64), classes
+
+    @property
+    def _has_label_texts(self) -> bool:
+        suffix = self.sources.get(LABEL, ("",))[0]
+        return is_text_suffix(suffix) and LABEL not in self.given_kinds
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The kinds of fields that are not images, arrays or numbers."""
+        kinds: dict[str, str] = {}
+        for field, suffixes in self.sources.items():
+            suffix = suffixes[0].rpartition(".")[2]
+            if suffix in (*IMAGES, "npy", "cls") or (field == LABEL and self._has_label_texts):
+                continue
+            kinds[field] = "text" if suffix in ("txt", "json") else "bytes"
+            if suffix == "txt":
+                first = np.flatnonzero(self.members[field] >= 0)[:1].tolist()
+                if any(_number_in(self.member_bytes(field, index)) is not None for index in first):
+                    del kinds[field]
+        return {**kinds, **self.given_kinds}
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes in the order of their numbers. ConfigError C161, DataError D161."""
+        if self.labels is not None:
+            return self.labels[1]
+        return check_classes((), self.classes, self.path, self.group)
+
+    @property
+    def source(self) -> str:
+        """What a manifest says of the source, with the number of members left out."""
+        count = self.listed.left_out
+        note = f" ({count} members left out: links, devices, names without a suffix)"
+        return f"tar {self.path}{note if count else ''}"
+
+    def value(self, field: str, index: int) -> Any:
+        """Return an image file's bytes, an array (of no dimension for a number) or a string.
+
+        Raises:
+            DataError: D112 for a damaged array, D162 for a text that is no number or not UTF-8,
+                D167 for a value that is not of the field's kind, and those of ``read``.
+        """
+        return self.parsed(self.member_bytes(field, index), field, index)
+
+    def parsed(self, data: bytes, field: str, index: int) -> Any:
+        """Return the value in the bytes of a member. DataError D112, D162, D167."""
+        kind = self.kinds.get(field, "")
+        where = f"{self.name(index)}: {field}"
+        if kind == "bytes":
+            return data
+        if kind == "text":
+            return text_of(data, field, where, self.group)
+        suffix = self.listed.suffixes[self.listed.kinds[self.member(field, index)]]
+        if is_text_suffix(suffix):
+            value = _number_in(data)
+            if value is None:
+                what = f"{data[:40]!r} is not a number that a store can hold"
+                fix = f"correct it, or add '{self.group}.kinds={{{field}: text}}'"
+                raise DataError(162, where, what, fix)
+        else:
+            value = value_of(data, f".{suffix}", self.name(index))
+        return of_kind(value, kind, where, self.group) if kind else value
+
+    def member_bytes(self, field: str, index: int) -> bytes:
+        """Return the bytes of a record's member for a field.
+
+        DataError D101, D117, and D163 or D167 if the record has not one such member.
+        """
+        member = self.member(field, index)
+        kept = self.listed.kept_texts(np.array([member]))[0]
+        return bytes(self._parts(field, torch.tensor([index]))[0]) if kept is None else kept
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         return []  # an archive has no checksums of its members' bytes
 
     def key(self, index: int) -> str:
-        return self.records.listed.key(index)
+        return self.listed.key(index)
 
     def name(self, index: int) -> str:
-        return self.records.name(index)
+        """Return the shard and the first member of a record."""
+        shards = self.listed
+        suffix = shards.suffixes[shards.kinds[shards.firsts[index]]]
+        return f"{shards.shard_of(index)}: {shards.key(index)}.{suffix}"
 
     def check(self) -> None:
-        listed = self.records.listed
+        listed = self.listed
         for shard, identity in zip(listed.shards, listed.identities, strict=True):
             if shard in self._views:
                 identify(shard, identity)
@@ -272,3 +496,7 @@ def _stacked(arrays: list[np.ndarray], field: Field) -> Tensor:
     for place, array in enumerate(arrays):
         out[place] = array
     return torch.from_numpy(out)
+
+
+def _number_in(data: bytes) -> np.ndarray | None:
+    return number_of(data.decode(errors="replace").strip())

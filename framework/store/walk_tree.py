@@ -10,9 +10,10 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 from framework.errors import DataError
 from framework.store.identity import unreadable
@@ -102,18 +103,75 @@ def walk(
     if follow_links is not None and not os.path.isdir(follow_links):
         fix = "give the folder that the links' targets lie under"
         raise DataError(101, f"follow_links = {follow_links}", "no such folder", fix)
-    walker = _Walker(root, tuple(suffixes), follow_links, hidden)
-    walker.walk()
-    return Walked(
-        root,
-        sorted(walker.names, key=os.fsencode),
-        sorted(walker.folders, key=os.fsencode),
-        walker.skipped_links,
-        walker.specials,
-        follow_links,
-        walker.others,
-        walker.hidden,
-    )
+    allowed = follow_links and os.path.realpath(follow_links)
+    names: list[str] = []
+    folders: list[str] = []
+    links: list[str] = []  # are followed after all real folders, which they must not replace
+    round_of_links: list[str] = []
+    counts: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    visited: set[str] = set()  # real paths of folders
+    pending = [""]
+
+    def note(name: str, is_folder: bool) -> None:
+        if is_folder:
+            pending.append(name)
+            if os.sep not in name:
+                folders.append(name)
+        elif name.lower().endswith(tuple(suffixes)):
+            names.append(name)
+        else:
+            others[os.path.splitext(name)[1].lower() or "without an ending"] += 1
+
+    while pending or ((links or round_of_links) and allowed is not None):
+        if not pending:
+            if not round_of_links:
+                round_of_links = sorted(links, key=os.fsencode, reverse=True)
+                links = []
+            name = round_of_links.pop()
+            target, mode = _target(os.path.join(root, name))
+            is_inside = Path(target).is_relative_to(allowed or "")
+            is_folder = stat.S_ISDIR(mode)
+            is_new = stat.S_ISREG(mode) or (is_folder and target not in visited)
+            if is_inside and is_new:
+                note(name, is_folder)
+            else:
+                counts["links"] += 1
+            continue
+        folder = pending.pop()
+        path = os.path.join(root, folder)
+        if allowed is not None:
+            real = os.path.realpath(path)
+            if real in visited:  # a link led above a folder that was walked
+                continue
+            visited.add(real)
+        try:
+            with os.scandir(path) as listed:
+                entries = list(listed)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        for entry in entries:
+            name = os.path.join(folder, entry.name)
+            if entry.name.startswith(".") and not hidden:
+                counts["hidden"] += 1
+            elif entry.is_symlink():
+                links.append(name)
+            elif entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
+                note(name, entry.is_dir(follow_symlinks=False))
+            else:
+                counts["specials"] += 1
+    names.sort(key=os.fsencode)
+    folders.sort(key=os.fsencode)
+    skipped = counts["links"] + len(links), counts["specials"]
+    return Walked(root, names, folders, *skipped, follow_links, others, counts["hidden"])
+
+
+def _target(link: str) -> tuple[str, int]:
+    """Return the file or folder that a link leads to, and its mode; 0: nowhere, or in a circle."""
+    with suppress(OSError, ValueError):
+        target = os.path.realpath(link, strict=True)
+        return target, os.stat(target).st_mode
+    return "", 0
 
 
 def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
@@ -132,95 +190,3 @@ def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
         what = " ".join(f"no file {' or '.join(suffixes)} here".split())
         raise DataError(101, path, what, "give a file, a folder, or a pattern such as 'train-*'")
     return names
-
-
-@final
-class _Walker:
-    def __init__(
-        self, root: str, suffixes: tuple[str, ...], follow_links: str | None, hidden: bool
-    ) -> None:
-        self.root = root
-        self.takes_hidden = hidden
-        self.suffixes = suffixes
-        self.allowed = follow_links and os.path.realpath(follow_links)
-        self.names: list[str] = []
-        self.folders: list[str] = []
-        self.links: list[str] = []  # still to be followed
-        self.skipped_links = 0
-        self.specials = 0
-        self.others: Counter[str] = Counter()
-        self.hidden = 0
-        self.visited: set[str] = set()  # real paths of folders
-
-    def walk(self) -> None:
-        # Real folders come first, so that a link to one of them does not take its place.
-        self._walk_folder("")
-        while self.links:
-            links = sorted(self.links, key=os.fsencode)
-            self.links = []
-            for name in links:
-                self._follow(name)
-
-    def _walk_folder(self, top: str) -> None:
-        pending = [top]
-        while pending:
-            folder = pending.pop()
-            if self.allowed is not None:
-                real = os.path.realpath(os.path.join(self.root, folder))
-                if real in self.visited:  # a link led above a folder that was walked
-                    continue
-                self.visited.add(real)
-            pending += self._note_entries(folder)
-
-    def _note_entries(self, folder: str) -> list[str]:
-        """Note what lies directly in a folder, and return its subfolders."""
-        subfolders: list[str] = []
-        path = os.path.join(self.root, folder)
-        try:
-            with os.scandir(path) as listed:
-                entries = list(listed)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        for entry in entries:
-            name = os.path.join(folder, entry.name)
-            if entry.name.startswith(".") and not self.takes_hidden:
-                self.hidden += 1
-            elif entry.is_symlink() and self.allowed is None:
-                self.skipped_links += 1
-            elif entry.is_symlink():
-                self.links.append(name)
-            elif entry.is_dir(follow_symlinks=False):
-                self._note_folder(name)
-                subfolders.append(name)
-            elif entry.is_file(follow_symlinks=False):
-                self._note_file(name)
-            else:
-                self.specials += 1
-        return subfolders
-
-    def _follow(self, name: str) -> None:
-        path = os.path.join(self.root, name)
-        try:
-            target = os.path.realpath(path, strict=True)
-            kind = os.stat(target).st_mode
-        except (OSError, ValueError):  # it leads nowhere, or in a circle
-            self.skipped_links += 1
-            return
-        is_inside = Path(target).is_relative_to(self.allowed or "")
-        if is_inside and stat.S_ISREG(kind):
-            self._note_file(name)
-        elif is_inside and stat.S_ISDIR(kind) and target not in self.visited:
-            self._note_folder(name)
-            self._walk_folder(name)
-        else:
-            self.skipped_links += 1
-
-    def _note_file(self, name: str) -> None:
-        if name.lower().endswith(self.suffixes):
-            self.names.append(name)
-        else:
-            self.others[os.path.splitext(name)[1].lower() or "without an ending"] += 1
-
-    def _note_folder(self, name: str) -> None:
-        if os.sep not in name:
-            self.folders.append(name)
