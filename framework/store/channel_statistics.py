@@ -86,21 +86,20 @@ class StatisticsSampler:
 
     def add_in_threads(self, parts: Iterable[Callable[[], Records]]) -> None:
         """Read and measure parts of the sample, in order, with a thread for each core."""
+
+        def measured(read: Callable[[], Records]) -> list[dict[str, list[_Share]]]:
+            records = read()
+            count = max((len(records[name]) for name in self._fields), default=0)
+            rows = ({name: records[name][row] for name in self._fields} for row in range(count))
+            return list(map(self._measured, rows))
+
         with ThreadPoolExecutor(num_cores(), "paceline-statistics") as pool:
             try:
-                for measured in pool.map(self._measured_part, parts):
-                    for shares in measured:
+                for part in pool.map(measured, parts):
+                    for shares in part:
                         self._keep(shares)
             finally:
                 pool.shutdown(cancel_futures=True)
-
-    def _measured_part(self, read: Callable[[], Records]) -> list[dict[str, list[_Share]]]:
-        records = read()
-        count = max((len(records[name]) for name in self._fields), default=0)
-        return [
-            self._measured({name: records[name][row] for name in self._fields})
-            for row in range(count)
-        ]
 
     def _measured(self, record: Mapping[str, Any]) -> dict[str, list[_Share]]:
         measured: dict[str, list[_Share]] = {}
@@ -138,22 +137,18 @@ def remembered_statistics() -> Generator[None]:
 
 def statistics_of(store: RecordStore) -> dict[str, ChannelStatistics]:
     """Read and measure a sample of ``store``: the result is that of packing."""
-    known = _remembered.get()
-    if known is None or not store.manifest.source:
-        return _measured(store)
-    key = store.manifest.source, store.manifest.num_records
-    if key not in known:
-        known[key] = _measured(store)
-    return known[key]
-
-
-def _measured(store: RecordStore) -> dict[str, ChannelStatistics]:
-    manifest = store.manifest
+    known, manifest = _remembered.get(), store.manifest
+    key = manifest.source, manifest.num_records
+    if known is not None and manifest.source and key in known:
+        return known[key]
     sampler = StatisticsSampler(manifest.fields, manifest.num_records)
     if any(num_channels(field) for field in manifest.fields.values()):
         parts = sample_indices(manifest.num_records).split(READ_RECORDS)
         sampler.add_in_threads(partial(store.read, indices) for indices in parts)
-    return sampler.result()
+    result = sampler.result()
+    if known is not None and manifest.source:
+        known[key] = result
+    return result
 
 
 def of_batch(images: Tensor) -> ChannelStatistics | None:
@@ -177,19 +172,19 @@ def _shares(value: Any, field: Field) -> list[_Share]:
         array = np.asarray(value)
     if field.encoding == "image" or field.interleaved:
         array = np.moveaxis(array, 2, 0)
-    return [_share(plane) for plane in array]
-
-
-def _share(plane: np.ndarray) -> _Share:
-    if not plane.size:
-        return _Share(0, 0.0, 0.0)
-    # OpenCV sums bytes as integers, so that their order cannot matter.
-    if plane.dtype == np.uint8:
-        mean, deviation = cv2.meanStdDev(np.ascontiguousarray(plane))
-        return _Share(plane.size, float(mean[0, 0]), float(deviation[0, 0]) ** 2 * plane.size)
-    values = plane.astype(np.float64)
-    mean = float(values.mean())
-    return _Share(plane.size, mean, float(np.square(values - mean).sum()))
+    shares: list[_Share] = []
+    for plane in array:
+        mean = squares = 0.0
+        # OpenCV sums bytes as integers, so that their order cannot matter.
+        if plane.size and plane.dtype == np.uint8:
+            means, deviations = cv2.meanStdDev(np.ascontiguousarray(plane))
+            mean, squares = float(means[0, 0]), float(deviations[0, 0]) ** 2 * plane.size
+        elif plane.size:
+            values = plane.astype(np.float64)
+            mean = float(values.mean())
+            squares = float(np.square(values - mean).sum())
+        shares.append(_Share(plane.size, mean, squares))
+    return shares
 
 
 def _combined(records: Sequence[Sequence[_Share]], field: Field) -> ChannelStatistics | None:

@@ -65,23 +65,17 @@ class ColumnValues(NamedTuple):
 
 
 class RowGroup(NamedTuple):
-    """The decoded columns of a group of rows."""
+    """The decoded columns of a group of rows, by field, and their bytes in memory."""
 
-    values: dict[str, ColumnValues]  # by field
+    values: dict[str, ColumnValues]
     num_bytes: int
 
 
 @final
 class _ParquetFile:
-    """A file that is opened for each group, so that it holds no descriptor meanwhile.
+    """A file that is opened for each group, so that it holds no descriptor meanwhile."""
 
-    Attributes:
-        schema: The columns.
-        rows: The number of rows of each group.
-        is_mapped: Whether groups lie in a map, and need no memory.
-    """
-
-    is_mapped = False
+    is_mapped = False  # groups need memory
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -219,11 +213,6 @@ class ColumnFiles:
         """The first row of each file, and the number of all rows: int64 [files + 1]."""
         return np.cumsum([0, *(sum(reader.rows) for reader in self.readers)])
 
-    def place(self, index: int) -> tuple[int, int]:
-        """Return the group of a row, and the row's number in it."""
-        group = int(np.searchsorted(self.firsts, index, side="right")) - 1
-        return group, index - int(self.firsts[group])
-
     def row(self, index: int) -> tuple[str, int]:
         """Return the file of a row, and the row's number in it."""
         file = int(np.searchsorted(self.file_firsts, index, side="right")) - 1
@@ -251,11 +240,7 @@ class ColumnFiles:
         """Return a decoded group. One thread decodes it, and others wait for it.
 
         Groups that were not used for the longest time are dropped until the rest fits ``cache_mb``.
-
-        Args:
-            number: Of the group.
-            columns: The column of each field.
-            numbers: The number of each name of a class.
+        ``numbers`` has the number of each name of a class.
         """
         _ = self.readers
         with self._lock:

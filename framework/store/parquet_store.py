@@ -266,7 +266,7 @@ class ParquetStore:
         if name in self.label_maps:
             return Field("uint8", (1, None, None), "image", "labels")
         try:
-            rows = int(self._files.firsts[1])  # of one group: others would have to be read
+            rows = int(self._files.firsts[self._first_group + 1])  # others would have to be read
             channels = shared_channels(rows, lambda row: self._value(name, row)[0])
             return Field("uint8", (channels, None, None), "image")
         except (BadImage, ValueError) as error:
@@ -278,9 +278,13 @@ class ParquetStore:
             raise DataError(106, f"{self.name(0)}: {column.name}", what, fix) from error
 
     def _value(self, name: str, index: int) -> Any:
-        group, row = self._files.place(index)
-        rows = np.array([row])
-        return self._taken(name, self._group(group).values[name], rows, np.array([index]))
+        """Return one of the rows of the first group that has any, as an array or a list of one."""
+        row = np.array([index])
+        return self._taken(name, self._group(self._first_group).values[name], row, row)
+
+    @property
+    def _first_group(self) -> int:
+        return int(np.searchsorted(self._files.firsts, 0, side="right")) - 1
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -301,7 +305,7 @@ class ParquetStore:
                 )
         if not self.is_random:
             return tuple(notes)
-        group, _ = self._files.place(0)
+        group = self._first_group
         row_bytes = self._group(group).num_bytes / int(self._files.firsts[group + 1])
         total = row_bytes * len(self)  # an estimate from the first group
         if total > self.cache_mb * 10**6:

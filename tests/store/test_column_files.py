@@ -24,7 +24,7 @@ def _files(cache_mb=1):
 def test_rows_have_a_group_and_a_file():
     files = _files()
     assert files.firsts.tolist() == [0, 2, 4, 5, 7, 9, 10]
-    assert [files.place(index) for index in (0, 4, 5, 9)] == [(0, 0), (2, 0), (3, 0), (5, 0)]
+
     assert [files.row(index) for index in (4, 5)] == [("0.parquet", 4), ("1.parquet", 0)]
     assert files.group(4, X, None).values["x"].values.tolist() == [12, 13]
 
