@@ -27,7 +27,7 @@ from tests.contract.cases import (
     plain,
     write_parquet,
 )
-from tests.store.test_shards import write_directory
+from tests.store.test_open_store import write_directory
 
 PACKED = {"h5": hdf5_source, "lmdb": lmdb_source}
 

@@ -14,7 +14,7 @@ from framework.store.staging import Staged, remove_leftovers
 from tests.conftest import make_records, write_store
 from tests.contract.cases import plain, rows
 from tests.forks import forked
-from tests.store.test_shards import write_directory
+from tests.store.test_open_store import write_directory
 
 
 @pytest.fixture(autouse=True)
