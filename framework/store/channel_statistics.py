@@ -49,7 +49,7 @@ def num_channels(field: Field) -> int | None:
 
 
 def sample_indices(num_records: int) -> Tensor:
-    """Return the indices of the records to measure: int64, ascending."""
+    """Return the records to measure: int64, ascending."""
     return spread(num_records, min(NUM_RECORDS, num_records))
 
 

@@ -28,18 +28,15 @@ STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
 
 
 class FieldColumn(NamedTuple):
-    """A field's column.
+    """A field's column, by name.
 
-    Attributes:
-        name: Of the column.
-        form: ``bytes``, ``file`` (bytes and path), ``text``, ``name`` (a class), ``array`` (a
-            number, or a list of one length) or ``rows`` (a list of any length).
-        kind: What the field is, as ``data.kinds`` says; "": by its form.
+    Its form is ``bytes``, ``file`` (bytes and path), ``text``, ``name`` (a class), ``array`` (a
+    number, or a list of one length) or ``rows`` (a list of any length).
     """
 
     name: str
     form: str
-    kind: str = ""
+    kind: str = ""  # what the field is, as ``data.kinds`` says; "": by its form
 
 
 class Strings(NamedTuple):

@@ -17,7 +17,7 @@ import math
 import os
 import tempfile
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
@@ -60,9 +60,9 @@ class HDF5Store(FileStore["OpenHDF5"]):
         if should_ask():
             for gather in opened.gathers.values():
                 gather.ask(indices)
-        arrays = opened.arrays
+        viewed = opened.views.keys() & views
         return {
-            name: arrays[name](indices) if name in views and name in arrays else gather(indices)
+            name: opened.views[name](indices) if name in viewed else gather(indices)
             for name, gather in opened.gathers.items()
         }
 
@@ -112,13 +112,9 @@ class HDF5Store(FileStore["OpenHDF5"]):
 class HDF5Writer(FileWriter):
     """A RecordWriter. Raw fields are written in place; image bytes wait in temporary files.
 
-    Args:
-        path: The file to write.
-        chunk_records: Records per chunk of each raw field. None stores raw fields contiguously,
-            which is the fastest to read. Chunks suit data that is read in order.
-        compression: How chunks are compressed: gzip, lzf or None.
-        fields: The fields of the records.
-        num_records: The exact number of records that follow.
+    ``chunk_records`` are the records per chunk of each raw field. None stores raw fields
+    contiguously, which is the fastest to read. Chunks suit data that is read in order.
+    ``compression`` of chunks is gzip, lzf or None. ConfigError C170 if the two do not fit.
     """
 
     def __init__(
@@ -212,7 +208,7 @@ class OpenHDF5:
         self.path = path
         self.file: h5py.File | None = None  # open if a field is chunked, since h5py reads that one
         self.gathers: dict[str, Any] = {}
-        self.arrays: dict[str, _Rows] = {}  # contiguous raw fields
+        self.views: dict[str, Callable[[Tensor], Placed]] = {}  # of contiguous raw fields
         self.begins: dict[str, int] = {}  # the first byte of each of them in the file
         self.manifest = from_json(path, _manifest_text(path, file))
         num_records = self.manifest.num_records
@@ -246,7 +242,7 @@ class OpenHDF5:
             raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
         if dataset.chunks is None:
             rows = _memory_map(self.path, file, f"records/{name}")
-            self.arrays[name] = _Rows(rows.numpy())
+            self.views[name] = _row_views(rows.numpy())
             self.begins[name] = dataset.id.get_offset() or 0  # None if there is nothing in it
             return row_gather(rows)
         if dataset.nbytes > MAX_COMPRESSION_RATIO * os.path.getsize(self.path):
@@ -269,22 +265,18 @@ def _manifest_text(path: str, file: h5py.File) -> str:
     raise DataError(103, path, "is an HDF5 file, but not a Paceline store", hdf5_advice(path))
 
 
-@final
-class _Rows:
-    """Views of the rows of a mapped array. IndexError if one does not exist."""
+def _row_views(array: np.ndarray) -> Callable[[Tensor], Placed]:
+    """Return a function that views rows of a mapped array. IndexError if one does not exist."""
+    address, size = array.ctypes.data, array.strides[0]
 
-    def __init__(self, array: np.ndarray) -> None:
-        self._array = array
-        self._address = array.ctypes.data
-
-    def __call__(self, indices: Tensor) -> Placed:
-        check_range(indices, len(self._array))
-        size = self._array.strides[0]
+    def views(indices: Tensor) -> Placed:
+        check_range(indices, len(array))
         lengths = np.empty(len(indices), np.int64)
         lengths.fill(size)
-        view = self._array.__getitem__
         starts = indices.numpy() * size
-        return Placed(self._address, starts, lengths, lambda start, _: view(start // size))
+        return Placed(address, starts, lengths, lambda start, _: array[start // size])
+
+    return views
 
 
 @final

@@ -77,8 +77,8 @@ def label_column(
     Args:
         texts: A cell of the column for each row, at least one.
         classes: All classes in the order of their numbers; None: those of the column.
-        path: The table, for errors.
-        place: Returns the name of a row in an error.
+        path: The table, for errors, in which ``place`` names a row.
+        place: Returns the name of a row.
         group: Where the options stand.
         refuse: Called with a row and its error; the row's label is 0 if this does not raise it.
 

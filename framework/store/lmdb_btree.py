@@ -72,17 +72,11 @@ def read_meta(path: str) -> Meta:
 
 
 class NumberedValues(NamedTuple):
-    """Where the values of a mapped file are.
+    """Where the values of a mapped file are."""
 
-    Attributes:
-        keys: The number of each value, ascending: uint64.
-        offsets: Where each value begins in the map: int64.
-        sizes: The bytes of each value: int64.
-    """
-
-    keys: np.ndarray
-    offsets: np.ndarray
-    sizes: np.ndarray
+    keys: np.ndarray  # the number of each value, ascending: uint64
+    offsets: np.ndarray  # where each value begins in the map: int64
+    sizes: np.ndarray  # bytes: int64
 
 
 def value_table(path: str, file: np.ndarray, meta: Meta) -> NumberedValues:

@@ -124,7 +124,7 @@ def shard_index(shard: str, keep: bool) -> tuple[ShardIndex, Identity, bool]:
 
 
 def index_places(shard: str) -> list[str]:
-    """Return where the index of a shard may be: beside it, or in the user's cache folder."""
+    """Return where the index may be: beside the shard, or in the user's cache folder."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(shard))).hexdigest()[:32]
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return [shard + INDEX_SUFFIX, os.path.join(folder, "paceline", "tar", name + INDEX_SUFFIX)]
@@ -257,30 +257,9 @@ def _read_index(place: str, identity: Identity) -> ShardIndex | None:
         index = ShardIndex(
             head["suffixes"], keys.tobytes(), ends, members, texts.tobytes(), head["left_out"]
         )
-        is_own = tuple(head["identity"]) == identity[1:]
-        return index if is_own and _is_possible(index, identity[1]) else None
+        return index if tuple(head["identity"]) == identity[1:] else None
     except (*DAMAGE, TypeError):
         return None
-
-
-def _is_possible(index: ShardIndex, size: int) -> bool:
-    """Return whether all places of an index lie inside a shard of ``size`` bytes."""
-    suffixes, keys, ends, members, texts, left_out = index
-    if ends.dtype != RECORD or members.dtype != MEMBER or type(left_out) is not int:
-        return False
-    if not all(type(suffix) is str for suffix in suffixes):
-        return False
-    key_ends = np.concatenate([[0], ends["key"]])
-    member_ends = np.concatenate([[0], ends["member"]])
-    is_ordered = (np.diff(key_ends) >= 0).all() and (np.diff(member_ends) > 0).all()
-    if not is_ordered or key_ends[-1] != len(keys) or member_ends[-1] != len(members):
-        return False
-    starts, sizes = members["start"], members["size"]
-    if (members["suffix"] >= len(suffixes)).any() or (starts < HEADER).any():
-        return False
-    if (sizes < 0).any() or (sizes > size - starts).any():
-        return False
-    return int(sizes[index.is_kept].sum()) == len(texts)
 
 
 @final
