@@ -325,8 +325,10 @@ class ParquetStore:
         if len(places) and not 0 <= places.min() <= places.max() < count:
             raise IndexError(f"rows {places.min()}..{places.max()} of {count}")
         groups = np.searchsorted(self._files.firsts, places, side="right") - 1
+        fields = self.manifest.fields
         spots: list[Tensor] = []
-        parts: dict[str, list[Any]] = {name: [] for name in self.manifest.fields}
+        parts: dict[str, list[Any]] = {name: [] for name in fields}
+        records: Records = {}
         for group in np.unique(groups).tolist() or [0]:
             chosen = np.flatnonzero(groups == group)
             spots.append(torch.from_numpy(chosen))
@@ -334,15 +336,22 @@ class ParquetStore:
             for name, values in self._group(group).values.items():
                 lot = self._taken(name, values, rows, places[chosen])
                 self._check(name, lot, places[chosen])
-                parts[name].append(torch.from_numpy(lot) if isinstance(lot, np.ndarray) else lot)
+                if not isinstance(lot, np.ndarray):
+                    parts[name].append(lot)
+                    continue
+                if name not in records:
+                    records[name] = torch.from_numpy(
+                        np.empty((len(places), *lot.shape[1:]), lot.dtype)
+                    )
+                records[name].numpy()[chosen] = lot
         order = torch.argsort(torch.cat(spots))
-        records = {name: merged(lots, order) for name, lots in parts.items()}
-        for name, field in self.manifest.fields.items():
+        for name, field in fields.items():
+            if parts[name]:
+                records[name] = merged(parts[name], order)
             if field.kind in OF_STRINGS:
-                records[name] = ragged_of(
-                    [np.frombuffer(b, np.uint8) for b in records[name]], field
-                )
-        return records
+                strings = [np.frombuffer(data, np.uint8) for data in records[name]]
+                records[name] = ragged_of(strings, field)
+        return {name: records[name] for name in fields}
 
     def _check(self, name: str, values: Any, indices: np.ndarray) -> None:
         """Raise DataError D167 for arrays of another shape or dtype than the first row's."""

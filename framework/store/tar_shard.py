@@ -257,7 +257,8 @@ def _read_index(place: str, identity: Identity) -> ShardIndex | None:
         index = ShardIndex(
             head["suffixes"], keys.tobytes(), ends, members, texts.tobytes(), head["left_out"]
         )
-        return index if tuple(head["identity"]) == identity[1:] else None
+        is_known = (ends.dtype, members.dtype) == (RECORD, MEMBER)
+        return index if is_known and tuple(head["identity"]) == identity[1:] else None
     except (*DAMAGE, TypeError):
         return None
 
