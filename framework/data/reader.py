@@ -112,14 +112,12 @@ class BatchReader:
         self.padded: dict[str, str] = {}
         for name, own in self.ragged.items():
             length = length_name(name, own, self.collate)
-            # windows of sounds have one length
-            if length is not None and not (
-                name in self.sounds and isinstance(transform, CutsSounds)
-            ):
+            is_window = name in self.sounds and isinstance(transform, CutsSounds)  # of one length
+            if length is not None and not is_window:
                 self.padded[name] = length
         moves = transform.size is not None or transform.num_draws > 0
         self.followers = followers(manifest) if moves else {}
-        self.decodes = bool(self.cut or self.sounds or self.videos)
+        self.decodes = self.joins_slices = bool(self.cut or self.sounds or self.videos)
         self.changed = bool(self.cut or self.ragged or self.videos)
         # Records are measured one by one if they are decoded, or changed in Python.
         are_files = any(own.encoding == "image" for own in self.cut.values())
@@ -130,10 +128,6 @@ class BatchReader:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_locked": None}  # workers feed no GPU
-
-    @property
-    def joins_slices(self) -> bool:
-        return self.decodes
 
     def decodes_in_python(self) -> bool:
         """Return whether C leaves most images of a field to Python, as far as a sample shows."""

@@ -252,5 +252,4 @@ def _opencv(data: Any, header: ImageHeader, flags: int, dtype: Any) -> np.ndarra
 
 
 def _as_three(image: np.ndarray) -> np.ndarray:
-    """Restore the last dimension of 1, which OpenCV drops."""
-    return image.reshape(*image.shape[:2], -1)
+    return image.reshape(*image.shape[:2], -1)  # OpenCV drops a last dimension of 1

@@ -1,4 +1,4 @@
-"""The frames of a video as image files in one value, so that some are read without the others.
+"""The frames of a video as image files in one value, of which some are read without the others.
 
 A value is ``MAGIC``, where each file begins and the last one ends (64 bits), and the files.
 """

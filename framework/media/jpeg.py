@@ -21,7 +21,6 @@ from framework.media.decode import MAX_PIXELS
 from framework.media.scale import ANTIALIASED, LINEAR, buffer_of, place_results, scaling
 from framework.system import native
 
-MOST_CHANNELS = 255  # that a header can say
 # Columns of a slice of files, int64 [n, 18], which C reads and writes: ``Image`` of
 # ``native/images.c``. One table, because it takes Python a while to make an array.
 STORED = slice(2, 6)  # height, width, channels and orientation
@@ -36,7 +35,7 @@ FUNCTIONS = (
 )
 
 
-def read_headers(files: Sequence[Any], most_channels: int = MOST_CHANNELS) -> np.ndarray:
+def read_headers(files: Sequence[Any], most_channels: int = 255) -> np.ndarray:
     """Return a table of image files, bytes or buffers, with the headers of JPEGs of 8 bits.
 
     Others, and those with more channels, are left to Python.
@@ -115,8 +114,7 @@ class _Decompressor:
 
     def __init__(self) -> None:
         self._library: Any = find()
-        # C replaces it after a damaged file.
-        self.handle = ctypes.c_void_p(self._library.tj3Init(DECOMPRESS))
+        self.handle = ctypes.c_void_p(self._library.tj3Init(DECOMPRESS))  # C may replace it
         own = [ctypes.cast(getattr(self._library, name), ctypes.c_void_p) for name in FUNCTIONS]
         self.functions = (ctypes.c_void_p * len(own))(*(function.value for function in own))
 

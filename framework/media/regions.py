@@ -50,10 +50,10 @@ def _run_mask(region: Any, height: int, width: int) -> np.ndarray:
 
 
 def run_lengths(text: str) -> list[int]:
-    """Return the run lengths in COCO's compressed text.
+    """Return the run lengths in COCO's compressed text. ValueError for other texts.
 
     Six bits a character: five of the number, lowest first, and whether more follow. From the fourth
-    on, each number is the difference to the one two places before it. ValueError for other texts.
+    on, each number is the difference to the one two places before it.
 
     Source: the format of ``rleToString`` in the COCO API.
     """

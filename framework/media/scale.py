@@ -138,7 +138,7 @@ def _addresses(arrays: Any) -> Any:
 
 
 def _is_plain(strides: Sequence[int], channels: int) -> bool:
-    """Return whether the channels of a pixel, or the pixels of a row, are neighbors."""
+    # The channels of a pixel, or the pixels of a row, are neighbors.
     return strides[1] == 1 or tuple(strides[1:]) == (channels, 1)
 
 

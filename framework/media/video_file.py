@@ -153,7 +153,7 @@ def _declared(stream: Any) -> Fraction:
 
 
 def _at_rate(frames: Iterator[_Timed], rate: Fraction) -> Iterator[_Timed]:
-    """Yield the frame that is shown at each tick; the first one is shown at tick 0."""
+    """Yield the frame that is shown at each tick, the first at tick 0."""
     shown: _Timed | None = None
     start = Fraction(0)
     ticks = 0
