@@ -60,11 +60,11 @@ class HDF5Store(FileStore["OpenHDF5"]):
         if should_ask():
             for gather in opened.gathers.values():
                 gather.ask(indices)
-        viewed = opened.views.keys() & views
-        return {
-            name: opened.views[name](indices) if name in viewed else gather(indices)
-            for name, gather in opened.gathers.items()
-        }
+        records: Records = {}
+        for name, gather in opened.gathers.items():
+            is_viewed = name in views and name in opened.views
+            records[name] = opened.views[name](indices) if is_viewed else gather(indices)
+        return records
 
     def column(self, name: str) -> Any:
         return self._open().gathers[name](torch.arange(self.manifest.num_records))
