@@ -115,11 +115,11 @@ class HostClocks:
     """The offsets of all ranks' clocks to that of rank 0, compared now and then."""
 
     def __init__(self) -> None:
-        self._times_s: list[float] = []  # of the newest two comparisons, by rank 0's clock
-        self._offsets: list[ClockOffsets] = []
+        self._compared_s = -math.inf  # by rank 0's clock
+        self._newest: ClockOffsets | None = None
 
     def are_due(self) -> bool:
-        return not self._times_s or perf_counter() - self._times_s[-1] > COMPARED_S
+        return perf_counter() - self._compared_s > COMPARED_S
 
     def compare(self, parallel: Parallel) -> None:
         """Compare the clocks. All ranks call it together."""
@@ -132,27 +132,21 @@ class HostClocks:
             ends_s.append(perf_counter())
         own = torch.tensor([*starts_s, *ends_s], dtype=torch.float64)
         every = torch.stack(parallel.gather(own)).numpy().reshape(-1, 2, ROUNDS)
-        self._offsets = [*self._offsets[-1:], clock_offsets(every[:, 0], every[:, 1])]
-        self._times_s = [*self._times_s[-1:], float(every[0, 1, -1])]
+        self._newest = clock_offsets(every[:, 0], every[:, 1])
+        self._compared_s = float(every[0, 1, -1])
 
     def at(self, times_s: Array) -> tuple[Array, Array]:
         """Return the offsets at certain times, and by how much they may be wrong.
 
-        Between two comparisons a clock drifts evenly. Outside of them it may drift anyhow.
-        ``times_s`` are by the clock of each rank: float64 [ranks, steps].
+        Clocks may drift from the newest comparison on, and before it. ``times_s`` are by the clock
+        of each rank: float64 [ranks, steps].
         """
-        if not self._times_s:
+        if self._newest is None:
             return np.zeros_like(times_s), np.zeros_like(times_s)
-        known_s = np.array(self._times_s)
-        newest = self._offsets[-1]
-        uncertainty_s = np.max([own.uncertainty_s for own in self._offsets], axis=0)
-        near_s = times_s - newest.offsets_s[:, None]  # by rank 0's clock, well enough
-        outside_s = np.maximum(near_s - known_s[-1], known_s[0] - near_s).clip(min=0.0)
-        drifts = np.arange(len(times_s)) > 0  # rank 0's does not
-        offsets = np.stack([own.offsets_s for own in self._offsets])  # [comparisons, ranks]
-        pairs = zip(near_s, offsets.T, strict=True)
-        offsets_s = np.stack([np.interp(near, known_s, own) for near, own in pairs])
-        return offsets_s, uncertainty_s[:, None] + DRIFT * drifts[:, None] * outside_s
+        offsets_s = np.broadcast_to(self._newest.offsets_s[:, None], times_s.shape)
+        away_s = np.abs(times_s - offsets_s - self._compared_s)
+        away_s[0] = 0.0  # rank 0's own clock does not drift from itself
+        return offsets_s, self._newest.uncertainty_s[:, None] + DRIFT * away_s
 
 
 class ClockOffsets(NamedTuple):
