@@ -17,6 +17,7 @@ import torch
 
 from framework.contracts.records import Ragged
 from framework.errors import DataError, listed, words_of
+from framework.store.array_values import most_bytes
 from framework.store.identity import Identity, identify, unreadable
 from framework.store.label import MOST_CLASSES
 
@@ -24,6 +25,7 @@ MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
 WRITE_AGAIN = "download, copy or write it again"
 MOST_JSON_BYTES = 1 << 24
 SCAN_ROWS = 1 << 16
+PIECE_ROWS = 4096  # decoded before their bytes are counted
 STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
 
 
@@ -96,9 +98,19 @@ class _ParquetFile:
             what = f"group {group} has {num_bytes:,} bytes, which must be decoded together"
             fix = "write it with smaller groups (row_group_size=1000)"
             raise DataError(102, self.path, what, fix)
+        # A page of a few bytes may stand for any number of equal values, so decode piece by piece.
+        most = min(most_bytes(os.path.getsize(self.path)), 2 * MOST_GROUP_BYTES)
+        pieces: list[Any] = []
         with self._open(self.metadata) as file:
             # One thread: the reader's own threads read other groups meanwhile.
-            table = file.read_row_group(group, columns, use_threads=False)
+            for piece in file.iter_batches(PIECE_ROWS, [group], columns, use_threads=False):
+                pieces.append(piece)
+                most -= piece.nbytes
+                if most < 0:
+                    raise ValueError("its rows take far more bytes than the file")
+        table = self.schema.empty_table().select(columns)
+        if pieces:
+            table = library().arrow.Table.from_batches(pieces)
         table.validate(full=True)
         return table
 

@@ -4,10 +4,12 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from framework.errors import DataError
 from framework.store import column_files
 from framework.store.column_files import ColumnFiles, FieldColumn
+from framework.store.parquet_store import ParquetStore
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -58,3 +60,18 @@ def test_a_group_that_failed_is_tried_again(monkeypatch):
         with pytest.raises(DataError, match=r"D102.*group 0 has .* bytes, which must be decoded"):
             files.group(0, X, None)
     assert files.group(0, X, None).values["x"].values.tolist() == [0, 1]
+
+
+BOMBS = {
+    "numbers": {"x": [[0] * 200_000] * 2},
+    "texts": {"x": [bytes(50_000)] * 5000},
+    "plain texts": {"x": [bytes(2_000_000)] * 9},
+}
+
+
+@pytest.mark.parametrize("table", BOMBS.values(), ids=BOMBS)
+def test_a_group_that_expands_enormously_is_refused(table, monkeypatch):
+    monkeypatch.setattr(column_files, "most_bytes", lambda _: 1 << 20)
+    parquet.write_table(pa.table(table), "x.parquet", compression="zstd")
+    with pytest.raises(DataError, match=r"D102.*x\.parquet: group 0 cannot be read \(its rows"):
+        ParquetStore("x.parquet").read(torch.tensor([0]))
