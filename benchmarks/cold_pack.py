@@ -27,7 +27,7 @@ HAND_WRITTEN = "hand-written"
 ONE_BY_ONE = "paceline pack, one by one"
 WAYS = (HAND_WRITTEN, ONE_BY_ONE, "paceline pack")
 WITHOUT_ASKING = """
-from framework.pack.engine import jobs
+from framework.pack import jobs
 jobs.ask_item_files = lambda *_: None
 from framework import main
 main.main()

@@ -36,8 +36,8 @@ from framework.objective.classify import Classify as Classify
 from framework.objective.regress import Regress as Regress
 from framework.objective.restore import Restore as Restore
 from framework.order.batches import Order as Order
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing as Packing
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packing as Packing
 from framework.pack.split import SplitRule as SplitRule
 from framework.parallel.none import NoParallel as NoParallel
 from framework.precision.amp import AMP as AMP

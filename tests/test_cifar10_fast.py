@@ -6,8 +6,8 @@ import torch
 from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
 from framework.config.prepare_data import prepare
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packing
 from framework.run import run
 from framework.train.checkpoint import newest_state
 from tests.cli.command import losses, paceline

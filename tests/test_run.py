@@ -18,8 +18,8 @@ from framework.contracts.span import SPANS
 from framework.data import live_tuning
 from framework.errors import CheckpointError, ConfigError
 from framework.loader.tuner import Decision, ReadPlan
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packing
 from framework.parallel.none import NoParallel
 from framework.run import _finished_summary, choices, facts, run
 from framework.system.run_dir import read_json, write_object

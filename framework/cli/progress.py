@@ -2,21 +2,19 @@
 
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from framework.config.pack_options import default_options, for_output, packing_of
 from framework.config.prepare_data import packed_from_others, prepare
-from framework.contracts.records import RecordInput, notes_of
+from framework.contracts.records import notes_of
 from framework.data.classes import is_numbered
 from framework.errors import listed, printable, say
-from framework.pack.engine.jobs import MakeWriter
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packed, PackedSplit, Packing, PackProgress
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packed, PackedSplit, Packing, PackProgress
 from framework.system.safe_console import SafeConsole
 
 
@@ -32,7 +30,7 @@ def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:
         for path, source in packed_from_others(config):
             words = f"{path} was packed before, from {source}, and is read as it is"
             _note(f"{words}; dataset=OTHER packs anew")
-    prepare(config, allowed, _pack_one, _note)
+    prepare(config, allowed, show_packing, _note)
 
 
 def print_notes(part: object) -> None:
@@ -45,19 +43,7 @@ def _note(text: str) -> None:
     say(f"note: {text}", sys.stderr)
 
 
-def _pack_one(
-    source: RecordInput,
-    changed: Mapping[str, Any],
-    make_writer: MakeWriter,
-    path: str,
-    blocks: Mapping[str, Any],
-) -> Packed:
-    """Pack one store with the default options, except those in ``changed``."""
-    packing = packing_of(source, {**default_options(), **changed}, make_writer, path)
-    return show_packing(for_output(packing, blocks["input"], blocks["output"]), None)
-
-
-def show_packing(packing: Packing, num_workers: int | None) -> Packed:
+def show_packing(packing: Packing, num_workers: int | None = None) -> Packed:
     """Pack with a progress bar on standard error, and print what was made."""
     with progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell, on_note=_note)

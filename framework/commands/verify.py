@@ -40,7 +40,7 @@ def _verify_all(stores: list[str], workers: int | None) -> RunOutcome:
     # This loads torch, which a wrong key should not have to wait for.
     from framework.cli.progress import progress_bar  # noqa: PLC0415
     from framework.measure.host import num_cores  # noqa: PLC0415
-    from framework.pack.engine.verify_store import verify  # noqa: PLC0415
+    from framework.pack.verify_store import verify  # noqa: PLC0415
 
     if workers is None:
         workers = num_cores()

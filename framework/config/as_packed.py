@@ -17,10 +17,9 @@ from framework.contracts.records import (
     item_files_of,
 )
 from framework.errors import DataError
-from framework.pack.engine.jobs import prepared
-from framework.pack.engine.publish import as_written
 from framework.pack.images import Preparation
-from framework.pack.item_error import item_error
+from framework.pack.jobs import item_error, prepared
+from framework.pack.join import as_written
 from framework.store.chunk_store import as_read
 from framework.store.columns import column_of, lengths_of
 

@@ -6,7 +6,8 @@ Hydra's ``instantiate`` would resolve what is left of a reference in a text once
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import NoneType
 from typing import Any
@@ -35,18 +36,43 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
         UserCodeError: U100 for an exception in the user's own code.
         ResourceError: R104 for a lack of memory.
     """
+    return deferred(where, block, allowed)(**runtime)
+
+
+def deferred(where: str, block: Config, allowed: Sequence[str]) -> Callable[..., Any]:
+    """Check a block, and return a picklable function that makes its part, as ``build`` does."""
     for place, inner in targets(block, where):
         check_name(place, inner["_target_"], allowed)
         _check_resolved(place, inner["_target_"], allowed)
     block = _secured(where, block, allowed)
+    with _explained(where, block, allowed):
+        made = _made({**block, "_partial_": True})
+    return partial(_call, where, block, tuple(allowed), made)
+
+
+def _call(
+    where: str,
+    block: Config,
+    allowed: Sequence[str],
+    made: partial[Any],
+    /,
+    *args: Any,
+    **runtime: Any,
+) -> Any:
+    if both := sorted(made.keywords.keys() & runtime.keys()):
+        what = "comes from the run, not from the configuration"
+        raise ConfigError(106, f"{where}.{both[0]}", what, "remove it")
+    arguments = {**made.keywords, **runtime}
+    with _explained(where, block, allowed):
+        _check_arguments(where, made.func, made.args, arguments)
+        return made.func(*made.args, *args, **arguments)
+
+
+@contextmanager
+def _explained(where: str, block: Config, allowed: Sequence[str]) -> Generator[None]:
+    """Turn an error of the part that ``block`` describes into one of the configuration."""
     try:
-        deferred = _made({**block, "_partial_": True})
-        if both := sorted(deferred.keywords.keys() & runtime.keys()):
-            what = "comes from the run, not from the configuration"
-            raise ConfigError(106, f"{where}.{both[0]}", what, "remove it")
-        arguments = {**deferred.keywords, **runtime}
-        _check_arguments(where, deferred.func, deferred.args, arguments)
-        return deferred.func(*deferred.args, **arguments)
+        yield
     except Exception as error:
         raise_if_user_error(error, allowed, fix=f"correct it, or the arguments of {where}")
         if isinstance(error, TypeError | ValueError | RuntimeError):

@@ -23,9 +23,9 @@ from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.measure.stopwatch import Stages
 from framework.order.batches import Order
-from framework.pack.engine.jobs import joined
-from framework.pack.engine.journal import BadItem
+from framework.pack.jobs import joined
 from framework.pack.marked import MarkedInput
+from framework.pack.packing import BadItem
 from framework.store.chunk_store import ChunkStore, ItemStore
 from framework.system.native import limit_threads
 

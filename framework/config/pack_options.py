@@ -10,9 +10,8 @@ from framework.config.paths import CONF, SUFFIXES
 from framework.config.rule import Rule, check_known, check_values
 from framework.contracts.records import RecordInput
 from framework.errors import ConfigError
-from framework.pack.engine.jobs import MakeWriter
-from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
+from framework.pack.packing import MakeWriter, Packing
 from framework.pack.split import SplitRule
 from framework.store.hdf5_store import HDF5Writer
 

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from framework.config.build import build
+from framework.config.build import build, deferred
+from framework.config.pack_options import default_options, for_output, packing_of
 from framework.config.signature import static_signature
 from framework.config.targets import MARK_KEYS, Config, split_of, val_sets, with_added
 from framework.contracts.records import (
@@ -22,21 +23,21 @@ from framework.contracts.records import (
 )
 from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
-from framework.pack.engine.jobs import MakeWriter
-from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput, marked
+from framework.pack.packing import MakeWriter, Packing
 from framework.store.open_store import open_store
 from framework.system.lock import locked
 from framework.system.stopping import undone
 
-# (input, keys of ``pack:``, writer, path, the blocks ``input`` and ``output``)
-PackOne = Callable[[RecordInput, Config, MakeWriter, str, Config], object]
 PACK_KEYS = [option.name for kind in (Preparation, Packing) for option in fields(kind)]
 
 
 def prepare(
-    config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Callable[[str], None]
+    config: Config,
+    allowed: Sequence[str],
+    pack_one: Callable[[Packing], object],
+    tell: Callable[[str], None],
 ) -> None:
     """Pack what ``config['prepare']`` describes for each split whose store is missing.
 
@@ -69,15 +70,15 @@ def prepare(
     for split, source in missing.items():
         path = paths[split]
         block = blocks[split]
-        options = block.get("pack") or {}
+        options = {**default_options(), **(block.get("pack") or {})}
         writer = writer_of("data.writer", data["writer"], allowed)
         lock = locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False)
         with _left_as_it_was(Path(path).parent), lock, words[split].in_errors():
             if not Path(path).exists():
                 for note in notes_of(source):
                     tell(words[split](note))
-                of_pack = {"input": block["input"], "output": data["writer"]}
-                pack_one(source, options, writer, path, of_pack)
+                packing = packing_of(source, options, writer, path)
+                pack_one(for_output(packing, block["input"], data["writer"]))
 
 
 def paths_of_splits(data: Config) -> dict[str, Any]:
@@ -230,20 +231,13 @@ def _wait(tell: Callable[[str], None], path: str, holder: str) -> None:
 
 
 def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
-    """Return a function that makes the writer of ``block`` for any path. It can be pickled."""
-    return partial(_make_writer, where, block, tuple(allowed))
+    """Return a function that makes the writer of ``block`` for any path."""
+    make = deferred(where, {key: block[key] for key in block if key != "path"}, allowed)
 
+    def make_writer(path: str, *, fields: Mapping[str, Field], num_records: int) -> RecordWriter:
+        return make(path=path, fields=fields, num_records=num_records)
 
-def _make_writer(
-    where: str,
-    block: Config,
-    allowed: Sequence[str],
-    path: str,
-    *,
-    fields: Mapping[str, Field],
-    num_records: int,
-) -> RecordWriter:
-    return build(where, {**block, "path": path}, allowed, fields=fields, num_records=num_records)
+    return make_writer
 
 
 @final

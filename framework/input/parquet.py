@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 
 from framework.contracts.records import Chunk, Manifest
-from framework.pack.engine.publish import as_written
+from framework.pack.join import as_written
 from framework.store.parquet_store import ParquetStore
 
 CACHE_MB = 64  # a job reads neighbors, so that few groups are in use

@@ -16,8 +16,8 @@ from framework.input.function import rows_of
 from framework.input.rows import Row, chunk_of, first_fields, typed_row
 from framework.input.value_table import NewValues, ValueTable
 from framework.order.select import ExpressionWords, selected
-from framework.pack.engine.jobs import joined
-from framework.pack.engine.publish import as_written, keys_of
+from framework.pack.jobs import joined
+from framework.pack.join import as_written, keys_of
 from framework.store.columns import RECORD, StoreFacts
 from framework.store.kinds import OF_STRINGS
 from framework.store.open_store import MANIFEST, open_store

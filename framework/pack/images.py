@@ -28,7 +28,7 @@ from framework.media.decode import (
 from framework.media.header import BadImage
 from framework.media.label_map import decode_labels
 from framework.media.scale import scale, scale_labels
-from framework.pack.item_error import item_error
+from framework.pack.jobs import item_error
 from framework.pack.sound_rates import SoundRates
 from framework.pack.video_frames import VideoFrames
 from framework.transform.resize import centered

@@ -11,8 +11,8 @@ from framework.config.assemble import assemble
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError
 from framework.input.store import StoreInput
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packing
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter

@@ -9,8 +9,8 @@ from framework.config.prepare_data import input_of, packed_from_others, prepare
 from framework.config.targets import STORE_INPUT
 from framework.errors import ConfigError
 from framework.media.decode import encode_png
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packing
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from tests.conftest import make_records, write_store
@@ -38,7 +38,7 @@ def packed(config):
     prepare(
         config,
         (),
-        lambda source, options, make_writer, path, _: asked.append((source.source.split, path)),
+        lambda packing: asked.append((packing.source.source.split, packing.path)),
         print,
     )
     return asked
@@ -55,8 +55,8 @@ def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block,
     prepare(
         splits(tmp_path, block),
         (),
-        lambda source, _, make, path, __: made.append(
-            make(path, fields=source.manifest.fields, num_records=1)
+        lambda packing: made.append(
+            packing.make_writer(packing.path, fields=packing.source.manifest.fields, num_records=1)
         ),
         print,
     )
@@ -135,7 +135,7 @@ def test_what_is_packed_can_be_read(tmp_path):
     prepare(
         config,
         (),
-        lambda source, _, make, path, __: made.append(pack(Packing(source, make, path)).manifest),
+        lambda packing: made.append(pack(packing).manifest),
         print,
     )
     assert made[0].num_records == len(DigitsInput("val").arrays[1])

@@ -27,8 +27,8 @@ from framework.data.parquet import parquet_source
 from framework.data.synthetic import SyntheticSource
 from framework.data.tar import tar_source
 from framework.media.decode import encode_png
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packing
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore

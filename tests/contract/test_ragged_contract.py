@@ -8,8 +8,8 @@ from framework.contracts.batch import move, pin
 from framework.contracts.records import Manifest, Ragged
 from framework.errors import ConfigError, DataError
 from framework.input.store import StoreInput
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packing
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter

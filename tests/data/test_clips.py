@@ -18,9 +18,9 @@ from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
 from framework.media.frame_files import joined_files
 from framework.media.sound_file import read_sound
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packing
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from framework.pack.engine.pack_store import pack
+from framework.pack.pack_store import pack
 from tests.faults.lanes import Row
 from tests.forks import forked
 from tests.input.inputs import content, packing

@@ -23,7 +23,7 @@ from PIL import Image
 
 from framework.main import run
 from framework.order.batches import spread
-from framework.pack.engine.jobs import NUM_SIZE_SAMPLES
+from framework.pack.jobs import NUM_SIZE_SAMPLES
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.conftest import children_of_this_process

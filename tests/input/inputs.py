@@ -8,7 +8,7 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import DataError
-from framework.pack.engine.packing import Packing
+from framework.pack.packing import Packing
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 

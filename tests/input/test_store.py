@@ -10,9 +10,9 @@ from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError, DataError
 from framework.input.arrays import ArraysInput
 from framework.input.store import StoreInput
-from framework.pack.engine.jobs import stamps as item_stamps
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.verify_store import verify
+from framework.pack.jobs import stamps as item_stamps
+from framework.pack.pack_store import pack
+from framework.pack.verify_store import verify
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store

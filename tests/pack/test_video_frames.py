@@ -11,9 +11,9 @@ from framework.input.store import StoreInput
 from framework.input.video import VideoInput
 from framework.media.decode import decode
 from framework.media.frame_files import frames_of
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
+from framework.pack.pack_store import pack
+from framework.pack.packing import Packing
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter

@@ -3,8 +3,8 @@ import pytest
 
 from framework.contracts.records import ChannelStatistics, Field
 from framework.input.folder import FolderInput
-from framework.pack.engine.pack_store import pack
 from framework.pack.images import Preparation
+from framework.pack.pack_store import pack
 from framework.store.channel_statistics import (
     NUM_RECORDS,
     StatisticsSampler,

@@ -10,10 +10,10 @@ from framework.contracts.records import Chunk, RecordInput
 from framework.input.folder import FolderInput
 from framework.input.store import StoreInput
 from framework.order.permutation import permutation
-from framework.pack.engine.jobs import MakeWriter, chunk_bytes
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
+from framework.pack.jobs import chunk_bytes
+from framework.pack.pack_store import pack
+from framework.pack.packing import MakeWriter, Packing
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 

@@ -15,9 +15,9 @@ from framework.commands.pack.measure_encodings import (
 from framework.config.pack_options import packing_of, preparation_of
 from framework.contracts.records import RecordInput
 from framework.measure.host import num_cores, total_memory_bytes
-from framework.pack.engine.disk_space import free_bytes
-from framework.pack.engine.jobs import MakeWriter
 from framework.pack.images import QUALITY
+from framework.pack.pack_store import free_bytes
+from framework.pack.packing import MakeWriter
 
 ENCODINGS = ("keep", "jpeg", "png", "raw")
 NOT_KEPT = ("advise=", "pack.encode=", "pack.quality=", "hydra.")

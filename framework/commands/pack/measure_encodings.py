@@ -17,7 +17,8 @@ from framework.media.frame_files import FrameFiles, frames_of
 from framework.media.label_map import decode_labels
 from framework.order.batches import spread
 from framework.order.permutation import permutation
-from framework.pack.engine.jobs import MakeWriter, Prepare, chunk_bytes
+from framework.pack.jobs import chunk_bytes
+from framework.pack.packing import MakeWriter, Prepare
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from framework.system.durable import temporary_name

@@ -20,7 +20,7 @@ from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:  # these load torch
     from framework.contracts.records import RecordInput
-    from framework.pack.engine.jobs import MakeWriter
+    from framework.pack.packing import MakeWriter
 
 RULES = {
     "pack": Rule(dict),

@@ -46,9 +46,9 @@ from framework.contracts.records import LABEL, Field, RecordInput
 from framework.data.source import UNEVEN
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.media.decode import encode_png
-from framework.pack.engine import publish
-from framework.pack.engine.jobs import file_sha256, hash_of, make_plan, stamps
-from framework.pack.engine.journal import BadItem, Journal
+from framework.pack.jobs import file_sha256, hash_of, make_plan, stamps
+from framework.pack.join import list_bad
+from framework.pack.packing import BadItem, Journal
 from framework.store.folder_store import LONGEST_NAME
 from framework.system.durable import reach, remove_leftovers, sync, tidied, write_text
 from framework.system.lock import locked
@@ -210,7 +210,7 @@ class _PredictionRun:
             note = self._read(items)
             num_records += note["num_records"]
             bad += [BadItem(*item) for item in note["bad"]]
-        listing = publish.list_bad(self.path, bad)
+        listing = list_bad(self.path, bad)
         if not num_records:
             self.journal.remove()
             what = f"all {len(bad)} items are bad, as {listing} says"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.pack.engine import jobs
+from framework.pack import jobs
 from framework.store.open_store import open_store
 from framework.system import durable
 from tests.cli.command import is_one_error_line, paceline

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import framework
-from framework.pack.engine import jobs
+from framework.pack import jobs
 from framework.system import durable
 from tests.cli.command import is_one_error_line, paceline
 from tests.faults import forked

@@ -30,16 +30,10 @@ from framework.contracts.records import (
     Shard,
 )
 from framework.errors import DataError
-from framework.pack.engine.jobs import (
-    Increment,
-    MakeWriter,
-    ReportIncrement,
-    with_listed_keys,
-    write_file,
-)
-from framework.pack.engine.journal import BadItem, JobResult, Journal
-from framework.pack.engine.packing import PackedSplit
+from framework.pack.jobs import with_listed_keys, write_file
+from framework.pack.packing import BadItem, JobResult, Journal, MakeWriter
 from framework.pack.split import STRATIFIED, SplitRule, hashed
+from framework.pack.workers import Row, Tell
 from framework.store.channel_statistics import statistics_of
 from framework.store.checksum import digest_of
 from framework.store.columns import column_of
@@ -72,28 +66,25 @@ class Joining(NamedTuple):
 
 
 def whole(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
-    """Return the manifest with the counts of all jobs."""
+    """Return the manifest with the counts of all jobs, and their first key.
+
+    There is one if the keys of all jobs are consecutive numbers.
+    """
     counts: Any = []
     if manifest.classes:
         counts = np.sum([job.class_counts for job in results], axis=0, dtype=np.int64).tolist()
-    num_records = sum(job.num_records for job in results)
-    first_key = _first_key([job for job in results if job.num_records])
+    first_key: int | None = None
+    num_records = 0
+    for job in results:
+        if job.num_records and not num_records:
+            first_key = job.first_key
+        elif job.num_records and first_key is not None and job.first_key != first_key + num_records:
+            first_key = None
+        num_records += job.num_records
     return replace(manifest, num_records=num_records, class_counts=counts, first_key=first_key)
 
 
-def _first_key(results: Sequence[JobResult]) -> int | None:
-    """Return the first key if the keys of all jobs are consecutive numbers."""
-    if not results or results[0].first_key is None:
-        return None
-    first = expected = results[0].first_key
-    for job in results:
-        if job.first_key != expected:
-            return None
-        expected += job.num_records
-    return first
-
-
-def join(task: Joining, journal: Journal, make_writer: MakeWriter, report: ReportIncrement) -> None:
+def join(task: Joining, journal: Journal, make_writer: MakeWriter, row: Row, tell: Tell) -> None:
     """Stream the jobs' files into one, in order, and compare every record with its checksum.
 
     Raises:
@@ -102,24 +93,27 @@ def join(task: Joining, journal: Journal, make_writer: MakeWriter, report: Repor
     """
     if task.target.is_dir():
         shutil.rmtree(task.target)
-    chosen = task.chosen or [None] * len(task.results)
-    pairs = zip(task.results, chosen, strict=True)
-    parts = (chunk for pair in pairs for chunk in _read_back(*pair, journal, report))
-    chunks = parts if task.manifest.first_key is not None else map(with_listed_keys, parts)
-    write_file(make_writer, task.target, task.manifest, chunks, with_statistics=True)
+
+    def chunks() -> Iterator[Chunk]:
+        for number, job in enumerate(task.results):
+            chosen = None if task.chosen is None else task.chosen[number]
+            if job.num_records and (chosen is None or chosen.any()):
+                for chunk in _read_back(job, chosen, journal):
+                    is_numbered = task.manifest.first_key is not None
+                    yield chunk if is_numbered else with_listed_keys(chunk)
+                    row[1] += len(chunk.keys)
+                    row[2] += job.num_bytes * len(chunk.keys) // job.num_records
+                    tell()
+
+    write_file(make_writer, task.target, task.manifest, chunks(), with_statistics=True)
 
 
-def _read_back(
-    job: JobResult, chosen: np.ndarray | None, journal: Journal, report: ReportIncrement
-) -> Iterator[Chunk]:
-    """Yield the chosen records of a job's file, and report each chunk once it is written."""
-    if not job.num_records or (chosen is not None and not chosen.any()):
-        return
+def _read_back(job: JobResult, chosen: np.ndarray | None, journal: Journal) -> Iterator[Chunk]:
+    """Yield the chosen records of a job's file."""
     with closing(open_store(str(journal.file(job.number)))) as store:
-        for span in spans(job.num_records, job.size_bytes, job.first_key is not None):
-            indices = span
+        for indices in spans(job.num_records, job.size_bytes, job.first_key is not None):
             if chosen is not None:
-                indices = span[torch.from_numpy(chosen[span.numpy()])]
+                indices = indices[torch.from_numpy(chosen[indices.numpy()])]  # noqa: PLW2901
             if not len(indices):
                 continue
             records = store.read(indices)
@@ -129,21 +123,19 @@ def _read_back(
                 fix = "the same command packs them again; look at the disk"
                 raise DataError(155, store.name(damaged[0]), what, fix)
             yield Chunk(as_written(records), keys_of(store, indices))
-            num_bytes = job.num_bytes * len(indices) // job.num_records
-            report(Increment(0, len(indices), num_bytes))
 
 
 def as_written(records: Records) -> Records:
     """Return records that were read as a writer takes them."""
-    return {name: _values_as_written(values) for name, values in records.items()}
-
-
-def _values_as_written(values: Any) -> Any:
-    if isinstance(values, Ragged):
-        return values.arrays()
-    if isinstance(values, Tensor):
-        return values.numpy()
-    return list(map(bytes, values))
+    written: Records = {}
+    for name, values in records.items():
+        if isinstance(values, Ragged):
+            written[name] = values.arrays()
+        elif isinstance(values, Tensor):
+            written[name] = values.numpy()
+        else:
+            written[name] = list(map(bytes, values))
+    return written
 
 
 def spans(num_records: int, num_bytes: int, numbered: bool = False) -> Iterator[Tensor]:
@@ -151,9 +143,9 @@ def spans(num_records: int, num_bytes: int, numbered: bool = False) -> Iterator[
 
     ``numbered`` says whether keys are numbers, so that a record costs little more than its bytes.
     """
-    most, most_bytes = (
-        (NUMBERED_RECORDS, NUMBERED_BYTES) if numbered else (JOIN_RECORDS, JOIN_BYTES)
-    )
+    most, most_bytes = JOIN_RECORDS, JOIN_BYTES
+    if numbered:
+        most, most_bytes = NUMBERED_RECORDS, NUMBERED_BYTES
     step = max(1, min(most, most_bytes * num_records // max(1, num_bytes)))
     for start in range(0, num_records, step):
         yield torch.arange(start, min(start + step, num_records))
@@ -170,16 +162,6 @@ def keys_of(store: RecordStore, indices: Tensor) -> Sequence[str]:
     if len(keys) == len(indices):
         return keys
     return [str(first + index) for index in indices.tolist()]
-
-
-def put_joined(journal: Journal, results: Sequence[JobResult], path: Path, is_joined: bool) -> None:
-    """Move the joined file, or the only file, to ``path``."""
-    only = next(job for job in results if job.num_records)
-    move(joined_path(journal) if is_joined else journal.file(only.number), path)
-
-
-def joined_path(journal: Journal) -> Path:
-    return journal.folder / f"joined{journal.suffix}"
 
 
 def put_folder(
@@ -232,32 +214,29 @@ def check_place(path: Path) -> None:
     """
     if path.is_symlink():
         raise DataError(115, str(path), "is a link", "give the place it points to")
-    if path.exists() and not (_is_our_folder(path) or _is_our_file(path)):
+    if not path.exists():
+        return
+    is_ours = False
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        if file_kind(head) is not None:
+            with closing(open_file(str(path))) as store:
+                try:
+                    is_ours = bool(store.manifest)
+                except DataError as error:
+                    is_ours = error.args[0] in DAMAGED
+    else:
+        try:
+            manifest = from_json(str(path), (path / MANIFEST).read_bytes())
+            names = {MANIFEST, *(shard.name for shard in manifest.shards)}
+            is_ours = set(os.listdir(path)) <= names
+        except (OSError, DataError):
+            is_ours = False
+    if not is_ours:
         fix = "choose another output.path, or remove it"
         what = "is there already, and is not recognizable as a store of ours"
         raise DataError(115, str(path), what, fix)
-
-
-def _is_our_folder(path: Path) -> bool:
-    try:
-        manifest = from_json(str(path), (path / MANIFEST).read_bytes())
-    except (OSError, DataError):
-        return False
-    return set(os.listdir(path)) <= {MANIFEST, *(shard.name for shard in manifest.shards)}
-
-
-def _is_our_file(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    if file_kind(head) is None:
-        return False
-    with closing(open_file(str(path))) as store:
-        try:
-            return bool(store.manifest)
-        except DataError as error:
-            return error.args[0] in DAMAGED
 
 
 def list_bad(path: Path, bad: Sequence[BadItem]) -> Path:
@@ -276,7 +255,7 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def join_tasks(
+def split_tasks(
     rule: SplitRule, manifest: Manifest, results: Sequence[JobResult], journal: Journal
 ) -> dict[str, Joining]:
     """Return the task that makes the store of each split, by its name.
@@ -290,7 +269,15 @@ def join_tasks(
     Raises:
         ConfigError: C244 if a split has no record.
     """
-    splits = _assigned(rule, results, journal)
+    hashes: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
+    for job in results:
+        if job.num_records:
+            with closing(open_store(str(journal.file(job.number)))) as store:
+                hashes.append(hashed(_texts(rule, store)))
+                if rule.by == STRATIFIED:
+                    labels.append(column_of(store, LABEL).numpy().reshape(-1))
+    splits = rule.assign(np.concatenate(hashes), np.concatenate(labels) if labels else None)
     ends = np.cumsum([job.num_records for job in results])[:-1]
     tasks: dict[str, Joining] = {}
     for number, name in enumerate(rule.shares):
@@ -309,19 +296,6 @@ def join_tasks(
     return tasks
 
 
-def _assigned(rule: SplitRule, results: Sequence[JobResult], journal: Journal) -> np.ndarray:
-    """Return the number of each record's split, in the order of the jobs. ConfigError C244."""
-    hashes: list[np.ndarray] = []
-    labels: list[np.ndarray] = []
-    for job in results:
-        if job.num_records:
-            with closing(open_store(str(journal.file(job.number)))) as store:
-                hashes.append(hashed(_texts(rule, store)))
-                if rule.by == STRATIFIED:
-                    labels.append(column_of(store, LABEL).numpy().reshape(-1))
-    return rule.assign(np.concatenate(hashes), np.concatenate(labels) if labels else None)
-
-
 def _texts(rule: SplitRule, store: RecordStore) -> list[bytes]:
     """Return what is hashed of each record: its key, a part of it, or the value of a field."""
     if rule.field is None:
@@ -332,15 +306,3 @@ def _texts(rule: SplitRule, store: RecordStore) -> list[bytes]:
     if isinstance(values, Ragged):
         return [text.tobytes() for text in values.arrays()]
     return [str(number).encode() for number in values.flatten().tolist()]
-
-
-def put_splits(tasks: dict[str, Joining], paths: dict[str, str]) -> list[PackedSplit]:
-    """Move the joined file of each split to its path.
-
-    After a kill in between, the same command joins all of them again: the jobs' files stay.
-    """
-    for name, task in tasks.items():
-        move(task.target, Path(paths[name]))
-    return [
-        PackedSplit(name, paths[name], task.manifest.num_records) for name, task in tasks.items()
-    ]

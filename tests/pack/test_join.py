@@ -9,10 +9,10 @@ import pytest
 
 from framework.errors import DataError
 from framework.input.arrays import ArraysInput
-from framework.pack.engine import jobs
-from framework.pack.engine.journal import BadItem
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.publish import list_bad, size_of
+from framework.pack import jobs
+from framework.pack.join import list_bad, size_of
+from framework.pack.pack_store import pack
+from framework.pack.packing import BadItem
 from framework.store.open_store import open_store
 from tests.input.inputs import packing
 

@@ -1,9 +1,8 @@
 import pytest
 
 from framework.contracts.records import Manifest
-from framework.pack.engine.disk_space import needed_bytes
-from framework.pack.engine.jobs import PackPlan
-from framework.pack.engine.pack_store import pack
+from framework.pack.jobs import PackPlan
+from framework.pack.pack_store import needed_bytes, pack
 from tests.input.inputs import COUNT, FIELDS, packing
 
 PLAN = PackPlan(1000, 100, 10, 5000.0)

@@ -8,11 +8,11 @@ do, so that any number of processes or machines make the same files.
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +31,16 @@ from framework.contracts.records import (
 )
 from framework.errors import DataError, ResourceError
 from framework.order.batches import spread
-from framework.pack.engine.journal import BadItem, JobResult, Journal
-from framework.pack.item_error import item_error
-from framework.pack.split import SplitRule
+from framework.pack.packing import (
+    BadItem,
+    JobResult,
+    Journal,
+    MakeWriter,
+    Packing,
+    PackPlan,
+    Prepare,
+)
+from framework.pack.workers import Row, Tell
 from framework.store.channel_statistics import StatisticsSampler
 from framework.store.checksum import content_crcs, digest
 from framework.store.read_files import DiskReads, ask_item_files
@@ -60,62 +67,8 @@ NUM_SIZE_SAMPLES = 8  # items that are read to estimate the size of all
 
 _disk = DiskReads()
 
-
 # The name of an item, and path, bytes and time of change of each file that it is read from.
 ItemStamp = tuple[str, tuple[tuple[str, int, int], ...]]
-
-
-class Prepare(Protocol):
-    """A change of records between reading and writing.
-
-    An example is ``framework.pack.images.Preparation``.
-    """
-
-    @property
-    def options(self) -> Mapping[str, Any]: ...
-
-    def fields(self, source: RecordInput) -> dict[str, Field]: ...
-
-    def __call__(self, chunk: Chunk) -> Chunk: ...
-
-
-class MakeWriter(Protocol):
-    """A writer's class, or a function with the same arguments.
-
-    It must be picklable unless processes are forked.
-    """
-
-    def __call__(
-        self, path: str, *, fields: Mapping[str, Field], num_records: int
-    ) -> RecordWriter: ...
-
-
-@dataclass(frozen=True)
-class PackPlan:
-    """How items are divided into jobs.
-
-    Attributes:
-        num_items: Items of the input.
-        items_per_job: Items of every job but the last, which may have fewer.
-        items_per_block: Items that are read at once.
-        item_bytes: An estimate, from a sample, of the bytes of an item's records.
-        reads_arrays: Whether each item is a record, and a range of them is read at once.
-    """
-
-    num_items: int
-    items_per_job: int
-    items_per_block: int
-    item_bytes: float
-    reads_arrays: bool = False
-
-    @property
-    def num_jobs(self) -> int:
-        return -(-self.num_items // self.items_per_job)
-
-    def item_range(self, number: int) -> tuple[int, int]:
-        """Return the first item of job ``number``, and the item after its last."""
-        start = number * self.items_per_job
-        return start, min(start + self.items_per_job, self.num_items)
 
 
 @dataclass(frozen=True)
@@ -123,54 +76,27 @@ class PackWork:
     """Everything that a process needs to do a job.
 
     Attributes:
-        source: Gives the items.
-        prepare: Changes their records; None: they are written as they were read.
+        packing: What is packed.
         manifest: Describes the prepared records.
-        make_writer: Opens a job's file.
         journal: Notes the jobs that are done.
         plan: Divides the items into jobs.
-        skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
-        split: Divides the records later, perhaps by their keys.
     """
 
-    source: RecordInput
-    prepare: Prepare | None
+    packing: Packing
     manifest: Manifest
-    make_writer: MakeWriter
     journal: Journal
     plan: PackPlan
-    skip_bad: bool
-    split: SplitRule | None = None
 
+    @property
+    def source(self) -> RecordInput:
+        return self.packing.source
 
-class Job(NamedTuple):
-    """Job ``number`` without the bad items ``excluded``."""
-
-    number: int
-    excluded: tuple[BadItem, ...] = ()
-
-
-class Increment(NamedTuple):
-    """Progress since the last report. Numbers are negative if work must be done again.
-
-    Attributes:
-        items: Items that were read and prepared.
-        records: Records that they gave.
-        num_bytes: Bytes of these records.
-    """
-
-    items: int
-    records: int = 0
-    num_bytes: int = 0
-
-    def plus(self, other: "Increment") -> "Increment":
-        return Increment(*map(sum, zip(self, other, strict=True)))
-
-    def negated(self) -> "Increment":
-        return Increment(-self.items, -self.records, -self.num_bytes)
-
-
-ReportIncrement = Callable[[Increment], None]
+    def bad_item(self, item: int, error: DataError) -> BadItem:
+        """Return the entry for an item that is left out. Raise ``error`` if bad items are not."""
+        if self.packing.on_error != "skip":
+            raise error
+        reason = " ".join(str(error.args[2]).split())
+        return BadItem(item, self.source.name(item), f"{error.letter}{error.args[0]}", reason)
 
 
 class DiskFull(ResourceError):
@@ -178,9 +104,13 @@ class DiskFull(ResourceError):
 
 
 def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
-    """Plan the jobs from the size of a few items."""
+    """Plan the jobs from the mean size of a few evenly spread items."""
     num_items = source.manifest.num_records
-    item_bytes = _mean_item_bytes(source, prepare)
+    sizes: list[int] = []
+    for item in spread(num_items, min(NUM_SIZE_SAMPLES, num_items)).tolist():
+        with suppress(DataError):  # its job reports it
+            sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
+    item_bytes = max(1.0, sum(sizes) / max(1, len(sizes)))
     per_job = max(int(MIN_JOB_BYTES / item_bytes), -(-num_items // TARGET_JOBS))
     reads_arrays = range_files_of(source, 0, num_items) is not None
     if reads_arrays:
@@ -190,19 +120,6 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
         per_job = min(per_job, MAX_JOB_ITEMS, int(MAX_JOB_BYTES / item_bytes))
         per_block = min(BLOCK_ITEMS, int(BLOCK_BYTES / item_bytes))
     return PackPlan(num_items, max(1, per_job), max(1, per_block), item_bytes, reads_arrays)
-
-
-def _mean_item_bytes(source: RecordInput, prepare: Prepare | None) -> float:
-    """Return the mean size of a few evenly spread items, at least 1.
-
-    A bad item is left out of the sample. Its job reports it.
-    """
-    num_items = source.manifest.num_records
-    sizes: list[int] = []
-    for item in spread(num_items, min(NUM_SIZE_SAMPLES, num_items)).tolist():
-        with suppress(DataError):
-            sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
-    return max(1.0, sum(sizes) / max(1, len(sizes)))
 
 
 def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
@@ -221,18 +138,25 @@ def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int
         raise item_error(error, source, start, chunk.keys[0]) from error
 
 
+def item_error(error: DataError, source: RecordInput, item: int, key: str) -> DataError:
+    """Return an error that begins with a record's key with the name of its item before it."""
+    number, where, what, fix = error.args
+    name = source.name(item)
+    where = where.removeprefix(key) if key in name else f": {where}"
+    return DataError(number, f"{name}{where}", what, fix)
+
+
 def chunk_bytes(chunk: Chunk) -> int:
-    return sum(map(_num_bytes, chunk.records.values()))
+    """Return the bytes of all records."""
+    return sum(
+        values.nbytes
+        if isinstance(values, np.ndarray)
+        else sum(memoryview(value).nbytes for value in values)
+        for values in chunk.records.values()
+    )
 
 
-def _num_bytes(values: Any) -> int:
-    """Return the bytes of an array, or of a list of arrays or byte strings."""
-    if isinstance(values, np.ndarray):
-        return values.nbytes
-    return sum(memoryview(value).nbytes for value in values)
-
-
-def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
+def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
     """Read, prepare and publish a job's records, then note the job as done.
 
     If the files of an item change while its job is done, the job is done once more. Items that
@@ -241,30 +165,25 @@ def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
     Raises:
         DataError: For a bad item, unless bad items are left out. D153 for one that changes.
     """
-    start, stop = work.plan.item_range(job.number)
-    before: list[ItemStamp] = []
-    changed: list[int] = []
-    for _ in range(2):
+    start, stop = work.plan.item_range(number)
+    changed: dict[int, BadItem] = {}
+    num_attempts = 0
+    while True:
         before = stamps(work.source, start, stop)
-        result, crcs = _write(work, job, before, report)
-        after = stamps(work.source, start, stop)
-        changed = [start + n for n, stamp in enumerate(after) if stamp != before[n]]
-        if not changed:
+        result, crcs = _write(work, number, changed, hash_of(before), row, tell)
+        pairs = zip(before, stamps(work.source, start, stop), strict=True)
+        items = [item for item, (old, new) in enumerate(pairs, start) if old != new]
+        num_attempts += 1
+        if not items or num_attempts == 3:
             work.journal.note(result, crcs)
             return result
-        # The items are read again, so what was reported so far does not count.
-        report(Increment(start - stop, -result.num_records, -result.num_bytes))
-    if work.plan.reads_arrays:  # one stamp for all items
-        changed = list(range(start, stop))
-    bad: list[BadItem] = []
-    for item in changed:
-        name = work.source.name(item)
-        fix = "wait until the file is complete, then pack again"
-        error = DataError(153, name, "changes while it is packed", fix)
-        bad.append(_bad_item(work, item, error))
-    result, crcs = _write(work, Job(job.number, (*job.excluded, *bad)), before, report)
-    work.journal.note(result, crcs)
-    return result
+        if num_attempts == 2:
+            if work.plan.reads_arrays:  # one stamp for all items
+                items = range(start, stop)
+            for item in items:
+                fix = "wait until the file is complete, then pack again"
+                error = DataError(153, work.source.name(item), "changes while it is packed", fix)
+                changed[item] = work.bad_item(item, error)
 
 
 def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
@@ -297,37 +216,39 @@ def hash_of(items: Sequence[ItemStamp]) -> str:
 
 
 def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class _WrittenJob(NamedTuple):
-    """A written job, and the checksums of its records: uint32 [num_records]."""
-
-    result: JobResult
-    crcs: np.ndarray
-
-
 def _write(
-    work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncrement
-) -> _WrittenJob:
-    """Write a job's file. A job of more than ``HELD_BYTES`` reads all of its items twice."""
+    work: PackWork,
+    number: int,
+    excluded: Mapping[int, BadItem],
+    stamp: str,
+    row: Row,
+    tell: Tell,
+) -> tuple[JobResult, np.ndarray]:
+    """Write a job's file without the items ``excluded``.
+
+    Return the result, and the checksums: uint32 [num_records].
+    """
     bad: list[BadItem] = []
     held: list[Chunk] | None = []
-    total = Increment(0)
-    keys: NumberKeys | None = None  # as long as they are consecutive numbers
-    for num_items, chunk in _read(work, job, bad):
-        done = Increment(num_items, len(chunk.keys), chunk_bytes(chunk))
-        if chunk.keys and (keys or not total.records):
-            keys = _numbers([keys, chunk.keys] if keys else [chunk.keys])
-        total = total.plus(done)
-        if total.num_bytes > HELD_BYTES:
+    keys: Sequence[str] | None = None  # as long as they are consecutive numbers
+    row[:3] = 0
+    for num_items, chunk in _read(work, number, excluded, bad, row):
+        if chunk.keys and (keys or not row[1]):
+            keys = joined_keys([keys, chunk.keys] if keys else [chunk.keys])
+            keys = keys if isinstance(keys, NumberKeys) else None
+        row[:3] += num_items, len(chunk.keys), chunk_bytes(chunk)
+        if row[2] > HELD_BYTES:
             held = None
         elif held is not None:
             held.append(chunk)
-        report(done)
-    num_records = total.records
-    path = work.journal.file(job.number)
+        tell()
+    _, num_records, num_bytes, _ = row.tolist()
+    path = work.journal.file(number)
     if path.is_dir():
         # A finished file and the older store that it replaces change places. A kill right after
         # that leaves the older store here.
@@ -337,48 +258,41 @@ def _write(
     size, sha256 = 0, ""
     if num_records:
         # A second read finds the same bad items, which ``bad`` has already.
-        chunks = held or (chunk for _, chunk in _read(work, job, []))
+        chunks = held or (chunk for _, chunk in _read(work, number, excluded, [], row))
         if keys is None:
             chunks = map(with_listed_keys, chunks)
+
+        def checked() -> Iterator[Chunk]:
+            for chunk in chunks:
+                if chunk.keys:
+                    crcs.append(content_crcs(chunk.records, work.manifest.fields))
+                    yield chunk
+
+        make_writer = work.packing.make_part or work.packing.make_writer
         manifest = replace(work.manifest, num_records=num_records)
         # The file of an only job may become the store, which has statistics.
         is_only_job = work.plan.num_jobs == 1
-        noted = _note_crcs(work, chunks, crcs)
-        counts = write_file(work.make_writer, path, manifest, noted, is_only_job)
+        counts = write_file(make_writer, path, manifest, checked(), is_only_job)
         size, sha256 = path.stat().st_size, file_sha256(path)
     all_crcs = np.concatenate(crcs)
     result = JobResult(
-        job.number,
-        num_records,
-        total.num_bytes,
-        size,
-        sha256,
-        hash_of(items),
-        counts.tolist(),
-        digest(all_crcs),
-        keys.start if keys else None,
-        bad,
+        number=number,
+        num_records=num_records,
+        num_bytes=num_bytes,
+        size_bytes=size,
+        sha256=sha256,
+        stamp=stamp,
+        class_counts=counts.tolist(),
+        digest=digest(all_crcs),
+        first_key=keys.start if isinstance(keys, NumberKeys) else None,
+        bad=bad,
     )
-    return _WrittenJob(result, all_crcs)
-
-
-def _numbers(parts: Sequence[Sequence[str]]) -> NumberKeys | None:
-    """Return the keys of all parts if they are consecutive numbers."""
-    keys = joined_keys(parts)
-    return keys if isinstance(keys, NumberKeys) else None
+    return result, all_crcs
 
 
 def with_listed_keys(chunk: Chunk) -> Chunk:
     """Return the chunk with a string for each key, which a file then stores."""
     return chunk._replace(keys=list(chunk.keys))
-
-
-def _note_crcs(work: PackWork, chunks: Iterable[Chunk], crcs: list[np.ndarray]) -> Iterator[Chunk]:
-    """Yield the chunks that hold records, and append the records' checksums to ``crcs``."""
-    for chunk in chunks:
-        if chunk.keys:
-            crcs.append(content_crcs(chunk.records, work.manifest.fields))
-            yield chunk
 
 
 def write_file(
@@ -421,10 +335,8 @@ def disk_error(error: Exception, path: str) -> Exception:
     A full disk gives DiskFull, and any other error of the operating system R101. Errors that the
     operating system did not cause are returned unchanged.
     """
-    if isinstance(error, ResourceError):
-        number, *_ = error.args
-        if isinstance(error, DiskFull) or number != 101:
-            return error
+    if isinstance(error, ResourceError) and (isinstance(error, DiskFull) or error.args[0] != 101):
+        return error
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError) or cause.errno is None:
         return error
@@ -441,30 +353,26 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
     """
     if not num_classes:
         return np.zeros(0, np.int64)
-    labels, owners = _flat_labels(chunk.records["label"])
-    counted = labels != IGNORE_INDEX
-    labels, owners = labels[counted], owners[counted]
-    is_wrong = (labels < 0) | (labels >= num_classes)
-    if is_wrong.any():
-        first = int(is_wrong.argmax())
-        what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
-        raise DataError(152, chunk.keys[int(owners[first])], what, "correct the labels")
-    return np.bincount(labels, minlength=num_classes)
-
-
-def _flat_labels(labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return all labels of a chunk, and the place of each label's record: int64 [n] both."""
+    labels = chunk.records["label"]
     owners = np.arange(len(labels))
     if isinstance(labels, list):  # a label per box, for example
         owners = np.repeat(owners, [len(own) for own in labels])
         labels = np.concatenate([np.zeros(0, np.int64), *labels])
-    return np.asarray(labels).astype(np.int64).reshape(-1), owners
+    labels = np.asarray(labels).astype(np.int64).reshape(-1)
+    is_counted = labels != IGNORE_INDEX
+    is_wrong = is_counted & ((labels < 0) | (labels >= num_classes))
+    if is_wrong.any():
+        first = int(is_wrong.argmax())
+        what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
+        raise DataError(152, chunk.keys[int(owners[first])], what, "correct the labels")
+    return np.bincount(labels[is_counted], minlength=num_classes)
 
 
-def _read(work: PackWork, job: Job, bad: list[BadItem]) -> Iterator[tuple[int, Chunk]]:
+def _read(
+    work: PackWork, number: int, excluded: Mapping[int, BadItem], bad: list[BadItem], row: Row
+) -> Iterator[tuple[int, Chunk]]:
     """Yield the number of items of each block, and their records. Add bad items to ``bad``."""
-    first, last = work.plan.item_range(job.number)
-    excluded = {item.item: item for item in job.excluded}
+    first, last = work.plan.item_range(number)
     size = work.plan.items_per_block
     for start in range(first, last, size):
         stop = min(start + size, last)
@@ -472,6 +380,7 @@ def _read(work: PackWork, job: Job, bad: list[BadItem]) -> Iterator[tuple[int, C
         ahead = range(start if start == first else stop, min(stop + size, last))
         if ahead and _disk.were_made(size):
             ask_item_files(work.source, ahead)
+        row[3] = start + 1
         yield stop - start, _read_block(work, start, stop, excluded, bad)
 
 
@@ -488,24 +397,16 @@ def _read_block(
             bad.append(excluded[item])
             continue
         try:
-            chunks.append(_read_item(work, item))
+            try:
+                chunk = _checked(work, item, item + 1)
+            except DataError:  # the file may have been incomplete a moment ago
+                chunk = _checked(work, item, item + 1)
         except DataError as error:
-            bad.append(_bad_item(work, item, error))
-    return joined([chunk for chunk in chunks if chunk.keys], work.manifest.fields)
-
-
-def _read_item(work: PackWork, item: int) -> Chunk:
-    with suppress(DataError):
-        return _checked(work, item, item + 1)
-    return _checked(work, item, item + 1)  # the file may have been incomplete a moment ago
-
-
-def _bad_item(work: PackWork, item: int, error: DataError) -> BadItem:
-    """Return the entry for an item that is left out. Raise ``error`` if bad items are not."""
-    if not work.skip_bad:
-        raise error
-    reason = " ".join(str(error.args[2]).split())
-    return BadItem(item, work.source.name(item), f"{error.letter}{error.args[0]}", reason)
+            bad.append(work.bad_item(item, error))
+            continue
+        if chunk.keys:
+            chunks.append(chunk)
+    return joined(chunks, work.manifest.fields)
 
 
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:
@@ -514,35 +415,28 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
     Raises:
         DataError: D151 if an array is not as the manifest says, D243 for a key without a split.
     """
-    chunk = prepared(work.source, work.prepare, start, stop)
-    if work.split is not None and work.split.field is None:
-        work.split.texts(chunk.keys, work.source.name(start))
+    split = work.packing.split
+    chunk = prepared(work.source, work.packing.prepare, start, stop)
+    if split is not None and split.field is None:
+        split.texts(chunk.keys, work.source.name(start))
     for name, field in work.manifest.fields.items():
-        if chunk.keys and field.encoding not in ("image", "frames"):
-            _check_arrays(chunk, name, field)
+        if not chunk.keys or field.encoding in ("image", "frames"):
+            continue
+        arrays: Any = chunk.records[name]
+        if field.encoding == "raw":
+            arrays = arrays[:1]  # all records of an array have one shape
+        for key, array in zip(chunk.keys, arrays, strict=False):
+            shape = tuple(array.shape)
+            if field.encoding == "ragged":
+                fits = len(shape) == len(field.shape) and shape[1:] == field.row_shape
+            else:
+                fits = shape == tuple(field.shape)
+            if array.dtype != field.dtype or not fits:
+                what = f"{name} is {array.dtype} {shape}, but the first record has "
+                what += f"{field.dtype} {tuple(field.shape)}"
+                fix = "give records of one shape; pack.size=[height,width] scales images to one"
+                raise DataError(151, key, what, fix)
     return chunk
-
-
-def _check_arrays(chunk: Chunk, name: str, field: Field) -> None:
-    arrays: Any = chunk.records[name]
-    if field.encoding == "raw":
-        arrays = arrays[:1]  # all records of an array have one shape
-    for key, array in zip(chunk.keys, arrays, strict=False):
-        if array.dtype != field.dtype or not _fits(array.shape, field):
-            what = f"{name} is {_form(array.dtype, array.shape)}, but the first record has "
-            what += _form(np.dtype(field.dtype), field.shape)
-            fix = "give records of one shape; pack.size=[height,width] scales images to one"
-            raise DataError(151, key, what, fix)
-
-
-def _fits(shape: Sequence[int], field: Field) -> bool:
-    if field.encoding == "ragged":
-        return len(shape) == len(field.shape) and shape[1:] == field.row_shape
-    return shape == tuple(field.shape)
-
-
-def _form(dtype: np.dtype, shape: Sequence[int | None]) -> str:
-    return f"{dtype} {tuple(shape)}"
 
 
 def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:
@@ -550,19 +444,10 @@ def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:
     records: Records = {}
     for name, field in fields.items():
         parts = [chunk.records[name] for chunk in chunks]
-        records[name] = [value for part in parts for value in part]
-        if field.encoding == "raw":
-            empty = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
-            records[name] = np.concatenate(parts) if parts else empty
+        if field.encoding != "raw":
+            records[name] = [value for part in parts for value in part]
+        elif parts:
+            records[name] = np.concatenate(parts)
+        else:
+            records[name] = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
     return Chunk(records, joined_keys([chunk.keys for chunk in chunks]))
-
-
-def probe(work: PackWork, start: int, stop: int, report: Callable[[int], None]) -> None:
-    """Read and prepare items one by one, to find one that kills the process.
-
-    Each item is reported before it is read, so that the last report names the one that kills.
-    """
-    for item in range(start, stop):
-        report(item)
-        with suppress(DataError):  # The item is bad, but the process lives.
-            prepared(work.source, work.prepare, item, item + 1)

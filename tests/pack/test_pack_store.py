@@ -20,11 +20,11 @@ from framework.errors import ConfigError, DataError, ResourceError
 from framework.input.arrays import ArraysInput
 from framework.input.dataset import DatasetInput
 from framework.input.function import FunctionInput
-from framework.pack.engine import jobs, journal
-from framework.pack.engine import publish as finish
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.verify_store import verify
+from framework.pack import jobs, join, pack_store
+from framework.pack import packing as journal
 from framework.pack.marked import MarkedInput
+from framework.pack.pack_store import pack
+from framework.pack.verify_store import verify
 from framework.store.open_store import open_store
 from tests.conftest import make_records, write_store
 from tests.forks import forked
@@ -129,10 +129,10 @@ POINTS = {
     "after a job's file, before its note": (jobs, "file_sha256", 2),
     "before the first note": (journal, "write_bytes", -1),
     "after the third note": (journal, "write_bytes", 3),
-    "before the finish": (finish, "move", -1),
-    "after the store has its name": (finish, "move", 1),
-    "in the middle of joining": (finish, "keys_of", 2),
-    "before the manifest of the folder": (finish, "to_json", 1),
+    "before the finish": (pack_store, "move", -1),
+    "after the store has its name": (pack_store, "move", 1),
+    "in the middle of joining": (join, "keys_of", 2),
+    "before the manifest of the folder": (join, "to_json", 1),
 }
 
 
@@ -171,7 +171,7 @@ def test_an_item_that_has_changed_since_is_read_again():
     for number in range(7):
         Path(f"files/{number}").write_text("old")
     source = Files()
-    in_child(lambda: packed_until("x.h5", True, finish, "move", -1, source))
+    in_child(lambda: packed_until("x.h5", True, pack_store, "move", -1, source))
     assert Path("x.h5.parts").is_dir()
     Path("files/3").write_text("newer")
     assert pack(packing(source=source)).resumed == 0
@@ -247,13 +247,13 @@ def test_an_item_that_is_bad_once_is_read_again():
     assert len(labels("x.h5")[0]) == 30
 
 
-def test_an_item_that_kills_its_process_is_found():
-    source = Input(deadly=[10, 1500], spared=os.getpid())
-    packed = pack(packing(source=source, on_error="skip"), 2)
-    assert [bad.item for bad in packed.bad] == [10, 1500]
-    expected = pack(packing("y.h5", Input(bad=[10, 1500]), on_error="skip"))
-    assert expected.manifest == packed.manifest
-    assert content("x.h5") == content("y.h5")
+def test_after_a_worker_was_killed_the_error_names_what_it_read():
+    source = Input(deadly=[3999], spared=os.getpid())
+    with pytest.raises(ResourceError, match=r"R153.*killed while it read .*item \d+ or what"):
+        pack(packing(source=source), 2)
+    source.deadly.clear()
+    assert pack(packing(source=source), 2).resumed > 0
+    assert content("x.h5") == straight("x.h5")
 
 
 # ------------------------------------------------------------------------------- disk, locks, parts
@@ -344,7 +344,7 @@ def test_a_file_or_folder_takes_the_place_of_either(before, after):
 
 
 def test_a_damaged_file_of_a_finished_job_is_found_when_joining():
-    in_child(packed_until, "x.h5", True, finish, "move", -1)
+    in_child(packed_until, "x.h5", True, pack_store, "move", -1)
     file = Path("x.h5.parts/files/000001.h5")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1

@@ -11,30 +11,24 @@ from framework.input.folder import FolderInput
 from framework.input.function import FunctionInput
 from framework.input.list import ListInput
 from framework.input.pairs import PairsInput
-from framework.pack.engine import jobs
-from framework.pack.engine.jobs import (
-    Job,
-    PackWork,
-    do_job,
-    make_plan,
-    stamps,
-)
-from framework.pack.engine.journal import Journal
+from framework.pack import jobs
+from framework.pack.jobs import PackWork, do_job, make_plan, stamps
 from framework.pack.marked import MarkedInput
+from framework.pack.packing import Journal
 from framework.store.checksum import digest
-from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.store.hdf5_store import HDF5Store
 from tests.contract.cases import jpeg
-from tests.input.inputs import Input
+from tests.input.inputs import Input, packing
 
 
 def make_work(source, skip=False):
-    plan = make_plan(source, None)
-    return PackWork(source, None, source.manifest, HDF5Writer, Journal("x.h5", ".h5"), plan, skip)
+    one = packing(source=source, on_error="skip" if skip else "fail")
+    return PackWork(one, source.manifest, Journal("x.h5", ".h5"), make_plan(source, None))
 
 
 def done(work, number=0):
-    moved = []
-    return do_job(work, Job(number), moved.append), moved
+    row = np.zeros(4, np.int64)
+    return do_job(work, number, row, lambda: None), row
 
 
 @pytest.mark.parametrize("is_cold", [True, False])
@@ -53,7 +47,7 @@ def test_the_files_of_the_next_block_are_read_ahead_while_files_are_cold(is_cold
 
 def test_a_job_gives_a_file_that_is_noted_when_it_is_there():
     work = make_work(Input(100))
-    result, moved = done(work)
+    result, row = done(work)
     assert result.num_records == 100
     assert result.size_bytes == os.path.getsize("x.h5.parts/files/000000.h5")
     assert result.digest == HDF5Store("x.h5.parts/files/000000.h5").manifest.digest
@@ -61,7 +55,7 @@ def test_a_job_gives_a_file_that_is_noted_when_it_is_there():
     assert result.first_key is None
     assert result.class_counts == [34, 33, 33]
     assert work.journal.done(0) == result
-    assert sum(step.items for step in moved) == 100
+    assert row[0] == 100
 
 
 def test_labels_count_by_class_except_ignored_ones():
@@ -107,9 +101,9 @@ class Growing(Input):
 
 
 def test_a_file_that_changes_while_it_is_read_is_read_again():
-    result, moved = done(make_work(Growing(2)))  # once in the sample
+    result, row = done(make_work(Growing(2)))  # once in the sample
     assert result.bad == []
-    assert sum(step.items for step in moved) == 10
+    assert row[0] == 10
 
 
 def test_a_file_that_goes_on_changing_is_bad():

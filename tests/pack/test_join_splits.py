@@ -9,10 +9,10 @@ import torch
 
 from framework.contracts.records import Chunk, Field
 from framework.errors import DataError
-from framework.pack.engine import journal, publish
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.verify_store import verify
+from framework.pack import join
+from framework.pack.pack_store import pack
 from framework.pack.split import STRATIFIED, SplitRule, by_hash, hashed
+from framework.pack.verify_store import verify
 from framework.store.open_store import open_store
 from tests.conftest import make_records, write_store
 from tests.forks import forked
@@ -112,9 +112,6 @@ def test_the_records_of_a_group_stay_together(num_workers):
     assert abs(packed.splits[0].num_records - 0.8 * 820) <= 20  # half of the largest group
 
 
-# ---------------------------------------------------------------------------------------- kills
-
-
 def killed(path, module, name, number):
     """Pack until ``module.name`` has been called ``number`` times, and kill the process."""
     real, calls = getattr(module, name), []
@@ -130,32 +127,16 @@ def killed(path, module, name, number):
     pack(split(path))
 
 
-# The keys of the five jobs are asked for to divide them, and those of five jobs for each split.
-POINTS = {
-    "after a note": (journal, "write_bytes", 3),
-    "before the splits are known": (publish, "keys_of", 1),
-    "in the middle of joining the first": (publish, "keys_of", 5 + 2),
-    "in the middle of joining the last": (publish, "keys_of", 5 + 11),
-    "after the first store has its name": (publish, "move", 1),
-    "after the last store has its name": (publish, "move", 3),
-}
-
-
 def test_old_stores_stay_until_all_new_ones_are_complete():
     for name in RULE.shares:
         write_store(RULE.path("x.h5", name), make_records(3))
     before = content("x.h5")
-    child = forked(killed, "x.h5", *POINTS["in the middle of joining the last"])
+    # The keys of five jobs are asked for to divide them, and then for each of three splits.
+    child = forked(killed, "x.h5", join, "keys_of", 5 + 11)
     child.join()
     assert child.exitcode == -signal.SIGKILL
     assert content("x.h5") == before
     pack(split())  # removes what the killed process left
-
-
-# -------------------------------------------------------------------------------- many machines
-
-
-# ------------------------------------------------------------------------------- what is refused
 
 
 class Nameless(Input):

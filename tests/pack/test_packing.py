@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from framework.pack.engine.journal import BadItem, JobResult, Journal
+from framework.pack.packing import BadItem, JobResult, Journal
 
 CRCS = np.array([10, 1 << 31], np.uint32)  # one is a new line
 

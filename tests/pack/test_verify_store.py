@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.pack.engine.pack_store import pack
-from framework.pack.engine.verify_store import verify
+from framework.pack.pack_store import pack
+from framework.pack.verify_store import verify
 from tests.input.inputs import COUNT, packing
 
 

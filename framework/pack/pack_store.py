@@ -1,0 +1,430 @@
+"""The packing run: items in, one store out.
+
+The bytes are the same for any number of processes, machines and interruptions.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from framework import __version__
+from framework.contracts.class_labels import ONE_PER_RECORD
+from framework.contracts.records import Manifest, code_of
+from framework.errors import ConfigError, DataError, ResourceError, listed
+from framework.measure.host import num_cores
+from framework.pack.jobs import (
+    DiskFull,
+    PackWork,
+    disk_error,
+    do_job,
+    hash_of,
+    make_plan,
+    stamps,
+)
+from framework.pack.join import (
+    Joining,
+    check_place,
+    is_put,
+    join,
+    list_bad,
+    put_folder,
+    size_of,
+    split_tasks,
+    whole,
+)
+from framework.pack.packing import (
+    JobResult,
+    Journal,
+    OnProgress,
+    Packed,
+    PackedSplit,
+    Packing,
+    PackPlan,
+    PackProgress,
+)
+from framework.pack.workers import Row, Tell, Workers
+from framework.system.durable import move, remove_leftovers, tidied
+from framework.system.lock import PATIENCE_S, locked
+
+PAGE_BYTES = 4096  # LMDB gives a value of more than half a page whole pages
+RECORD_BYTES = 64  # what a store adds to a record
+NUMBERED_BYTES = 8  # the same if its key is a number
+
+
+def _ignore(_: PackProgress | str) -> None:
+    """Ignore progress, or a note."""
+
+
+def pack(
+    packing: Packing,
+    num_workers: int | None = 0,
+    on_progress: OnProgress = _ignore,
+    on_note: Callable[[str], None] = _ignore,
+) -> Packed:
+    """Pack a store.
+
+    Finished jobs stay in ``PATH.parts`` whatever happens, and the same call resumes from them,
+    unless the user's code that makes the records has changed. An old store at ``path`` stays until
+    the new one is complete. With splits, none of their old stores is replaced before all new ones
+    are complete.
+
+    Args:
+        packing: What is packed, and into what.
+        num_workers: Processes; 0: this one; None: one per core if there is more than one job.
+        on_progress: Called with the progress.
+        on_note: Called with a note for the user.
+
+    Raises:
+        ConfigError: C161 for classes without a label that numbers them. C242, C244: a split cannot
+            be made.
+        DataError: D115 if something else than a store of ours is at ``path``; D150 if all items are
+            bad; D167 for a ragged field without values; others for a bad item.
+        ResourceError: R101, R151: the disk is full. R150, R154: another packing uses ``path``.
+            R153: a process was killed.
+    """
+    start = time.perf_counter()
+    for path in packing.paths.values():
+        try:
+            check_place(Path(path))
+        except OSError as error:
+            what = f"cannot be used: {error.strerror}"
+            raise ResourceError(101, path, what, "choose another output.path") from error
+    with ExitStack() as locks:
+        # Parts share the output, and each holds a lock on its own part.
+        is_part = packing.part is not None
+        shared_path = packing.shared_path
+        if is_part:
+            locks.enter_context(_locked(shared_path, f"part{packing.part}.lock"))
+        for path in dict.fromkeys((shared_path, *packing.paths.values())):
+            locks.enter_context(_locked(path, "lock", shared=is_part))
+        run = _Run(packing, on_progress, on_note)
+        try:
+            packed = run.pack(num_workers)
+        except ResourceError as error:
+            full = disk_error(error, str(run.path))
+            if not isinstance(full, DiskFull):
+                raise
+            run.tidy()  # before free space is measured
+            raise run.with_shortage(full) from error
+        finally:
+            run.tidy()
+    return replace(packed, seconds=time.perf_counter() - start)
+
+
+def _locked(
+    path: str, ending: str, *, shared: bool = False, patience_s: float = PATIENCE_S
+) -> AbstractContextManager[None]:
+    lock = Path(f"{path}.{ending}")
+    fix = "wait until it ends, stop it, or choose another output.path"
+
+    def busy(holder: str) -> ResourceError:
+        return ResourceError(150, str(lock), f"{holder} is packing the same output", fix)
+
+    return locked(lock, busy, shared=shared, patience_s=patience_s)
+
+
+@final
+class _Run:
+    """One call of ``pack``, under its locks."""
+
+    def __init__(
+        self, packing: Packing, on_progress: OnProgress, on_note: Callable[[str], None]
+    ) -> None:
+        self.packing, self.on_progress, self.on_note = packing, on_progress, on_note
+        self.path = Path(packing.shared_path)
+        self.journal = Journal(packing.shared_path, packing.suffix)
+        self.tidy()
+        self.manifest = _manifest(packing)
+        if packing.make_part is not None:  # what the writer refuses is said before all the work
+            packing.make_writer(packing.path, fields=self.manifest.fields, num_records=0).abort()
+        with self._exclusive("begin.lock"):
+            self.plan = self._begin()
+        self.work = PackWork(packing, self.manifest, self.journal, self.plan)
+        self.before = PackProgress("packing", 0, 0, 0, 0, 0)  # the rows count from here on
+
+    def tidy(self) -> None:
+        """Remove temporary files of ended processes: ours, or those of a killed packing."""
+        stores = [Path(path) for path in self.packing.paths.values()]
+        for place in (self.path, self.journal.folder, self.journal.files, *stores):
+            remove_leftovers(place)
+            tidied(place)
+            tidied(place.parent)
+
+    def _exclusive(self, ending: str) -> AbstractContextManager[None]:
+        """Lock a step that parts must not do at the same time."""
+        if self.packing.part is None:
+            return nullcontext()
+        return _locked(str(self.path), ending, patience_s=math.inf)
+
+    def _begin(self) -> PackPlan:
+        """Return the journal's plan if the same command has begun; else begin a new journal.
+
+        The old plan stays even if a repaired item would change it. Shares do not change the jobs,
+        but all parts must agree on them. Parts share their jobs even if nobody can tell whether the
+        state of the user's code is the same. R154 if another command has begun, and its parts may
+        be running.
+        """
+        packing, begun = self.packing, self.journal.begun()
+        facts, code = _facts(self.manifest, packing), code_of(packing.source)
+        split = packing.split and [*map(list, packing.split.shares.items()), packing.split.by]
+        is_part = packing.part is not None
+        if begun is not None:
+            before = begun.get("facts", {})
+            is_same = before == facts and (code.state is not None or is_part)
+            if is_same and (not is_part or begun.get("split") == split):
+                return PackPlan(**begun["plan"])
+            if is_part:
+                raise self.journal.foreign()
+            if {**before, "code": facts["code"]} == facts:
+                why = f"the code or the state of {facts['source']} has changed"
+                if code.state is None:
+                    why = f"{facts['source']} may have changed: it cannot be pickled ({code.fault})"
+                self.on_note(f"{self.journal.folder}: packing starts anew, since {why}")
+        self.journal.remove()
+        plan = make_plan(packing.source, packing.prepare)
+        self._check_space(plan, plan.num_jobs)
+        self.journal.begin({"facts": facts, "plan": asdict(plan), "split": split})
+        return plan
+
+    def pack(self, num_workers: int | None) -> Packed:
+        """Do the missing jobs of our share, and make the store once all jobs are done."""
+        packing, plan = self.packing, self.plan
+        noted = [self.journal.noted(number) for number in range(plan.num_jobs)]
+        results = [result for result in noted if result is not None]
+        is_noted = len(results) == len(noted)
+        if not packing.one_file and is_noted and is_put(self.journal, results, self.path):
+            return self._close(results)
+        share = packing.share(plan.num_jobs)
+        finished = {number: job for number in share if (job := self._finished(number)) is not None}
+        missing = [number for number in share if number not in finished]
+        resumed = self._num_items(finished)
+        self.before = PackProgress(
+            "packing",
+            resumed,
+            self._num_items(share),
+            sum(job.num_records for job in finished.values()),
+            sum(job.num_bytes for job in finished.values()),
+            resumed,
+        )
+        self.on_progress(self.before)
+        self._check_space(plan, len(missing))
+        if num_workers is None:
+            num_workers = num_cores() if len(missing) > 1 else 0
+        num_workers = min(num_workers, max(1, len(missing)))
+        do = partial(_do_task, self.work)
+        num_rows = max(len(missing), len(packing.paths))
+        with Workers(do, num_workers, num_rows, self._tell) as workers:
+            self._do(workers, missing)
+            with self._exclusive("finish.lock"):
+                return self._finish(workers)
+
+    def _do(self, workers: Workers, tasks: Sequence[Any]) -> None:
+        """Do jobs, or joinings. ResourceError R153 if a process is killed."""
+        try:
+            for _ in workers.run(tasks):
+                pass
+        except BrokenProcessPool as error:
+            read = workers.rows[workers.rows[:, 3] > 0, 3] - 1
+            names = [self.packing.source.name(item) for item in read.tolist()]
+            what = "a process was killed while it joined the jobs"
+            if names:
+                what = f"a process was killed while it read {listed(names)} or what follows"
+            fix = "look at memory and the system's log, use fewer workers; the same command resumes"
+            raise ResourceError(153, str(self.path), what, fix) from error
+
+    def _finished(self, number: int) -> JobResult | None:
+        """Return a job's result if its file is there, its items are unchanged, and none is bad.
+
+        Bad items do not matter if they may be left out.
+        """
+        result = self.journal.done(number)
+        if result is None or (result.bad and self.packing.on_error != "skip"):
+            return None
+        stamp = hash_of(stamps(self.packing.source, *self.plan.item_range(number)))
+        return result if result.stamp == stamp else None
+
+    def _num_items(self, numbers: Sequence[int] | Mapping[int, Any]) -> int:
+        spans = [self.plan.item_range(number) for number in numbers]
+        return sum(stop - start for start, stop in spans)
+
+    def _tell(self, workers: Workers) -> None:
+        items, records, num_bytes, _ = workers.rows.sum(0).tolist()
+        before = self.before
+        self.on_progress(
+            before._replace(
+                items=before.items + items,
+                records=before.records + records,
+                num_bytes=before.num_bytes + num_bytes,
+            )
+        )
+
+    def _finish(self, workers: Workers) -> Packed:
+        """Make the store if all jobs are done, by whatever process."""
+        if self.journal.begun() is None:  # another part made the store while we waited
+            return Packed(None)
+        done = [self.journal.done(number) for number in range(self.plan.num_jobs)]
+        results = [result for result in done if result is not None]
+        if len(results) < len(done):
+            num_missing = len(done) - len(results)
+            return Packed(None, waiting=num_missing, resumed=self.before.resumed)
+        manifest = whole(self.manifest, results)
+        packing, journal = self.packing, self.journal
+        splits: list[PackedSplit] = []
+        if not manifest.num_records:
+            pass
+        elif packing.split is not None:
+            tasks = split_tasks(packing.split, manifest, results, journal)
+            self._join(workers, manifest, list(tasks.values()))
+            # After a kill in between, the same command joins all again: the jobs' files stay.
+            for name, task in tasks.items():
+                path = packing.paths[name]
+                move(task.target, Path(path))
+                splits.append(PackedSplit(name, path, task.manifest.num_records))
+        elif not packing.one_file:
+            put_folder(manifest, results, journal, self.path)
+        elif packing.make_part is not None or len(results) > 1:
+            target = journal.folder / f"joined{journal.suffix}"
+            self._join(workers, manifest, [Joining(manifest, results, target)])
+            move(target, self.path)
+        else:
+            move(journal.file(results[0].number), self.path)
+        return self._close(results, splits)
+
+    def _join(self, workers: Workers, manifest: Manifest, tasks: Sequence[Joining]) -> None:
+        resumed, num_records = self.before.resumed, manifest.num_records
+        self.before = PackProgress("joining", 0, num_records, 0, 0, resumed)
+        self._do(workers, tasks)
+
+    def _close(self, results: Sequence[JobResult], splits: Sequence[PackedSplit] = ()) -> Packed:
+        """List bad items and remove the journal, since the store is at its place, if any is."""
+        bad = [item for job in results for item in job.bad]
+        listing = list_bad(self.path, bad)
+        self.journal.remove()
+        manifest = whole(self.manifest, results)
+        if not manifest.num_records:
+            what = "its items hold no record"
+            if bad:
+                what = f"all {len(bad)} items are bad, as {listing} says"
+            raise DataError(150, manifest.source, what, "give something to pack")
+        num_bytes = sum(size_of(Path(path)) for path in self.packing.paths.values())
+        return Packed(manifest, num_bytes, self.before.resumed, bad=bad, splits=splits)
+
+    def _needed(self, plan: PackPlan, num_jobs: int) -> int:
+        is_joined = self.packing.one_file and (plan.num_jobs > 1 or self.packing.split is not None)
+        return needed_bytes(plan, self.manifest, num_jobs, is_joined, self.packing.suffix)
+
+    def _check_space(self, plan: PackPlan, num_jobs: int) -> None:
+        """Raise ResourceError R151 if there is not enough space, before anything is written."""
+        free = free_bytes(self.path)
+        needed = self._needed(plan, num_jobs)
+        if needed > free:
+            missing = f"{needed - free:,} are missing"
+            what = f"packing needs about {needed:,} bytes, {free:,} are free: {missing}"
+            fix = "free them, choose another output.path, or store less (advise=true)"
+            raise ResourceError(151, str(self.path), what, fix)
+
+    def with_shortage(self, error: DiskFull) -> DiskFull:
+        """Return the error with the bytes that are missing to finish our share, and to join.
+
+        Free space does not show a quota or a limit on file sizes. A page is missing at least.
+        """
+        share = self.packing.share(self.plan.num_jobs)
+        num_missing = sum(self.journal.done(number) is None for number in share)
+        missing = max(self._needed(self.plan, num_missing) - free_bytes(self.path), PAGE_BYTES)
+        what = f"{error.args[2]}; about {missing:,} more bytes are needed"
+        fix = "free them: finished jobs are kept, and the same command resumes"
+        return DiskFull(101, error.args[1], what, fix)
+
+
+def _do_task(work: PackWork, task: Any, row: Row, tell: Tell) -> Any:
+    """Do a job or the joining. DiskFull if the disk is full."""
+    try:
+        if isinstance(task, Joining):
+            return join(task, work.journal, work.packing.make_writer, row, tell)
+        return do_job(work, task, row, tell)
+    except (OSError, ResourceError) as error:
+        raise disk_error(error, str(work.journal.folder)) from error
+
+
+def _manifest(packing: Packing) -> Manifest:
+    """Return the manifest of the prepared records. Counts are not known yet."""
+    source = packing.source.manifest
+    fields, options = source.fields, dict(source.options)
+    if packing.prepare is not None:
+        fields = packing.prepare.fields(packing.source)
+        options.update(packing.prepare.options)
+    for name, field in fields.items():
+        if field.encoding == "ragged" and 0 in field.shape[1:]:
+            rest = list(field.shape[1:])
+            what = f"the rows of its first array have the shape {rest}, which holds no value"
+            fix = "give rows a size, also in an array without rows, or leave the field out"
+            raise DataError(167, f"{source.source}: {name}", what, fix)
+    label = fields.get("label")
+    what = "there is no field label that could number them"
+    are_numbered = False
+    if label is not None:
+        what = f"the field label is {label.dtype} {list(label.shape)}, not the number of a class"
+        are_numbered = np.dtype(label.dtype).kind in "biu"
+        are_numbered = are_numbered and label.shape in (*ONE_PER_RECORD, (None,))
+    if source.classes and not are_numbered:
+        where = f"input.classes = {source.classes[0]}, ..."
+        fix = "leave it out, or give a whole number per record as label"
+        raise ConfigError(161, where, what, fix)
+    if packing.split is not None:
+        packing.split.check_fields(fields)
+    return replace(source, fields=fields, options=options, class_counts=(), statistics={})
+
+
+def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:
+    """Return what decides the bytes of every job, besides the items, as JSON gives it back."""
+    facts = {
+        "paceline": __version__,
+        "format": 3,  # of the plan and of the stamps
+        "fields": {name: asdict(field) for name, field in manifest.fields.items()},
+        "classes": list(manifest.classes),
+        "source": manifest.source,
+        "options": manifest.options,
+        "num_items": manifest.num_records,
+        "suffix": packing.suffix,
+        "configured": packing.configured,
+        "code": code_of(packing.source)[:2],
+        # A record whose key does not fit may be left out of a job.
+        "key_check": packing.split and packing.split.key_check,
+    }
+    return json.loads(json.dumps(facts))
+
+
+def free_bytes(path: Path) -> int:
+    """Return what this user may write to the file system that ``path`` is, or will be, on."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def needed_bytes(
+    plan: PackPlan, manifest: Manifest, num_jobs: int, is_joined: bool, suffix: str
+) -> int:
+    """Return the bytes that ``num_jobs`` more jobs, and perhaps joining all files, take."""
+    are_raw = all(field.encoding == "raw" for field in manifest.fields.values())
+    item_bytes = plan.item_bytes + RECORD_BYTES
+    if suffix == ".lmdb" and plan.item_bytes > PAGE_BYTES / 2:
+        item_bytes = -(-item_bytes // PAGE_BYTES) * PAGE_BYTES
+    if plan.reads_arrays and are_raw:
+        item_bytes = plan.item_bytes + NUMBERED_BYTES
+    copies = 0
+    if is_joined:
+        # the HDF5 writer spools image files beside its output
+        copies = 2 if suffix == ".h5" and not are_raw else 1
+    return int((num_jobs * plan.items_per_job + copies * plan.num_items) * item_bytes)
