@@ -40,7 +40,7 @@ from framework.pack.packing import (
     PackPlan,
     Prepare,
 )
-from framework.pack.workers import Row, Tell
+from framework.pack.process_pool import Row, Tell
 from framework.store.channel_statistics import StatisticsSampler
 from framework.store.checksum import content_crcs, digest
 from framework.store.read_files import DiskReads, ask_item_files

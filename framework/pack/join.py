@@ -32,8 +32,8 @@ from framework.contracts.records import (
 from framework.errors import DataError
 from framework.pack.jobs import with_listed_keys, write_file
 from framework.pack.packing import BadItem, JobResult, Journal, MakeWriter
+from framework.pack.process_pool import Row, Tell
 from framework.pack.split import STRATIFIED, SplitRule, hashed
-from framework.pack.workers import Row, Tell
 from framework.store.channel_statistics import statistics_of
 from framework.store.checksum import digest_of
 from framework.store.columns import column_of

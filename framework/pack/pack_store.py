@@ -52,7 +52,7 @@ from framework.pack.packing import (
     PackPlan,
     PackProgress,
 )
-from framework.pack.workers import Row, Tell, Workers
+from framework.pack.process_pool import Row, Tell, Workers
 from framework.system.durable import move, remove_leftovers, tidied
 from framework.system.lock import PATIENCE_S, locked
 

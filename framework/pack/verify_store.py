@@ -18,7 +18,7 @@ from framework.errors import DataError, ResourceError
 from framework.pack.jobs import file_sha256
 from framework.pack.join import size_of, spans
 from framework.pack.packing import OnProgress, PackProgress
-from framework.pack.workers import Row, Tell, Workers
+from framework.pack.process_pool import Row, Tell, Workers
 from framework.store.checksum import content_crcs, digest_of
 from framework.store.open_store import open_store
 
