@@ -52,7 +52,7 @@ from framework.pack.packing import (
     PackPlan,
     PackProgress,
 )
-from framework.pack.process_pool import Row, Tell, Workers
+from framework.pack.process_pool import ProcessPool, Row, Tell
 from framework.system.durable import move, remove_leftovers, tidied
 from framework.system.lock import PATIENCE_S, locked
 
@@ -223,12 +223,12 @@ class _Run:
         num_workers = min(num_workers, max(1, len(missing)))
         do = partial(_do_task, self.work)
         num_rows = max(len(missing), len(packing.paths))
-        with Workers(do, num_workers, num_rows, self._tell) as workers:
+        with ProcessPool(do, num_workers, num_rows, self._tell) as workers:
             self._do(workers, missing)
             with self._exclusive("finish.lock"):
                 return self._finish(workers)
 
-    def _do(self, workers: Workers, tasks: Sequence[Any]) -> None:
+    def _do(self, workers: ProcessPool, tasks: Sequence[Any]) -> None:
         """Do jobs, or joinings. ResourceError R153 if a process is killed."""
         try:
             for _ in workers.run(tasks):
@@ -257,7 +257,7 @@ class _Run:
         spans = [self.plan.item_range(number) for number in numbers]
         return sum(stop - start for start, stop in spans)
 
-    def _tell(self, workers: Workers) -> None:
+    def _tell(self, workers: ProcessPool) -> None:
         items, records, num_bytes, _ = workers.rows.sum(0).tolist()
         before = self.before
         self.on_progress(
@@ -268,7 +268,7 @@ class _Run:
             )
         )
 
-    def _finish(self, workers: Workers) -> Packed:
+    def _finish(self, workers: ProcessPool) -> Packed:
         """Make the store if all jobs are done, by whatever process."""
         if self.journal.begun() is None:  # another part made the store while we waited
             return Packed(None)
@@ -300,7 +300,7 @@ class _Run:
             move(journal.file(results[0].number), self.path)
         return self._close(results, splits)
 
-    def _join(self, workers: Workers, manifest: Manifest, tasks: Sequence[Joining]) -> None:
+    def _join(self, workers: ProcessPool, manifest: Manifest, tasks: Sequence[Joining]) -> None:
         resumed, num_records = self.before.resumed, manifest.num_records
         self.before = PackProgress("joining", 0, num_records, 0, 0, resumed)
         self._do(workers, tasks)

@@ -32,7 +32,7 @@ _served: list[tuple[Work, np.ndarray]] = []  # what a worker process does
 
 
 @final
-class Workers:
+class ProcessPool:
     """Forked processes that do one task each. A context: leaving it kills all of them.
 
     Attributes:
@@ -46,7 +46,7 @@ class Workers:
     """
 
     def __init__(
-        self, do: Work, num_workers: int, num_rows: int, tell: Callable[["Workers"], object]
+        self, do: Work, num_workers: int, num_rows: int, tell: Callable[["ProcessPool"], object]
     ) -> None:
         self._do, self._tell = do, lambda: tell(self)
         self._most = 2 * num_workers  # tasks that are handed over
@@ -57,7 +57,7 @@ class Workers:
             context, arguments = multiprocessing.get_context("fork"), (do, self.rows, os.getpid())
             self._pool = ProcessPoolExecutor(num_workers, context, _serve, arguments)
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> "ProcessPool":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,7 +18,7 @@ from framework.errors import DataError, ResourceError
 from framework.pack.jobs import file_sha256
 from framework.pack.join import size_of, spans
 from framework.pack.packing import OnProgress, PackProgress
-from framework.pack.process_pool import Row, Tell, Workers
+from framework.pack.process_pool import ProcessPool, Row, Tell
 from framework.store.checksum import content_crcs, digest_of
 from framework.store.open_store import open_store
 
@@ -55,7 +55,7 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
     of_files: list[str] = []
     now = PackProgress("checking", 0, manifest.num_records, 0, 0, 0)
     try:
-        with Workers(partial(_check, store, path), num_workers, len(tasks), _ignore) as workers:
+        with ProcessPool(partial(_check, store, path), num_workers, len(tasks), _ignore) as workers:
             for task, result in workers.run(tasks):
                 if isinstance(task, Shard):
                     of_files += result
@@ -79,7 +79,7 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
     return Verified(manifest.num_records, size, len(bad), findings)
 
 
-def _ignore(_: Workers) -> None:
+def _ignore(_: ProcessPool) -> None:
     """Ignore the progress of tasks, which are short."""
 
 
