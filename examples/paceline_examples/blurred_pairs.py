@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from framework.errors import DataError
-from framework.input.file_items import read_file
+from framework.input.rows import read_file
 from framework.media.decode import BadImage, decode
 
 

@@ -21,7 +21,7 @@ from framework.contracts.prediction import (
 )
 from framework.contracts.records import Chunk
 from framework.errors import ConfigError
-from framework.input.file_items import read_file
+from framework.input.rows import read_file
 from framework.media.decode import encode_png
 
 FORMS = "a list of paths, PIL images or arrays [H, W, C], or a tensor [B, C, H, W]"

@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO, final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 
@@ -45,7 +45,23 @@ class ArraysInput(ColumnInput):
             self.fields = text_by_field("fields", fields, "{image: x, label: y}")
 
     def load(self) -> dict[str, Any]:
-        arrays = self._arrays()
+        if not Path(self.path).is_file():
+            raise DataError(101, self.path, "no such file", "give a .npz or .npy file")
+        try:
+            with open(self.path, "rb") as file:
+                head = file.read(len(SIGNATURE))
+                if head == SIGNATURE:
+                    raise DataError(112, self.path, "is an HDF5 file", "set input=hdf5")
+                if head.startswith(b"PK"):
+                    arrays = self._members(file)
+                else:
+                    names, size = self._chosen([Path(self.path).stem]), file.seek(0, 2)
+                    arrays = {name: _map_array(file, 0, size, self.path) for name in names}
+        except (*UNREADABLE, zipfile.BadZipFile) as error:
+            raise not_arrays(self.path, str(error)) from error
+        scalars = [name for name, array in arrays.items() if array.ndim == 0]
+        if scalars or not arrays:
+            raise not_arrays(self.path, f"{scalars or 'nothing'} cannot be records")
         if self.fields is None:
             return arrays
         return {field: arrays[name] for field, name in self.fields.items()}
@@ -62,32 +78,8 @@ class ArraysInput(ColumnInput):
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path,)
 
-    def _arrays(self) -> dict[str, Any]:
-        """Return the chosen arrays by their own names."""
-        if not Path(self.path).is_file():
-            raise DataError(101, self.path, "no such file", "give a .npz or .npy file")
-        try:
-            with open(self.path, "rb") as file:
-                arrays = self._arrays_in(file)
-        except (*UNREADABLE, zipfile.BadZipFile) as error:
-            raise not_arrays(self.path, str(error)) from error
-        scalars = [name for name, array in arrays.items() if array.ndim == 0]
-        if scalars or not arrays:
-            raise not_arrays(self.path, f"{scalars or 'nothing'} cannot be records")
-        return arrays
-
-    def _arrays_in(self, file: BinaryIO) -> dict[str, "MappedArray"]:
-        head = file.read(len(SIGNATURE))
-        if head == SIGNATURE:
-            raise DataError(112, self.path, "is an HDF5 file", "set input=hdf5")
-        if head.startswith(b"PK"):
-            return self._arrays_of_npz(file)
-        names = self._chosen([Path(self.path).stem])
-        size = file.seek(0, 2)
-        return {name: _map_array(file, 0, size, self.path) for name in names}
-
-    def _arrays_of_npz(self, file: BinaryIO) -> dict[str, "MappedArray"]:
-        """Return the chosen members. Others may be what is no array, or cannot be a field."""
+    def _members(self, file: BinaryIO) -> dict[str, "MappedArray"]:
+        """Return the chosen arrays of a .npz. Others may be what is no array."""
         with zipfile.ZipFile(file) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             chosen = {name: members[name] for name in self._chosen(list(members))}
@@ -140,7 +132,15 @@ def _array_of_member(
         with archive.open(member) as inside:
             read_npy_header(inside, member.file_size, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
         with archive.open(member) as inside, tempfile.TemporaryFile() as copy:
-            _decompress(inside, copy, where)
+            try:
+                shutil.copyfileobj(inside, copy, BLOCK)
+                copy.flush()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                what = f"has no space for {where}, which is compressed"
+                fix = "free some, set TMPDIR to another folder, or save it with numpy.savez"
+                raise ResourceError(266, tempfile.gettempdir(), what, fix) from error
             return _map_array(copy, 0, member.file_size, where)
     with archive.open(member) as inside:
         while inside.read(BLOCK):  # the last read compares the CRC32
@@ -149,16 +149,3 @@ def _array_of_member(
     name_size, extra_size = struct.unpack("<HH", file.read(4))
     begin = member.header_offset + 30 + name_size + extra_size
     return _map_array(file, begin, member.file_size, where)
-
-
-def _decompress(inside: IO[bytes], copy: IO[bytes], where: str) -> None:
-    """Copy a member. ResourceError R266 if the temporary folder has no space for it."""
-    try:
-        shutil.copyfileobj(inside, copy, BLOCK)
-        copy.flush()
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        what = f"has no space for {where}, which is compressed"
-        fix = "free some, set TMPDIR to another folder, or save it with numpy.savez"
-        raise ResourceError(266, tempfile.gettempdir(), what, fix) from error

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import IGNORE, Chunk, Field, Manifest
+from framework.contracts.records import IGNORE, Field, Manifest
 from framework.errors import ConfigError, DataError, words_of
-from framework.input.file_items import read_file
+from framework.input.rows import Row, RowInput, read_file
 from framework.media.decode import MAX_PIXELS, encode_png, image_size
 from framework.media.header import BadImage
 from framework.media.regions import FARTHEST, painted
@@ -40,6 +40,11 @@ class _Object(NamedTuple):
     region: bytes
     is_crowd: bool
 
+    @property
+    def area(self) -> float:
+        left, top, right, bottom = self.box
+        return (right - left) * (bottom - top)
+
 
 class _Image(NamedTuple):
     file_name: str
@@ -58,7 +63,7 @@ class _Annotations(NamedTuple):
 
 @final
 @dataclass(eq=False)
-class CocoInput:
+class CocoInput(RowInput):
     """A record per image, in the file's order; its key is the image's file name.
 
     Fields, of which ``fields`` chooses all but the first:
@@ -105,42 +110,38 @@ class CocoInput:
             raise DataError(110, self.path, "no image", fix)
         return annotations
 
-    @cached_property
-    def manifest(self) -> Manifest:
+    def described(self) -> Manifest:
         annotations = self.annotations
         fields = {name: FIELD_OF[name] for name in ("image", *self.fields) if name in FIELD_OF}
         if "keypoints" in self.fields:
-            fields["keypoints"] = Field(
-                "float32", (None, annotations.num_keypoints, 3), kind="points"
-            )
-        classes = annotations.classes
-        if "label" not in self.fields:
-            classes = []  # no field numbers them
+            shape = (None, annotations.num_keypoints, 3)
+            fields["keypoints"] = Field("float32", shape, kind="points")
+        # without the field, nothing numbers classes
+        classes = annotations.classes if "label" in self.fields else []
         notes = [f"{annotations.num_crowds} crowds"] * bool(annotations.num_crowds)
         notes += [f"{annotations.num_flat} boxes without area"] * bool(annotations.num_flat)
         left_out = f" ({', '.join(notes)} left out)" if notes else ""
         source = f"coco {self.path}{left_out}"
         return Manifest(len(annotations.images), fields, classes, source=source)
 
-    def read(self, start: int, stop: int) -> Chunk:
-        """Return the images ``start``..``stop``. Fields with n rows are lists of arrays.
+    def row(self, index: int) -> Row:
+        """Read an image.
 
         Raises:
             DataError: D101 for a missing image file; D106 for one that is no image; D165 for one
                 that is not under ``images``; D172 for one of another size; D193 for a region that
                 cannot be drawn.
         """
-        images = self.annotations.images[start:stop]
-        records: dict[str, list[Any]] = {name: [] for name in self.manifest.fields}
-        for index, image in enumerate(images, start):
-            row = self._row(index, image)
-            for name, values in records.items():
-                values.append(row[name])
-        return Chunk(records, [image.file_name for image in images])
-
-    def _row(self, index: int, image: _Image) -> dict[str, Any]:
+        image = self.annotations.images[index]
         data = read_file(self._file(index))
-        self._check_size(index, image, data)
+        try:
+            height, width = image_size(data)
+        except (BadImage, ValueError) as error:
+            what = f"not a readable image ({error})"
+            raise DataError(106, self.name(index), what, "correct or remove it") from error
+        if (height, width) != (image.height, image.width):
+            what = f"has {height} x {width} pixels, its annotations {image.height} x {image.width}"
+            raise DataError(172, self.name(index), what, "get the images of these annotations")
         objects = [item for item in image.objects if not item.is_crowd or self.crowd == "keep"]
         shape = (len(objects), self.annotations.num_keypoints, 3)
         row = {
@@ -151,24 +152,11 @@ class CocoInput:
         }
         if "mask" in self.fields:
             row["mask"] = encode_png(self._mask(index, image))
-        return row
-
-    def _check_size(self, index: int, image: _Image, data: bytes) -> None:
-        """Check that an image has the size that its annotations say. DataError D106, D172."""
-        try:
-            height, width = image_size(data)
-        except (BadImage, ValueError) as error:
-            what = f"not a readable image ({error})"
-            raise DataError(106, self.name(index), what, "correct or remove it") from error
-        if (height, width) != (image.height, image.width):
-            what = f"has {height} x {width} pixels, its annotations {image.height} x {image.width}"
-            raise DataError(172, self.name(index), what, "get the images of these annotations")
+        return {name: row[name] for name in self.manifest.fields}
 
     def _mask(self, index: int, image: _Image) -> np.ndarray:
         # Crowds are boxes around many objects, of which some have a region of their own.
-        largest_first = sorted(
-            image.objects, key=lambda item: (not item.is_crowd, -_area(item.box))
-        )
+        largest_first = sorted(image.objects, key=lambda item: (not item.is_crowd, -item.area))
         try:
             regions = [
                 (json.loads(item.region), IGNORE if item.is_crowd else item.label + 1)
@@ -189,16 +177,14 @@ class CocoInput:
             raise DataError(165, f"{self.path}: image {index}", what, "correct input.images")
         return path
 
+    def key(self, index: int) -> str:
+        return self.annotations.images[index].file_name
+
     def name(self, index: int) -> str:
         return f"{self.path}: {self.annotations.images[index].file_name}"
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path, self._file(index))
-
-
-def _area(box: tuple[float, float, float, float]) -> float:
-    left, top, right, bottom = box
-    return (right - left) * (bottom - top)
 
 
 @final

@@ -51,11 +51,10 @@ class DatasetInput(RowInput):
         what = "draw random numbers, and each record is packed as it is drawn once"
         return (f"the items of {self.title} {what}; leave random changes to augment=",)
 
-    def manifest_without_fields(self) -> Manifest:
+    def described(self) -> Manifest:
         if not self._num_records:
             raise DataError(110, self.title, "no item", "give at least one")
-        source = f"dataset {self.title}"
-        return Manifest(self._num_records, {}, self._classes, source=source)
+        return Manifest(self._num_records, {}, self._classes, source=f"dataset {self.title}")
 
     def row(self, index: int) -> Row:
         with kept_generators(HOST):

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from framework.contracts.records import Manifest
-from framework.input.file_items import read_file
-from framework.input.rows import Row, RowInput
+from framework.input.rows import Row, RowInput, read_file
 from framework.media.sound_file import SUFFIXES as SOUNDS
 from framework.store.folder_store import SUFFIXES, images_of, is_class, loose_notes
 from framework.store.label import check_classes, class_in, class_pattern, number_classes
@@ -48,6 +47,7 @@ class FolderInput(RowInput):
 
     def __post_init__(self) -> None:
         self.pattern = class_pattern(self.label_pattern)
+        self._root = os.path.join(self.path, "")
 
     @cached_property
     def walked(self) -> Walked:
@@ -61,43 +61,44 @@ class FolderInput(RowInput):
     @cached_property
     def items(self) -> _Labeled:
         """The images with their labels. DataError D110, D191 if there is no image."""
-        classes = self.classes
-        what = f"no {self.noun} here"
+        classes, walked = self.classes, self.walked
+        files = f"files {' '.join(self.suffixes)}"
         if self.labeled is False:
-            names = self.walked.names
-            if not names:
-                fix = f"give a folder of files {' '.join(self.suffixes)}"
-                raise self.walked.nothing(what, fix, "input.follow_links")
-            return _Labeled(names, np.zeros(0, np.int64), check_classes((), classes, self.path))
+            if not walked.names:
+                fix = f"give a folder of {files}"
+                raise walked.nothing(f"no {self.noun} here", fix, "input.follow_links")
+            known = check_classes((), classes, self.path)
+            return _Labeled(walked.names, np.zeros(0, np.int64), known)
+        what = f"no {self.noun} here"
         if self.pattern is None:
-            pairs = images_of(self.walked)
-            folders = list(filter(is_class, self.walked.folders))
-            classes = check_classes(folders, classes, self.path)
+            pairs = images_of(walked)
+            classes = check_classes(list(filter(is_class, walked.folders)), classes, self.path)
             what = f"no {self.noun} in any subfolder"
         else:
             pairs = [
-                (class_in(name, self.pattern, os.path.join(self.path, name)), name)
-                for name in self.walked.names
+                (class_in(name, self.pattern, self._root + name), name) for name in walked.names
             ]
             pairs.sort(key=lambda pair: tuple(map(os.fsencode, pair)))
         if not pairs:
-            fix = (
-                f"one subfolder per class, or input.label_pattern; files {' '.join(self.suffixes)}"
-            )
-            raise self.walked.nothing(what, fix, "input.follow_links")
+            fix = f"one subfolder per class, or input.label_pattern; {files}"
+            raise walked.nothing(what, fix, "input.follow_links")
         numbers, known = number_classes([label for label, _ in pairs], classes, self.path)
         return _Labeled([name for _, name in pairs], np.array(numbers, np.int64), known)
 
-    def manifest_without_fields(self) -> Manifest:
+    def described(self) -> Manifest:
         names, _, classes = self.items
         note = self.walked.left_out
         if loose := len(self.walked.names) - len(names):
             note += f" ({loose} {self.noun}s in no subfolder left out)"
         return Manifest(len(names), {}, classes, source=f"folder {self.path}{note}")
 
+    @property
+    def field(self) -> str:
+        """The name of the field of files."""
+        return "audio" if self.items.names[0].lower().endswith(SOUNDS) else "image"
+
     def row(self, index: int) -> Row:
-        field = "audio" if self.items.names[0].lower().endswith(SOUNDS) else "image"
-        row: Row = {field: read_file(self.name(index))}
+        row: Row = {self.field: read_file(self.name(index))}
         if self.labeled is not False:
             row["label"] = np.array(self.items.labels[index])
         return row
@@ -107,10 +108,6 @@ class FolderInput(RowInput):
 
     def name(self, index: int) -> str:
         return self._root + self.items.names[index]
-
-    @cached_property
-    def _root(self) -> str:
-        return os.path.join(self.path, "")
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self.name(index),)

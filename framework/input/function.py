@@ -1,16 +1,16 @@
 """Records that the user's own function makes from each item, once, when packing."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Manifest
+from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
-from framework.input.rows import Row, chunk_of, first_fields, typed_row
+from framework.input.rows import Row, RowsInput
 from framework.store.label import check_classes
 from framework.store.walk_tree import named_files, walk
 from framework.system.code_digest import CodeDigest, digest_of
@@ -22,7 +22,7 @@ MakeRecords = Callable[[Any], dict[str, Any] | Iterable[dict[str, Any]]]
 
 @final
 @dataclass(eq=False)
-class FunctionInput:
+class FunctionInput(RowsInput):
     """Records from ``call(item)``: a dict, or zero or more dicts, of field -> value.
 
     A value is an image file's ``bytes``, an array, a number or a text. The first record decides the
@@ -43,7 +43,6 @@ class FunctionInput:
             fix = "name files, or list items"
             raise ConfigError(163, "input.path, input.items", "give one of the two", fix)
         self.classes = check_classes((), self.classes, self.function)
-        self.kinds: Mapping[str, str] = {}
         self._code = digest_of(self.call, (self.function.partition(".")[0],))
 
     @cached_property
@@ -55,51 +54,26 @@ class FunctionInput:
         elif self.path is not None:
             items = [(path, path) for path in named_files(self.path)]
         else:
-            given = self.items or ()
-            if isinstance(given, int):
-                given = range(given)
+            given = range(self.items) if isinstance(self.items, int) else self.items or ()
             items = [(str(item), item) for item in given]
         if not items:
             raise DataError(110, self.path or "input.items", "no item", "give at least one")
         return items
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        count = len(self.keyed_items)
-
-        def rows(index: int) -> list[Row]:
-            return [row for _, row in self._records(index)]
-
-        fields = first_fields(count, rows, self.name, self.kinds)
+    def described(self) -> Manifest:
         source = f"function {self.function} {self.path or ''}".strip()
-        return Manifest(count, fields, self.classes or [], source=source)
+        return Manifest(len(self.keyed_items), {}, self.classes or [], source=source)
 
-    def read(self, start: int, stop: int) -> Chunk:
-        rows: list[Row] = []
-        keys: list[str] = []
-        for index in range(start, stop):
-            for key, row in self._records(index):
-                rows.append(row)
-                keys.append(key)
-        return chunk_of(rows, keys, self.manifest.fields, keys.__getitem__)
-
-    def _records(self, index: int) -> list[tuple[str, Row]]:
-        """Return the key and the row of each record of an item."""
-        key = self.keyed_items[index][0]
-        records: list[tuple[str, Row]] = []
-        for number, row in enumerate(self._rows(index)):
-            own = row.get(KEY)
-            if isinstance(own, str):
-                others = {name: value for name, value in row.items() if name != KEY}
-                records.append((own, others))
-            else:
-                records.append((f"{key}#{number}" if number else key, row))
-        return records
-
-    def _rows(self, index: int) -> list[Row]:
-        item, where = self.keyed_items[index][1], self.name(index)
-        rows = rows_of(self.call, item, self.function, where, "remove the item")
-        return [typed_row(row, self.kinds, where) for row in rows]
+    def rows(self, index: int) -> list[tuple[str, Row]]:
+        key, item = self.keyed_items[index]
+        rows = rows_of(self.call, item, self.function, self.name(index), "remove the item")
+        keyed: list[tuple[str, Row]] = []
+        for number, row in enumerate(rows):
+            own = f"{key}#{number}" if number else key
+            if isinstance(row.get(KEY), str):
+                own = row.pop(KEY)
+            keyed.append((own, row))
+        return keyed
 
     def name(self, index: int) -> str:
         return str(self.keyed_items[index][1])
@@ -144,9 +118,9 @@ def rows_of(call: MakeRecords, argument: Any, function: str, where: str, fix: st
 
 
 def stored_value(value: Any) -> Any:
-    """Return image bytes as ``bytes``; numbers and arrays, also torch's, as native arrays.
+    """Return a text as it is, bytes of a file as ``bytes``, and numbers and arrays as native ones.
 
-    A text stays as it is.
+    Arrays may also be torch's.
     """
     if isinstance(value, str):
         return value

@@ -2,33 +2,30 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from framework.contracts.class_labels import is_class_number
-from framework.contracts.records import LABEL, Chunk, Field, Manifest, NumberKeys, Records
+from framework.contracts.records import LABEL, Chunk, Manifest, NumberKeys
 from framework.errors import ConfigError, DataError, listed
 from framework.input.rows import (
     Row,
+    RowInput,
     check_same_length,
     chunk_of,
-    extremes,
-    field_of,
-    ranges,
+    largest_label,
     text_by_field,
     typed_row,
 )
-from framework.media.decode import shared_channels
 from framework.media.header import is_image
 from framework.media.sound_file import is_sound
 from framework.store.array_values import native
 from framework.store.foreign import fields_word
 from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
-from framework.store.kinds import check_present, field_of_kind, text_of
+from framework.store.kinds import RAGGED, text_of
 from framework.store.label import check_classes, label_column, numbered_classes
 from framework.store.walk_tree import named_files
 
@@ -48,6 +45,12 @@ class _Node(NamedTuple):
     def dataset(self) -> Dataset:
         return self.file.datasets[self.name]
 
+    @property
+    def value(self) -> Any:
+        if self.attribute:
+            return self.file.attribute(self.name, self.attribute)
+        return self.file.value(self.name)
+
 
 class _Table(NamedTuple):
     """Where the values of each field are."""
@@ -58,7 +61,7 @@ class _Table(NamedTuple):
 
 
 @final
-class HDF5Input:
+class HDF5Input(RowInput):
     """Records from one file or several.
 
     A name without ``*`` is a data set with a value per record along its first axis. A name with
@@ -82,8 +85,9 @@ class HDF5Input:
         fields: Mapping[str, str] | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
-        self.path, self.classes, self.given = path, classes, fields
-        self.kinds: Mapping[str, str] = {}
+        self.paths = [path] if isinstance(path, str) else list(map(str, path))
+        self.where = ", ".join(self.paths)  # what an error about all files calls them
+        self.classes, self.given = classes, fields
         if fields is not None:
             self.given = text_by_field("fields", fields, '{audio: "*/*"}')
             is_wild = {WILD in name or ATTRIBUTE in name for name in self.given.values()}
@@ -91,22 +95,11 @@ class HDF5Input:
                 what = "names of one record (with * or @) and of all records exclude each other"
                 raise ConfigError(162, f"input.fields = {fields}", what, "choose one of the two")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # another process opens the files itself
-        arguments = self.path, self.given, self.classes
-        return HDF5Input, arguments, {"kinds": dict(self.kinds)}
-
     @cached_property
     def files(self) -> list[ForeignHDF5]:
         """The files. DataError D101."""
-        given = [self.path] if isinstance(self.path, str) else self.path
-        paths = [path for part in given for path in named_files(str(part), (".h5", ".hdf5"))]
+        paths = [path for given in self.paths for path in named_files(given, (".h5", ".hdf5"))]
         return list(map(ForeignHDF5, paths))
-
-    @cached_property
-    def where(self) -> str:
-        """What an error about all files calls them."""
-        return self.path if isinstance(self.path, str) else ", ".join(map(str, self.path))
 
     @cached_property
     def fields(self) -> Mapping[str, str]:
@@ -114,8 +107,7 @@ class HDF5Input:
         fields = self.given or suggested_fields(self.files[0])
         if not fields:
             what = "no dataset of numbers or texts" + self._not_read
-            fix = "read it with input=function"
-            raise DataError(112, self.files[0].path, what, fix)
+            raise DataError(112, self.files[0].path, what, "read it with input=function")
         return fields
 
     @property
@@ -124,19 +116,14 @@ class HDF5Input:
         if self.given is not None:
             wild = any(WILD in name for name in self.fields.values())
             return (f"{self.where}: {self._not_read[2:]}",) if wild and self._not_read else ()
-        note = f"records are taken to be '{fields_word(self.fields)}'"
-        if left := self._left_out():
-            note += f"; left out: {listed(left)}"
-        return (note + self._not_read,)
-
-    def _left_out(self) -> list[str]:
-        """Return the data sets that no field has, also those that cannot be packed."""
         known = {node.name for nodes in self.table.columns.values() for node in nodes}
         names = dict.fromkeys(name for file in self.files for name in file.nodes)
-        outside = [name for file in self.files for name in file.outside]
-        groups = [name.rpartition("/")[0] for name in (*names, *outside)]
-        known.update(outside, groups)
-        return [name for name in names if name not in known]
+        known.update(name for file in self.files for name in file.outside)
+        known.update(name.rpartition("/")[0] for name in [*names, *known])
+        note = f"records are taken to be '{fields_word(self.fields)}'"
+        if left := [name for name in names if name not in known]:
+            note += f"; left out: {listed(left)}"
+        return (note + self._not_read,)
 
     @cached_property
     def _not_read(self) -> str:
@@ -146,18 +133,32 @@ class HDF5Input:
 
     @cached_property
     def table(self) -> _Table:
-        """Find the values. DataError D111, D112, D160, D163."""
-        if any(WILD in name or ATTRIBUTE in name for name in self.fields.values()):
-            return self._records()
+        """Find the values. DataError D110, D111, D112, D160, D163, D167."""
         columns: dict[str, list[_Node]] = {field: [] for field in self.fields}
+        if any(WILD in name or ATTRIBUTE in name for name in self.fields.values()):
+            keys: list[str] = []
+            for file in self.files:
+                matches = {field: _matches(file, name) for field, name in self.fields.items()}
+                first, *others = matches.values()
+                if alone := sorted(set(first).union(*others) - set(first).intersection(*others)):
+                    what = f"{len(alone)} records lack a field: {listed(alone)}"
+                    fix = "correct input.fields, or complete the file"
+                    raise DataError(160, file.path, what, fix)
+                keys += first
+                for field, match in matches.items():
+                    columns[field] += [match[key] for key in first]
+            if not keys:
+                some = listed(list(self.files[0].nodes)[:10])
+                what = f"no data set is as input.fields says; the first names: {some}"
+                raise DataError(110, self.where, what + self._not_read, "correct input.fields")
+            return _Table(columns, keys, list(range(len(keys) + 1)))
         starts = [0]
         for file in self.files:
-            nodes = {field: self._column(file, name) for field, name in self.fields.items()}
-            lengths = {field: node.dataset.shape[0] for field, node in nodes.items()}
+            for field, name in self.fields.items():
+                columns[field].append(self._column(file, name))
+                _check_alike(field, columns[field][0], columns[field][-1])
+            lengths = {field: nodes[-1].dataset.shape[0] for field, nodes in columns.items()}
             starts.append(starts[-1] + check_same_length(file.path, lengths))
-            for field, node in nodes.items():
-                columns[field].append(node)
-                _check_alike(field, columns[field][0], node)
         return _Table(columns, None, starts)
 
     def _column(self, file: ForeignHDF5, name: str) -> _Node:
@@ -168,59 +169,11 @@ class HDF5Input:
             raise DataError(112, file.path, what, "correct input.fields")
         return node
 
-    def _records(self) -> _Table:
-        columns: dict[str, list[_Node]] = {field: [] for field in self.fields}
-        keys: list[str] = []
-        for file in self.files:
-            matches = {field: _matches(file, name) for field, name in self.fields.items()}
-            first, *others = matches.values()
-            shared = set(first).intersection(*others)
-            if alone := sorted(set(first).union(*others) - shared):
-                what = f"{len(alone)} records lack a field: {listed(alone)}"
-                raise DataError(160, file.path, what, "correct input.fields, or complete the file")
-            keys += first
-            for field, match in matches.items():
-                columns[field] += [match[key] for key in first]
-        if not keys:
-            some = listed(list(self.files[0].nodes)[:10])
-            what = f"no data set is as input.fields says; the first names: {some}{self._not_read}"
-            raise DataError(110, self.where, what, "correct input.fields")
-        return _Table(columns, keys, list(range(len(keys) + 1)))
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        count = self.table.starts[-1]
-        check_present(self.kinds, self._fields)
+    def described(self) -> Manifest:
         classes = check_classes((), self.classes, self.where)
         if self.labels is not None:
             classes = self.labels[1]
-        return Manifest(count, dict(self._fields), classes, source=f"hdf5 {self.where}")
-
-    @cached_property
-    def _fields(self) -> dict[str, Field]:
-        return {name: self._field(name) for name in self.fields}
-
-    def _field(self, name: str) -> Field:
-        value = _first(self._values(name, 0, 1))
-        if name in self.kinds:
-            row = typed_row({name: value}, self.kinds, self.name(0))
-            return field_of_kind(row[name], self.kinds[name])
-        field = field_of(value, f"{self.name(0)}: {name}")
-        if field.encoding == "image":
-            count = self.table.starts[-1]
-            channels = shared_channels(count, lambda row: _first(self._values(name, row, row + 1)))
-            return replace(field, shape=(channels, None, None))
-        if isinstance(value, np.ndarray) and self._is_ragged(name):
-            return Field(field.dtype, (None, *field.shape[1:]))
-        return field
-
-    def _is_ragged(self, name: str) -> bool:
-        """Return whether the arrays of a field have different numbers of rows."""
-        nodes = self.table.columns[name]
-        if self.table.keys is None:
-            return nodes[0].dataset.kind == "rows"
-        shapes = {node.dataset.shape for node in nodes if not node.attribute}
-        return len({shape[:1] for shape in shapes}) > 1
+        return Manifest(self.table.starts[-1], {}, classes, source=f"hdf5 {self.where}")
 
     @cached_property
     def labels(self) -> tuple[np.ndarray | None, list[str]] | None:
@@ -231,57 +184,63 @@ class HDF5Input:
         if LABEL not in self.fields or LABEL in self.kinds:
             return None
         first = _first(self._own_values(LABEL, 0, 1))
-        is_number = isinstance(first, np.ndarray) and is_class_number(first.dtype.kind, first.shape)
-        if not is_number and not isinstance(first, str):
-            return None
+        starts = range(0, self.table.starts[-1], BLOCK)
         blocks = (
-            self._own_values(LABEL, part.start, part.stop)
-            for part in ranges(self.table.starts[-1], BLOCK)
+            self._own_values(LABEL, start, min(start + BLOCK, self.table.starts[-1]))
+            for start in starts
         )
-        return self._numbered(blocks) if is_number else self._named(blocks)
+        if isinstance(first, str):
+            texts = [text for block in blocks for text in block]
+            numbers, classes = label_column(texts, self.classes, self.where, self.name)
+            return np.array(numbers, np.int64), classes
+        if isinstance(first, np.ndarray) and is_class_number(first.dtype.kind, first.shape):
+            largest = largest_label(map(np.asarray, blocks))
+            if largest >= 0:
+                return None, numbered_classes(largest, self.classes, self.where)
+        return None
 
-    def _named(self, blocks: Iterable[Any]) -> tuple[np.ndarray, list[str]]:
-        texts = [text for block in blocks for text in block]
-        numbers, classes = label_column(texts, self.classes, self.where, self.name)
-        return np.array(numbers, np.int64), classes
+    def all_kinds(self) -> Mapping[str, str]:
+        return {**self._ragged, **self.kinds}
 
-    def _numbered(self, blocks: Iterable[Any]) -> tuple[None, list[str]] | None:
-        least, largest = extremes(map(np.asarray, blocks))
-        if least < 0:
-            return None
-        return None, numbered_classes(largest, self.classes, self.where)
+    @cached_property
+    def _ragged(self) -> dict[str, str]:
+        """The kind of the fields whose arrays have different numbers of rows."""
+        ragged: dict[str, str] = {}
+        for name, value in self.row(0).items():
+            nodes = self.table.columns[name]
+            is_ragged = self.table.keys is None and nodes[0].dataset.kind == "rows"
+            if self.table.keys is not None:
+                shapes = {node.dataset.shape for node in nodes if not node.attribute}
+                is_ragged = len({shape[:1] for shape in shapes}) > 1
+            if is_ragged and isinstance(value, np.ndarray):
+                ragged[name] = RAGGED
+        return ragged
+
+    def row(self, index: int) -> Row:
+        return {name: _first(self._values(name, index, index + 1)) for name in self.fields}
 
     def read(self, start: int, stop: int) -> Chunk:
         """Return the records. Numbers along the first axis are read by one slice per data set."""
         keys: Sequence[str] = NumberKeys(start, stop)
         if self.table.keys is not None:
             keys = self.table.keys[start:stop]
-        fields = self._fields
-        arrays: Records = {}
-        lists: dict[str, list[Any]] = {}
-        for name in self.fields:
-            values = self._values(name, start, stop)
-            if isinstance(values, np.ndarray) and name not in self.kinds:
-                arrays[name] = native(values)
-            else:
-                lists[name] = list(values)
-        listed_fields = {name: fields[name] for name in lists}
-        records = {**arrays, **self._typed(lists, listed_fields, start, keys)}
-        return Chunk({name: records[name] for name in self.fields}, keys)
-
-    def _typed(
-        self,
-        lists: Mapping[str, list[Any]],
-        fields: Mapping[str, Field],
-        start: int,
-        keys: Sequence[str],
-    ) -> Records:
-        """Return lists of values, of the records from ``start`` on, as their fields store them."""
-        rows: list[Row] = [
-            typed_row(dict(zip(lists, values, strict=True)), self.kinds, self.name(start + number))
-            for number, values in enumerate(zip(*lists.values(), strict=True))
+        fields = self.manifest.fields
+        columns = {name: self._values(name, start, stop) for name in fields}
+        arrays = {
+            name: native(values)
+            for name, values in columns.items()
+            if isinstance(values, np.ndarray) and name not in self.kinds
+        }
+        others = [name for name in fields if name not in arrays]
+        if not others:
+            return Chunk(arrays, keys)
+        names = [self.name(index) for index in range(start, stop)]
+        rows = [
+            typed_row({name: columns[name][place] for name in others}, self.all_kinds(), where)
+            for place, where in enumerate(names)
         ]
-        return chunk_of(rows, keys, fields, lambda number: self.name(start + number)).records
+        made = chunk_of(rows, keys, {name: fields[name] for name in others}, names.__getitem__)
+        return Chunk({name: arrays.get(name, made.records.get(name)) for name in fields}, keys)
 
     def _values(self, name: str, start: int, stop: int) -> Any:
         """Return an array [n, *shape] of numbers, or a list of values as ``field_of`` has them."""
@@ -290,43 +249,37 @@ class HDF5Input:
         return self._own_values(name, start, stop)
 
     def _own_values(self, name: str, start: int, stop: int) -> Any:
-        values = self._raw_values(name, start, stop)
-        if isinstance(values, np.ndarray):
-            return values
-        return [self._value(value, name, start + number) for number, value in enumerate(values)]
-
-    def _raw_values(self, name: str, start: int, stop: int) -> Any:
         nodes, keys, starts = self.table.columns[name], self.table.keys, self.table.starts
         if keys is not None:
-            return [
-                node.file.attribute(node.name, node.attribute)
-                if node.attribute
-                else node.file.value(node.name)
-                for node in nodes[start:stop]
-            ]
-        parts: list[Any] = []
-        for node, first, last in zip(nodes, starts, starts[1:], strict=False):
-            begin, end = max(start, first), min(stop, last)
-            if begin < end:
-                parts.append(node.file.read(node.name, begin - first, end - first))
-        if nodes[0].dataset.kind == "numbers":
-            return np.concatenate(parts) if len(parts) > 1 else parts[0]
-        return [value for part in parts for value in part]
+            values = [node.value for node in nodes[start:stop]]
+        else:
+            parts: list[Any] = []
+            for node, first, last in zip(nodes, starts, starts[1:], strict=False):
+                begin, end = max(start, first), min(stop, last)
+                if begin < end:
+                    parts.append(node.file.read(node.name, begin - first, end - first))
+            if nodes[0].dataset.kind == "numbers":
+                return np.concatenate(parts) if len(parts) > 1 else parts[0]
+            values = [value for part in parts for value in part]
+        return [self._value(value, name, index) for index, value in enumerate(values, start)]
 
     def _value(self, value: Any, name: str, index: int) -> Any:
         """Return a text as ``str``, an image file as ``bytes``, numbers as an array."""
         kind = self.kinds.get(name)
-        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1:
-            data = value.tobytes()
-            if kind == "bytes" or (kind is None and (is_image(data) or is_sound(data))):
-                return data
         if isinstance(value, np.ndarray):
+            if value.dtype == np.uint8 and value.ndim == 1:
+                data = value.tobytes()
+                if kind == "bytes" or (kind is None and (is_image(data) or is_sound(data))):
+                    return data
             return native(value)
         node = self.table.columns[name][0]
         is_text = isinstance(value, bytes) and not node.attribute and node.dataset.kind == "text"
         if not is_text or kind == "bytes":
             return value
         return text_of(value, name, f"{self.name(index)}: {name}", "input")
+
+    def key(self, index: int) -> str:
+        return str(index) if self.table.keys is None else self.table.keys[index]
 
     def name(self, index: int) -> str:
         node, number = self._node(index)
@@ -347,8 +300,7 @@ class HDF5Input:
         columns, keys, starts = self.table.columns.values(), self.table.keys, self.table.starts
         if keys is not None or self.kinds:
             return None
-        # a group, whose attribute a field may be, is no data set
-        if any(node.attribute or node.dataset.kind != "numbers" for node, *_ in columns):
+        if any(node.dataset.kind != "numbers" for node, *_ in columns):
             return None
         spans = zip(self.files, starts, starts[1:], strict=False)
         return [file.path for file, first, last in spans if first < stop and start < last]

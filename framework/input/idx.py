@@ -6,7 +6,6 @@ big-endian uint32, then the values.
 
 import gzip
 import math
-import os
 import struct
 import zlib
 from collections.abc import Sequence
@@ -23,7 +22,21 @@ from framework.store.file_format import GZIP, IDX
 
 def read_idx(path: str) -> np.ndarray:
     """Return the array in an IDX file of unsigned bytes. DataError D101 or D113."""
-    data = _content(path)
+    again = "get the file again"
+    try:
+        data = Path(path).read_bytes()
+        if data.startswith(GZIP):
+            most = most_bytes(len(data))
+            with gzip.open(path) as file:
+                size, data = len(data), file.read(most + 1)
+            if len(data) > most:
+                what = f"holds more than {most} bytes, compressed to {size}"
+                raise DataError(113, path, what, "unpack it with gzip -d if you trust it")
+    except FileNotFoundError as error:
+        fix = "give an IDX file such as train-images-idx3-ubyte.gz"
+        raise DataError(101, path, "no such file", fix) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(113, path, f"cannot be read ({error})", again) from error
     num_dimensions = int.from_bytes(data[3:4], "big")
     start = 4 + 4 * num_dimensions
     if not data.startswith(IDX) or len(data) < start:
@@ -32,7 +45,7 @@ def read_idx(path: str) -> np.ndarray:
     shape = struct.unpack_from(f">{num_dimensions}I", data, 4)
     if len(data) - start != math.prod(shape):
         what = f"truncated: {shape} wants {math.prod(shape)} bytes, have {len(data) - start}"
-        raise DataError(113, path, what, "get the file again")
+        raise DataError(113, path, what, again)
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
@@ -55,24 +68,3 @@ class IdxInput(ColumnInput):
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path, self.labels)
-
-
-def _content(path: str) -> bytes:
-    """Return the bytes of a file, decompressed if it is gzipped."""
-    try:
-        with open(path, "rb") as file:
-            is_zipped = file.read(2) == GZIP
-        if not is_zipped:
-            return Path(path).read_bytes()
-        most = most_bytes(os.path.getsize(path))
-        with gzip.open(path) as file:
-            data = file.read(most + 1)
-    except FileNotFoundError as error:
-        fix = "give an IDX file such as train-images-idx3-ubyte.gz"
-        raise DataError(101, path, "no such file", fix) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
-    if len(data) > most:
-        what = f"holds more than {most} bytes, compressed to {os.path.getsize(path)}"
-        raise DataError(113, path, what, "unpack it with gzip -d if you trust it")
-    return data

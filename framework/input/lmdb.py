@@ -12,6 +12,7 @@ from framework.errors import ConfigError, DataError, listed
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.media.header import is_image
 from framework.media.sound_file import is_sound
+from framework.store import kinds
 from framework.store.array_values import array_of_npy
 from framework.store.foreign import (
     NPY,
@@ -57,11 +58,6 @@ class LMDBInput(RowInput):
                 fix = "mark what the keys of a record share"
                 raise ConfigError(162, f"input.fields = {fields}", what, fix)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # another process lists the keys itself
-        arguments = self.path, self.patterns, self.count, self.classes
-        return LMDBInput, arguments, {"kinds": dict(self.kinds)}
-
     @cached_property
     def file(self) -> ForeignLMDB:
         return ForeignLMDB(self.path)
@@ -74,6 +70,7 @@ class LMDBInput(RowInput):
             DataError: D160 for names that not every field has, D110 for no record, D111 for another
                 number of records than ``count``.
         """
+        keys = self.file.keys
         matches = {field: self._matches(pattern) for field, pattern in self.patterns.items()}
         first, *others = matches.values()
         shared = set(first).intersection(*others)
@@ -81,30 +78,22 @@ class LMDBInput(RowInput):
             what = f"{len(alone)} records lack a field: {listed(list(map(str, alone)))}"
             raise DataError(160, self.path, what, "correct input.fields, or complete the file")
         if not shared:
-            some = listed(self.file.keys[:10])
-            what = f"no key is as input.fields says; the first keys: {some}"
+            what = f"no key is as input.fields says; the first keys: {listed(keys[:10])}"
             raise DataError(110, self.path, what, "correct input.fields")
-        count = self._count()
+        count, fix = self.count, "correct input.count, or leave it out"
+        if isinstance(count, str):
+            text = text_of(self.file.read(keys.index(count))) if count in keys else None
+            if text is None or not WHOLE.fullmatch(text.strip()):
+                what = f"the key {count!r} holds no number of records"
+                raise DataError(111, self.path, what, fix)
+            count = int(text)
         if count is not None and count != len(shared):
-            what = f"has {len(shared)} records, not {count}"
-            raise DataError(111, self.path, what, "correct input.count, or leave it out")
-        names = [name for name in first if name in shared]
+            raise DataError(111, self.path, f"has {len(shared)} records, not {count}", fix)
+        names = list(first)
         if all(isinstance(name, int) for name in names):
             names.sort()
         places = [{field: match[name] for field, match in matches.items()} for name in names]
-        return Matched(places, [self.file.keys[first[name]] for name in names])
-
-    def _count(self) -> int | None:
-        """Return the number of records that there must be. DataError D111 for a key without it."""
-        if not isinstance(self.count, str):
-            return self.count
-        text = None
-        if self.count in self.file.keys:
-            text = text_of(self.file.read(self.file.keys.index(self.count)))
-        if text is None or not WHOLE.fullmatch(text.strip()):
-            what = f"the key {self.count!r} holds no number of records"
-            raise DataError(111, self.path, what, "correct input.count, or leave it out")
-        return int(text)
+        return Matched(places, [keys[first[name]] for name in names])
 
     def _matches(self, pattern: str) -> dict[int | str, int]:
         """Return the place of each key, by what the key has in the pattern's place."""
@@ -114,9 +103,7 @@ class LMDBInput(RowInput):
             match = expression.fullmatch(key)
             if match is None:
                 continue
-            name: int | str = match.group(1)
-            if is_number:
-                name = int(name)
+            name = int(match.group(1)) if is_number else match.group(1)
             if name in places:
                 what = f"the keys {self.file.keys[places[name]]!r} and {key!r} are one record"
                 raise DataError(163, self.path, what, "give the number of digits, as in %09d")
@@ -129,16 +116,16 @@ class LMDBInput(RowInput):
         if LABEL not in self.patterns or LABEL in self.kinds:
             return None
         texts: list[str] = []
-        for index, places in enumerate(self.items.places):
+        for places in self.items.places:
             text = text_of(self.file.read(places[LABEL]))
             if text is None:
                 return None
-            texts.append(text.strip())
-            if index == 0 and not WHOLE.fullmatch(texts[0]) and number_of(text) is not None:
+            if not texts and not WHOLE.fullmatch(text.strip()) and number_of(text) is not None:
                 return None  # fractions
+            texts.append(text.strip())
         return label_column(texts, self.classes, self.path, self.name)
 
-    def manifest_without_fields(self) -> Manifest:
+    def described(self) -> Manifest:
         classes = check_classes((), self.classes, self.path)
         if self.labels is not None:
             classes = self.labels[1]
@@ -155,16 +142,13 @@ class LMDBInput(RowInput):
         if kind == "bytes":
             return data
         if kind == "text":
-            return self._text(data, field, index)
+            return kinds.text_of(data, field, f"{self.name(index)}: {field}", "input")
         if data.startswith(NPY):
             return array_of_npy(data, self.name(index))
         text = text_of(data)
-        if text is None:
-            return self._image(data, field, index)
-        number = number_of(text)
-        return text if number is None else number
-
-    def _image(self, data: bytes, field: str, index: int) -> bytes:
+        if text is not None:
+            number = number_of(text)
+            return text if number is None else number
         if is_image(data) or is_sound(data):
             return data
         kind = "bytes"
@@ -174,14 +158,6 @@ class LMDBInput(RowInput):
         what = f"{field} is not an image, an array, a number or a short text"
         fix = f"correct it, or add 'input.kinds={{{field}: {kind}}}'"
         raise DataError(106, self.name(index), what, fix)
-
-    def _text(self, data: bytes, field: str, index: int) -> str:
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            what = f"{field} is not UTF-8 text"
-            fix = f"add 'input.kinds={{{field}: bytes}}', or leave it out"
-            raise DataError(162, self.name(index), what, fix) from error
 
     def key(self, index: int) -> str:
         return self.items.keys[index]

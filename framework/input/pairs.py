@@ -9,8 +9,7 @@ from typing import NamedTuple, final
 
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.file_items import read_file
-from framework.input.rows import Row, RowInput, text_by_field
+from framework.input.rows import Row, RowInput, read_file, text_by_field
 from framework.store.array_values import value_of
 from framework.store.folder_store import SUFFIXES
 from framework.store.walk_tree import Walked, walk
@@ -67,7 +66,12 @@ class PairsInput(RowInput):
         unmatched = sorted(every - shared, key=os.fsencode)
         where = ", ".join(self.fields.values())
         if unmatched and self.unmatched == "fail":
-            what = f"{len(unmatched)} unmatched names: {self._missing(unmatched)}"
+            lines: list[str] = []
+            for name in unmatched[:10]:
+                missing = [field for field, tree in trees.items() if name not in tree.files]
+                lines.append(f"{name} (not in {', '.join(missing)})")
+            more = "; ..." if len(unmatched) > 10 else ""
+            what = f"{len(unmatched)} unmatched names: {'; '.join(lines)}{more}"
             fix = "complete the trees, or set input.unmatched=skip"
             raise DataError(160, where, what, fix)
         if not shared:
@@ -75,17 +79,7 @@ class PairsInput(RowInput):
             raise DataError(110, where, "no name is in every tree", fix)
         return sorted(shared, key=os.fsencode), len(unmatched)
 
-    def _missing(self, names: list[str]) -> str:
-        """List the first unmatched names, with the trees that lack them."""
-        lines: list[str] = []
-        for name in names[:10]:
-            missing = [field for field, tree in self.trees.items() if name not in tree.files]
-            lines.append(f"{name} (not in {', '.join(missing)})")
-        if len(names) > 10:
-            lines.append("...")
-        return "; ".join(lines)
-
-    def manifest_without_fields(self) -> Manifest:
+    def described(self) -> Manifest:
         names, num_unmatched = self.items
         note = "".join(tree.walked.left_out for tree in self.trees.values())
         if num_unmatched:
@@ -114,8 +108,16 @@ class PairsInput(RowInput):
 
 def _read_tree(tree: str, follow_links: str | None) -> _Tree:
     """Return the files of a folder or a pattern. DataError D163 for two files of one name."""
-    root, pattern = _root_and_pattern(tree)
+    root, expression = tree, r"(.+)\.[^./]+"
+    if wild := WILD.search(tree):
+        root = os.path.dirname(tree[: wild.start()])
+        parts = WILD.split(tree[len(root) :].lstrip("/"))  # every second one is wild
+        parts[::2] = map(re.escape, parts[::2])
+        parts[1::2] = map(EXPRESSIONS.__getitem__, parts[1::2])
+        root = root or ("/" if tree.startswith("/") else ".")
+        expression = "".join(parts)
     walked = walk(root, (*SUFFIXES, ".npy"), follow_links)
+    pattern = re.compile(expression, re.DOTALL)
     files: dict[str, str] = {}
     for name in walked.names:
         match = pattern.fullmatch(name)
@@ -127,16 +129,3 @@ def _read_tree(tree: str, follow_links: str | None) -> _Tree:
             raise DataError(163, path, what, "remove one of them, or narrow input.fields")
         files[key] = path
     return _Tree(files, walked)
-
-
-def _root_and_pattern(tree: str) -> tuple[str, re.Pattern[str]]:
-    """Return the folder to walk, and the pattern of the relative paths of its files."""
-    wild = WILD.search(tree)
-    if wild is None:
-        return tree, re.compile(r"(.+)\.[^./]+", re.DOTALL)
-    root = os.path.dirname(tree[: wild.start()])
-    parts = WILD.split(tree[len(root) :].lstrip("/"))  # every second one is wild
-    parts[::2] = map(re.escape, parts[::2])
-    parts[1::2] = map(EXPRESSIONS.__getitem__, parts[1::2])
-    root = root or ("/" if tree.startswith("/") else ".")
-    return root, re.compile("".join(parts), re.DOTALL)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import torch
 
@@ -26,13 +26,8 @@ class ParquetInput:
         fields: Mapping[str, str] | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
-        self.path = path
-        self.fields = fields
-        self.classes = classes
+        self.path, self.fields, self.classes = path, fields, classes
         self.kinds: Mapping[str, str] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ParquetInput, (self.path, self.fields, self.classes), {"kinds": dict(self.kinds)}
 
     @cached_property
     def store(self) -> ParquetStore:

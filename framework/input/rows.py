@@ -5,33 +5,38 @@ stored. A new input is a subclass of ``RowInput``, which lists its items and rea
 of ``ColumnInput``, which gives an array for each field.
 """
 
+import os
+import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
-from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, Records
+from framework.contracts.records import LABEL, Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError
 from framework.media.decode import BadImage, num_channels, shared_channels
 from framework.media.sound_file import is_sound
 from framework.media.video_file import is_video
 from framework.store.array_values import DTYPES, native
+from framework.store.identity import unreadable
 from framework.store.kinds import OF_STRINGS, as_rows, check_present, field_of_kind, of_kind
 from framework.store.label import check_classes, numbered_classes
+from framework.store.read_files import read_all
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]
 BLOCK_VALUES = 1 << 18  # labels that are read at once
 MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first error.
+VIDEO = Field("uint8", (None, None, None, 3), "frames")
 
 
-class RowInput(ABC):
-    """A RecordInput that makes one row from each item.
+class RowsInput(ABC):
+    """A RecordInput that makes rows from items, and records from rows.
 
     The first readable row decides the fields. ``kinds`` says what they are, if their values alone
     do not, such as ``ragged``.
@@ -40,8 +45,52 @@ class RowInput(ABC):
     kinds: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
-    def manifest_without_fields(self) -> Manifest:
-        """Return the number of records, the classes and the source."""
+    def described(self) -> Manifest:
+        """Return the number of items, the classes, the source, and the fields if they are known."""
+
+    @abstractmethod
+    def rows(self, index: int) -> Sequence[tuple[str, Row]]:
+        """Read an item. Return the key and the row of each record."""
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """Return what an error calls an item, for example its path."""
+
+    def all_kinds(self) -> Mapping[str, str]:
+        """Return ``kinds``, and those that the input knows by itself."""
+        return self.kinds
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        manifest = self.described()
+        if manifest.fields:
+            return manifest
+        kinds = self.all_kinds()
+
+        def rows(index: int) -> list[Row]:
+            name = self.name(index)
+            return [typed_row(row, kinds, name) for _, row in self.rows(index)]
+
+        fields = first_fields(manifest.num_records, rows, self.name, kinds)
+        return replace(manifest, fields=fields)
+
+    def read(self, start: int, stop: int) -> Chunk:
+        fields, kinds = self.manifest.fields, self.all_kinds()
+        rows: list[Row] = []
+        keys: list[str] = []
+        names: list[str] = []
+        for index in range(start, stop):
+            name = self.name(index)
+            keyed = self.rows(index)
+            for key, row in keyed:
+                rows.append(typed_row(row, kinds, name))
+                keys.append(key)
+                names.append(name if len(keyed) == 1 else key)
+        return chunk_of(rows, keys, fields, names.__getitem__)
+
+
+class RowInput(RowsInput):
+    """A RecordInput that makes one row from each item."""
 
     @abstractmethod
     def row(self, index: int) -> Row:
@@ -51,39 +100,17 @@ class RowInput(ABC):
     def key(self, index: int) -> str:
         """Return the key that the store keeps for the record of an item."""
 
-    @abstractmethod
-    def name(self, index: int) -> str:
-        """Return what an error calls an item, for example its path."""
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        manifest = self.manifest_without_fields()
-        count = manifest.num_records
-        kinds = self.all_kinds()
-        fields = first_fields(count, lambda index: [self._row(index)], self.name, kinds)
-        return replace(manifest, fields=fields)
-
-    def read(self, start: int, stop: int) -> Chunk:
-        rows = [self._row(index) for index in range(start, stop)]
-        keys = [self.key(index) for index in range(start, stop)]
-        return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
-
-    def _row(self, index: int) -> Row:
-        return typed_row(self.row(index), self.all_kinds(), self.name(index))
-
-    def all_kinds(self) -> Mapping[str, str]:
-        """Return ``kinds``, and those that the input knows by itself."""
-        return self.kinds
+    def rows(self, index: int) -> Sequence[tuple[str, Row]]:
+        return [(self.key(index), self.row(index))]
 
 
 def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
     """Return the row with fields as ``input.kinds`` says. DataError D167 for a misfit."""
-    typed = {
+    return row | {
         name: of_kind(row[name], kind, f"{where}: {name}")
         for name, kind in kinds.items()
         if name in row
     }
-    return {**row, **typed}
 
 
 class ColumnInput(ABC):
@@ -101,6 +128,10 @@ class ColumnInput(ABC):
     def load(self) -> dict[str, Any]:
         """Return an array, or an object that can be sliced like one, for each field."""
 
+    @abstractmethod
+    def item_files(self, index: int) -> Sequence[str]:
+        """Return the files of all arrays."""
+
     def __getstate__(self) -> dict[str, Any]:
         # Another process reads the files itself.
         return {name: v for name, v in self.__dict__.items() if name not in ("arrays", "manifest")}
@@ -111,20 +142,17 @@ class ColumnInput(ABC):
 
     @cached_property
     def manifest(self) -> Manifest:
-        lengths = {name: len(array) for name, array in self.arrays.items()}
-        count = check_same_length(self.path, lengths)
-        fields = {
-            name: Field(array.dtype.name, array.shape[1:]) for name, array in self.arrays.items()
-        }
-        return Manifest(count, fields, self._class_names(), source=f"{self.kind} {self.path}")
-
-    def _class_names(self) -> list[str]:
-        label = self.arrays.get("label")
+        arrays = self.arrays
+        count = check_same_length(self.path, {name: len(array) for name, array in arrays.items()})
+        fields = {name: Field(array.dtype.name, array.shape[1:]) for name, array in arrays.items()}
+        classes = check_classes((), self.classes, self.path)
+        label = arrays.get(LABEL)
         if label is not None and is_class_number(label.dtype.kind, label.shape[1:]):
-            least, largest = extremes(label[part] for part in ranges(len(label), BLOCK_VALUES))
-            if least >= 0:
-                return numbered_classes(largest, self.classes, self.path)
-        return check_classes((), self.classes, self.path)
+            starts = range(0, count, BLOCK_VALUES)
+            largest = largest_label(label[start : start + BLOCK_VALUES] for start in starts)
+            if largest >= 0:
+                classes = numbered_classes(largest, self.classes, self.path)
+        return Manifest(count, fields, classes, source=f"{self.kind} {self.path}")
 
     def read(self, start: int, stop: int) -> Chunk:
         records = {name: native(array[start:stop]) for name, array in self.arrays.items()}
@@ -133,28 +161,20 @@ class ColumnInput(ABC):
     def name(self, index: int) -> str:
         return f"{self.path}: record {index}"
 
-    @abstractmethod
-    def item_files(self, index: int) -> Sequence[str]:
-        """Return the files of all arrays."""
-
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
         return self.item_files(start)
 
 
-def extremes(parts: Iterable[np.ndarray]) -> tuple[int, int]:
-    """Return the least and the largest of the labels that count; -1 for both without any."""
-    counted = [part[part != IGNORE_INDEX] for part in parts]
-    pairs = [(int(part.min()), int(part.max())) for part in counted if part.size]
-    if not pairs:
-        return -1, -1
-    least, largest = zip(*pairs, strict=True)
-    return min(least), max(largest)
-
-
-def ranges(count: int, size: int) -> Iterator[slice]:
-    """Yield slices of ``size`` that hold ``count`` values."""
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
+def largest_label(parts: Iterable[np.ndarray]) -> int:
+    """Return the largest label, of those that count; -1 without any, or if one is negative."""
+    largest = -1
+    for part in parts:
+        counted = part[part != IGNORE_INDEX]
+        if counted.size:
+            if counted.min() < 0:
+                return -1
+            largest = max(largest, int(counted.max()))
+    return largest
 
 
 def check_same_length(path: str, lengths: dict[str, int]) -> int:
@@ -167,17 +187,30 @@ def check_same_length(path: str, lengths: dict[str, int]) -> int:
 
 
 def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
-    """Check and return an option of the input that maps fields to texts.
-
-    Raises:
-        ConfigError: C162 if it does not.
-    """
+    """Return an option of the input that maps fields to texts. ConfigError C162 for another."""
     if not isinstance(given, Mapping) or not given:
         where = f"input.{option} = {given}"
-        raise ConfigError(
-            162, where, "must map at least one field to a name", f"give input.{option}={example}"
-        )
+        what = "must map at least one field to a name"
+        raise ConfigError(162, where, what, f"give input.{option}={example}")
     return {str(field): str(text) for field, text in given.items()}
+
+
+def read_file(path: str) -> bytes:
+    """Return a file's bytes.
+
+    Raises:
+        DataError: D101 if the file cannot be read, or is a pipe or a device, which is not opened.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise DataError(101, path, "not a regular file", "correct or remove it")
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return read_all(descriptor)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise unreadable(path, error) from error
 
 
 def field_of(value: Any, where: str) -> Field:
@@ -192,7 +225,7 @@ def field_of(value: Any, where: str) -> Field:
     if isinstance(value, bytes) and is_sound(value):
         return field_of_kind(value, "audio")
     if isinstance(value, bytes) and is_video(value):
-        return Field("uint8", (None, None, None, 3), "frames")
+        return VIDEO
     if isinstance(value, bytes):
         try:
             return Field("uint8", (num_channels(value), None, None), "image")
@@ -226,10 +259,9 @@ def first_fields(
     errors: list[DataError] = []
     for index in range(num_items):
         try:
-            row = next(iter(rows(index)), None)
-            if row is not None:
-                fields = _fields_of(row, kinds, name(index))
-                return _in_color(fields, row, rows, range(index, num_items))
+            first = next(iter(rows(index)), None)
+            if first is not None:
+                return _fields_of(first, rows, range(index, num_items), kinds, name(index))
         except DataError as error:
             errors.append(error)
             if len(errors) == MAX_BAD_ITEMS:
@@ -240,47 +272,34 @@ def first_fields(
     raise DataError(110, name(0), "no item gives a record", fix)
 
 
-def _fields_of(row: Row, kinds: Mapping[str, str], where: str) -> dict[str, Field]:
-    check_present(kinds, row)
-    fields: dict[str, Field] = {}
-    for name, value in row.items():
-        if name in kinds:
-            fields[name] = field_of_kind(value, kinds[name])
-        else:
-            fields[name] = field_of(value, f"{where}: {name}")
-    return fields
-
-
-def _in_color(
-    fields: dict[str, Field], first: Row, rows: Callable[[int], Sequence[Row]], items: range
+def _fields_of(
+    first: Row,
+    rows: Callable[[int], Sequence[Row]],
+    items: range,
+    kinds: Mapping[str, str],
+    where: str,
 ) -> dict[str, Field]:
-    """Return the fields, with the channels of images as a sample of the items has them."""
-
-    @cache
-    def first_row(item: int) -> Row:
-        return first if item == items.start else next(iter(rows(item)), {})
+    """Return the fields of the first record of ``items``."""
+    sampled = {items.start: first}
 
     def image(name: str, number: int) -> Any:
-        value = first_row(items[number]).get(name)
+        item = items[number]
+        if item not in sampled:
+            sampled[item] = next(iter(rows(item)), {})
+        value = sampled[item].get(name)
         return value if isinstance(value, bytes) else b""
 
-    for name, field in fields.items():
-        if field.encoding == "image":
+    check_present(kinds, first)
+    fields: dict[str, Field] = {}
+    for name, value in first.items():
+        if name in kinds:
+            fields[name] = field_of_kind(value, kinds[name])
+            continue
+        fields[name] = field_of(value, f"{where}: {name}")
+        if fields[name].encoding == "image":
             channels = shared_channels(len(items), partial(image, name))
-            fields[name] = replace(field, shape=(channels, None, None))
+            fields[name] = replace(fields[name], shape=(channels, None, None))
     return fields
-
-
-def _has_other_length(value: Any, field: Field) -> bool:
-    """Return whether an array differs from the field in nothing but its number of rows.
-
-    A single number beside a list of numbers does so.
-    """
-    if not isinstance(value, np.ndarray) or value.dtype != field.dtype:
-        return False
-    if not value.ndim or not field.shape:
-        return value.ndim + len(field.shape) == 1
-    return value.shape[1:] == tuple(field.shape[1:]) and len(value) != field.shape[0]
 
 
 def chunk_of(
@@ -303,43 +322,47 @@ def chunk_of(
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
         for number, value in enumerate(values):
-            _check_value(value, field, f"{name(number)}: {field_name}")
+            if not _fits(value, field):
+                raise _misfit(value, field, name(number), field_name)
         records[field_name] = values
         if field.kind in OF_STRINGS:
             records[field_name] = list(map(as_rows, values))
+        elif field.encoding == "raw" and values:
+            records[field_name] = np.stack(values)
         elif field.encoding == "raw":
-            empty = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
-            records[field_name] = np.stack(values) if values else empty
+            shape = (0, *(size or 0 for size in field.shape))
+            records[field_name] = np.empty(shape, field.dtype)
     return Chunk(records, keys)
 
 
-def _check_value(value: Any, field: Field, where: str) -> None:
+def _fits(value: Any, field: Field) -> bool:
+    if field.encoding in ("image", "frames"):
+        return isinstance(value, bytes)
+    if field.kind in OF_STRINGS:
+        return isinstance(value, OF_STRINGS[field.kind])
+    if not isinstance(value, np.ndarray) or value.dtype != field.dtype:
+        return False
+    shape = tuple(field.shape)
+    if field.encoding == "ragged":
+        return value.ndim == len(shape) and value.shape[1:] == shape[1:]
+    return value.shape == shape
+
+
+def _misfit(value: Any, field: Field, where: str, name: str) -> DataError:
     shape = tuple(field.shape)
     wanted = f"{field.dtype} {shape}"
     if field.encoding in ("image", "frames"):
-        wanted = "an image file's bytes"
-        if field.kind == "video":
-            wanted = "a video file's bytes"
-        fits = isinstance(value, bytes)
+        wanted = "a video file's bytes" if field.kind == "video" else "an image file's bytes"
     elif field.kind in OF_STRINGS:
         wanted = f"a {OF_STRINGS[field.kind].__name__}"
-        fits = isinstance(value, OF_STRINGS[field.kind])
-    elif field.encoding == "ragged":
-        fits = isinstance(value, np.ndarray) and value.dtype == field.dtype
-        fits = fits and value.ndim == len(shape) and value.shape[1:] == shape[1:]
-    else:
-        fits = isinstance(value, np.ndarray) and value.dtype == field.dtype and value.shape == shape
-    if fits:
-        return
     given = type(value).__name__
+    fix = "give every record the same shape and type"
     if isinstance(value, np.ndarray):
         given = f"{value.dtype} {value.shape}"
-    what = f"is {given}, but the first record has {wanted}"
-    fix = "give every record the same shape and type"
+        # () and (n,) are alike: a single number beside a list of numbers is a row, too.
+        if value.dtype == field.dtype and value.shape[1:] == shape[1:]:
+            fix = f"if its number of rows may differ, add 'input.kinds={{{name}: ragged}}'"
     if isinstance(value, str) or field.kind == "text":
-        name = where.rpartition(": ")[2]
         fix = f"if all of them are texts, add 'input.kinds={{{name}: text}}'"
-    if isinstance(value, np.ndarray) and _has_other_length(value, field):
-        name = where.rpartition(": ")[2]
-        fix = f"if its number of rows may differ, add 'input.kinds={{{name}: ragged}}'"
-    raise DataError(167, where, what, fix)
+    what = f"is {given}, but the first record has {wanted}"
+    return DataError(167, f"{where}: {name}", what, fix)

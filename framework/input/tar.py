@@ -36,7 +36,7 @@ class TarInput(RowInput):
     def all_kinds(self) -> Mapping[str, str]:
         return self.records.kinds
 
-    def manifest_without_fields(self) -> Manifest:
+    def described(self) -> Manifest:
         records = self.records
         return Manifest(len(records), {}, records.class_names, source=records.source)
 

@@ -6,7 +6,7 @@ is compared. The ``tfrecord`` package (MIT), which reads and writes such files, 
 
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -15,7 +15,6 @@ import numpy as np
 
 from framework.contracts.records import Manifest
 from framework.errors import DataError, ResourceError
-from framework.input.file_items import read_part
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.identity import unreadable
 from framework.store.kinds import text_of
@@ -25,14 +24,6 @@ from framework.system.extras import pip_install
 
 HEAD = struct.Struct("<QI")  # length of the data, masked CRC32C of these 8 bytes
 TAIL = struct.Struct("<I")  # masked CRC32C of the data
-
-
-class Frame(NamedTuple):
-    """The place of an Example's bytes: the number of its file, the first byte, and the size."""
-
-    file: int
-    start: int
-    size: int
 
 
 class Library(NamedTuple):
@@ -91,9 +82,16 @@ class TFRecordInput(RowInput):
 
     @cached_property
     def frames(self) -> np.ndarray:
-        """A ``Frame`` per record: int64 [records, 3]. DataError D110, D166."""
-        files, crc32c = enumerate(self.files), library().crc32c
-        frames = [frame for number, file in files for frame in _frames(file, number, crc32c)]
+        """The number of the file, the first byte and the size of each Example: int64 [records, 3].
+
+        DataError D110, D166.
+        """
+        crc32c = library().crc32c
+        frames = [
+            (number, start, size)
+            for number, path in enumerate(self.files)
+            for start, size in _frames(path, crc32c)
+        ]
         if not frames:
             raise DataError(110, self.path, "no record", "give TFRecord files")
         return np.array(frames, np.int64)
@@ -103,7 +101,7 @@ class TFRecordInput(RowInput):
         """The number of each file's first record."""
         return np.searchsorted(self.frames[:, 0], np.arange(len(self.files)))
 
-    def manifest_without_fields(self) -> Manifest:
+    def described(self) -> Manifest:
         count = len(self.frames)
         return Manifest(count, {}, self.classes or [], source=f"tfrecord {self.path}")
 
@@ -119,10 +117,15 @@ class TFRecordInput(RowInput):
 
     def _example(self, index: int) -> Any:
         name, lib = self.name(index), library()
-        frame = Frame(*self.frames[index].tolist())
-        data = read_part(self.files[frame.file], frame.start, frame.size + TAIL.size, name)
-        message, crc = data[:-4], data[-4:]
-        if TAIL.unpack(crc)[0] != masked(lib.crc32c(message)):
+        number, start, size = self.frames[index].tolist()
+        path = self.files[number]
+        try:
+            with open(path, "rb") as file:
+                file.seek(start)
+                message, crc = file.read(size), file.read(TAIL.size)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if len(crc) < TAIL.size or TAIL.unpack(crc)[0] != masked(lib.crc32c(message)):
             what = "its bytes are not what their CRC32C says"
             raise DataError(166, name, what, "get the file again")
         try:
@@ -174,29 +177,27 @@ class TFRecordInput(RowInput):
         return (self._place(index)[0],)
 
 
-def _frames(path: str, number: int, crc32c: Callable[[bytes], int]) -> list[Frame]:
-    """Return the Examples of a file. Lengths are compared with their checksums and its size."""
-    frames: list[Frame] = []
+def _frames(path: str, crc32c: Callable[[bytes], int]) -> Iterator[tuple[int, int]]:
+    """Yield the first byte and the size of the Examples of a file.
+
+    Lengths are compared with their checksums and with the file's size.
+    """
     try:
         with open(path, "rb") as file:
             start, end = 0, os.fstat(file.fileno()).st_size
             while start < end:
                 file.seek(start)
                 head = file.read(HEAD.size)
-                if len(head) < HEAD.size:
-                    raise _damaged(path, start, "truncated")
-                size, crc = HEAD.unpack(head)
-                if crc != masked(crc32c(head[:8])):
-                    raise _damaged(path, start, "not a TFRecord, or damaged")
-                if start + HEAD.size + size + TAIL.size > end:
-                    raise _damaged(path, start, "truncated")
-                frames.append(Frame(number, start + HEAD.size, size))
-                start += HEAD.size + size + TAIL.size
+                what, size, next_start = "truncated", 0, end + 1
+                if len(head) == HEAD.size:
+                    size, crc = HEAD.unpack(head)
+                    next_start = start + HEAD.size + size + TAIL.size
+                    if crc != masked(crc32c(head[:8])):
+                        what, next_start = "not a TFRecord, or damaged", end + 1
+                if next_start > end:
+                    fix = "get the file again; compressed ones must be unpacked with gzip -d"
+                    raise DataError(166, path, f"{what} at byte {start}", fix)
+                yield start + HEAD.size, size
+                start = next_start
     except OSError as error:
         raise unreadable(path, error) from error
-    return frames
-
-
-def _damaged(path: str, start: int, what: str) -> DataError:
-    fix = "get the file again; compressed ones must be unpacked with gzip -d"
-    return DataError(166, path, f"{what} at byte {start}", fix)

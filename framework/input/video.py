@@ -1,15 +1,11 @@
 """A folder of video files with a subfolder per class. Other files are passed over."""
 
 from dataclasses import replace
-from functools import cached_property
 from typing import final
 
-import numpy as np
-
 from framework.contracts.records import Field, Manifest
-from framework.input.file_items import read_file
 from framework.input.folder import FolderInput
-from framework.input.rows import Row
+from framework.input.rows import VIDEO
 from framework.media.video_file import SUFFIXES
 
 
@@ -23,16 +19,10 @@ class VideoInput(FolderInput):
     suffixes = SUFFIXES
     noun = "video"
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        video = Field("uint8", (None, None, None, 3), "frames")
-        fields = {"video": video}
-        if self.labeled is not False:
-            fields["label"] = Field("int64", ())
-        return replace(self.manifest_without_fields(), fields=fields)
+    @property
+    def field(self) -> str:
+        return "video"
 
-    def row(self, index: int) -> Row:
-        row: Row = {"video": read_file(self.name(index))}
-        if self.labeled is not False:
-            row["label"] = np.array(self.items.labels[index])
-        return row
+    def described(self) -> Manifest:
+        label = {} if self.labeled is False else {"label": Field("int64", ())}
+        return replace(super().described(), fields={"video": VIDEO, **label})

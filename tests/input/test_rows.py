@@ -1,9 +1,14 @@
+import os
+import socket
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError
-from framework.input.rows import field_of, first_fields, text_by_field
+from framework.input.rows import field_of, first_fields, read_file, text_by_field
+from framework.store.walk_tree import walk
 
 FIELDS = {"image": Field("uint8", (3, None, None), "image"), "x": Field("int64", (2,))}
 
@@ -31,3 +36,32 @@ def test_the_first_readable_item_with_a_record_says_what_there_is():
 def test_no_readable_item_is_an_error(row, number):
     with pytest.raises(DataError, match=f"D{number}"):
         first_fields(3, lambda _: row, str)
+
+
+def test_links_and_special_files_are_left_out_and_never_opened():
+    for name in ("in/a.jpg", "outside/b.jpg"):
+        Path(name).parent.mkdir()
+        Path(name).write_bytes(b"")
+    os.symlink("../outside/b.jpg", "in/link.jpg")
+    os.symlink("../outside", "in/folder")
+    os.symlink(".", "in/loop")
+    os.symlink("nowhere", "in/dangling.jpg")
+    os.mkfifo("in/pipe.jpg")  # to open it would wait for ever
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("in/socket.jpg")
+        walked = walk("in", (".jpg",))
+    assert walked.names == ["a.jpg"]
+    assert walked.left_out == " (6 links and special files left out)"
+
+
+def test_a_pipe_is_not_opened_even_when_it_is_named():
+    os.mkfifo("pipe")
+    with pytest.raises(DataError, match=r"D101.*pipe: not a regular file"):
+        read_file("pipe")
+
+
+@pytest.mark.parametrize("name", ["gone", "folder", "zero\0byte", "n" * 300, os.fsdecode(b"\xff")])
+def test_what_cannot_be_read_is_named(name):
+    Path("folder").mkdir()
+    with pytest.raises(DataError, match="D101"):
+        read_file(name)
