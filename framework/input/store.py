@@ -1,25 +1,30 @@
 """Stores that are packed already: several into one, or with other records, values and fields."""
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from types import FunctionType
-from typing import Any, final
+from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
 import torch
 
-from framework.contracts.records import LABEL, Chunk, Field, Manifest, RecordStore
-from framework.errors import DataError
+from framework.contracts.records import LABEL, Chunk, Field, Manifest, Records, RecordStore
+from framework.errors import DataError, listed
 from framework.input.function import rows_of
+from framework.input.list import ListInput
 from framework.input.rows import Row, chunk_of, first_fields, typed_row
-from framework.input.value_table import NewValues, ValueTable
 from framework.order.select import ExpressionWords, selected
 from framework.pack.jobs import joined
 from framework.pack.join import as_written, keys_of
-from framework.store.columns import RECORD, StoreFacts
+from framework.store.columns import RECORD, StoreFacts, is_number
 from framework.store.kinds import OF_STRINGS
+from framework.store.label import INTEGER
 from framework.store.open_store import MANIFEST, open_store
 from framework.system.code_digest import CodeDigest, digest_of
 
@@ -30,6 +35,34 @@ WORDS = ExpressionWords(
     "record",
     "compare fields, as in 'input.select=label in [3, 5] and width >= 224'",
 )
+NAMING = ("key", "index")  # columns that say which record a row is about
+INDEX = re.compile(r"\d{1,18}", re.ASCII)
+BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class NewValues(NamedTuple):
+    """The values that some records get.
+
+    Attributes:
+        records: The numbers of these records, ascending: int64 [n].
+        values: A value for each of them, by field: an array [n], or a list of n arrays of uint8,
+            which are texts.
+        sha256: Of the table, in hexadecimal.
+    """
+
+    records: np.ndarray
+    values: Records
+    sha256: str
+
+    def put_into(self, records: Records, numbers: np.ndarray) -> None:
+        """Replace values of ``records``, whose ``numbers`` ascend: int64 [B]."""
+        _, rows, places = np.intersect1d(self.records, numbers, True, return_indices=True)
+        for name, values in self.values.items():
+            if isinstance(values, np.ndarray):
+                records[name][places] = values[rows]
+                continue
+            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                records[name][place] = values[row]
 
 
 @final
@@ -93,23 +126,29 @@ class StoreInput:
 
     @cached_property
     def _stored(self) -> Manifest:
-        """Describes the records of all stores as they are."""
+        """Describes the records of all stores as they are. DataError D110, D169."""
         first, *others = (store.manifest for store in self.stores)
         for path, other in zip(self.paths[1:], others, strict=True):
-            _check_alike(self.paths[0], first, path, other)
+            if other.fields != first.fields:
+                mine, theirs = _fields_text(first), _fields_text(other)
+                what = f"its fields {theirs} are not {self.paths[0]}'s {mine}"
+                fix = "pack it with the same pack.size and encode first"
+                raise DataError(169, path, what, fix)
+            if bool(other.classes) != bool(first.classes):
+                what = f"only one of it and {self.paths[0]} names its classes"
+                raise DataError(169, path, what, "pack both with classes, or both without")
         if not self.starts[-1]:
             raise DataError(110, self.paths[0], "no record", "give stores that hold some")
         label = first.fields.get(LABEL)
-        if others and label and label.dtype in ("uint8", "int8"):
-            num_classes = len(self.classes)
-            if num_classes > np.iinfo(label.dtype).max + 1:
-                what = f"{num_classes} classes do not fit {label.dtype}"
-                raise DataError(169, self.paths[0], what, "pack wider labels first")
-        options, source = first.options, first.source
+        num_classes = len(self.classes)
+        dtype = label.dtype if label is not None and others else ""
+        if dtype in ("uint8", "int8") and num_classes > np.iinfo(dtype).max + 1:
+            what = f"{num_classes} classes do not fit {dtype}"
+            raise DataError(169, self.paths[0], what, "pack wider labels first")
+        options = first.options
         if any(other.options != options for other in others):
             options = {}
-        if others:
-            source = f"stores {', '.join(self.paths)}"
+        source = f"stores {', '.join(self.paths)}" if others else first.source
         return Manifest(self.starts[-1], first.fields, self.classes, source=source, options=options)
 
     @cached_property
@@ -117,24 +156,15 @@ class StoreInput:
         return list(dict.fromkeys(name for store in self.stores for name in store.manifest.classes))
 
     @cached_property
-    def numbers(self) -> list[np.ndarray]:
-        """The new number of each class, for each store."""
-        new = {name: number for number, name in enumerate(self.classes)}
-        return [
-            np.array([new[name] for name in store.manifest.classes], np.int64)
-            for store in self.stores
-        ]
-
-    @cached_property
     def new_values(self) -> NewValues | None:
         if self.relabel is None:
             return None
-        return ValueTable(self.relabel).new_values(self._stored, self._keys())
-
-    def _keys(self) -> Iterator[Sequence[str]]:
-        for store in self.stores:
-            for indices in torch.arange(store.manifest.num_records).split(BLOCK_KEYS):
-                yield keys_of(store, indices)
+        keys = (
+            keys_of(store, indices)
+            for store in self.stores
+            for indices in torch.arange(store.manifest.num_records).split(BLOCK_KEYS)
+        )
+        return read_new_values(self.relabel, self._stored, keys)
 
     @cached_property
     def _records(self) -> np.ndarray | None:
@@ -166,68 +196,71 @@ class StoreInput:
         chunk = self._read_stored(start, stop)
         if self._add is None or not len(chunk.keys):
             return chunk
-        fields = self._new_fields
         rows = self._added(chunk, start)
+        fields = self._new_fields
         new = chunk_of(rows, chunk.keys, fields, lambda place: self.name(start + place))
         return Chunk({**chunk.records, **new.records}, chunk.keys)
 
     def _read_stored(self, start: int, stop: int) -> Chunk:
         """Return records without the fields of ``add``."""
-        numbers = np.arange(start, stop)
-        if self._records is not None:
-            numbers = self._records[start:stop]
+        numbers = np.arange(start, stop) if self._records is None else self._records[start:stop]
         cuts = np.searchsorted(numbers, self.starts)
-        parts = [
-            self._read_from(number, numbers[cuts[number] : cuts[number + 1]] - first)
-            for number, first in enumerate(self.starts[:-1])
-            if cuts[number] < cuts[number + 1]
-        ]
+        parts: list[Chunk] = []
+        for number, store in enumerate(self.stores):
+            rows = numbers[cuts[number] : cuts[number + 1]] - self.starts[number]
+            if not len(rows):
+                continue
+            indices = torch.from_numpy(rows)
+            store.check()  # an open store stays readable after its file was replaced
+            read = store.read(indices)
+            if damaged := store.damaged(indices, read):
+                what = "its bytes are not what their CRC32 says"
+                fix = "see what else is damaged with paceline verify"
+                raise DataError(166, store.name(damaged[0]), what, fix)
+            records = as_written(read)
+            if LABEL in records:
+                records[LABEL] = self.renumbered(records[LABEL], number, rows)
+            parts.append(Chunk(records, keys_of(store, indices)))
         chunk = joined(parts, self._stored.fields)
         if self.new_values is not None:
             self.new_values.put_into(chunk.records, numbers)
         return chunk
-
-    def _read_from(self, number: int, rows: np.ndarray) -> Chunk:
-        """Return records of store ``number``, whose ``rows`` ascend."""
-        store, indices = self.stores[number], torch.from_numpy(rows)
-        store.check()  # an open store stays readable after its file was replaced
-        read = store.read(indices)
-        if damaged := store.damaged(indices, read):
-            what = "its bytes are not what their CRC32 says"
-            fix = "see what else is damaged with paceline verify"
-            raise DataError(166, store.name(damaged[0]), what, fix)
-        records = as_written(read)
-        if LABEL in records:
-            records[LABEL] = self.renumbered(records[LABEL], number, rows)
-        return Chunk(records, keys_of(store, indices))
 
     def renumbered(self, labels: Any, number: int, rows: Sequence[int] | np.ndarray) -> Any:
         """Return the labels of rows of store ``number`` as numbers of all classes.
 
         ``labels`` is an array, or a list of arrays if each record has several. DataError D161.
         """
-        numbers = self.numbers[number]
-        if len(self.stores) == 1 or not len(numbers):
+        own = self.stores[number].manifest.classes
+        if len(self.stores) == 1 or not own:
             return labels
         if isinstance(labels, list):
             pairs = zip(labels, rows, strict=True)
             return [self.renumbered(array, number, [row]) for array, row in pairs]
-        if ((labels < 0) | (labels >= len(numbers))).any():
-            what = f"a label from this record on is none of the store's {len(numbers)} classes"
+        if ((labels < 0) | (labels >= len(own))).any():
+            what = f"a label from this record on is none of the store's {len(own)} classes"
             name = self.stores[number].name(int(rows[0]))
             raise DataError(161, name, what, "correct that store")
+        numbers = np.array(list(map(self.classes.index, own)), np.int64)
         return numbers[labels.astype(np.int64)].astype(labels.dtype)
 
     def _added(self, chunk: Chunk, start: int) -> list[Row]:
         """Return what ``add`` makes of each record of a chunk, which begins at item ``start``."""
-        fields = self._stored.fields
         fix = "leave the record out with input.select"
         rows: list[Row] = []
         for place, key in enumerate(chunk.keys):
             where = self.name(start + place)
             record: Row = {KEY: key}
-            for name, field in fields.items():
-                record[name] = _for_user(chunk.records[name][place], field)
+            for name, field in self._stored.fields.items():
+                # As a function may also return it. It may change an array as it likes.
+                value = chunk.records[name][place]
+                if field.kind in OF_STRINGS:
+                    value = value.tobytes()
+                    if OF_STRINGS[field.kind] is str:
+                        value = value.decode(errors="replace")
+                elif isinstance(value, np.ndarray):
+                    value = value.copy()
+                record[name] = value
             made = rows_of(partial(self._call, where), record, self._function, where, fix)
             rows.append(typed_row(made[0], self.kinds, where))
         return rows
@@ -267,7 +300,7 @@ class StoreInput:
     def _place(self, index: int) -> tuple[int, int]:
         """Return the number of the store that has an item, and the item's record there."""
         record = index if self._records is None else int(self._records[index])
-        number = int(np.searchsorted(self.starts, record, side="right")) - 1
+        number = bisect_right(self.starts, record) - 1
         return number, record - self.starts[number]
 
 
@@ -303,27 +336,131 @@ class _Facts:
         return column
 
 
-def _for_user(value: Any, field: Field) -> Any:
-    """Return a value of a record as a function may also return it, and change it as it likes."""
-    string = OF_STRINGS.get(field.kind)
-    if string is not None:
-        data = value.tobytes()
-        return data.decode(errors="replace") if string is str else data
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _check_alike(path: str, first: Manifest, other_path: str, other: Manifest) -> None:
-    """Check that two stores can be united. DataError D169."""
-    if other.fields != first.fields:
-        what = f"its fields {_fields_text(other)} are not {path}'s {_fields_text(first)}"
-        raise DataError(169, other_path, what, "pack it with the same pack.size and encode first")
-    if bool(other.classes) != bool(first.classes):
-        what = f"only one of it and {path} names its classes"
-        raise DataError(169, other_path, what, "pack both with classes, or both without")
-
-
 def _fields_text(manifest: Manifest) -> str:
     return ", ".join(
         f"{name} {field.encoding} {field.dtype} {list(field.shape)} ({field.kind})"
         for name, field in manifest.fields.items()
     )
+
+
+def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]) -> NewValues:
+    """Read a CSV or TSV file with a header, whose column ``key`` or ``index`` names the records.
+
+    Args:
+        path: The table.
+        manifest: Describes the records.
+        keys: The keys of all records in order, block by block.
+
+    Raises:
+        DataError: D253 for a table without such a column or without others, a row of another
+            length, a column that is not a field with one number or text per record, or a cell that
+            does not fit it; D161 for a cell that is not a class; D254 for a row that names no
+            record, or several, or one that another row names.
+    """
+    head, lines = ListInput(path, True, None, None, False, None, None).lines
+    names = head.cells
+
+    def refuse(row: int, what: str, fix: str, number: int = 253) -> NoReturn:
+        raise DataError(number, f"{path}: line {lines[row].number}", what, fix)
+
+    naming = [name for name in names if name in NAMING]
+    if len(naming) != 1 or len(names) == 1 or len(set(names)) != len(names):
+        what = f"its header is {','.join(names)[:200]!r}"
+        fix = "give it a column key or index, and one for each field, as in 'key,label'"
+        raise DataError(253, path, what, fix)
+    for row, line in enumerate(lines):
+        if len(line.cells) != len(names):
+            refuse(
+                row, f"has {len(line.cells)} columns, its header {len(names)}", "correct the row"
+            )
+    cells = zip(*(line.cells for line in lines), strict=True)
+    columns = dict(zip(names, map(list, cells), strict=True))
+    fields = manifest.fields
+    known = [own for own, field in fields.items() if is_number(field) or field.kind == "text"]
+    for name in columns.keys() - {*known, naming[0]}:
+        what = f"its column {name} is not a field with one number or text per record"
+        fix = "input.add=MODULE.FUNCTION makes new fields"
+        if known:
+            fix = f"choose from {listed(known)}; {fix}"
+        raise DataError(253, path, what, fix)
+    named = columns.pop(naming[0])
+    if naming == ["key"]:
+        records = _records_of_keys(named, keys, refuse)
+    else:
+        for row, cell in enumerate(named):
+            if not INDEX.fullmatch(cell) or int(cell) >= manifest.num_records:
+                fix = f"give 0 to {manifest.num_records - 1}"
+                refuse(row, f"{cell[:40]!r} is not the number of a record", fix, 254)
+        records = np.array(named, np.int64)
+    _, firsts = np.unique(records, return_index=True)
+    if len(firsts) < len(records):
+        again = int(np.setdiff1d(np.arange(len(records)), firsts)[0])
+        what = f"names the record {named[again][:100]!r} again"
+        refuse(again, what, "keep one row for each record", 254)
+    order = np.argsort(records)
+    values: Records = {}
+    classes = {name: number for number, name in enumerate(manifest.classes)}
+    for name, column in columns.items():
+        field, made = fields[name], list[Any]()
+        for row, cell in enumerate(column):
+            try:
+                made.append(_value(cell, field, classes if name == LABEL else {}))
+            except LookupError:
+                what = f"{cell[:40]!r} is neither a class of the stores nor the number of one"
+                fix = f"choose from {listed(manifest.classes)}; "
+                refuse(row, what, fix + "for a new class, add a store that has it", 161)
+            except (ValueError, OverflowError):
+                kind = "UTF-8 text" if field.kind == "text" else field.dtype
+                refuse(row, f"{cell[:40]!r} is not {kind}", f"correct the column {name}")
+        values[name] = [made[row] for row in order]
+        if field.kind != "text":
+            values[name] = np.array(made, field.dtype)[order]
+    text = repr({name: columns.get(name, named) for name in names})
+    sha256 = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return NewValues(records[order], values, sha256)
+
+
+def _records_of_keys(
+    cells: Sequence[str], keys: Iterable[Sequence[str]], refuse: Any
+) -> np.ndarray:
+    """Return the number of the record of each key: int64 [n]."""
+    fix = "correct it, or name records by their numbers in a column index"
+    wanted = set(cells)
+    records: dict[str, int] = {}
+    for number, key in enumerate(chain.from_iterable(keys)):
+        if key in wanted and records.setdefault(key, number) != number:
+            what = f"names {key[:100]!r}, the key of records {records[key]} and {number}"
+            refuse(cells.index(key), what, fix, 254)
+    for row, cell in enumerate(cells):
+        if cell not in records:
+            refuse(row, f"{cell[:100]!r} is not the key of a record", fix, 254)
+    return np.array([records[cell] for cell in cells], np.int64)
+
+
+def _value(cell: str, field: Field, classes: Mapping[str, int]) -> Any:
+    """Return the value of a cell as a writer takes it.
+
+    A label is the name of a class, or else its number: LookupError for another. ValueError or
+    OverflowError for what the field cannot hold.
+    """
+    if classes:
+        number = classes.get(cell, -1)
+        if number < 0 and INTEGER.fullmatch(cell.strip()):
+            number = int(cell.strip()[:20])
+        if not 0 <= number < len(classes):
+            raise LookupError
+        return number
+    if field.kind == "text":
+        return np.frombuffer(cell.encode(), np.uint8)
+    cell, dtype = cell.strip(), np.dtype(field.dtype)
+    if dtype.kind == "b":
+        if cell.lower() not in BOOLS:
+            raise ValueError
+        return BOOLS[cell.lower()]
+    if "_" in cell or not cell.isascii():  # NumPy would read 1_2 as 12
+        raise ValueError
+    with np.errstate(over="ignore"):
+        number = np.array(cell).astype(dtype)
+    if dtype.kind == "f" and np.isinf(number) and "inf" not in cell.lower():
+        raise OverflowError
+    return number

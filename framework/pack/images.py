@@ -29,8 +29,7 @@ from framework.media.header import BadImage
 from framework.media.label_map import decode_labels
 from framework.media.scale import scale, scale_labels
 from framework.pack.jobs import item_error
-from framework.pack.sound_rates import SoundRates
-from framework.pack.video_frames import VideoFrames
+from framework.pack.recordings import SoundRates, VideoFrames
 from framework.transform.resize import centered
 
 T = TypeVar("T")
@@ -47,7 +46,28 @@ TRIES = 100  # items that may be bad before the first readable image
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
+class _Settled:
+    """What the fields of an input become.
+
+    Attributes:
+        images: The prepared field of each image; None for each other field. Of pixels the shape is
+            [C, H, W].
+        followers: The kinds of the fields that follow images.
+        sampled: The fields that are gray because a sample of their images is.
+        sounds: The preparation of all fields that are sounds.
+        videos: The preparation of all fields that are videos.
+    """
+
+    images: dict[str, Field | None]
+    followers: dict[str, str]
+    sampled: set[str]
+    sounds: SoundRates | None
+    videos: VideoFrames | None
+
+
+@final
+@dataclass
 class Preparation:
     """A pure, picklable change of images: the same images give the same bytes.
 
@@ -71,29 +91,18 @@ class Preparation:
     rate: int | None = None  # of sounds, in Hz; None: all must have one rate
     frame_rate: float | None = None  # of videos, per second; None: all frames
     layout: str = "chw"  # of arrays; hwc is faster to cut and scale in training
-    settled: dict[str, Field | None] = field(
-        default_factory=dict[str, Field | None], init=False, compare=False, repr=False
-    )
-
-    sounds: list[SoundRates] = field(
-        default_factory=list[SoundRates], init=False, compare=False, repr=False
-    )  # at most one, of all fields that are sounds
-    videos: list[VideoFrames] = field(
-        default_factory=list[VideoFrames], init=False, compare=False, repr=False
-    )  # at most one, of all fields that are videos
-    followers: dict[str, str] = field(
-        default_factory=dict[str, str], init=False, compare=False, repr=False
-    )  # the kinds of the fields that follow images
-    sampled: set[str] = field(
-        default_factory=set[str], init=False, compare=False, repr=False
-    )  # the fields that are gray because a sample of their images is
+    settled: "_Settled | None" = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        size = self.size
+        size_fits = size is None or (
+            len(size) == 2 and min(size) >= 1 and size[0] * size[1] <= self.max_pixels
+        )
         for name, is_possible, words in (
             ("encode", self.encode in ENCODINGS, "keep, jpeg, png or raw"),
             ("resize", self.resize is None or self.resize >= 1, "at least 1 pixel"),
             ("max_side", self.max_side is None or self.max_side >= 1, "at least 1 pixel"),
-            ("size", self._size_fits, "[height, width], at most pack.max_pixels pixels in all"),
+            ("size", size_fits, "[height, width], at most pack.max_pixels pixels in all"),
             ("quality", self.quality is None or 1 <= self.quality <= 100, "1 to 100"),
             ("color", self.color in (None, *COLORS), "rgb, gray, or null: as the input has it"),
             ("rate", self.rate is None or self.rate >= 1, "at least 1 Hz"),
@@ -105,16 +114,7 @@ class Preparation:
             if not is_possible:
                 where = f"pack.{name} = {getattr(self, name)}"
                 raise ConfigError(140, where, f"must be {words}", "correct it, or leave it out")
-        self._check_together()
 
-    @property
-    def _size_fits(self) -> bool:
-        size = self.size
-        if size is None:
-            return True
-        return len(size) == 2 and min(size) >= 1 and size[0] * size[1] <= self.max_pixels
-
-    def _check_together(self) -> None:
         def exclude(first: str, second: str, fix: str) -> None:
             values = getattr(self, first), getattr(self, second)
             if None not in values:
@@ -145,8 +145,8 @@ class Preparation:
                 options[name] = list(value) if name == "size" else value
         if self.encode == "jpeg":
             options["quality"] = self._quality
-        for sounds in self.sounds:
-            options["rate"] = sounds.stored_rate
+        if self.settled is not None and self.settled.sounds is not None:
+            options["rate"] = self.settled.sounds.stored_rate
         return options
 
     @property
@@ -183,52 +183,44 @@ class Preparation:
             for name, field in source.manifest.fields.items()
             if field.encoding == "image" or (field.channels is not None and self._changes(field))
         }
-        videos = self._settle_videos(source)
+        videos = self._video_frames(source)
         if not prepared and not videos and (self._changes_pixels or self.bit_depth is not None):
             where = ", ".join(f"pack.{name} = {value}" for name, value in self.options.items())
             raise ConfigError(142, where, "no field of the input is an image", "leave it out")
-        self._settle_sounds(source)
-        self.followers.clear()
-        self.followers.update(
-            {
-                name: field.kind
-                for name, field in source.manifest.fields.items()
-                if field.kind in ("boxes", "points") and prepared
-            }
+        fields = source.manifest.fields
+        kinds = {name: field.kind for name, field in fields.items()}
+        followers = {name: kind for name, kind in kinds.items() if kind in ("boxes", "points")}
+        # the images of a store are not sampled
+        is_sampled = self.color is None and not source.manifest.options
+        self.settled = _Settled(
+            {name: prepared.get(name) for name in fields},
+            followers if prepared else {},
+            set(source.manifest.gray) if is_sampled else set(),
+            self._sound_rates(source),
+            videos,
         )
-        self.sampled.clear()
-        if self.color is None and not source.manifest.options:  # those of a store are not sampled
-            self.sampled.update(source.manifest.gray)
-        self.settled.clear()
-        self.settled.update({name: prepared.get(name) for name in source.manifest.fields})
         if any(None in field.shape and field.encoding == "raw" for field in prepared.values()):
             names = list(prepared)
             prepared = self._first(
                 source, lambda chunk: {name: self._measured(chunk, name) for name in names}
             )
-            self.settled.update(prepared)
+            self.settled.images.update(prepared)
         stored = {name: self._stored_field(field) for name, field in prepared.items()}
-        return {**source.manifest.fields, **stored, **videos}
+        return {**fields, **stored, **(videos.stored if videos else {})}
 
-    def _settle_videos(self, source: RecordInput) -> dict[str, Field]:
-        """Return the stored fields of videos, and settle them for ``__call__``.
+    def _video_frames(self, source: RecordInput) -> VideoFrames | None:
+        """Return the preparation of videos.
 
         Raises:
             ConfigError: C142 for a frame rate without videos, C262 for what videos do not have.
         """
         fields = source.manifest.fields
         videos = {name: field for name, field in fields.items() if field.kind == "video"}
-        self.videos.clear()
-        if not videos and self.frame_rate is not None:
-            where = f"pack.frame_rate = {self.frame_rate}"
-            raise ConfigError(142, where, "no field of the input is a video", "leave it out")
         if not videos:
-            return {}
-        frames = self._video_frames(source, videos)
-        self.videos.append(frames)
-        return frames.stored
-
-    def _video_frames(self, source: RecordInput, videos: dict[str, Field]) -> VideoFrames:
+            if self.frame_rate is not None:
+                where = f"pack.frame_rate = {self.frame_rate}"
+                raise ConfigError(142, where, "no field of the input is a video", "leave it out")
+            return None
         if self.bit_depth is not None:
             where = f"pack.bit_depth = {self.bit_depth}"
             raise ConfigError(262, where, "frames of videos have 8 bits", "leave it out")
@@ -236,16 +228,15 @@ class Preparation:
         frames = VideoFrames(videos, replace(self), channels, self.frame_rate)
         return self._first(source, frames.with_size) if frames.lack_size else frames
 
-    def _settle_sounds(self, source: RecordInput) -> None:
+    def _sound_rates(self, source: RecordInput) -> SoundRates | None:
         fields = source.manifest.fields
         names = [name for name, field in fields.items() if field.kind == "audio"]
-        self.sounds.clear()
-        if not names and self.rate is not None:
+        if names:
+            return self._first(source, lambda chunk: SoundRates(names, self.rate, chunk))
+        if self.rate is not None:
             where = f"pack.rate = {self.rate}"
             raise ConfigError(142, where, "no field of the input is a sound", "leave it out")
-        if names:
-            first = self._first(source, lambda chunk: SoundRates(names, self.rate, chunk))
-            self.sounds.append(first)
+        return None
 
     def _prepared_field(self, field: Field) -> Field:
         """Return the prepared field, without height and width if only an image can tell them."""
@@ -300,35 +291,45 @@ class Preparation:
             DataError: D106 for an image that cannot be read, D107 for one of another shape than the
                 field's, D122 for one in color if a sample of the others is gray.
         """
-        assert self.settled, "fields() comes first"
+        settled = self._settled
         records = {
             name: self._values(chunk, name)
-            for name, field in self.settled.items()
+            for name, field in settled.images.items()
             if field is not None and name in chunk.records
         }
-        for sounds in self.sounds:
-            records |= sounds(chunk)
-        for videos in self.videos:
-            records |= videos(chunk)
-        return Chunk({**chunk.records, **records, **self._followed(chunk)}, chunk.keys)
+        for change in (settled.sounds, settled.videos):
+            if change is not None:
+                records |= change(chunk)
+        is_scaled = (self.resize, self.max_side, self.size) != (None, None, None)
+        if settled.followers and is_scaled:
+            records |= self._followed(chunk)
+        return Chunk({**chunk.records, **records}, chunk.keys)
+
+    @property
+    def _settled(self) -> _Settled:
+        assert self.settled is not None, "fields() comes first"
+        return self.settled
 
     def _followed(self, chunk: Chunk) -> dict[str, Any]:
         """Return the boxes and points of images that are scaled, in the pixels of the results."""
-        is_scaled = (self.resize, self.max_side, self.size) != (None, None, None)
-        if not self.followers or not is_scaled:
-            return {}
         sizes = [self._size(chunk, number) for number in range(len(chunk.keys))]
         followed: dict[str, Any] = {}
-        for name, kind in self.followers.items():
-            pairs = zip(chunk.records[name], sizes, strict=True)
-            moved = [self._moved(kind, rows, size) for rows, size in pairs]
+        for name, kind in self._settled.followers.items():
+            move = moved_boxes if kind == "boxes" else moved_points
+            moved: list[np.ndarray] = []
+            for rows, size in zip(chunk.records[name], sizes, strict=True):
+                flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
+                windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
+                moved.append(
+                    move(flat, windows, self.scaled_size(size)).numpy().reshape(rows.shape)
+                )
             is_array = isinstance(chunk.records[name], np.ndarray)
             followed[name] = np.stack(moved) if is_array else moved
         return followed
 
     def _size(self, chunk: Chunk, number: int) -> tuple[int, int]:
         """Return (height, width) of the first image of a record. DataError D106."""
-        name = next(name for name, field in self.settled.items() if field is not None)
+        name = next(name for name, field in self._settled.images.items() if field)
         value = chunk.records[name][number]
         if isinstance(value, np.ndarray):
             sides = value.shape[1:] if value.shape[0] in (1, 3) else value.shape[:2]
@@ -338,18 +339,13 @@ class Preparation:
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
 
-    def _moved(self, kind: str, rows: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
-        windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
-        move = moved_boxes if kind == "boxes" else moved_points
-        return move(flat, windows, self.scaled_size(size)).numpy().reshape(rows.shape)
-
     def _target(self, name: str) -> Field:
-        field = self.settled[name]
+        field = self._settled.images[name]
         assert field is not None
         return field
 
     def _values(self, chunk: Chunk, name: str) -> Any:
+        """Return all images of a field. DataError D107 if the shapes of arrays differ."""
         target, numbers = self._target(name), range(len(chunk.keys))
         if self.encode == "keep" and target.encoding == "image":
             for number in numbers:
@@ -358,16 +354,9 @@ class Preparation:
         if target.encoding == "image":
             pixels = (self._pixels(chunk, name, number) for number in numbers)
             return [self.encoded(planes.transpose(2, 0, 1)) for planes in pixels]
-        return self._stacked(chunk, name)
-
-    def _stacked(self, chunk: Chunk, name: str) -> np.ndarray:
-        """Return all images as one array. DataError D107 if their shapes differ."""
-        target, numbers = self._target(name), range(len(chunk.keys))
         shape = (side or 0 for side in self._stored_field(target).shape)
         stored = np.empty((len(numbers), *shape), target.dtype)
-        arrays = stored
-        if self.layout == "hwc":
-            arrays = stored.transpose(0, 3, 1, 2)
+        arrays = stored.transpose(0, 3, 1, 2) if self.layout == "hwc" else stored
         for number in numbers:
             image = self._pixels(chunk, name, number).transpose(2, 0, 1)
             if image.shape != target.shape:
@@ -391,7 +380,7 @@ class Preparation:
                 decode_labels(data, self.max_pixels)
             else:
                 decode_shrunk(data, target.shape[0] or 3, (1, 1), self.max_pixels)
-                if name in self.sampled:
+                if name in self._settled.sampled:
                     refuse_colors(data, chunk.keys[number], self.max_pixels)
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
@@ -410,7 +399,7 @@ class Preparation:
                 image = decode_labels(value, self.max_pixels)
             else:
                 scaled = self._scaled(*self._decoded(value, channels), is_map)
-                if name in self.sampled:
+                if name in self._settled.sampled:
                     refuse_colors(value, chunk.keys[number], self.max_pixels)
                 return scaled
         except BadImage as error:

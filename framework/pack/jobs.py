@@ -1,7 +1,7 @@
 """Jobs: fixed ranges of items, each of which becomes one file of records.
 
 An item is what an input reads at once, such as an image file. It becomes zero or more records.
-The input and the preparation alone decide how many items a job has. ProcessPool, memory and time never
+The input and the preparation alone decide how many items a job has. Workers, memory and time never
 do, so that any number of processes or machines make the same files.
 """
 
@@ -176,6 +176,7 @@ def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
         num_attempts += 1
         if not items or num_attempts == 3:
             work.journal.note(result, crcs)
+            row[3] = 0
             return result
         if num_attempts == 2:
             if work.plan.reads_arrays:  # one stamp for all items

@@ -75,9 +75,7 @@ class MarkedInput:
         if isinstance(source, TakesKinds):
             source.kinds = self.kinds
         self.given: Sequence[str] | None = labels
-        self.values = values
-        if values is not None:
-            self.values = _checked_values(values)
+        self.values = None if values is None else _checked_values(values)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -85,8 +83,18 @@ class MarkedInput:
         names = self.given
         if names is None:
             names = tuple(dict.fromkeys((*self.source.manifest.label_maps, *self._guessed)))
+        fields = self.source.manifest.fields
         for name in names:
-            _check_field(name, self.source.manifest.fields)
+            where = f"input.labels = {name}"
+            if name not in fields:
+                fix = f"its fields are {', '.join(fields)}"
+                raise ConfigError(179, where, "is not a field of the input", fix)
+            field = fields[name]
+            is_integer = np.dtype(field.dtype).kind in "biu"
+            if field.encoding == "raw" and (not is_integer or _plane(field.shape) is None):
+                what = f"is {field.dtype} {list(field.shape)}, not an integer for each pixel"
+                fix = "give arrays of integers, [H, W] or [1, H, W], or PNGs"
+                raise ConfigError(179, where, what, fix)
         if self.values is not None and not names:
             where = f"input.values = {dict(self.values)}"
             fix = "name the label maps: input.labels=[mask]"
@@ -129,28 +137,20 @@ class MarkedInput:
                 "numbers are kept, and scaled to the nearest pixel; say so with "
                 f"'input.labels=[{names}]', or input.labels=[] if they are pictures"
             )
-        if self.values is None:
-            lines += [
-                f"{name} holds only 0 and 255, and 255 means 'no class'; "
-                "if it is a class, add 'input.values={0: 0, 255: 1}'"
-                for name in self.labels
-                if self._sampled_values(name) == BINARY
-            ]
+        for name in self.labels if self.values is None else ():
+            present: set[int] = set()
+            for value in (value for records in self._samples for value in records[name]):
+                with suppress(BadImage):
+                    present |= set(np.unique(self._numbers(value)).tolist())
+            if present == BINARY:
+                lines.append(
+                    f"{name} holds only 0 and 255, and 255 means 'no class'; "
+                    "if it is a class, add 'input.values={0: 0, 255: 1}'"
+                )
         return (*notes_of(self.source), *lines)
 
-    def _sampled_values(self, name: str) -> set[int]:
-        present: set[int] = set()
-        for value in (value for records in self._samples for value in records[name]):
-            with suppress(BadImage):
-                present |= set(np.unique(self._numbers(value)).tolist())
-        return present
-
-    @property
-    def manifest(self) -> Manifest:
-        return self._manifest
-
     @cached_property
-    def _manifest(self) -> Manifest:
+    def manifest(self) -> Manifest:
         inputs = self.source.manifest
         check_present(self.kinds, inputs.fields)
         fields = {name: self._field(name, field) for name, field in inputs.fields.items()}
@@ -160,8 +160,14 @@ class MarkedInput:
         return replace(inputs, fields=fields, options=options)
 
     def _field(self, name: str, field: Field) -> Field:
-        if name in self.kinds:
-            return _field_of_kind(name, field, self.kinds[name])
+        kind = self.kinds.get(name)
+        if kind is not None:
+            wanted = field if kind == RAGGED else replace(field, kind=kind)
+            if (kind == RAGGED and field.encoding != "ragged") or not fits_kind(wanted):
+                what = f"is {field.dtype} {list(field.shape)}, which cannot be {kind}"
+                fix = "correct input.kinds, or pack it with input=function"
+                raise ConfigError(179, f"input.kinds.{name} = {kind}", what, fix)
+            return wanted
         if name not in self.labels:
             return replace(field, kind="") if field.kind == "labels" else field
         if field.encoding == "image":
@@ -268,18 +274,6 @@ def marked(source: RecordInput, block: Mapping[str, Any], max_pixels: Any) -> Ma
     return MarkedInput(source, *marks, limit, block.get("kinds"))
 
 
-def _field_of_kind(name: str, field: Field, kind: str) -> Field:
-    """Return the field with another kind. ConfigError C179 if it cannot be of that kind."""
-    wanted = field
-    if kind != RAGGED:
-        wanted = replace(field, kind=kind)
-    if (kind == RAGGED and field.encoding != "ragged") or not fits_kind(wanted):
-        what = f"is {field.dtype} {list(field.shape)}, which cannot be {kind}"
-        fix = "correct input.kinds, or pack it with input=function"
-        raise ConfigError(179, f"input.kinds.{name} = {kind}", what, fix)
-    return wanted
-
-
 def _checked_values(values: Any) -> dict[int, int]:
     """Return a new value for each old one, ``IGNORE`` for "ignore". ConfigError C179."""
     checked: dict[Any, Any] = {}
@@ -293,19 +287,6 @@ def _checked_values(values: Any) -> dict[int, int]:
         )
         raise ConfigError(179, f"input.values = {values}", "must map numbers to numbers", fix)
     return checked
-
-
-def _check_field(name: str, fields: Mapping[str, Field]) -> None:
-    where = f"input.labels = {name}"
-    field = fields.get(name)
-    if field is None:
-        fix = f"its fields are {', '.join(fields)}"
-        raise ConfigError(179, where, "is not a field of the input", fix)
-    is_integer = np.dtype(field.dtype).kind in "biu"
-    if field.encoding == "raw" and (not is_integer or _plane(field.shape) is None):
-        what = f"is {field.dtype} {list(field.shape)}, not an integer for each pixel"
-        fix = "give arrays of integers, [H, W] or [1, H, W], or PNGs"
-        raise ConfigError(179, where, what, fix)
 
 
 def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:

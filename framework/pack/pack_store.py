@@ -150,7 +150,7 @@ class _Run:
         with self._exclusive("begin.lock"):
             self.plan = self._begin()
         self.work = PackWork(packing, self.manifest, self.journal, self.plan)
-        self.before = PackProgress("packing", 0, 0, 0, 0, 0)  # the rows count from here on
+        self.before = PackProgress("packing", 0, 0, 0, 0, 0)  # what rows are added to
 
     def tidy(self) -> None:
         """Remove temporary files of ended processes: ours, or those of a killed packing."""

@@ -131,13 +131,8 @@ class SplitRule:
         known = [name for name, field in fields.items() if field.kind == "text" or _is_whole(field)]
         if self.field is not None and self.field not in known:
             what = "does not name a field with a text or a whole number per record"
-            fix = (
-                f"choose {STRATIFIED}, or a regular expression with one group such as '/(p[0-9]+)_'"
-            )
-            if known:
-                fix = (
-                    f"choose {listed(known)}, {STRATIFIED}, or a regular expression with one group"
-                )
+            choices = f"{listed(known)}, {STRATIFIED}," if known else STRATIFIED
+            fix = f"choose {choices} or a regular expression with one group, such as '/(p[0-9]+)_'"
             raise ConfigError(242, where, what, fix)
 
     def texts(self, keys: Sequence[str], where: str) -> list[str]:
@@ -252,17 +247,15 @@ def rounded(shares: Sequence[Fraction], sizes: Sequence[int]) -> list[list[int]]
         sizes: Records of each class.
     """
     lacks = [Fraction(0) for _ in shares]
-    return [_rounded_class(shares, size, lacks) for size in sizes]
-
-
-def _rounded_class(shares: Sequence[Fraction], size: int, lacks: list[Fraction]) -> list[int]:
-    """Return how many of ``size`` records each split gets, and update what each split lacks."""
-    counts = [math.floor(size * share) for share in shares]
-    inexact = [n for n, share in enumerate(shares) if size * share != counts[n]]
-    for n in inexact:
-        lacks[n] += size * shares[n] - counts[n]
-    inexact.sort(key=lacks.__getitem__, reverse=True)
-    for n in inexact[: size - sum(counts)]:
-        counts[n] += 1
-        lacks[n] -= 1
-    return counts
+    rows: list[list[int]] = []
+    for size in sizes:
+        counts = [math.floor(size * share) for share in shares]
+        inexact = [n for n, share in enumerate(shares) if size * share != counts[n]]
+        for n in inexact:
+            lacks[n] += size * shares[n] - counts[n]
+        inexact.sort(key=lacks.__getitem__, reverse=True)
+        for n in inexact[: size - sum(counts)]:
+            counts[n] += 1
+            lacks[n] -= 1
+        rows.append(counts)
+    return rows

@@ -35,7 +35,7 @@ from tests.conftest import make_context, write_store
 from tests.contract.cases import WAYS, jpeg, micros
 from tests.media.test_sound_file import sound
 from tests.media.test_video_file import numbers_of
-from tests.pack.test_video_frames import packed, pixels_of
+from tests.pack.test_recordings import packed, pixels_of
 
 SOURCES = {"x.h5": hdf5_source, "x.lmdb": lmdb_source}
 PAIR = VideoWindow(2, 1)  # of frames

@@ -5,7 +5,7 @@ import pytest
 
 from framework.contracts.records import Field, Manifest
 from framework.errors import DataError
-from framework.input.value_table import ValueTable
+from framework.input.store import read_new_values
 
 FIELDS = {
     "image": Field("uint8", (3, 4, 4)),
@@ -21,7 +21,7 @@ KEYS = [["a/0", "a/1"], ["a/2", "a/3"]]
 def new_values(*lines, path="t.csv", classes=("cat", "dog", "cow"), keys=KEYS):
     Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
     manifest = Manifest(sum(map(len, keys)), FIELDS, list(classes))
-    return ValueTable(path).new_values(manifest, keys)
+    return read_new_values(path, manifest, keys)
 
 
 @pytest.mark.parametrize(

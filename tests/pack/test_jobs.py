@@ -22,8 +22,8 @@ from tests.input.inputs import Input, packing
 
 
 def make_work(source, skip=False):
-    one = packing(source=source, on_error="skip" if skip else "fail")
-    return PackWork(one, source.manifest, Journal("x.h5", ".h5"), make_plan(source, None))
+    what = packing(source=source, on_error="skip" if skip else "fail")
+    return PackWork(what, source.manifest, Journal("x.h5", ".h5"), make_plan(source, None))
 
 
 def done(work, number=0):

@@ -14,7 +14,7 @@ from framework.store.manifest import to_json
 from framework.store.open_store import open_store
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, write_case
-from tests.pack.test_video_frames import packed
+from tests.pack.test_recordings import packed
 
 
 def _close_with(manifest, records):

@@ -10,7 +10,7 @@ from framework.errors import DataError
 from framework.media.label_map import label_colors
 from tests.conftest import write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, write_case
-from tests.pack.test_video_frames import packed, pixels_of
+from tests.pack.test_recordings import packed, pixels_of
 
 
 def _grid(path, count=4):

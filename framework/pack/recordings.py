@@ -1,6 +1,9 @@
-"""The preparation of videos for a store: their frames, each prepared as an image."""
+"""The preparation of sounds and videos for a store.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+Sounds get one rate and one number of channels. Each frame of a video is prepared as an image.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Protocol, final
@@ -12,9 +15,58 @@ from framework.errors import DataError
 from framework.media.decode import convert, decode
 from framework.media.frame_files import BadFrames, frames_of, holds_files, joined_files
 from framework.media.header import BadImage
+from framework.media.sound_file import BadSound, checked_header, resampled
 from framework.media.video_file import BadVideo, video_frames
 
 MOST_BYTES = (1 << 31) - 1  # of a record; LMDB holds no more
+
+
+@final
+class SoundRates:
+    """A pure, picklable change of sounds, which are decoded once to find damage.
+
+    Args:
+        names: The fields.
+        rate: The rate that all become, in Hz; None: all must have the first one's.
+        first: A record, which decides the number of channels.
+    """
+
+    def __init__(self, names: Sequence[str], rate: int | None, first: Chunk) -> None:
+        self.names, self.rate = names, rate
+        data, where = first.records[names[0]][0], f"{first.keys[0]}: {names[0]}"
+        try:
+            self.first = checked_header(data)
+        except BadSound as error:
+            raise _bad_sound(where, error) from error
+        self.stored_rate = rate or self.first.rate  # in Hz
+
+    def __call__(self, chunk: Chunk) -> Records:
+        """Return the fields. DataError D181 for a file that is not readable, D180 for others."""
+        records: Records = {}
+        for name in self.names:
+            pairs = zip(chunk.records[name], chunk.keys, strict=True)
+            records[name] = [self._prepared(data, f"{key}: {name}") for data, key in pairs]
+        return records
+
+    def _prepared(self, data: Any, where: str) -> Any:
+        try:
+            header = checked_header(data)
+            if header.channels != self.first.channels:
+                what = f"has {header.channels} channels, the first has {self.first.channels}"
+                raise DataError(180, where, what, "pack files with as many channels")
+            if header.rate == self.stored_rate:
+                return data
+            if self.rate is None:
+                what = f"has {header.rate} samples per second, the first has {self.first.rate}"
+                raise DataError(180, where, what, f"add pack.rate={self.first.rate}")
+            return np.frombuffer(resampled(data, self.rate), np.uint8)
+        except BadSound as error:
+            raise _bad_sound(where, error) from error
+
+
+def _bad_sound(where: str, error: BadSound) -> DataError:
+    what = f"not a readable WAV or FLAC file ({error})"
+    return DataError(181, where, what, "correct or remove it")
 
 
 class FramePreparation(Protocol):
@@ -56,21 +108,19 @@ class VideoFrames:
         self.rate: Fraction | None = None
         if frame_rate is not None:
             self.rate = Fraction(str(frame_rate))
-        self.stored = {name: self._stored(field, channels) for name, field in fields.items()}
-
-    def _stored(self, field: Field, channels: int | None) -> Field:
-        """Return the stored field. Raw frames of files have no size yet."""
-        height, width = field.shape[1:3]
-        size: tuple[int | None, int | None] = (None, None)
-        if self.images.encode not in ("jpeg", "png") and height and width:
-            size = self.images.scaled_size((height, width))
-        return replace(field, shape=(None, *size, channels or field.shape[3]))
+        self.stored: dict[str, Field] = {}
+        for name, field in fields.items():
+            height, width = field.shape[1:3]
+            size: tuple[int | None, int | None] = (None, None)  # raw frames of files: not yet
+            if images.encode not in ("jpeg", "png") and height and width:
+                size = images.scaled_size((height, width))
+            self.stored[name] = replace(field, shape=(None, *size, channels or field.shape[3]))
 
     @property
     def lack_size(self) -> bool:
         """Whether ``with_size`` must come first."""
-        are_raw = self.images.encode == "raw"
-        return are_raw and any(None in field.shape[1:] for field in self.stored.values())
+        shapes = [field.shape[1:] for field in self.stored.values()]
+        return self.images.encode == "raw" and any(None in shape for shape in shapes)
 
     def with_size(self, chunk: Chunk) -> "VideoFrames":
         """Set the size of raw frames: that of the first ones in the chunk. DataError D260."""
@@ -100,10 +150,10 @@ class VideoFrames:
             return data
         frames = self._frames(data, key, name)
         try:
-            if not are_files:
-                return _joined(self._raw(frames, key, name))
-            files = (self.images.encoded(frame.transpose(2, 0, 1)) for frame in frames)
-            return _joined(files, joined_files)
+            if are_files:
+                files = (self.images.encoded(frame.transpose(2, 0, 1)) for frame in frames)
+                return _joined(files, joined_files)
+            return _joined(self._raw(frames, key, name))
         except BadVideo as error:
             raise _bad(key, name, error) from error
 
