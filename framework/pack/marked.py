@@ -149,8 +149,12 @@ class MarkedInput:
                 )
         return (*notes_of(self.source), *lines)
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
         inputs = self.source.manifest
         check_present(self.kinds, inputs.fields)
         fields = {name: self._field(name, field) for name, field in inputs.fields.items()}
