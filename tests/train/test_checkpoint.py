@@ -112,14 +112,6 @@ def test_a_state_of_this_version_continues():
     assert (state["progress"]["step"], resumed.progress.step) == (2, 4)
 
 
-@pytest.mark.parametrize("keep", [1, 2, 5])
-def test_the_newest_few_are_kept(tmp_path, keep):
-    folder = folder_of(tmp_path, keep)
-    for step in range(1, 5):
-        save(folder, step)
-    assert states(tmp_path) == [f"step-{step:08}.pt" for step in range(1, 5)][-keep:]
-
-
 def test_an_optimizer_whose_state_cannot_be_read_again_is_said_at_the_first_save(tmp_path):
     said = []
     folder = folder_of(tmp_path, said=said)

@@ -72,13 +72,6 @@ def test_a_layer_thaws_at_its_step(recorder):
     assert not any(name.startswith("body") for name in names)
 
 
-def test_steps_are_captured_anew_when_a_layer_thaws():
-    recorder = Again()
-    captured, plain = trained({"stem": 6}, recorder=recorder), trained({"stem": 6})
-    assert recorder.captures == 2
-    assert same(captured.stepper.model.state_dict(), plain.stepper.model.state_dict())
-
-
 @pytest.mark.parametrize("recorder", [None, Again])
 @pytest.mark.parametrize("step", [4, 5, 6])
 def test_a_run_that_resumes_around_the_thaw_learns_the_same_bits(step, recorder):

@@ -115,13 +115,6 @@ def with_array(*rows, loss=1.0):
     return Outcome(torch.tensor(loss), {"confusion": torch.tensor(rows)}, 1)
 
 
-def test_a_metric_is_made_of_totals_and_not_of_means():
-    first, second = with_totals(1, 1), with_totals(98, 0)
-    means = {"loss": 1.0, "share": 0.99}
-    assert means_of(tallied(first, second, objective=Shares()), one_rank) == (means, 2.0)
-    assert second.totals == {}  # which may be large
-
-
 def test_totals_of_fillers_and_of_bad_losses_are_left_out_except_in_validation():
     tally = tallied(with_totals(1, 3), with_totals(5, 0, loss=math.nan), objective=Shares())
     add(tally, with_totals(50, 0), 2, weight=0.0)

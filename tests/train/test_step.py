@@ -22,9 +22,9 @@ from tests.fakes import CPU, FakeClock, SkippingPrecision, make_data, make_model
 from tests.train.states import same
 
 
-def make(precision=None, lr=0.1, first=nn.Linear, **plan):
+def make(precision=None, lr=0.1, **plan):
     torch.manual_seed(0)
-    model = nn.Sequential(first(2, 2), nn.BatchNorm1d(2))
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     groups = [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 10 * lr}]
     optimizer = torch.optim.SGD(groups, lr=lr)
     precision = precision or FP32(False, device=CPU)
@@ -33,8 +33,8 @@ def make(precision=None, lr=0.1, first=nn.Linear, **plan):
     return Stepper(plan, model, optimizer, Cosine(0.0, 0.0), precision, None, counts)
 
 
-def learn(stepper, progress, value=1.0, count=3):
-    stepper.model(torch.full((count, 2), value) * torch.rand(count, 2)).sum().backward()
+def learn(stepper, progress, value=1.0):
+    stepper.model(torch.full((3, 2), value) * torch.rand(3, 2)).sum().backward()
     stepper.step(progress, 10)
     progress.step += 1
 

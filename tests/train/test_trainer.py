@@ -72,17 +72,6 @@ def test_a_label_of_no_class_names_its_record_and_the_step():
         make_trainer(data, 4).fit()
 
 
-def test_reported_losses_are_means_over_records():
-    # Squares times 12, so that means of 1, 2, 3 and 4 records are exact.
-    values = torch.arange(26, dtype=torch.float64) ** 2 * 12
-    val = FakeLoader({"value": values[:11]}, 4)
-    order = {"accumulate": 3}
-    _, sink = trained({"value": values}, 10, objective=MeanValue(), order=order, val=val)
-    train_mean = float(values.sum()) / 26
-    assert means(sink) == [{"loss": train_mean, "total": train_mean}]
-    assert means(sink, "val")[0]["loss"] == float(values[:11].sum()) / 11
-
-
 @pytest.mark.parametrize(("validate_every", "validated"), [(None, [5, 10]), (4, [4, 8, 10])])
 def test_reports_and_validations_come_when_they_are_due_and_at_ends(validate_every, validated):
     plan = {"epochs": 2, "report_every": 2, "validate_every": validate_every}
