@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from framework import commands
 from framework.cli.options import rules_of
-from framework.config import pack_options, schema
-from framework.config.rule import Rule
+from framework.config.rule import Rule, option_rules
+from framework.config.schema import DATA_RULES, GROUP_RULES, TYPED
 from framework.errors import error_kinds
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,10 +107,8 @@ def all_rows() -> dict[str, list[Row]]:
 def rows_of_options() -> Iterator[Row]:
     """Yield a row for the rule of every option."""
     tables = [("", rules) for rules in rules_of_commands()]
-    tables += [("", schema.RULES), ("pack.", pack_options.RULES)]
-    groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]
-    groups += [("optim.groups.NAME", schema.GROUP_RULES), ("sink.NAME", schema.SINK_RULES)]
-    tables += [(f"{group}.", rules) for group, rules in groups]
+    tables += [("", option_rules(name)) for name in ("train", "pack", *TYPED)]
+    tables += [("", DATA_RULES), ("optim.groups.NAME.", GROUP_RULES)]
     for prefix, rules in tables:
         for key, rule in rules.items():
             where = f"{prefix}{key} = <value>"

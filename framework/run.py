@@ -14,13 +14,11 @@ from typing import Any
 
 import torch
 
-from framework.config.agreement import check_agreement, gathered
 from framework.config.assemble import Assembly, assemble
-from framework.config.choice_notes import choice_notes, first_line
-from framework.config.group_table import group_table
+from framework.config.choice_notes import choice_notes, first_line, group_table
 from framework.config.init_weights import with_saved_digest
-from framework.config.restore_run import fits_run, restore
-from framework.config.resume import check_form
+from framework.config.preflight import check_agreement, gathered
+from framework.config.resume import check_form, fits_run, restore
 from framework.config.saved_config import put
 from framework.config.schema import AFTER_STEP, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
@@ -95,16 +93,12 @@ def run(
             return _fit(assembly, trainer, run_dir, notes, start)
         if val_changed:
             finished = _revalidate(finished, notes, run_dir, assembly, trainer)
-        assembly.say(f"note: {_already_finished(trainer)}")
+        early = f" early, after {trainer.progress.step} steps: {trainer.ended}"
+        end = f"{early}; change what ended it (stop, or watchers)"
+        if not trainer.ended:
+            end = f", after {trainer.progress.step} steps; raise epochs or max_steps"
+        assembly.say(f"note: this run has already finished{end} to continue")
         return finished
-
-
-def _already_finished(trainer: Trainer) -> str:
-    steps = f"after {trainer.progress.step} steps"
-    if trainer.ended:
-        fix = "change what ended it (stop, or watchers) to continue"
-        return f"this run has already finished early, {steps}: {trainer.ended}; {fix}"
-    return f"this run has already finished, {steps}; raise epochs or max_steps to continue"
 
 
 def _fit(
@@ -112,8 +106,12 @@ def _fit(
 ) -> dict[str, Any]:
     """Train, and return the summary. ``start`` is the start of the run by ``perf_counter``."""
     start_step = trainer.progress.step
-    if assembly.trace is not None:
-        _check_trace(trainer.total_steps - start_step)
+    num_steps = trainer.total_steps - start_step
+    if assembly.trace is not None and num_steps < LEAST_STEPS:
+        traced = f"{LEAST_STEPS - TRACED + 1} to {LEAST_STEPS}"
+        what = f"{num_steps} steps remain, but the trace records steps {traced}"
+        fix = f"raise max_steps or epochs, so that at least {LEAST_STEPS} steps remain"
+        raise ConfigError(180, "debug = profile", what, fix)
     _start_files(run_dir, assembly, notes, start_step)
     stepper = trainer.stepper
     assembly.say(first_line(assembly, stepper.model))
@@ -127,10 +125,9 @@ def _fit(
         def slow() -> dict[str, Any]:
             return slow_block(assembly.train_source, assembly.waits)
 
-        stats = assembly.train.stats
         tuning = assembly.tuning
         tuned = tuning.take if tuning is not None else dict
-        measured = MeasuredSink(sinks, stats, usage, start_step, slow, tuned)
+        measured = MeasuredSink(sinks, assembly.train.stats, usage, start_step, slow, tuned)
         reported = [measured] if assembly.leads else []
         try:
             trainer.fit(reported)
@@ -214,15 +211,6 @@ def _start_files(run_dir: Path, assembly: Assembly, notes: list[str], start_step
         assembly.say(f"note: {note}")
 
 
-def _check_trace(num_steps: int) -> None:
-    """Raise ConfigError C180 if ``num_steps`` remaining steps are too few for a trace."""
-    if num_steps < LEAST_STEPS:
-        traced = f"{LEAST_STEPS - TRACED + 1} to {LEAST_STEPS}"
-        what = f"{num_steps} steps remain, but the trace records steps {traced}"
-        fix = f"raise max_steps or epochs, so that at least {LEAST_STEPS} steps remain"
-        raise ConfigError(180, "debug = profile", what, fix)
-
-
 def _summary(
     config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float
 ) -> dict[str, Any]:
@@ -277,23 +265,19 @@ def choices(config: Config) -> dict[str, str]:
 
 def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
     """Return the content of ``run.json`` at the start of a run."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
     return {
         "command": command,
         "overrides": overrides,
         "folder": os.getcwd(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": versions,
         "git": _git_revision(),
         "machine": machine(),
     }
-
-
-def _versions() -> dict[str, str]:
-    versions: dict[str, str] = {}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
 
 
 def _git_revision() -> str | None:
@@ -325,7 +309,12 @@ def _add_facts(run_dir: Path, assembly: Assembly, start_step: int) -> None:
     if assembly.config["init"]["weights"] is not None:
         known["init"] = assembly.config["init"]
     write_object(run_dir / FACTS, known)
-    _complete_resolved(run_dir, assembly.from_data)
+    newest = newest_config(run_dir)
+    if newest.exists() and assembly.from_data:
+        config = read_json(newest)
+        for name, value in assembly.from_data.items():  # each ``auto``
+            put(config, name, value)
+        write_object(newest, config, redact=False)
     for name in (SUMMARY, ENDED):
         (run_dir / name).unlink(missing_ok=True)
 
@@ -343,14 +332,3 @@ def _starts(run_dir: Path, start_step: int, ranks: int, folder: str) -> list[dic
     if kept and kept[-1] == {**newest, "step": kept[-1]["step"]}:  # ranks that started again
         return kept
     return [*kept, {"step": start_step, **newest}]
-
-
-def _complete_resolved(run_dir: Path, from_data: Config) -> None:
-    """Replace each ``auto`` in the newest ``resolved.json`` by its value from the data."""
-    newest = newest_config(run_dir)
-    if not newest.exists() or not from_data:
-        return
-    config = read_json(newest)
-    for name, value in from_data.items():
-        put(config, name, value)
-    write_object(newest, config, redact=False)

@@ -7,7 +7,6 @@ from framework.cli.allowed import granted
 from framework.cli.compose_config import composed
 from framework.config.prepare_data import prepare
 from framework.pack.pack_store import pack
-from framework.pack.packing import Packing
 from framework.run import run
 from framework.train.checkpoint import newest_state
 from tests.cli.command import losses, paceline
@@ -37,12 +36,7 @@ def trained(dataset, folder, *words, stop=lambda: False):
 def dataset(tmp_path_factory):
     """Pack the digits once, as the recipe says, and return their folder."""
     folder = tmp_path_factory.mktemp("digits")
-    prepare(
-        config_of(folder),
-        (),
-        lambda source, _, make, path, __: pack(Packing(source, make, path)),
-        print,
-    )
+    prepare(config_of(folder), (), pack, print)
     return folder
 
 

@@ -7,7 +7,6 @@ import threading
 import pytest
 import torch
 from hydra import compose
-from paceline_examples.digits_net import DigitsCNN
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from framework.cli.hydra_app import resolved
@@ -19,7 +18,6 @@ from framework.data import live_tuning
 from framework.errors import CheckpointError, ConfigError
 from framework.loader.tuner import Decision, ReadPlan
 from framework.pack.pack_store import pack
-from framework.pack.packing import Packing
 from framework.parallel.none import NoParallel
 from framework.run import _finished_summary, choices, facts, run
 from framework.system.run_dir import read_json, write_object
@@ -81,12 +79,7 @@ def say_nothing(_):
 def dataset(tmp_path_factory):
     """Pack the digits once, as the recipe says, and return their folder."""
     folder = tmp_path_factory.mktemp("digits")
-    prepare(
-        make_config(folder),
-        (),
-        lambda source, _, make, path, __: pack(Packing(source, make, path)),
-        print,
-    )
+    prepare(make_config(folder), (), pack, print)
     return folder
 
 
@@ -213,12 +206,6 @@ def test_run_json_keeps_what_was_known_before(dataset, tmp_path):
     assert known["data"].keys() == {"train", "val"}
 
 
-def test_its_weights_load_into_the_plain_model(run_dir):
-    for name in ("last.pt", "best.pt"):
-        weights = torch.load(run_dir / "checkpoints" / name, weights_only=True)
-        assert DigitsCNN(1, 10, 4).load_state_dict(weights).missing_keys == []
-
-
 def test_tensorboard_shows_the_log_s_losses(run_dir):
     events = EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
@@ -254,12 +241,6 @@ def test_a_run_that_is_stopped_says_so_and_is_resumed_to_the_same_log(dataset, r
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
-def test_without_validation_data_there_are_no_validation_means(dataset, tmp_path):
-    summary = trained(dataset, tmp_path, "data.val=null", "epochs=1")
-    assert (summary["val"], summary["best"], summary["validate_s"]) == ({}, {}, 0.0)
-    assert not (tmp_path / "checkpoints" / "best.pt").exists()
-
-
 def test_notes_of_parts_are_said_and_kept(dataset, tmp_path):
     said = []
     summary = trained(dataset, tmp_path, "parallel=dp", "max_steps=1", say=said.append)
@@ -277,17 +258,6 @@ def test_a_moving_average_is_what_is_kept(dataset, tmp_path):
     )
     assert all(torch.equal(last[name], value) for name, value in state["average"].items())
     assert any(not torch.equal(last[name], value) for name, value in state["model"].items())
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["precision=amp", "precision.dtype=fp16"],
-        ["accumulate=3"],
-    ],
-)
-def test_other_choices_finish_too(dataset, tmp_path, overrides):
-    assert trained(dataset, tmp_path, "max_steps=2", *overrides)["steps"] == 2
 
 
 def test_with_the_clock_off_the_same_is_learned_and_nothing_is_said_of_spans(

@@ -8,12 +8,12 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from framework.cli.arguments import quoted
 from framework.config.paths import is_below
-from framework.config.schema import RULES
+from framework.config.rule import option_rules
 from framework.config.targets import as_prefixes, val_sets
 from framework.errors import ConfigError
 from framework.system.redaction import redacted
@@ -45,12 +45,27 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     ConfigError C105, C207 for what a file must not say.
     """
     given = config.get("allow_targets") or []
-    where = f"allow_targets = {given}"
-    RULES["allow_targets"].check("allow_targets", given)
+    option_rules("train")["allow_targets"].check("allow_targets", given)
     if given and "allow_targets" not in grant.keys:
         what = "set by a configuration file, which must not allow itself anything"
-        raise ConfigError(105, where, what, f"give it on the command line, or by {VARIABLE}")
-    for key, place in _places(config, grant):
+        fix = f"give it on the command line, or by {VARIABLE}"
+        raise ConfigError(105, f"allow_targets = {given}", what, fix)
+    # places to write, and servers, by the key that names each
+    places = {
+        f"sink.{name}.uri": block.get("uri")
+        for name, block in (config.get("sink") or {}).items()
+        if isinstance(block, dict)
+    }
+    output, data, parallel = (config.get(name) for name in ("output", "data", "parallel"))
+    if isinstance(output, dict) and ("_target_" in output or "output" not in grant.keys):
+        places["output.path"] = output.get("path")
+    if config.get("prepare") and isinstance(data, dict):
+        sets = (data.get("train"), *val_sets(data).values())
+        if not all(os.path.exists(path) for path in sets if isinstance(path, str)):
+            places["dataset"] = config.get("dataset")
+    if isinstance(parallel, dict):
+        places["parallel.endpoint"] = parallel.get("endpoint")
+    for key, place in places.items():
         if key not in grant.keys and place is not None and not names_no_server(str(place)):
             what = "named by a file, which may name no server, and places below this folder alone"
             word = shlex.quote(f"{key}={quoted(redacted(str(place)))}")
@@ -59,24 +74,6 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     allowed = as_prefixes([*map(str, given), *grant.exported.split(",")])
     find_packages(allowed)
     return allowed
-
-
-def _places(config: dict[str, Any], grant: Grant) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of places to write, and of servers."""
-    output = config.get("output")
-    if isinstance(output, dict) and ("_target_" in output or "output" not in grant.keys):
-        yield "output.path", output.get("path")
-    data = config.get("data")
-    if config.get("prepare") and isinstance(data, dict):
-        sets = (data.get("train"), *val_sets(data).values())
-        if not all(os.path.exists(path) for path in sets if isinstance(path, str)):
-            yield "dataset", config.get("dataset")
-    for name, block in (config.get("sink") or {}).items():
-        if isinstance(block, dict):
-            yield f"sink.{name}.uri", block.get("uri")
-    parallel = config.get("parallel")
-    if isinstance(parallel, dict):
-        yield "parallel.endpoint", parallel.get("endpoint")
 
 
 def names_no_server(place: str) -> bool:

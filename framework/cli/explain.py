@@ -1,4 +1,7 @@
-"""Turn an exception of Hydra's into one line that names the nearest key or choice."""
+"""Explain a command line: an exception of Hydra's in one line, and what sets a key (``--explain``).
+
+The line names the nearest key or choice.
+"""
 
 import re
 import shlex
@@ -16,12 +19,13 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli import precedence
 from framework.cli.arguments import quoted
 from framework.cli.help import groups_of
 from framework.cli.hydra_session import hydra_session
 from framework.config.paths import CONF
 from framework.config.signature import static_signature
-from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean, listed
+from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean, listed, say
 from framework.system.extras import pip_install
 
 T = TypeVar("T")
@@ -76,22 +80,19 @@ def explain(
         return ConfigError(102, key, "is not there to be replaced", fix)
     if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
         text = f"{type(error).__name__} {text}"
-    words = " ".join(f"{text} {error.__cause__ or ''}".split())[:300]
-    return ConfigError(100, f"paceline {command}", words, _quoting(arguments))
-
-
-def _quoting(words: list[str]) -> str:
-    """Return how to type the first word that Hydra cannot read, or takes for a sweep."""
+    what = " ".join(f"{text} {error.__cause__ or ''}".split())[:300]
     parser = OverridesParser.create()
-    for word in words:
+    for word in arguments:
         key, sign, value = word.partition("=")
         if not sign or word.startswith("-"):
             continue
         with suppress(HydraException, RecursionError):
             if not parser.parse_override(word).is_sweep_override():
                 continue
-        return f"to give it as text, quote the value: {shlex.quote(f'{key}={quoted(value)}')}"
-    return "correct the words, or the files that they name"
+        fix = f"to give it as text, quote the value: {shlex.quote(f'{key}={quoted(value)}')}"
+        return ConfigError(100, f"paceline {command}", what, fix)
+    fix = "correct the words, or the files that they name"
+    return ConfigError(100, f"paceline {command}", what, fix)
 
 
 def _unknown_choice(command: str, name: str, config_dir: str | None) -> PacelineError:
@@ -104,9 +105,7 @@ def _unknown_choice(command: str, name: str, config_dir: str | None) -> Paceline
         what = "is of a package that is not installed"
         return ResourceError(112, f"{group} = {choice}", what, pip_install(PLUGINS[choice]))
     choices = known_choices(command, group, config_dir)
-    fix = "see --help for the groups"
-    if choices:
-        fix = f"choose {', '.join(choices)}"
+    fix = f"choose {', '.join(choices)}" if choices else "see --help for the groups"
     if group in PATH_KEYS and {".", "/"} & set(choice):
         fix = f"give a path as {PATH_KEYS[group]}={choice}; {fix}"
     if group == "recipes" and config_dir is None:
@@ -124,27 +123,29 @@ def unknown_key(
 ) -> ConfigError:
     """Return the ConfigError C102 for a key that is not there, with the nearest one."""
     config = _chosen(command, arguments, config_dir)
-    known = _keys(command, config)
+    groups = groups_of(CONF / f"{command}.yaml")
+    known = [*groups, *_flat(config)] if config else []
     if key in known:
         return _known_key(arguments, key, config_dir, known)
-    if choices := _choices_with(command, key):
-        group = key.split(".", maxsplit=1)[0]
+    group = key.split(".", maxsplit=1)[0]
+    if choices := _choices_with(group, key) if group in groups else []:
         words = " or ".join(f"{group}={name}" for name in choices)
-        fix = f"choose {words}, which have it"
-        if len(choices) == 1:
-            fix = f"choose {words}, which has it"
+        fix = f"choose {words}, which {'has' if len(choices) == 1 else 'have'} it"
         return ConfigError(102, key, f"the chosen {group} has no such key", fix)
-    block, _, name = key.rpartition(".")
-    if _block_of(config, block) == {}:
-        what = f"{block} has no keys yet"
+    place, _, name = key.rpartition(".")
+    block: Any = config
+    for part in place.split("."):
+        block = block.get(part) if isinstance(block, dict) else None
+    if block == {}:
+        what = f"{place} has no keys yet"
         return ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
-    target = (_block_of(config, block) or {}).get("_target_", "")
+    target = block.get("_target_", "") if isinstance(block, dict) else ""
     signature = static_signature(target) if target else None
     taken = () if signature is None else signature.names
     if name in taken:
         what = f"is not in the configuration, though {target} takes it"
         return ConfigError(102, key, what, f"put a + before it: +{key}=VALUE")
-    known = [*known, *own_keys, *(f"{block}.{other}" for other in taken)]
+    known = [*known, *own_keys, *(f"{place}.{other}" for other in taken)]
     hint = did_you_mean(key, known)
     if not hint and "." not in key:
         # A misspelled group is nearer to the groups than to dotted keys.
@@ -152,11 +153,24 @@ def unknown_key(
     return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
 
 
+def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
+    """Return our choices of a group, and the user's."""
+    options = _asked(command, lambda loader: loader.get_group_options(group), config_dir, [])
+    return sorted(options)
+
+
+def known_keys(command: str, arguments: list[str], config_dir: str | None) -> list[str]:
+    """Return the groups and dotted keys of a command, with the typed choices if they compose."""
+    config = _chosen(command, arguments, config_dir)
+    return [*groups_of(CONF / f"{command}.yaml"), *_flat(config)] if config else []
+
+
 def _known_key(
     arguments: list[str], key: str, config_dir: str | None, known: Sequence[str]
 ) -> ConfigError:
     """Return the ConfigError C102 for a key that is there, but takes no such value."""
-    if _is_added_or_removed(key, arguments):
+    changes = [word for word in arguments if word.startswith(("+", "~"))]
+    if any(re.split("[=@]", word.lstrip("+~"))[0] == key for word in changes):
         what = "is there, and has another value than the line says"
         return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
     if any(word.startswith(f"{key}={{") for word in arguments):
@@ -170,51 +184,24 @@ def _known_key(
     return ConfigError(102, key, "is a block of keys", f"give {listed(below)}")
 
 
-def _is_added_or_removed(key: str, arguments: list[str]) -> bool:
-    """Return whether a word is ``+key``, which adds it, or ``~key``, which removes it."""
-    words = [word for word in arguments if word.startswith(("+", "~"))]
-    return any(re.split("[=@]", word.lstrip("+~"))[0] == key for word in words)
-
-
-def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
-    """Return our choices of a group, and the user's."""
-    options = _asked(command, lambda loader: loader.get_group_options(group), config_dir, [])
-    return sorted(options)
-
-
-def known_keys(command: str, arguments: list[str], config_dir: str | None) -> list[str]:
-    """Return the groups and dotted keys of a command, with the typed choices if they compose."""
-    return _keys(command, _chosen(command, arguments, config_dir))
-
-
-def _keys(command: str, config: dict[str, Any]) -> list[str]:
-    return [*groups_of(CONF / f"{command}.yaml"), *_flat(config)] if config else []
-
-
 def _chosen(command: str, arguments: list[str], config_dir: str | None) -> dict[str, Any]:
     """Return the configuration with the typed choices, or the usual ones if they do not compose.
 
     It is empty if nothing composes.
     """
     groups = groups_of(CONF / f"{command}.yaml")
-    chosen = [word for word in arguments if word.split("=")[0] in groups and "," not in word]
+    pairs = [word for word in arguments if "=" in word and "," not in word]
+    chosen = [word for word in pairs if word.split("=")[0] in groups]
 
     def composed(_: ConfigLoader) -> dict[str, Any]:
         try:
-            config = compose(command, [word for word in chosen if "=" in word])
+            config = compose(command, chosen)
         except Exception:  # noqa: BLE001  # one of the choices is what is wrong
             config = compose(command)
         plain: Any = OmegaConf.to_container(config)
         return plain
 
     return _asked(command, composed, config_dir, {})
-
-
-def _block_of(config: Any, place: str) -> dict[str, Any] | None:
-    """Return the block with a dotted name, or None."""
-    for part in place.split("."):
-        config = config.get(part) if isinstance(config, dict) else None
-    return config if isinstance(config, dict) else None
 
 
 def _asked(
@@ -231,14 +218,11 @@ def _asked(
         return otherwise
 
 
-def _choices_with(command: str, key: str) -> list[str]:
-    """Return our choices of the key's group that have the key."""
-    group, _, name = key.partition(".")
-    if group not in groups_of(CONF / f"{command}.yaml") or not name:
-        return []
+def _choices_with(group: str, key: str) -> list[str]:
+    """Return our choices of a group that have the key."""
     files = sorted((CONF / group).glob("*.yaml"))
     blocks = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
-    return [choice for choice, block in blocks.items() if name in _flat(block)]
+    return [choice for choice, block in blocks.items() if key in _flat(block, f"{group}.")]
 
 
 def _flat(node: Any, prefix: str = "") -> list[str]:
@@ -246,6 +230,60 @@ def _flat(node: Any, prefix: str = "") -> list[str]:
     keys: list[str] = []
     if isinstance(node, dict):
         for name, value in node.items():
-            place = f"{prefix}{name}"
-            keys += [place, *_flat(value, f"{place}.")]
+            keys += [f"{prefix}{name}", *_flat(value, f"{prefix}{name}.")]
     return keys
+
+
+def print_origins(command: str, arguments: list[str], key: str, config_dir: str | None) -> int:
+    """Print every file and word that sets ``key`` or a key below it, and which counts.
+
+    ConfigError C124 for what is no key, C102 for one that is not there.
+    """
+    if not key or key.startswith("-") or "=" in key:
+        fix = f"paceline {command} ... --explain optim.lr"
+        raise ConfigError(124, f"--explain {key}".strip(), "needs a key", fix)
+    # (key, the file or the word, the value there, why it does not count), from weak to strong
+    origins: list[tuple[str, str, Any, str]] = []
+    with explained(command, arguments, config_dir), hydra_session(command, config_dir) as hydra:
+        config = compose(command, arguments)
+        loader: Any = hydra.config_loader
+        typed = loader.typed(arguments)
+        for _, file, values in precedence.files_in_order(loader, command, typed):
+            origins += [(k, file.path, values[k], file.reasons.get(k, "")) for k in values]
+        if precedence.last().without_validation:
+            origins.append(("data.val", "data.train is typed without data.val", None, ""))
+        for override in OverridesParser.create().parse_overrides(typed):
+            place = override.key_or_group
+            if not loader.is_group(place) and not place.startswith("hydra."):
+                given = None if override.is_sweep_override() else override.value()
+                word = str(override.input_line)
+                origins += [
+                    (leaf, word, value, "") for leaf, value in precedence.leaves(given, place)
+                ]
+    node: Any = OmegaConf.to_container(config)
+    for part in key.split("."):
+        if not isinstance(node, dict) or part not in node:
+            raise unknown_key(command, arguments, key, config_dir)
+        node = node[part]
+    for leaf, value in precedence.leaves(node, key):
+        resolved = ""
+        if isinstance(value, str) and "${" in value:
+            try:
+                resolved = f"  (that is {OmegaConf.select(config, leaf)})"
+            except OmegaConfBaseException as error:
+                resolved = f"  (cannot be resolved: {str(error).splitlines()[0]})"
+        say(f"{leaf} = {_shown(value)}{resolved}")
+        own = [origin for origin in origins if origin[0] == leaf]
+        counting = next((origin for origin in reversed(own) if not origin[3]), None)
+        width = max((len(place) for _, place, _, _ in own), default=0)
+        for origin in own:
+            _, place, there, dropped = origin
+            end = "  <- this one counts" if origin is counting else f"  {dropped}" * bool(dropped)
+            say(f"  {place:{width}}  {_shown(there)}{end}")
+    return 0
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)

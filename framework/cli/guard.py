@@ -1,24 +1,34 @@
 """What Hydra itself may be told by a file: docs/design/0012-guard.md."""
 
+import os
 import re
 from collections.abc import Sequence
+from io import StringIO
 from typing import Any
 
+import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
-from hydra.plugins.config_source import ConfigSource
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError
 
 from framework.cli import precedence
 from framework.cli.arguments import long_word
-from framework.cli.config_source import endless
-from framework.cli.reference_limit import count_references_anew, limit_references
-from framework.cli.typed_blocks import drop_replaced
 from framework.config.paths import is_below
 from framework.errors import ConfigError
 
+SCHEME = "paceline"
+RECIPES = "paceline"  # the provider of our recipes
+MOST_BYTES = 64 << 10  # Hydra reads a file of this size, twice, in less than a second
+HEADER_CHARACTERS = 512  # as many as Hydra searches for "# @package"
+# libyaml is 20 times as fast, but not every installation has it.
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_read: list[str] = []  # what the present composition has read, the newest last
+_users_folder: str | None = None
 # The keys of Hydra that a file may set, and their values. What Hydra calls, imports, exports or
 # hands to a cluster's shell comes from the command line.
 BELOW = (
@@ -38,6 +48,131 @@ FROM_FILES = {
 }
 # what Hydra says of the composition itself
 OWN = ("overrides.", "runtime.", "job.config_name", "job.override_dirname")
+
+# OmegaConf has no limit on what it resolves, and ten lines of YAML can ask for a terabyte.
+MOST_REFERENCES = 1000
+MOST_CHARACTERS = 1 << 20
+RESOLVE = Container.resolve_parse_tree
+_resolved = {"references": 0, "characters": 0}  # since a configuration was begun
+
+
+def set_users_folder(folder: str | None) -> None:
+    """Remember the user's folder, whose files ours would hide."""
+    global _users_folder  # noqa: PLW0603  # Hydra makes the sources itself, and copies them
+    _users_folder = folder
+
+
+def endless() -> ConfigError:
+    """Return the ConfigError C117 that names the files read last, which are the circle."""
+    what = "lists of defaults that lead back to themselves"
+    return ConfigError(117, " -> ".join(_read[-3:]), what, "take the entry out that leads back")
+
+
+class CheckedFolder(ConfigSource):
+    """Hydra's plugin for the folder of ``paceline://FOLDER``."""
+
+    @staticmethod
+    def scheme() -> str:
+        return SCHEME
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Read one file and apply the rules of precedence to it.
+
+        Raises:
+            ConfigError: C114 or C115 for the file's text, C117 for a name outside the folder, C206
+                if the file hides one of the user's.
+        """
+        file_name = self._normalize_file_name(config_path)
+        path = os.path.normpath(self._place(file_name))
+        inside = path.startswith(os.path.join(os.path.normpath(self.path), ""))
+        if not inside or not self._is_offered(config_path):
+            what = "leads out of the folders of configurations"
+            raise ConfigError(117, config_path, what, "give a name inside them")
+        if not os.path.exists(path):
+            raise ConfigLoadError(f"Config not found : {path}")
+        hidden = os.path.join(_users_folder or self.path, file_name)
+        if os.path.isfile(hidden) and not os.path.samefile(hidden, path):
+            what = "has the name of a file of Paceline, which Hydra reads instead"
+            raise ConfigError(206, hidden, what, "rename it")
+        _read.append(config_path)
+        try:
+            text = _text_of(path)
+            config: Any = OmegaConf.load(StringIO(text))
+            header = self._get_header_dict(text[:HEADER_CHARACTERS])
+            precedence.edit(config_path, path, header["package"] == "_global_", config)
+        except (yaml.YAMLError, RecursionError, ValueError, OSError) as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f"{path}, line {mark.line + 1}" if mark else path
+            problem = (getattr(error, name, None) for name in ("problem", "strerror"))
+            words = " ".join(str(next(filter(None, problem), error)).split())[:200]
+            what = f"not YAML that can be read ({words or type(error).__name__})"
+            raise ConfigError(115, where, what, "correct the file") from error
+        return ConfigResult(self.provider, self.full_path(), config, header)
+
+    def available(self) -> bool:
+        return self.is_group("")
+
+    def is_group(self, config_path: str) -> bool:
+        return self._is_offered(config_path) and os.path.isdir(self._place(config_path))
+
+    def is_config(self, config_path: str) -> bool:
+        path = self._place(self._normalize_file_name(config_path))
+        return self._is_offered(config_path) and os.path.isfile(path)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        names: list[str] = []
+        for name in os.listdir(self._place(config_path)):
+            path = os.path.join(config_path, name)
+            self._list_add_result(names, path, name, results_filter)
+        return sorted(set(names))
+
+    def _is_offered(self, name: str) -> bool:
+        """Return whether configurations may lie at ``name``: code lies beside our recipes."""
+        folder, *below = name.split("/")
+        is_recipe = folder in ("", "recipes")
+        return ".." not in (folder, *below) and (self.provider != RECIPES or is_recipe)
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+
+def _text_of(path: str) -> str:
+    """Read a YAML file without aliases, which can stand for any number of values in a few lines.
+
+    ConfigError C114 for more than 64 KiB, C115 for an alias.
+    """
+    with open(path, "rb") as file:
+        text = file.read(MOST_BYTES + 1).decode("utf-8-sig")
+    for event in yaml.parse(text, Loader=LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            where = f"{path}, line {event.start_mark.line + 1}"
+            what = f"an alias, *{event.anchor}"
+            raise ConfigError(115, where, what, "write the value out, or refer to a key by ${...}")
+    if len(text) > MOST_BYTES:
+        fix = "no configuration needs that: keep data in files of their own"
+        raise ConfigError(114, path, f"has more than {MOST_BYTES:,} bytes", fix)
+    return text
+
+
+def count_references_anew() -> None:
+    """Install the limit on references, and count from zero for another configuration."""
+    Container.resolve_parse_tree = _limited
+    _resolved.update(references=0, characters=0)
+
+
+def _limited(self: Container, parse_tree: Any, node: Any, *more: Any, **options: Any) -> Any:
+    """Resolve one text with references, or say that there are too many."""
+    _resolved["references"] += 1
+    value: Any = None
+    if _resolved["references"] <= MOST_REFERENCES:
+        value = RESOLVE(self, parse_tree, node, *more, **options)
+    # The text counts too: it may hold thousands of references that resolve to nothing.
+    texts = [text for text in (node._value(), value) if isinstance(text, str)]  # noqa: SLF001
+    _resolved["characters"] += sum(map(len, texts))
+    for kind, most in (("references", MOST_REFERENCES), ("characters", MOST_CHARACTERS)):
+        if _resolved[kind] > most:
+            raise InterpolationResolutionError(f"expands to more than {most:,} {kind}")
+    return value
 
 
 class IsSweep(Exception):
@@ -72,11 +207,16 @@ class GuardedLoader(ConfigLoader):
 
         ConfigError C117 for endless defaults, C125 for what a file may not tell Hydra.
         """
-        limit_references()
         count_references_anew()
         words = self.typed(overrides)
-        expected = self._without_files(config_name, words) if self.has_users_folder else None
-        precedence.begin(config_name, words, self.is_group)
+        expected: dict[str, Any] | None = None
+        if self.has_users_folder:
+            # Hydra's own keys as they are without files of others. Only the command line has words
+            # about Hydra: a run.json and the parameters of a file's sweep may have none.
+            precedence.begin(None, (), self.is_group)
+            own = [word for word in words if "hydra" in word.partition("=")[0]]
+            expected = _leaves(self._loader.load_configuration(config_name, own, RunMode.MULTIRUN))
+        composition = precedence.begin(config_name, words, self.is_group)
         try:
             config = self._loader.load_configuration(
                 config_name, words, run_mode, from_shell, validate_sweep_overrides
@@ -86,24 +226,13 @@ class GuardedLoader(ConfigLoader):
         if expected is not None:
             _check_hydra(config, expected, words)
         if config_name is not None:
-            drop_replaced(config, self, config_name, words)
-        precedence.tell(precedence.notes())
+            precedence.drop_replaced(config, self, config_name, words)
+        precedence.tell(composition.notes)
         if self.expects_run:
             self.expects_run = False
             if config.hydra.mode == RunMode.MULTIRUN:
                 raise IsSweep
         return config
-
-    def _without_files(self, config_name: str | None, words: list[str]) -> dict[str, Any]:
-        """Return Hydra's own keys as they are without files of others.
-
-        Only the command line has words about Hydra: a run.json and the parameters of a file's sweep
-        may have none.
-        """
-        precedence.begin(None, (), self.is_group)
-        typed = [word for word in words if "hydra" in word.partition("=")[0]]
-        config = self._loader.load_configuration(config_name, typed, RunMode.MULTIRUN)
-        return _leaves(config)
 
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str]

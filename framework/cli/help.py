@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from framework.cli.config_source import MOST_BYTES
 from framework.config.paths import CONF, ROOT
 from framework.errors import did_you_mean, printable
 
@@ -32,28 +31,27 @@ def help_text(command: str, config_dir: Path | None, arguments: Sequence[str] = 
         files: dict[str, Path] = {}
         for folder in (ROOT, CONF, config_dir):
             if folder is not None:
-                files |= {path.stem: path for path in sorted((folder / group).glob("*.yaml"))}
+                paths = sorted(filter(Path.is_file, (folder / group).glob("*.yaml")))
+                files |= {path.stem: path for path in paths}
         if not files:
             continue
         width = max(map(len, files))
         lines = [
-            f"  {name:{width}}  {_first_comment(path)}{' (default)' * (name in defaults)}"
+            f"  {name:{width}}  {_first_comment(_lines(path))}{' (default)' * (name in defaults)}"
             for name, path in files.items()
         ]
         parts.append("\n".join([group, *lines, ""]))
-        named = _named_choices(group, arguments)
-        keys_of_choices += [_choice_keys(group, name, files) for name in named]
-    return "\n".join([*parts, "keys", _command_keys(command_file), *keys_of_choices])
-
-
-def _named_choices(group: str, arguments: Sequence[str]) -> list[str]:
-    """Return each choice of a group that ``arguments`` name: two for ``sink=[console,jsonl]``."""
-    names: list[str] = []
-    for word in arguments:
-        key, _, value = word.lstrip("+").partition("=")
-        if key == group:
-            names += [name.strip(" '\"") for name in value.strip("[]").split(",")]
-    return [name for name in dict.fromkeys(names) if name not in ("", "null")]
+        named: dict[str, None] = {}  # by the words: two for ``sink=[console,jsonl]``
+        for word in arguments:
+            key, _, value = word.lstrip("+").partition("=")
+            if key == group:
+                named |= dict.fromkeys(each.strip(" '\"") for each in value.strip("[]").split(","))
+        names = [name for name in named if name not in ("", "null")]
+        keys_of_choices += [_choice_keys(group, name, files) for name in names]
+    # the block between ``# keys`` and ``hydra:``
+    text = command_file.read_text(encoding="utf-8").split("\n# keys\n", 1)[1]
+    keys = [f"  {line}" for line in text.split("\nhydra:", 1)[0].splitlines() if line.strip()]
+    return "\n".join([*parts, "keys", *keys, *keys_of_choices])
 
 
 def _choice_keys(group: str, name: str, files: Mapping[str, Path]) -> str:
@@ -69,20 +67,15 @@ def _choice_keys(group: str, name: str, files: Mapping[str, Path]) -> str:
     # The keys of a recipe are top-level. The keys of any other choice belong to its group.
     if "# @package _global_" not in lines:
         shown = [f"{group}:", *(f"  {line}" for line in shown)]
-    heading = f"{title}: {_first_comment(files[name])}"
-    return "\n".join([heading, *(f"  {line}" for line in shown)])
+    return "\n".join([f"{title}: {_first_comment(lines)}", *(f"  {line}" for line in shown)])
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a file, up to the size above which it is refused as a configuration."""
-    if not path.is_file():  # Opening a named pipe would block.
-        return []
-    with open(path, "rb") as file:
-        return file.read(MOST_BYTES).decode(errors="replace").splitlines()
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-def _first_comment(path: Path) -> str:
-    comments = (printable(line[1:].strip()) for line in _lines(path) if line.startswith("#"))
+def _first_comment(lines: Sequence[str]) -> str:
+    comments = (printable(line[1:].strip()) for line in lines if line.startswith("#"))
     return next((text for text in comments if not text.startswith("@package")), "")
 
 
@@ -92,10 +85,3 @@ def groups_of(command_file: Path) -> dict[str, list[str]]:
     entries = [line[4:] for line in lines if line.startswith("  - ") and ":" in line]
     pairs = [entry.split(":") for entry in entries if "override" not in entry]
     return {group.strip(): re.findall(r"\w+", choices) for group, choices in pairs}
-
-
-def _command_keys(command_file: Path) -> str:
-    """Return the block between ``# keys`` and ``hydra:``, with its comments."""
-    text = command_file.read_text(encoding="utf-8")
-    block = text.split("\n# keys\n", 1)[1].split("\nhydra:", 1)[0]
-    return "\n".join(f"  {line}" for line in block.splitlines() if line.strip())

@@ -14,11 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.arguments import TAKES_VALUE, option, without_options
-from framework.cli.explain import explain
-from framework.cli.guard import IsSweep
+from framework.cli.explain import explain, print_origins
+from framework.cli.guard import IsSweep, count_references_anew
 from framework.cli.help import help_text
 from framework.cli.hydra_session import hydra_session, stamp
-from framework.cli.reference_limit import count_references_anew
 from framework.cli.signals import reader_has_gone
 from framework.errors import ConfigError, PacelineError, did_you_mean
 from framework.system.stopping import undone
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 Task = Callable[[DictConfig], int]
 Result = Callable[[DictConfig], float | None]
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+FLAGS = ("--run", "-r", "--multirun", "-m", "--shell-completion", "-sc", "--resolve")
 
 
 class JobFailed(Exception):
@@ -55,8 +55,15 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
         ConfigError: For what Hydra cannot compose.
     """
     config_dir = option(arguments, "--config-dir", "-cd")
-    if (code := _answered(command, arguments, config_dir)) is not None:
-        return code
+    if "--help" in arguments or "-h" in arguments:
+        print(help_text(command, Path(config_dir) if config_dir else None, arguments))
+        return 0
+    if config_dir and not Path(config_dir).is_dir():
+        fix = "give a folder that holds recipes/NAME.yaml"
+        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", fix)
+    key = option(arguments, "--explain")
+    if key is not None or "--explain" in arguments:
+        return print_origins(command, without_options(arguments), key or "", config_dir)
     args = _parsed(arguments)
     codes: list[int] = []
     unforeseen: list[Exception] = []
@@ -75,9 +82,7 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
         return result(config)
 
     # The shell completion takes the program's name from here.
-    sys.argv = [f"paceline {command}", *arguments]
-    if args.shell_completion:
-        sys.argv[0] = "paceline"
+    sys.argv = [f"paceline {command}" if not args.shell_completion else "paceline", *arguments]
     try:
         with (
             hydra_session(command, config_dir) as hydra,
@@ -94,32 +99,23 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
     return next((code for code in codes if code), 0)
 
 
-def _answered(command: str, arguments: list[str], config_dir: str | None) -> int | None:
-    """Answer ``--help`` and ``--explain``. Return None if a command is to run."""
-    if "--help" in arguments or "-h" in arguments:
-        print(help_text(command, Path(config_dir) if config_dir else None, arguments))
-        return 0
-    if config_dir and not Path(config_dir).is_dir():
-        fix = "give a folder that holds recipes/NAME.yaml"
-        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", fix)
-    key = option(arguments, "--explain")
-    if key is None and "--explain" not in arguments:
-        return None
-    from framework.cli.origins import check_key, print_origins  # noqa: PLC0415  # only --explain waits for it
-
-    check_key(command, key or "")
-    return print_origins(command, without_options(arguments), key or "", config_dir)
-
-
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(124, "options", message, "see --help; keys are given as key=value")
 
 
-def _parser() -> _Parser:
-    """Return those of Hydra's options that are safe: ``--experimental-rerun`` unpickles any
-    file.
+def _parsed(arguments: list[str]) -> Namespace:
+    """Parse options and overrides in any order.
+
+    The options are those of Hydra's that are safe: ``--experimental-rerun`` unpickles any file.
+    ConfigError C124 for an option that is not there.
     """
+    options = (*FLAGS, *TAKES_VALUE)
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        name = word.split("=")[0]
+        if word.startswith("-") and name not in options and before not in TAKES_VALUE:
+            what = f"no such option{did_you_mean(name, list(options))}"
+            raise ConfigError(124, name, what, "see --help; keys are given as key=value")
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*", help="key=value")
     one_of = parser.add_mutually_exclusive_group()
@@ -131,26 +127,7 @@ def _parser() -> _Parser:
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--package", "-p")
     parser.add_argument("--config-dir", "-cd")
-    return parser
-
-
-OPTIONS = (
-    *("--run", "-r", "--multirun", "-m", "--shell-completion", "-sc", "--resolve"),
-    *TAKES_VALUE,
-)
-
-
-def _parsed(arguments: list[str]) -> Namespace:
-    """Parse options and overrides in any order.
-
-    ConfigError C124 for an option that is not there.
-    """
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        name = word.split("=")[0]
-        if word.startswith("-") and name not in OPTIONS and before not in TAKES_VALUE:
-            what = f"no such option{did_you_mean(name, list(OPTIONS))}"
-            raise ConfigError(124, name, what, "see --help; keys are given as key=value")
-    args = _parser().parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     if args.resolve and args.cfg is None:
         raise ConfigError(124, "--resolve", "resolves nothing alone", "add --cfg job")
     return args
@@ -166,19 +143,12 @@ def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
     elif args.info:
         hydra.show_info(args.info, name, words)
     elif args.multirun or not _was_run(hydra, name, words, job):
-        _check_sweeps()
+        if "RANK" in os.environ:
+            # The first job would meet the other ranks, and the second would wait for them forever.
+            what = "a sweep inside an existing launch would be run by every rank"
+            fix = "start it without torchrun: parallel=ddp starts ranks"
+            raise ConfigError(122, "hydra.mode = MULTIRUN", what, fix)
         hydra.multirun(name, job, [*words, "hydra.mode=MULTIRUN"])
-
-
-def _check_sweeps() -> None:
-    """Raise ConfigError C122 for a sweep in one of several ranks.
-
-    The first job would meet the other ranks, and the second would wait for them forever.
-    """
-    if "RANK" in os.environ:
-        what = "a sweep inside an existing launch would be run by every rank"
-        fix = "start it without torchrun: parallel=ddp starts ranks"
-        raise ConfigError(122, "hydra.mode = MULTIRUN", what, fix)
 
 
 def _was_run(hydra: "Hydra", name: str, words: list[str], job: Any) -> bool:
@@ -198,15 +168,14 @@ def _was_run(hydra: "Hydra", name: str, words: list[str], job: Any) -> bool:
         # Hydra refuses ``a=1,2`` for a single run before it reads the file that asks for a sweep.
         has_composed = not loader.expects_run
         loader.expects_run = False
-        if has_composed or not _is_sweep(hydra, name, words):
+        if has_composed or not _is_sweep(loader, name, words):
             raise
         return False
     return True
 
 
-def _is_sweep(hydra: "Hydra", name: str, words: list[str]) -> bool:
+def _is_sweep(loader: Any, name: str, words: list[str]) -> bool:
     """Return whether words with several values belong to a sweep that a file asks for."""
-    loader = hydra.config_loader
     try:
         overrides = OverridesParser.create().parse_overrides(words)
         if not any(override.is_sweep_override() for override in overrides):

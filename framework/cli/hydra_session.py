@@ -5,7 +5,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
@@ -13,16 +13,19 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 
-from framework.cli.config_source import RECIPES, SCHEME, CheckedFolder, set_users_folder
-from framework.cli.environment import decode, read_environment
-from framework.cli.guard import GuardedLoader
+from framework.cli.guard import RECIPES, SCHEME, CheckedFolder, GuardedLoader, set_users_folder
 from framework.cli.options import time_stamp
 from framework.config.paths import CONF, ROOT
+from framework.system.redaction import note, redacted
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
+
+_REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
 
 
 class SearchFolders(SearchPathPlugin):
@@ -47,18 +50,6 @@ def hydra_session(command: str, config_dir: str | None = None) -> Generator["Hyd
         command: The name of the job.
         config_dir: The user's folder of groups and recipes.
     """
-    _register()
-    SearchFolders.config_dir = config_dir
-    set_users_folder(config_dir)
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
-        hydra.config_loader = GuardedLoader(hydra.config_loader, config_dir is not None)
-        yield hydra
-
-
-def _register() -> None:
     plugins = Plugins.instance()
     if SearchFolders not in plugins.discover(SearchPathPlugin):
         plugins.register(SearchFolders)
@@ -71,6 +62,14 @@ def _register() -> None:
     OmegaConf.register_new_resolver("slug", slug, replace=True)
     OmegaConf.register_new_resolver("oc.env", read_environment, replace=True)
     OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
+    SearchFolders.config_dir = config_dir
+    set_users_folder(config_dir)
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.config_loader = GuardedLoader(hydra.config_loader, config_dir is not None)
+        yield hydra
 
 
 stamp = cache(time_stamp)  # of this command
@@ -79,3 +78,52 @@ stamp = cache(time_stamp)  # of this command
 def slug(text: str) -> str:
     """Return ``text`` as part of a directory's name: only harmless letters, at most 120."""
     return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120]
+
+
+def read_environment(key: str, *default: Any) -> Any:
+    """Resolve ``${oc.env:NAME}``, and keep the value out of the files of runs."""
+    note([key])
+    return oc.env(key, *default)
+
+
+def decode(text: Any, _parent_: Any, _node_: Node) -> Any:
+    """Resolve ``${oc.decode:...}``. No block comes from the environment: its keys name files."""
+    value = oc.decode(text, _parent_, _node_)
+    if isinstance(value, dict | DictConfig) and redacted(text) != text:
+        raise ValueError(f"{redacted(text)} is a block, whose keys would be in files; write it out")
+    return value
+
+
+def as_written(config: DictConfig) -> dict[str, Any]:
+    """Return plain values with every reference resolved, except those to the environment."""
+
+    def named(key: str, *default: Any) -> Any:
+        return f"${{oc.env:{key}}}" if key in os.environ else oc.env(key, *default)
+
+    def decoded_later(text: Any, _parent_: Any, _node_: Node) -> Any:
+        if _REFERENCE.search(str(text)):
+            return f"${{oc.decode:{text}}}"
+        return oc.decode(text, _parent_, _node_)
+
+    def plain(node: Any) -> Any:
+        if not isinstance(node, DictConfig | ListConfig):
+            return node
+        keys = list(node) if isinstance(node, DictConfig) else list(range(len(node)))
+        values: dict[Any, Any] = {}
+        for key in keys:
+            try:
+                values[key] = plain(node[key])
+            except (OmegaConfBaseException, RecursionError):  # its own text needs the environment
+                unresolved: Any = OmegaConf.to_container(node, resolve=False)
+                values[key] = unresolved[key]
+        if isinstance(node, ListConfig):
+            return list(values.values())
+        return {str(key): value for key, value in values.items()}
+
+    OmegaConf.register_new_resolver("oc.env", named, replace=True)
+    OmegaConf.register_new_resolver("oc.decode", decoded_later, replace=True)
+    try:
+        return plain(config)
+    finally:
+        OmegaConf.register_new_resolver("oc.env", read_environment, replace=True)
+        OmegaConf.register_new_resolver("oc.decode", decode, replace=True)

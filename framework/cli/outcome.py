@@ -10,12 +10,17 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from framework.cli.end_table import print_run
-from framework.config.schema import AFTER_STEP
+from rich.table import Table
+
+from framework.config.schema import AFTER_STEP, PROFILE
+from framework.contracts.rank_spans import LateRank
+from framework.contracts.slow_records import slow_words
+from framework.contracts.span import IDLE
 from framework.errors import (
     EXIT_INTERRUPTED,
+    EXIT_PREEMPTED,
     CheckpointError,
     ConfigError,
     DataError,
@@ -28,14 +33,28 @@ from framework.errors import (
     say,
     words_of,
 )
+from framework.measure.statistics import BUSY_CORES
 from framework.system.no_memory import lacks_memory, memory_error
 from framework.system.redaction import redacted
-from framework.system.run_dir import ENDED, NEXT_FACTS, write_object
+from framework.system.run_dir import ENDED, NEXT_FACTS, SUMMARY, read_object, write_object
+from framework.system.safe_console import SafeConsole
 from framework.system.stopping import Stop, message_if_stopped, undone
 from framework.system.user_code import user_error
 
+STAGES = ("read", "decode", "transform", "collate")
+# Key of the summary's usage, its label, its divisor and unit.
+USAGE = (
+    ("cpu_cores", "this process", 1, ".2f", "cores"),
+    ("workers_cpu_cores", "workers", 1, ".2f", "cores"),
+    ("others_cpu_cores", "other programs", 1, ".2f", "cores"),
+    ("gpu_busy_share", "GPU busy", 0.01, ".0f", "%"),
+    ("peak_rss_bytes", "peak memory", 2**30, ".2f", "GiB"),
+    ("peak_tree_rss_bytes", "with workers at most", 2**30, ".2f", "GiB"),
+    ("peak_device_bytes", "of the device", 2**30, ".2f", "GiB"),
+)
+# Cores that other programs keep busy: enough to mention.
+SEEN = 0.1
 ALL = 1 << 20  # characters
-FILES = (errno.EMFILE, errno.ENFILE)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM)
 NOT_REPEATABLE = " does not have a deterministic implementation"  # behind an operator's name
@@ -47,6 +66,112 @@ PEER_WORDS = (
     "Connection closed by peer",
     "Connection reset by peer",
 )
+
+
+def print_run(run_dir: Path, code: int, short: bool) -> None:
+    """Print the table of one run, or one line for a job of a sweep (``short``)."""
+    console = SafeConsole()
+    summary: dict[str, Any] = {}
+    if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED):
+        summary = read_object(run_dir / SUMMARY)
+    if summary and short:
+        rate = f"{summary['records_per_s']:,.0f} records/s{_beside(summary)}"
+        console.print(f"{metrics_words(summary)}  {rate}", soft_wrap=True)
+    elif summary:
+        if summary.get("spans"):
+            console.print(spans_table(summary["spans"]))
+        if ranks := summary.get("ranks"):
+            console.print(ranks_table(ranks))
+            if ranks["late"]:
+                console.print(LateRank(**ranks["late"]).words, soft_wrap=True)
+        for line in _lines(summary):
+            console.print(line, soft_wrap=True)
+    for trace in sorted((run_dir / PROFILE).glob("*")):
+        console.print(f"trace: {trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
+    if summary:
+        console.print(f"run directory: {run_dir}", soft_wrap=True)
+
+
+def spans_table(spans: dict[str, Any]) -> Table:
+    """Return the table of the spans of a step, from their figures in ``summary.json``."""
+    table = Table("span", title="where the step time went", title_justify="left")
+    for name in ("share", "p50", "p90", "mean", "total"):
+        table.add_column(name, justify="right")
+    for name, span in spans.items():
+        times = (f"{1e3 * span[key]:.3f} ms" for key in ("p50_s", "p90_s", "mean_s"))
+        table.add_row(name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s")
+    return table
+
+
+def ranks_table(ranks: dict[str, Any]) -> Table:
+    """Return the table of the spans over all ranks, from ``ranks`` in ``summary.json``."""
+    title = f"the mean step of {ranks['num']} ranks"
+    table = Table("span", title=title, title_justify="left")
+    for name in ("min", "median", "max", "slowest rank"):
+        table.add_column(name, justify="right")
+    for name, span in ranks["spans"].items():
+        times = (f"{1e3 * span[key]:.3f} ms" for key in ("min_s", "median_s", "max_s"))
+        table.add_row(name, *times, str(span["rank"]))
+    return table
+
+
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    """Yield what the table has no room for: reading, the machine, and the result."""
+    if IDLE in summary.get("spans", {}):
+        yield (
+            "wait is the host's, beside which the device may work; "
+            "idle, the device's, is what it costs"
+        )
+    if stages_s := summary.get("stages_s"):
+        names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
+        stages = "  ".join(f"{name} {stages_s[name]:.2f}" for name in names)
+        line = f"reading, thread-seconds: {stages}"
+        queue = summary.get("queue", {})
+        if queue.get("ready") is not None:
+            line += f", {queue['ready']:.1f} of {queue['depth']} batches ready"
+        yield line
+    if content := summary.get("content"):
+        shares = "  ".join(f"{name} {100 * share:.1f} %" for name, share in content.items())
+        yield f"in the batches: {shares}"
+    usage = dict(summary.get("usage", {}))
+    if usage.get("others_cpu_cores", 0.0) < SEEN:
+        usage.pop("others_cpu_cores", None)
+    used = [
+        f"{label} {usage[key] / divisor:{form}} {unit}"
+        for key, label, divisor, form, unit in USAGE
+        if key in usage
+    ]
+    if used:
+        yield "  ".join(used)
+    if _beside(summary) and "peak_device_bytes" not in usage:
+        yield (
+            "other programs keep cores busy: the threads of a step wait for each other then; "
+            "OMP_NUM_THREADS=1 may be faster"
+        )
+    if slow := slow_words(summary.get("slow_records", {}), summary.get("train_s", 0.0)):
+        yield slow
+    if skipped := summary.get("skipped_steps"):
+        yield f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite"
+    steps = f"{summary['run_steps']} steps in {summary['wall_s']:.1f} s"
+    yield f"{summary['status']}: {steps}, {summary['records_per_s']:,.0f} records/s"
+    if reason := summary.get("reason"):
+        yield f"ended early: {reason}"
+    if summary["val"]:
+        best = metrics_words({"val": summary["best"]}).removeprefix("val ")
+        yield f"{metrics_words(summary)}  (best {best})"
+
+
+def _beside(summary: dict[str, Any]) -> str:
+    others = summary.get("usage", {}).get("others_cpu_cores", 0.0)
+    if others < BUSY_CORES:
+        return ""
+    return f"  (beside other programs on {others:.1f} cores)"
+
+
+def metrics_words(summary: dict[str, Any]) -> str:
+    """Return the means of the last validation; nothing if there is none."""
+    values = [f"{name} {mean:.4f}" for name, mean in summary["val"].items() if name != "step"]
+    return "val " + "  ".join(values) if values else ""
 
 
 class RunOutcome(NamedTuple):
@@ -111,46 +236,37 @@ def outcome_of(
         raise  # the job's starter handles it
     except KeyboardInterrupt:  # somebody's code raised it: our handlers raise nothing
         return RunOutcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
-    except (Exception, SystemExit) as error:  # the last resort
-        if threading.current_thread() is threading.main_thread():
-            # torch's handler would raise once more when the next worker ends.
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        known = _known(error, packages)
-        if known is None and isinstance(error, SystemExit):
-            raise
-        if show_traceback:
-            say(traceback.format_exc(), sys.stderr)
-        return _failure(error, known, run_dir)
-
-
-def _failure(error: BaseException, known: PacelineError | None, run_dir: Path) -> RunOutcome:
-    """Return the outcome of an error, and write ``debug.log`` unless the line says everything."""
-    code = 1
-    line = f"error[X100]: {type(error).__name__}: {words_of(error)}"
-    if known is not None:
-        code = known.exit_code
-        line = str(known)
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  # the last resort
+        error = raised
+    if threading.current_thread() is threading.main_thread():
+        # torch's handler would raise once more when the next worker ends.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    known = _known(error, packages)
+    if known is None and isinstance(error, SystemExit):
+        raise error
+    text = "".join(traceback.format_exception(error))
+    if show_traceback:
+        say(text, sys.stderr)
+    line = (
+        f"error[X100]: {type(error).__name__}: {words_of(error)}" if known is None else str(known)
+    )
     hint = ""
     if known is None or isinstance(known, UserCodeError | HungRankError):
         hint = "; debug=trace shows more"
         log = run_dir / "debug.log"
         with suppress(OSError):  # the directory may be what is gone
             run_dir.mkdir(parents=True, exist_ok=True)
-            text = "".join(traceback.format_exception(error))
             log.write_text(escaped(redacted(text)), "utf-8", "surrogateescape")
         if log.exists():
             hint = f"; the traceback is in {log}"
-    rank = known.rank if isinstance(known, HungRankError) else None
-    return RunOutcome(code, redacted(line) + hint, _step(error), rank)
-
-
-def _step(error: BaseException) -> int | None:
-    """Return the last step that was taken, which the run has noted on the error."""
-    for part in _chain(error):
-        for note in getattr(part, "__notes__", ()):
-            if isinstance(note, str) and note.startswith(AFTER_STEP):
-                return int(note.removeprefix(AFTER_STEP))
-    return None
+    notes = [note for part in _chain(error) for note in getattr(part, "__notes__", ())]
+    steps = [str(note) for note in notes if str(note).startswith(AFTER_STEP)]
+    return RunOutcome(
+        1 if known is None else known.exit_code,
+        redacted(line) + hint,
+        int(steps[0].removeprefix(AFTER_STEP)) if steps else None,  # the last that was taken
+        known.rank if isinstance(known, HungRankError) else None,
+    )
 
 
 @contextmanager
@@ -227,57 +343,56 @@ def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | Non
         for part in chain:
             if lacks_memory(part):
                 return memory_error(part)
-    if refusal := _limit(chain) or _not_repeatable(chain):
-        return refusal
-    is_made = isinstance(error, ConfigError | CheckpointError) and exchange_error(error)
+    for part in chain:  # whatever error a library made of it
+        if refusal := _limit(part):
+            return refusal
+    fault = exchange_error(error)
+    is_made = isinstance(error, ConfigError | CheckpointError) and fault is not None
     if isinstance(error, PacelineError) and not is_made:
         return error
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return _refused(error)
-    # A lost worker comes first: torch's handlers raise in any line, also in the user's code.
-    known = _lost(error, chain) or user_error(error, packages)
-    if known is None and isinstance(error, OSError) and error.errno in REFUSED:
-        return _refused(error)
+    number = error.errno if isinstance(error, OSError) else None
+    known: PacelineError | None = None
+    if number not in NO_ROOM:
+        # A lost worker comes first: torch's handlers raise in any line, also in the user's code.
+        for part in chain:
+            text = words_of(part, ALL)
+            if isinstance(part, RuntimeError) and "DataLoader worker" in text:
+                what = f"a worker process was lost ({text[:200]})"
+                fix = (
+                    "look at memory and /dev/shm, and whether the store was changed, "
+                    "or set workers.kind=thread"
+                )
+                return ResourceError(102, "workers", what, fix)
+        if fault is not None:
+            fix = "another rank ended or hangs; its own line says why"
+            return DistributedError(103, "a rank", words_of(fault)[:200], fix)
+        known = user_error(error, packages)
+    if known is None and isinstance(error, OSError) and number in (*NO_ROOM, *REFUSED):
+        what = f"cannot write: {os.strerror(number or 0)}"
+        fix = "free space or choose another place"
+        return ResourceError(101, str(error.filename or "disk"), what, fix)
     return known
 
 
-def _limit(chain: list[BaseException]) -> ResourceError | None:
-    """Return the error for a limit of the system, whatever error a library made of it."""
-    too_many = os.strerror(errno.EMFILE)
-    for error in chain:
-        words = words_of(error, ALL)
-        if too_many in words or (isinstance(error, OSError) and error.errno in FILES):
-            fix = "raise it, or use fewer workers, or workers.kind=thread"
-            return ResourceError(109, "ulimit -n", "too many open files", fix)
-    if any("can't start new thread" in words_of(error, ALL) for error in chain):
+def _limit(error: BaseException) -> PacelineError | None:
+    """Return the error for a limit of the system, or for what ``deterministic=true`` forbids."""
+    words = words_of(error, ALL)
+    is_full = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    if is_full or os.strerror(errno.EMFILE) in words:
+        fix = "raise it, or use fewer workers, or workers.kind=thread"
+        return ResourceError(109, "ulimit -n", "too many open files", fix)
+    if "can't start new thread" in words:
         fix = "use fewer workers, or raise 'ulimit -u' or 'ulimit -v'"
         return ResourceError(110, "threads", "the system starts no more of them", fix)
-    return None
+    if isinstance(error, RuntimeError) and NOT_REPEATABLE in words:
+        from framework.system.algorithms import is_deterministic  # noqa: PLC0415  # loads torch, as above
 
-
-def _not_repeatable(chain: list[BaseException]) -> ConfigError | None:
-    """Return the error for an operator that ``deterministic=true`` forbids."""
-    for error in chain:
-        words = words_of(error, ALL)
-        if isinstance(error, RuntimeError) and NOT_REPEATABLE in words and _was_asked():
+        if is_deterministic():
             *_, operator = words.partition(NOT_REPEATABLE)[0].split() or [""]
             what = f"{operator} has no algorithm that repeats its results"
             fix = "use another operator in the model, or leave the option out"
             return ConfigError(361, "deterministic = true", what, fix)
     return None
-
-
-def _was_asked() -> bool:
-    from framework.system.algorithms import is_deterministic  # noqa: PLC0415  # loads torch, as above
-
-    return is_deterministic()
-
-
-def _refused(error: OSError) -> ResourceError:
-    what = f"cannot write: {os.strerror(error.errno or 0)}"
-    return ResourceError(
-        101, str(error.filename or "disk"), what, "free space or choose another place"
-    )
 
 
 def exchange_error(error: BaseException) -> BaseException | None:
@@ -286,22 +401,4 @@ def exchange_error(error: BaseException) -> BaseException | None:
         text = words_of(part, ALL)
         if isinstance(part, RuntimeError) and any(word in text for word in PEER_WORDS):
             return part
-    return None
-
-
-def _lost(error: BaseException, chain: list[BaseException]) -> PacelineError | None:
-    """Return the error for a lost worker or a lost rank."""
-    for part in chain:
-        # torch's SIGCHLD handler raises anywhere, also where another error is made of it.
-        text = words_of(part, ALL)
-        if isinstance(part, RuntimeError) and "DataLoader worker" in text:
-            what = f"a worker process was lost ({text[:200]})"
-            fix = (
-                "look at memory and /dev/shm, and whether the store was changed, "
-                "or set workers.kind=thread"
-            )
-            return ResourceError(102, "workers", what, fix)
-    if fault := exchange_error(error):
-        fix = "another rank ended or hangs; its own line says why"
-        return DistributedError(103, "a rank", words_of(fault)[:200], fix)
     return None

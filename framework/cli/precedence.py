@@ -3,6 +3,9 @@
 A choice replaces everything that weaker layers set for its group. The layers, from weak to strong,
 are the defaults, a recipe's own bases, the recipe, and the command line. Files are edited while
 Hydra reads them, so every command, sweep and ``--cfg job`` sees the same result.
+
+A typed block with another ``_target_`` replaces the block below it, as a choice does. Hydra merges
+the two, which would give arguments of one class to another.
 """
 
 import os
@@ -10,19 +13,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from framework.cli.arguments import SHORT
 from framework.config.paths import CONF
-from framework.errors import ConfigError, printable, say
+from framework.errors import printable, say
 
 TRAIN = "train"  # the only command with a default recipe
 DATA_KEYS = ("dataset", "source", "prepare", "data.train", "data.val")  # they name the data
 DATA_PATHS = ("train", "val")  # keys of the group data that every reader shares
 DROPPED_VALIDATION = "dropped, because data.train is typed without data.val"
 MOST_CHARACTERS = 300  # of a note's list
+TARGET = "_target_"
 
 
 class File(NamedTuple):
@@ -40,41 +45,48 @@ class File(NamedTuple):
 
 
 class Composition:
-    """The words of one composition, and the files it has read."""
+    """The words of one composition, and the files it has read.
+
+    Args:
+        command: The command's name; None to edit no file.
+        words: The overrides.
+        is_group: Whether a key is a group of choices.
+    """
 
     def __init__(
-        self, command: str | None, typed: Sequence[Override], groups: Sequence[str]
+        self,
+        command: str | None,
+        words: Sequence[str] = (),
+        is_group: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.command = command
-        self.keys = {word.package or word.key_or_group for word in typed}
-        self.is_sweep = any(word.is_sweep_override() for word in typed)
+        self.keys: set[str] = set()  # that are typed, also groups
         self.choices: dict[str, str] = {}  # place of the chosen block -> the word
         self.recipes: dict[str, Any] = {}  # configuration path -> its defaults list
-        self.notes: list[str] = []  # on keys of recipes that do not count
+        self.dropped: list[str] = []  # notes on keys that do not count
         self.files: dict[str, File] = {}
         self.data_keys: list[str] = []
         self.has_folds = False
+        self.is_sweep = False
         self.is_single_run = False  # typed as hydra.mode=RUN, whatever a recipe says
-        for word in typed:
-            self._note(word, groups)
-
-    def _note(self, word: Override, groups: Sequence[str]) -> None:
-        key = word.key_or_group
-        # A recipe's options of a sweeper or a launcher are for a choice that only words may make.
-        # A block, as in optim={lr: 1}, chooses nothing.
-        is_block = isinstance(word.value(), dict)
-        # Sets by name replace the one object that a recipe has, whose arguments they would become.
-        if is_block and key in ("data.train", "data.val") and _are_objects(word.value()):
-            self.choices[key] = str(word.input_line)
-        if key in groups and not key.startswith("hydra/") and not is_block:
-            self.choices[_place(key, word.package)] = str(word.input_line)
-        # null names no data: data.val=null only turns validation off
-        if _names_data(key) and word.value() is not None:
-            self.data_keys.append(key)
-        if key == "folds" and word.value() is not None:
-            self.has_folds = True
-        if key == "hydra.mode":
-            self.is_single_run = word.value() == "RUN"
+        for word in OverridesParser.create().parse_overrides(list(words)):
+            key, value = word.key_or_group, word.value()
+            self.keys.add(word.package or key)
+            self.is_sweep = self.is_sweep or word.is_sweep_override()
+            self.is_single_run = value == "RUN" if key == "hydra.mode" else self.is_single_run
+            # null names no data: data.val=null only turns validation off
+            if value is not None and f"{key}.".startswith(tuple(f"{name}." for name in DATA_KEYS)):
+                self.data_keys.append(key)
+            self.has_folds = self.has_folds or (key == "folds" and value is not None)
+            # A recipe's options of a sweeper are for a choice that only words may make.
+            is_choice = "." not in key and not key.startswith("hydra/") and is_group(key)
+            if isinstance(value, dict):  # a block, as in optim={lr: 1}, chooses nothing
+                # But objects by name replace the one that a recipe has.
+                is_choice = key in ("data.train", "data.val") and all(
+                    isinstance(part, dict) and TARGET in part for part in value.values()
+                )
+            if is_choice:
+                self.choices[_place(key, word.package)] = str(word.input_line)
 
     @property
     def without_recipe(self) -> str | None:
@@ -90,39 +102,56 @@ class Composition:
         is_named = has_val or "dataset" in self.keys or self.has_folds
         return self.command == TRAIN and "data.train" in self.keys and not is_named
 
+    @property
+    def notes(self) -> list[str]:
+        """What was done beyond the words. The jobs of a sweep say it themselves."""
+        if self.is_sweep:
+            return []
+        lines = list(self.dropped)
+        if (key := self.without_recipe) is not None:
+            lines.append(f"no recipe is used, because {key} is typed; recipes=NAME adds one")
+        if self.without_validation:
+            lines.append("no validation, because data.train is typed without data.val")
+        return lines
 
-_composition = Composition(None, (), ())
+    @property
+    def set_keys(self) -> set[str]:
+        """The dotted keys that a word or a recipe sets."""
+        return self.keys.union(*(dict(leaves(self.files[n].content, "")) for n in self.recipes))
+
+    def drop(self, file: File, values: Mapping[str, Any], reason: str) -> None:
+        """Note the values of a file that something stronger replaces."""
+        shown = printable(", ".join(f"{key}={value}" for key, value in values.items()))
+        if len(shown) > MOST_CHARACTERS:
+            shown = f"{shown[:MOST_CHARACTERS]}..."
+        self.dropped.append(f"{file.path}: dropped {shown}, because of {reason}")
+        file.reasons.update(dict.fromkeys(values, f"dropped, because of {reason}"))
+
+
+_composition = Composition(None)
 _told: set[tuple[int, str]] = set()
 
 
-def _names_data(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in DATA_KEYS)
-
-
-def _are_objects(block: Any) -> bool:
-    """Return whether a block has nothing but objects by name."""
-    return all(isinstance(part, dict) and "_target_" in part for part in block.values())
-
-
-def _place(group: str, package: str | None) -> str:
-    """Return the dotted key of a choice's block."""
-    if package is None:
-        return group.replace("/", ".")
-    return package.removeprefix("_global_.")
-
-
-def typed_keys() -> set[str]:
-    """Return the keys and groups that are typed on the command line."""
-    return _composition.keys
-
-
-def begin(command: str | None, overrides: Sequence[str], is_group: Callable[[str], bool]) -> None:
-    """Note the words of the composition that starts. ``is_group``: whether a key is a group."""
+def begin(
+    command: str | None, words: Sequence[str], is_group: Callable[[str], bool]
+) -> Composition:
+    """Return the composition that starts, whose words decide how files are edited."""
     global _composition  # noqa: PLW0603  # Hydra hands nothing of ours to those who read its files
-    typed = OverridesParser.create().parse_overrides(list(overrides))
-    keys = [word.key_or_group for word in typed]
-    groups = [key for key in keys if "." not in key and is_group(key)]
-    _composition = Composition(command, typed, groups)
+    _composition = Composition(command, words, is_group)
+    return _composition
+
+
+def last() -> Composition:
+    """Return the last composition."""
+    return _composition
+
+
+def tell(lines: Sequence[str]) -> None:
+    """Print notes on standard error, each once per process."""
+    for note in lines:
+        if (os.getpid(), note) not in _told:
+            _told.add((os.getpid(), note))
+            say(f"note: {note}", sys.stderr)
 
 
 def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> list[str]:
@@ -146,7 +175,7 @@ def default_recipes() -> list[str]:
 
 def typed_for_train(words: Sequence[str]) -> Composition:
     """Return what ``words`` mean as overrides of ``paceline train``."""
-    return Composition(TRAIN, OverridesParser.create().parse_overrides(list(words)), ())
+    return Composition(TRAIN, words)
 
 
 def with_recipe_said(words: Sequence[str], later: Sequence[str]) -> list[str]:
@@ -159,41 +188,6 @@ def with_recipe_said(words: Sequence[str], later: Sequence[str]) -> list[str]:
     if is_named or not typed_for_train(later).data_keys:
         return list(words)
     return [*(f"recipes={name}" for name in default_recipes()), *words]
-
-
-def last() -> Composition:
-    """Return the last composition."""
-    return _composition
-
-
-def tell(lines: Sequence[str]) -> None:
-    """Print notes on standard error, each once per process."""
-    for note in lines:
-        if (os.getpid(), note) not in _told:
-            _told.add((os.getpid(), note))
-            say(f"note: {note}", sys.stderr)
-
-
-def notes() -> list[str]:
-    """Return what the last composition did beyond its words.
-
-    The jobs of a sweep say it themselves.
-    """
-    if _composition.is_sweep:
-        return []
-    lines = list(_composition.notes)
-    if (key := _composition.without_recipe) is not None:
-        lines.append(f"no recipe is used, because {key} is typed; recipes=NAME adds one")
-    if _composition.without_validation:
-        lines.append("no validation, because data.train is typed without data.val")
-    return lines
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    text = printable(", ".join(f"{key}={value}" for key, value in values.items()))
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    return f"{text[:MOST_CHARACTERS]}..."
 
 
 def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
@@ -213,7 +207,9 @@ def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
             if block in config and not isinstance(config.get(block), DictConfig):
                 config[block] = {key: config.get(block)}
     content: Any = OmegaConf.to_container(config)
-    file = File(_shown(path), content, {})
+    ours = os.path.relpath(path, CONF.parent)
+    ways = [os.path.relpath(path), path] + ([] if ours.startswith("..") else [ours])
+    file = File(min(ways, key=len), content, {})
     _composition.files[name] = file
     if name == TRAIN and _composition.without_recipe is not None:
         for entry in config.get("defaults") or ():
@@ -230,60 +226,41 @@ def _edit_recipe(name: str, file: File, recipe: DictConfig) -> None:
     _composition.recipes[name] = recipe.get("defaults")
     stronger = dict(_composition.choices)
     for above in _ancestors(name):
-        for place, word in _choices_of(_composition.recipes[above]).items():
-            stronger.setdefault(place, f"{above}'s {word}")
-    for place, word in stronger.items():
-        _drop(recipe, file, place, word)
-    if _composition.is_single_run:
-        _drop_sweep(recipe)
-    if _composition.without_validation and OmegaConf.select(recipe, "data.val") is not None:
-        with open_dict(recipe):
-            del recipe["data"]["val"]
-        file.reasons["data.val"] = DROPPED_VALIDATION
-
-
-def _drop_sweep(recipe: DictConfig) -> None:
-    """Remove the options of a sweeper and a launcher that may not be chosen for a single run."""
-    hydra = recipe.get("hydra")
-    if isinstance(hydra, DictConfig):
-        with open_dict(hydra):
-            hydra.pop("sweeper", None)
+        for key, value in _entries(_composition.recipes[above]):
+            *override, choice = key.split()
+            if value is not None or override[:1] == ["override"]:
+                group, _, package = choice.partition("@")
+                place = _place(group.lstrip("/"), package or None)
+                stronger.setdefault(place, f"{above}'s {key}: {value}")
+    with open_dict(recipe):
+        for place, reason in stronger.items():
+            _drop(recipe, file, place, reason)
+        hydra = recipe.get("hydra")
+        if _composition.is_single_run and isinstance(hydra, DictConfig):
+            hydra.pop("sweeper", None)  # their options may not be chosen for a single run
             hydra.pop("launcher", None)
+        if _composition.without_validation and OmegaConf.select(recipe, "data.val") is not None:
+            del recipe["data"]["val"]
+            file.reasons["data.val"] = DROPPED_VALIDATION
 
 
 def _drop(recipe: DictConfig, file: File, place: str, reason: str) -> None:
     """Remove the block at ``place``, and note its values."""
     above, _, last = place.rpartition(".")
-    parent = recipe
-    if above:
-        parent = OmegaConf.select(recipe, above)
+    parent = OmegaConf.select(recipe, above) if above else recipe
     if not isinstance(parent, DictConfig) or last not in parent:
         return
-    block: Any = OmegaConf.to_container(parent)
+    plain: Any = OmegaConf.to_container(parent)
+    block = plain[last]
     kept: dict[str, Any] = {}
-    if place == "data" and isinstance(block[last], dict):
-        kept = {key: block[last].pop(key) for key in DATA_PATHS if key in block[last]}
-    if block[last] != {}:
-        _note_dropped(file, dict(leaves(block[last], place)), reason)
+    if place == "data" and isinstance(block, dict):
+        kept = {key: block.pop(key) for key in DATA_PATHS if key in block}
+    if block != {}:
+        _composition.drop(file, dict(leaves(block, place)), reason)
     with open_dict(parent):
         del parent[last]
         if kept:
             parent[last] = kept
-
-
-def note_dropped(name: str, values: Mapping[str, Any], word: str) -> None:
-    """Note the values of a file, by its name for Hydra, that a typed word replaces.
-
-    A null is not worth a note.
-    """
-    if any(value is not None for value in values.values()):
-        _note_dropped(_composition.files[name], values, word)
-
-
-def _note_dropped(file: File, values: Mapping[str, Any], reason: str) -> None:
-    note = f"{file.path}: dropped {_listed(values)}, because of {reason}"
-    _composition.notes.append(note)
-    file.reasons.update(dict.fromkeys(values, f"dropped, because of {reason}"))
 
 
 def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
@@ -295,13 +272,11 @@ def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{where}.{name}" if where else str(name))
 
 
-def _shown(path: str) -> str:
-    """Return the shortest way to say a path; ours begin at the project's folder."""
-    ours = os.path.relpath(path, CONF.parent)
-    ways = [os.path.relpath(path), path]
-    if not ours.startswith(".."):
-        ways.append(ours)
-    return min(ways, key=len)
+def _place(group: str, package: str | None) -> str:
+    """Return the dotted key of a choice's block."""
+    if package is None:
+        return group.replace("/", ".")
+    return package.removeprefix("_global_.")
 
 
 def _ancestors(name: str) -> Iterator[str]:
@@ -331,8 +306,7 @@ def _bases_of(name: str, defaults: Any) -> set[str]:
     bases: set[str] = set()
     for key, value in _entries(defaults):
         group = key.removeprefix("optional ").strip().split("@")[0]
-        choices = list(value) if isinstance(value, ListConfig) else [value]
-        for choice in choices:
+        for choice in list(value) if isinstance(value, ListConfig) else [value]:
             path = group if value is None else f"{group}/{choice}"
             # A leading slash means the top; other paths begin at the recipe's own folder.
             whole = path.lstrip("/")
@@ -342,45 +316,78 @@ def _bases_of(name: str, defaults: Any) -> set[str]:
     return bases
 
 
-def _choices_of(defaults: Any) -> dict[str, str]:
-    """Return place -> the entry that chooses its block, of a recipe's defaults list."""
-    choices: dict[str, str] = {}
-    for key, value in _entries(defaults):
-        words = key.split()
-        group, _, package = words[-1].partition("@")
-        if value is not None or words[0] == "override":
-            choices[_place(group.lstrip("/"), package or None)] = f"{key}: {value}"
-    return choices
+def files_in_order(
+    loader: ConfigLoader, command: str, words: Sequence[str]
+) -> Iterator[tuple[str, File, dict[str, Any]]]:
+    """Yield the name of each file of the last composition, the file, and its values by dotted key.
 
-
-def set_keys() -> set[str]:
-    """Return the dotted keys that a word or a recipe of the last composition sets."""
-    keys = set(_composition.keys)
-    for name in _composition.recipes:
-        keys |= dict(leaves(_composition.files[name].content, "")).keys()
-    return keys
-
-
-def check_data_named(config: DictConfig) -> None:
-    """Check that the data to train on is named, and that named validation data is used.
-
-    Raises:
-        ConfigError: C103 if nothing names the data to train on, C205 if ``data.val`` is typed
-            beside folds.
+    The weakest file comes first.
     """
-    plain: Any = OmegaConf.to_container(config)
-    data = plain.get("data")
-    has_folds = plain.get("folds") is not None
-    keys = _composition.data_keys
-    if has_folds and any(f"{key}.".startswith("data.val.") for key in keys):
-        what = "is not used, because a fold of data.train validates"
-        raise ConfigError(205, f"data.val = {data['val']}", what, "leave it or folds out")
-    if not isinstance(data, dict) or plain.get("dataset") is not None:
+    files, dropped = dict(_composition.files), list(_composition.dropped)
+    # Hydra reads all files again, and what they say has been noted already.
+    defaults = loader.compute_defaults_list(command, list(words), RunMode.RUN).defaults
+    _composition.files, _composition.dropped = files, dropped
+    for default in defaults:
+        name = str(default.config_path)
+        if name in files and not name.startswith("hydra"):
+            plain = files[name].content
+            content = {key: plain[key] for key in plain if key not in ("defaults", "hydra")}
+            package = (default.package or "").removeprefix("_global_")
+            yield name, files[name], dict(leaves(content, package))
+
+
+def drop_replaced(
+    config: DictConfig, loader: ConfigLoader, command: str, words: Sequence[str]
+) -> None:
+    """Remove from a composed configuration what typed blocks of other targets replace.
+
+    Keys of the command's own file, such as ``optim.scaling``, get their values there.
+    """
+    if not any(TARGET in word and "{" in word for word in words):
         return
-    for split in DATA_PATHS:
-        path = data.get(split)
-        if split == "val" and has_folds:
-            continue
-        if isinstance(path, str) and "${dataset}" in path:
-            fix = f"add data.{split}=STORE, dataset=FOLDER with the packed stores, or recipes=NAME"
-            raise ConfigError(103, f"data.{split}", "must be given, since no recipe says it", fix)
+    typed = [
+        word
+        for word in OverridesParser.create().parse_overrides(list(words))
+        if not (word.is_delete() or word.is_sweep_override())
+    ]
+    kept = {leaf for word in typed for leaf, _ in leaves(word.value(), word.key_or_group)}
+    composition = _composition
+    own: dict[str, Any] = {}
+    layers: list[tuple[File, dict[str, Any]]] = []
+    for name, file, values in files_in_order(loader, command, words):
+        counting = {key: values[key] for key in values if key not in file.reasons}
+        if name == command:
+            own = counting
+        else:
+            layers.append((file, counting))
+    blocks = [word for word in typed if isinstance(word.value(), dict)]
+    for word in blocks:
+        for place, target in leaves(word.value(), word.key_or_group):
+            block = place.removesuffix(f".{TARGET}")
+            below = [values[place] for _, values in layers if place in values]
+            if block == place or not below or below[-1] == target:
+                continue
+            for file, values in layers:
+                gone = {
+                    key: values[key]
+                    for key in values
+                    if key.startswith(f"{block}.") and key not in kept
+                }
+                if any(value is not None for value in gone.values()):  # null needs no note
+                    composition.drop(file, gone, str(word.input_line))
+                for key in gone:
+                    _reset(config, key, own)
+
+
+def _reset(config: DictConfig, leaf: str, own: Mapping[str, Any]) -> None:
+    """Give a key the value of the command's own file, or remove it, and blocks that get empty."""
+    if leaf in own:
+        OmegaConf.update(config, leaf, own[leaf])
+        return
+    above, _, last = leaf.rpartition(".")
+    parent = OmegaConf.select(config, above)
+    if isinstance(parent, DictConfig) and last in parent:
+        with open_dict(parent):
+            del parent[last]
+        if not parent and "." in above:
+            _reset(config, above, own)

@@ -14,7 +14,7 @@ from framework.contracts.records import notes_of
 from framework.data.classes import is_numbered
 from framework.errors import listed, printable, say
 from framework.pack.pack_store import pack
-from framework.pack.packing import Packed, PackedSplit, Packing, PackProgress
+from framework.pack.packing import Packed, Packing, PackProgress
 from framework.system.safe_console import SafeConsole
 
 
@@ -23,9 +23,7 @@ def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:
 
     Print a note for an existing store that was packed from another source than the typed one.
     """
-    typed: list[str] = []
-    if HydraConfig.initialized():
-        typed = HydraConfig.get().overrides.task
+    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     if any(word.lstrip("+").startswith(("source=", "prepare.")) for word in typed):
         for path, source in packed_from_others(config):
             words = f"{path} was packed before, from {source}, and is read as it is"
@@ -47,45 +45,38 @@ def show_packing(packing: Packing, num_workers: int | None = None) -> Packed:
     """Pack with a progress bar on standard error, and print what was made."""
     with progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell, on_note=_note)
-    if packed.manifest is not None and packed.manifest.classes:
-        console.print(f"labels: {_labels(packed.manifest.classes)}", soft_wrap=True)
+    manifest = packed.manifest
+    lines: list[str] = []
+    if manifest is not None and manifest.classes:
+        names = [f"{number} = {name}" for number, name in enumerate(manifest.classes)]
+        labels = printable(listed(names))
+        if is_numbered(manifest.classes):
+            labels = f"numbers as they are, 0 to {len(names) - 1}"
+        lines.append(f"labels: {labels}")
+    total = sum(split.num_records for split in packed.splits)
     for split in packed.splits:
-        console.print(_split_line(split, packed), soft_wrap=True)
-    console.print(_summary(packing, packed), soft_wrap=True)
-    sys.stderr.flush()
-    return packed
-
-
-def _labels(classes: Sequence[str]) -> str:
-    """Say which number stands for which class."""
-    if is_numbered(classes):
-        return f"numbers as they are, 0 to {len(classes) - 1}"
-    return printable(listed([f"{number} = {name}" for number, name in enumerate(classes)]))
-
-
-def _split_line(split: PackedSplit, packed: Packed) -> str:
-    total = sum(other.num_records for other in packed.splits)
-    share = f"{split.num_records / total:.2%} of the records"
-    return f"{split.name}: {split.num_records} records, {share}, in {split.path}"
-
-
-def _summary(packing: Packing, packed: Packed) -> str:
-    if packed.manifest is None:
+        share = f"{split.num_records / total:.2%} of the records"
+        lines.append(f"{split.name}: {split.num_records} records, {share}, in {split.path}")
+    if manifest is not None:
+        resumed = f" ({packed.resumed} items had been finished before)" if packed.resumed else ""
+        rate = manifest.num_records / packed.seconds
+        lines.append(
+            f"packed {manifest.num_records} records into {', '.join(packing.paths.values())}: "
+            f"{packed.num_bytes:,} bytes, {packed.seconds:.1f} s, {rate:,.0f} records/s, "
+            f"{len(packed.bad)} skipped{resumed}"
+        )
+    else:
         others = "another part has made the store"
         if packed.waiting:
             others = (
                 f"{packed.waiting} jobs of other parts are not done yet: "
                 "the last part to end makes the store"
             )
-        return f"part {packing.part} of {packing.parts} is done; {others}"
-    count = packed.manifest.num_records
-    seconds = packed.seconds
-    stores = ", ".join(packing.paths.values())
-    resumed = f" ({packed.resumed} items had been finished before)" if packed.resumed else ""
-    return (
-        f"packed {count} records into {stores}: {packed.num_bytes:,} bytes, {seconds:.1f} s, "
-        f"{count / seconds:,.0f} records/s, {len(packed.bad)} skipped{resumed}"
-    )
+        lines.append(f"part {packing.part} of {packing.parts} is done; {others}")
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    sys.stderr.flush()
+    return packed
 
 
 @contextmanager
@@ -107,24 +98,22 @@ def progress_bar(name: str) -> Generator[Any, None, None]:
         transient=True,
         disable=not console.is_terminal,
     )
-    phase = ""
-    began = 0.0
-    before = 0  # records at the beginning of the phase
+    phase, began, before = "", 0.0, 0  # and the time and the records at its beginning
     with bar:
         task = bar.add_task(name, total=None, mb=0.0, rate=0.0, phase="preparing")
 
         def tell(now: PackProgress) -> None:
             nonlocal phase, began, before
             if now.phase != phase:
-                phase = now.phase
-                began = time.monotonic()
-                before = now.records
+                phase, began, before = now.phase, time.monotonic(), now.records
                 bar.reset(task, total=now.num_items)
-            rate = (now.records - before) / max(1e-3, time.monotonic() - began)
-            done = now.records if phase == "joining" else now.items
-            megabytes = now.num_bytes / 1e6
             bar.update(
-                task, completed=done, total=now.num_items, mb=megabytes, rate=rate, phase=phase
+                task,
+                completed=now.records if phase == "joining" else now.items,
+                total=now.num_items,
+                mb=now.num_bytes / 1e6,
+                rate=(now.records - before) / max(1e-3, time.monotonic() - began),
+                phase=phase,
             )
 
         yield console, tell

@@ -7,31 +7,30 @@ before the first step, and ``restore_run.py`` continues a saved run.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import nn
 
-from framework.augment.fused import Fused
+from framework.augment.finish import Finish, finish_with
 from framework.config.auto import AUTO, PARTS, is_wanted, resolve
-from framework.config.build import build, last_line
+from framework.config.build import build, last_line, takes_optimizer
 from framework.config.declared_inputs import (
     NOTHING,
     DeclaredInputs,
     declared_inputs,
     with_declared_sizes,
 )
-from framework.config.graph_choice import graph_refusal
 from framework.config.init_weights import with_digest
 from framework.config.preflight import NUM_SAMPLES, check_num_steps, check_ranks
 from framework.config.resume import Learned, ending, followed, learned, validation_data
+from framework.config.signature import static_signature
 from framework.config.targets import Config, data_name, makes_data, split_of, targets, val_sets
 from framework.contracts.batch import Batch
 from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import (
-    DRAW_KEYS,
     Augment,
     KnowsLabels,
     KnowsLayout,
@@ -40,7 +39,6 @@ from framework.contracts.data import (
     Source,
     SourceContext,
     Transform,
-    alternating_draws,
     is_exact,
 )
 from framework.contracts.loader import Clock, Loader, LoaderContext
@@ -56,16 +54,14 @@ from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank, stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order.batches import Order, OrderChoice
-from framework.order.draws import DeviceDraws
 from framework.order.select import Fold
 from framework.system.algorithms import choose_algorithms
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
-from framework.train.parameter_groups import Scaling, scaling_of
+from framework.train.ema import is_sharded
+from framework.train.parameter_groups import Scaling, optimizer_keys, scaling_of
 from framework.transform.none import NoTransform
-
-Finish = Callable[[Batch, int], Batch]  # (batch, epoch) -> the augmented batch
 
 
 @final
@@ -225,7 +221,7 @@ def assemble(
     choose_algorithms(device, config["deterministic"])
     parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
     if parallel.rank != 0:
-        say = _ignore
+        say = _quiet
     device = parallel.device
     use(device, pinned=False)
     stay_beside(device)
@@ -250,7 +246,8 @@ def assemble(
         def loader(split: str, source: Source, loader_clock: Clock, waits: Waits) -> Loader:
             finish = make_augmenter(config, augment, device, split == "train", say)
             where = f"data.{split} = {data_name(given[split])}"
-            checks[split] = label_check(where, source)
+            names = (source.key,) if isinstance(source, NamesRecords) else ()
+            checks[split] = LabelCheck(where, *names)  # which checks nothing yet
             context = LoaderContext(source, device, finish, loader_clock, waits, checks[split])
             return build("loader", config["loader"], allowed, context=context)
 
@@ -289,14 +286,7 @@ def assemble(
     )
 
 
-def label_check(where: str, source: Source) -> LabelCheck:
-    """Return a check of a source's labels, which does nothing yet."""
-    if isinstance(source, NamesRecords):
-        return LabelCheck(where, source.key)
-    return LabelCheck(where)
-
-
-def _ignore(text: str) -> None:
+def _quiet(text: str) -> None:
     """Print nothing, since only rank 0 prints."""
 
 
@@ -394,11 +384,17 @@ def source_context(
     fold = None
     if config["folds"] is not None:
         fold = Fold(config["fold"], config["folds"], config["fold_by"])
+    key, block = "transform", config["transform"]
+    if not training and config["data"].get("val_transform") is not None:
+        key, block = "data.val_transform", config["data"]["val_transform"]
+    cores = cores_per_rank()
+    if parallel.device.type == "cuda":  # one is left to launch the step's kernels
+        cores = max(1, cores - 1)
     return SourceContext(
         order=_order(config, parallel, training),
         order_choice=order_choice,
-        transform=transform or _transform(config, allowed, training),
-        transform_key=_transform_key(config, training),
+        transform=transform or build(key, block, allowed),
+        transform_key=key,
         training=training,
         select=config["select"],
         fold=fold,
@@ -411,27 +407,9 @@ def source_context(
         verify=config["verify"],
         worker_timeout_s=workers["timeout_s"],
         start_method=workers["start_method"],
-        num_cores=_cores_for_reading(parallel.device),
+        num_cores=cores,
         gather=parallel.gather,
     )
-
-
-def _cores_for_reading(device: torch.device) -> int:
-    """Return how many cores read. Beside a GPU, one is left to launch the step's kernels."""
-    cores = cores_per_rank()
-    return max(1, cores - 1) if device.type == "cuda" else cores
-
-
-def _transform_key(config: Config, training: bool) -> str:
-    """Return where the transform of training stands, or that of validation if it has its own."""
-    has_own = not training and config["data"].get("val_transform") is not None
-    return "data.val_transform" if has_own else "transform"
-
-
-def _transform(config: Config, allowed: Sequence[str], training: bool) -> Transform:
-    key = _transform_key(config, training)
-    block = config["transform"] if key == "transform" else config["data"]["val_transform"]
-    return build(key, block, allowed)
 
 
 def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int], Order]:
@@ -493,21 +471,49 @@ def make_augmenter(
     say: Callable[[str], None],
 ) -> Finish:
     """Return the function that augments a batch; without random numbers outside training."""
-    draws = DeviceDraws(config["seed"], augment.num_draws, alternating_draws(augment))
-    is_random = training and draws.num_draws > 0
+    fused = fuses(config, augment, device)
+    return finish_with(augment, config["seed"], training, fused, say)
 
-    def plain(batch: Batch, *keys: Tensor) -> Batch:
-        numbers = None
-        drawn = batch["index"]
-        if DRAW_KEYS in batch:
-            batch = dict(batch)
-            drawn = batch.pop(DRAW_KEYS)
-        if is_random:
-            numbers = draws.of(drawn, *keys)
-        return augment(batch, numbers)
 
-    finish = plain
-    if training and fuses(config, augment, device):
-        finish = Fused(plain, say)
-    keys_of_epoch = lru_cache(maxsize=1)(draws.keys)
-    return lambda batch, epoch: finish(batch, *keys_of_epoch(epoch))
+def fused(optim: Config) -> Config:
+    """Return the optimizer's block with ``fused: true``, if the optimizer has it and nothing else
+    is typed.
+
+    Only a fused optimizer reads its learning rate anew at every replay.
+    """
+    signature = static_signature(str(optim["_target_"]))
+    can_fuse = signature is not None and "fused" in signature.names
+    if not can_fuse or optim.get("foreach") or optim.get("differentiable"):
+        return optim
+    return {"fused": True, **optim}
+
+
+def fuses_by_default(optim: Config, model: nn.Module) -> bool:
+    """Return whether torch's optimizer may update all weights of ``model`` in one kernel.
+
+    It takes no sparse gradients, which embeddings may have, and not every sharded weight.
+    """
+    weights = list(model.parameters())
+    on_gpu = all(weight.is_cuda and weight.is_floating_point() for weight in weights)
+    if not on_gpu or any(map(is_sharded, weights)):
+        return False
+    is_sparse = any(getattr(module, "sparse", False) for module in model.modules())
+    return not is_sparse and str(optim["_target_"]).startswith("torch.optim.")
+
+
+def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | None:
+    """Return why steps cannot be captured, or None. Several replicas and DALI may refuse."""
+    device = parallel.device.type
+    reads_rates = fused(optimizer_keys(config["optim"])).get("fused")
+    scales = config["precision"].get("dtype") == "fp16"
+    reasons = (
+        device != "cuda" and f"{device} has no graphs",
+        parallel.graph_refusal,
+        source.graph_refusal,
+        config["accumulate"] > 1 and "a step of several passes is not captured",
+        scales and "fp16's scaling looks at every step",
+        config["on_nan"] == "skip" and "on_nan=skip looks at every step",
+        takes_optimizer(config["schedule"]) and "a scheduler of torch works on the host",
+        not reads_rates and "only a fused optimizer reads its rate anew",
+    )
+    return next((reason for reason in reasons if isinstance(reason, str)), None)

@@ -176,7 +176,10 @@ class _Data:
         if place.key == CLASS_WEIGHTS:
             return self._weights(where)
         if place.key == PREDICTS:
-            return self._predicts()
+            field = self.fields.get(str(self.target))
+            if field is None or field.kind == "image":
+                return "numbers"
+            return "classes" if np.issubdtype(field.dtype, np.integer) else "numbers"
         if place.key not in CLASSES:
             self._check_layout(place, where)
         if place.key in CLASSES:
@@ -194,9 +197,12 @@ class _Data:
             fix = f"type it: {place.name}={example}, say"
             if place.key in CLASSES:
                 what, fix = self._other_target(place) or (what, fix)
-            if place.key in CHANNELS or place.key in STATISTICS:
-                asked = self.asked if place.key in CHANNELS else _field_of(place.block)
-                what, fix = self._other_image(asked) or (what, fix)
+            asked = self.asked if place.key in CHANNELS else _field_of(place.block)
+            images = [name for name, field in self.fields.items() if num_channels(field)]
+            is_named = isinstance(asked, str) and asked not in self.fields and len(images) == 1
+            if is_named and place.key not in CLASSES:
+                what = f"{self.path} has no field {asked!r}, its images are {images[0]!r}"
+                fix = f"set objective.input={images[0]} augment.field={images[0]}"
             raise ConfigError(157, where, f"cannot be known: {what}", fix)
         return value
 
@@ -235,14 +241,6 @@ class _Data:
         what = f"{self.path} has no field {self.target!r}{hint}"
         return what, f"set objective.target to one of {listed(list(self.fields))}"
 
-    def _other_image(self, asked: Any) -> tuple[str, str] | None:
-        """Return what is wrong, and what to do, if the only image has another name."""
-        images = [name for name, field in self.fields.items() if num_channels(field)]
-        if not isinstance(asked, str) or asked in self.fields or len(images) != 1:
-            return None
-        what = f"{self.path} has no field {asked!r}, its images are {images[0]!r}"
-        return what, f"set objective.input={images[0]} augment.field={images[0]}"
-
     def _num_values(self) -> int | None:
         """Return how many numbers a record's target has, if they are no classes; else None.
 
@@ -258,12 +256,6 @@ class _Data:
         if not is_float and (is_named or not are_flags):
             return None
         return field.shape[0] if field.shape else 1
-
-    def _predicts(self) -> str:
-        field = self.fields.get(str(self.target))
-        if field is not None and np.issubdtype(field.dtype, np.integer) and field.kind != "image":
-            return "classes"
-        return "numbers"
 
     def _weights(self, where: str) -> list[float]:
         """Return the weight of each class: its mean count over its own count of training records.
@@ -297,28 +289,20 @@ class _Data:
         return [deviation or 1.0 for deviation in statistics.std]
 
     def check(self, place: _Place) -> None:
-        """Raise ConfigError C154 or C156 if the value typed at ``place`` contradicts the data."""
+        """Raise ConfigError C154, C156 or C316 if the value typed there contradicts the data."""
         value = place.block[place.key]
-        if place.key in CLASSES and type(value) is int:
-            self._check_classes(place, value)
+        where, num_classes = f"{place.name} = {value}"[:100], self.num_classes or 0
+        what = f"{self.path} has {_counted(num_classes, 'class', 'es')}"
+        if place.key in CLASSES and type(value) is int and self._num_values() is None:
+            # a block inside a model may classify something else
+            is_compared = place.name.startswith(("augment.", "metrics."))
+            if (is_compared or place.name.count(".") == 1) and value < num_classes:
+                fix = f"leave it out, or give {num_classes} or more"
+                raise ConfigError(154, where, what, fix)
         elif place.key in STATISTICS and isinstance(value, list):
             self._check_length(place, len(value))
-        elif place.key == CLASS_WEIGHTS and isinstance(value, list):
-            num_classes = self.num_classes or 0
-            if len(value) < num_classes:
-                what = f"{self.path} has {_counted(num_classes, 'class', 'es')}"
-                where = f"{place.name} = {value}"[:100]
-                raise ConfigError(316, where, what, "give a weight for each, or balanced")
-
-    def _check_classes(self, place: _Place, value: int) -> None:
-        if self._num_values() is not None:
-            return  # the classes are those of another field
-        # a block inside a model may classify something else
-        is_compared = place.name.startswith(("augment.", "metrics.")) or place.name.count(".") == 1
-        if is_compared and self.num_classes is not None and value < self.num_classes:
-            what = f"{self.path} has {_counted(self.num_classes, 'class', 'es')}"
-            fix = f"leave it out, or give {self.num_classes} or more"
-            raise ConfigError(154, f"{place.name} = {value}", what, fix)
+        elif place.key == CLASS_WEIGHTS and isinstance(value, list) and len(value) < num_classes:
+            raise ConfigError(316, where, what, "give a weight for each, or balanced")
 
     def _check_length(self, place: _Place, length: int) -> None:
         name = _field_of(place.block)

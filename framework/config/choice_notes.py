@@ -1,7 +1,9 @@
 """Notes on what the choices of a run mean together, when that is not plain to see."""
 
 import json
+from typing import Any
 
+import torch
 from torch import nn
 
 from framework.augment.pixels import pixel_kernel
@@ -12,6 +14,8 @@ from framework.contracts.records import notes_of
 from framework.data.source import StoreSource, WorkerSource
 from framework.order.draws import draw_kernel
 from framework.system import native
+from framework.train.freeze import Freeze
+from framework.train.parameter_groups import GROUP, NAME
 
 NOT_COMPILED = (
     "the C functions are not compiled: images are scaled by other libraries, up to one level off, "
@@ -19,6 +23,7 @@ NOT_COMPILED = (
     "a quarter; install a C compiler, then Paceline again"
 )
 MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand classes
+HEADINGS = ("group", "tensors", "parameters", "lr", "weight decay", "thaws at")
 
 
 def first_line(assembly: Assembly, model: nn.Module) -> str:
@@ -92,23 +97,16 @@ def choice_notes(assembly: Assembly) -> list[str]:
         notes.append(
             "compile=true: the augmentation is not said to be exact, and runs kernel by kernel"
         )
-    notes += _kernel_notes(on_gpu)
-    return [*notes, *assembly.parallel.notes, *assembly.train.notes]
-
-
-def _kernel_notes(on_gpu: bool) -> list[str]:
-    """Return why torch's operators do the work of our kernels and C functions."""
-    notes = [] if native.are_compiled() else [NOT_COMPILED]
-    if not on_gpu:
-        return notes
+    if not native.are_compiled():
+        notes.append(NOT_COMPILED)
     kernels = {
         "cuts and normalizes pixels at once": pixel_kernel.failure,
         "makes random numbers": draw_kernel.failure,
     }
-    for what, failure in kernels.items():
+    for what, failure in kernels.items() if on_gpu else ():
         if failure:
             notes.append(f"augment: no kernel {what} ({failure}); torch's operators do it")
-    return notes
+    return [*notes, *assembly.parallel.notes, *assembly.train.notes]
 
 
 def _typed(values: Config) -> str:
@@ -120,3 +118,40 @@ def _typed(values: Config) -> str:
             text = f"{text[:MOST_CHARACTERS]}..."
         typed.append(f"{name}={text}")
     return ", ".join(typed)
+
+
+def group_table(
+    model: nn.Module, optimizer: torch.optim.Optimizer, freeze: Freeze | None
+) -> str | None:
+    """Return a table with a line for each group and each time of thawing.
+
+    Return None if there is one group, and nothing is frozen.
+    """
+    name_of = {id(parameter): name for name, parameter in model.named_parameters()}
+    rows: list[list[str]] = []
+    for group in optimizer.param_groups:
+        by_thaw: dict[str, list[Any]] = {}
+        for parameter in group["params"]:
+            name = name_of.get(id(parameter), GROUP)  # what an objective owns is never frozen
+            thaw = ""
+            if freeze is not None and freeze.is_frozen(name):
+                step = freeze.thaws[name]
+                thaw = "never" if step is None else f"step {step}"
+            by_thaw.setdefault(thaw, []).append(parameter)
+        for thaw, parameters in by_thaw.items():
+            size = sum(parameter.numel() for parameter in parameters)
+            decay = group.get("weight_decay")
+            cells = [group.get(NAME, "all"), f"{len(parameters):,}", f"{size:,}"]
+            cells += [f"{group['lr']:.4g}", "" if decay is None else f"{decay:.4g}", thaw]
+            rows.append(cells)
+    if len(rows) == 1 and freeze is None:
+        return None
+    has_decay = any("weight_decay" in group for group in optimizer.param_groups)
+    shown = [*range(4), *([4] if has_decay else []), *([5] if freeze is not None else [])]
+    lines = [[line[column] for column in shown] for line in (HEADINGS, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts: list[str] = []
+    for (first, *others), (width, *more) in ((line, widths) for line in lines):
+        cells = [cell.rjust(size) for cell, size in zip(others, more, strict=True)]
+        texts.append("  ".join([first.ljust(width), *cells]).rstrip())
+    return "\n".join(texts)

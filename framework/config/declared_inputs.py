@@ -5,7 +5,7 @@ Where size, mean or deviation of an image is ``auto``, it becomes what the model
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from math import isfinite
@@ -17,7 +17,6 @@ from framework.errors import ConfigError
 
 AUTO = "auto"
 PROCESSOR = "preprocessor_config.json"
-MOST_BYTES = 1 << 20  # of this file; real ones have less than a thousand
 MOST_PIXELS = 1 << 14  # of a side
 PIXEL = 1 / 255  # the scale for bytes in 0..1, as our parts take mean and std
 CLOSE = 1e-3  # between two values that are meant to be the same
@@ -77,43 +76,34 @@ def _of_folder(folder: str) -> DeclaredInputs:
         return NOTHING
     try:
         with open(path, encoding="utf-8") as file:
-            given = json.loads(file.read(MOST_BYTES))
-        size, resize = _sizes(given)
+            given = json.load(file)
+        size = given.get("size")
+        crop = given.get("crop_size") if given.get("do_center_crop") else None
+        shortest = size.get("shortest_edge") if isinstance(size, dict) else None
+        resize = None if shortest is None or crop is None else _pixels(shortest)
+        if shortest is not None and crop is None and "crop_pct" in given:
+            crop = shortest
+            resize = round(_pixels(shortest) / given["crop_pct"])
+        declared = DeclaredInputs(_pair(size if crop is None else crop), resize)
         is_scaled = abs(given.get("rescale_factor", PIXEL) - PIXEL) < CLOSE * PIXEL
         if not given.get("do_normalize", True) or not is_scaled:
-            return DeclaredInputs(size, resize)
-        mean = _numbers(given.get("image_mean"))
-        return DeclaredInputs(size, resize, mean, _numbers(given.get("image_std")))
+            return declared
+        mean, std = _numbers(given.get("image_mean")), _numbers(given.get("image_std"))
+        return declared._replace(mean=mean, std=std)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         what = f"is no description of images ({type(error).__name__})"
         fix = "correct it, or remove it and type what the model needs"
         raise ConfigError(305, path, what, fix) from error
 
 
-def _sizes(given: Mapping[str, Any]) -> tuple[list[int] | None, int | None]:
-    """Return the size of an image, and its shorter side before the crop."""
-    size = given.get("size")
-    crop = given.get("crop_size") if given.get("do_center_crop") else None
-    shortest = size.get("shortest_edge") if isinstance(size, dict) else None
-    if shortest is not None and crop is None and "crop_pct" in given:
-        return _pair(shortest), round(_pixels(shortest) / given["crop_pct"])
-    if crop is None:
-        return _pair(size), None
-    return _pair(crop), None if shortest is None else _pixels(shortest)
-
-
 def _pair(size: Any) -> list[int] | None:
     """Return height and width of a number, a block or a list of them."""
-    if isinstance(size, dict):
-        if "height" not in size:
-            return None
-        return [_pixels(size["height"]), _pixels(size["width"])]
-    if isinstance(size, list | tuple):
-        height, width = size * 2 if len(size) == 1 else size
-        return [_pixels(height), _pixels(width)]
-    if size is None:
+    if size is None or (isinstance(size, dict) and "height" not in size):
         return None
-    return [_pixels(size)] * 2
+    sides = [size["height"], size["width"]] if isinstance(size, dict) else size
+    sides = list(sides) if isinstance(sides, list | tuple) else [sides]
+    height, width = sides * 2 if len(sides) == 1 else sides
+    return [_pixels(height), _pixels(width)]
 
 
 def _pixels(value: Any) -> int:
@@ -137,9 +127,7 @@ def _of_timm(block: Config) -> DeclaredInputs:
     given = get_pretrained_cfg(block["model_name"])
     if given is None:
         return NOTHING
-    size = list(given.input_size[1:])
-    if block.get("img_size"):
-        size = _pair(block["img_size"]) or size
+    size = _pair(block.get("img_size") or None) or list(given.input_size[1:])
     resize = round(min(size) / (given.crop_pct or 1))
     return DeclaredInputs(size, resize, _numbers(given.mean), _numbers(given.std))
 
@@ -147,15 +135,12 @@ def _of_timm(block: Config) -> DeclaredInputs:
 def _of_torchvision(name: str, weights: Any) -> DeclaredInputs:
     from torchvision.models import get_model_weights  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
-    known = get_model_weights(name)
     chosen = str(weights or "DEFAULT").rpartition(".")[2]
-    given = vars(known[chosen].transforms())
-    crop = given.get("crop_size")
+    given = vars(get_model_weights(name)[chosen].transforms())
     resize = given.get("resize_size")
+    size = _pair(given.get("crop_size") or resize)
     shorter = resize[0] if resize else None
-    return DeclaredInputs(
-        _pair(crop or resize), shorter, _numbers(given.get("mean")), _numbers(given.get("std"))
-    )
+    return DeclaredInputs(size, shorter, _numbers(given.get("mean")), _numbers(given.get("std")))
 
 
 def with_declared_sizes(config: Config, declared: DeclaredInputs) -> tuple[Config, Config]:

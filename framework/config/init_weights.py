@@ -5,18 +5,19 @@ what ``init.skip`` names, stay as the model was built.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import file_digest
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from framework.config.foreign_models import FOLDER
 from framework.config.targets import Config
+from framework.contracts.training import HasTeacher
 from framework.errors import CheckpointError, ConfigError, did_you_mean
 from framework.train.weight_files import read_weights, weights_path
 
@@ -24,6 +25,7 @@ FEW = 4  # names in a message
 MOST_COMPARED = 200  # names of each side, when a rename is looked for
 DIGEST = "digest"  # of the file, in the block ``init``
 ALL = "*"  # stands for every name in ``init.rename``, to which it gives a prefix
+QUOTES = "''"  # an empty name
 CLASSES = ("num_classes", "num_labels", "out_features")  # arguments that size a head
 
 
@@ -76,9 +78,43 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
     _check_skipped(choice["skip"], {*own, *weights})
     typed = (config["model"].get(key) for key in CLASSES)
     sized = next((size for size in typed if type(size) is int), num_classes)
-    fit = _Fit(str(path), own, weights, choice["skip"], sized)
-    fit.check()
-    return fit.load()
+    skipped = {name for name in {*own, *weights} if _is_named(name, choice["skip"])}
+    common = [name for name in own if name in weights and name not in skipped]
+    last_module = next(reversed(list(own)), "").rpartition(".")[0]
+    heads: list[str] = []  # of which only the number of classes differs, the first size
+    for name in common:
+        here, there = own[name].shape, weights[name].shape
+        differs = here != there and here and len(here) == len(there) and here[1:] == there[1:]
+        is_last = name.rpartition(".")[0] == last_module
+        if differs and (here[0] == sized if sized else is_last):
+            heads.append(name)
+    loaded = [name for name in common if name not in heads]
+    _check_names(f"init = {path}", own, weights, skipped, common)
+    for name in loaded:
+        here, there = own[name], weights[name]
+        fix = f"build the model that was saved, or leave it new: init.skip=[{_module(name)}]"
+        what = f"{name} is {list(there.shape)} there, and {list(here.shape)} in the model"
+        kinds = [(value.is_floating_point(), value.is_complex()) for value in (here, there)]
+        if here.shape == there.shape and kinds[0] != kinds[1]:
+            what = f"{name} is {there.dtype} there, and {here.dtype} in the model"
+        elif here.shape == there.shape:
+            continue
+        raise CheckpointError(115, f"init = {path}", what, fix)
+    if not loaded:
+        what = "nothing is left to load"
+        fix = "leave init out, or name less in init.skip"
+        raise CheckpointError(116, f"init = {path}", what, fix)
+    with torch.no_grad():
+        for name in loaded:
+            own[name].copy_(weights[name])
+    new: list[str] = []
+    if heads:
+        sizes = own[heads[0]].shape[0], weights[heads[0]].shape[0]
+        new.append(f"{_few(heads)} ({sizes[0]} classes instead of {sizes[1]})")
+    if left := [name for name in own if name in skipped]:
+        new.append(f"{_few(left)} (init.skip)")
+    unused = [name for name in weights if name in skipped - own.keys()]
+    return _note(f"init: loaded {len(loaded)} of {len(own)} tensors from {path}", new, unused)
 
 
 def folder_note(model: nn.Module, info: Mapping[str, Any], config: Config) -> str:
@@ -112,142 +148,63 @@ def folder_note(model: nn.Module, info: Mapping[str, Any], config: Config) -> st
         name = next(iter(others))
         sizes = f"{own[name].shape[0]} classes instead of {others[name][0]}"
         new.append(f"{_few(list(others))} ({sizes})")
+    return _note(note, new, sorted(info["unexpected_keys"]))
+
+
+def _note(note: str, new: Sequence[str], unused: Sequence[str]) -> str:
     if new:
         note += f"; new: {', '.join(new)}"
-    if unused := sorted(info["unexpected_keys"]):
+    if unused:
         note += f"; left out: {_few(unused)}"
     return note
 
 
-@final
-class _Fit:
-    """Compares the tensors of a model with those of a file.
-
-    Attributes:
-        path: The file, for messages.
-        own: The tensors of the model, by name.
-        weights: The tensors of the file under the names of the model.
-        skip: The names and patterns that ``init.skip`` leaves new.
-        num_classes: The number of classes of the new head; 0 if it is not known.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        own: Mapping[str, Tensor],
-        weights: Mapping[str, Tensor],
-        skip: Sequence[str],
-        num_classes: int,
-    ) -> None:
-        self.path = path
-        self.own = own
-        self.weights = weights
-        self.num_classes = num_classes
-        self.skipped = {name for name in {*own, *weights} if _is_named(name, skip)}
-        self.common = [name for name in own if name in weights and name not in self.skipped]
-        self.heads = [name for name in self.common if self._is_head(name)]
-        self.loaded = [name for name in self.common if name not in self.heads]
-
-    def _is_head(self, name: str) -> bool:
-        """Return whether only the number of classes differs, which is the first size."""
-        here = self.own[name].shape
-        there = self.weights[name].shape
-        if here == there or not here or len(here) != len(there) or here[1:] != there[1:]:
-            return False
-        if self.num_classes:
-            return here[0] == self.num_classes
-        last = next(reversed(list(self.own)))
-        return name.rpartition(".")[0] == last.rpartition(".")[0]
-
-    def check(self) -> None:
-        """Raise CheckpointError K114, K115 or K116 unless the file fits the model."""
-        where = f"init = {self.path}"
-        missing = list(self._missing())
-        rest = self.weights.keys() - self.own.keys() - self.skipped
-        unexpected = [name for name in self.weights if name in rest]
-        if missing or unexpected:
-            parts: list[str] = []
-            if missing:
-                parts.append(f"lacks {len(missing)} of {len(self.own)} tensors: {_few(missing)}")
-            if unexpected:
-                count = len(unexpected)
-                parts.append(f"has {count} that the model lacks: {_few(unexpected)}")
-            fix = self._advice(missing, unexpected)
-            raise CheckpointError(114, where, ", and ".join(parts), fix)
-        for name in self.loaded:
-            here = self.own[name]
-            there = self.weights[name]
-            fix = f"build the model that was saved, or leave it new: init.skip=[{_module(name)}]"
-            if here.shape != there.shape:
-                what = f"{name} is {list(there.shape)} there, and {list(here.shape)} in the model"
-                raise CheckpointError(115, where, what, fix)
-            if _kind(here) != _kind(there):
-                what = f"{name} is {there.dtype} there, and {here.dtype} in the model"
-                raise CheckpointError(115, where, what, fix)
-        if not self.loaded:
-            what = "nothing is left to load"
-            raise CheckpointError(116, where, what, "leave init out, or name less in init.skip")
-
-    def _missing(self) -> Iterator[str]:
-        """Yield the names that the file should have, but does not."""
-        # of tied weights, safetensors keeps one
-        there = {self.own[name].data_ptr() for name in self.common if self.own[name].numel()}
-        for name, tensor in self.own.items():
-            is_tied = tensor.data_ptr() in there
-            is_count = name.endswith("num_batches_tracked")  # torch before 0.4.1 had none
-            if name not in {*self.common, *self.skipped} and not is_tied and not is_count:
-                yield name
-
-    def _advice(self, missing: Sequence[str], unexpected: Sequence[str]) -> str:
-        if missing and unexpected:
-            if rename := self._likely_rename(missing, unexpected):
-                return f'add "init.rename={{{rename[0]}: {rename[1]}}}"'
-            return (
-                "build the model that was saved, give other names with 'init.rename={old: new}', "
-                "or leave parts out with 'init.skip=[name]'"
-            )
-        modules = list(dict.fromkeys(_module(name) for name in (*missing, *unexpected)))
-        effect = "to leave them new" if missing else "to leave them out"
-        names = ",".join(modules[:FEW])
-        return f"build the model that was saved, or add 'init.skip=[{names}]' {effect}"
-
-    def _likely_rename(
-        self, missing: Sequence[str], unexpected: Sequence[str]
-    ) -> tuple[str, str] | None:
-        """Return the change of a prefix that most tensors with fitting shapes agree on."""
+def _check_names(
+    where: str,
+    own: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    skipped: Collection[str],
+    common: Sequence[str],
+) -> None:
+    """Check that the names in a file are those of the model. CheckpointError K114."""
+    # of tied weights, safetensors keeps one
+    there = {own[name].data_ptr() for name in common if own[name].numel()}
+    missing = [
+        name
+        for name, tensor in own.items()
+        if name not in {*common, *skipped} and tensor.data_ptr() not in there
+        if not name.endswith("num_batches_tracked")  # torch before 0.4.1 had none
+    ]
+    unexpected = [name for name in weights if name not in own and name not in skipped]
+    if not missing and not unexpected:
+        return
+    parts: list[str] = []
+    if missing:
+        parts.append(f"lacks {len(missing)} of {len(own)} tensors: {_few(missing)}")
+    if unexpected:
+        parts.append(f"has {len(unexpected)} that the model lacks: {_few(unexpected)}")
+    modules = list(dict.fromkeys(_module(name) for name in (*missing, *unexpected)))
+    effect = "to leave them new" if missing else "to leave them out"
+    fix = f"build the model that was saved, or add 'init.skip=[{','.join(modules[:FEW])}]' {effect}"
+    if missing and unexpected:
+        fix = (
+            "build the model that was saved, give other names with 'init.rename={old: new}', "
+            "or leave parts out with 'init.skip=[name]'"
+        )
+        # the change of a prefix that most tensors with fitting shapes agree on
         votes: Counter[tuple[str, str]] = Counter()
         pairs = product(islice(unexpected, MOST_COMPARED), islice(missing, MOST_COMPARED))
-        for there, here in pairs:
-            if self.weights[there].shape[1:] == self.own[here].shape[1:]:
-                rename = _change(there, here)
+        for old_name, new_name in pairs:
+            if weights[old_name].shape[1:] == own[new_name].shape[1:]:
+                rename = _change(old_name, new_name)
                 # a prefix for all names would change those that fit
-                if rename[0] or (rename[1] and not self.common):
+                if rename[0] or (rename[1] and not common):
                     votes[rename] += 1
-        if not votes:
-            return None
-        (old, new), count = votes.most_common(1)[0]
-        if 2 * count < min(MOST_COMPARED, max(len(missing), len(unexpected))):
-            return None  # most names would still differ
-        return old or ALL, new or "''"
-
-    @torch.no_grad()
-    def load(self) -> str:
-        """Copy the tensors, and return the note."""
-        for name in self.loaded:
-            self.own[name].copy_(self.weights[name])
-        new = [f"{_few(self.heads)} ({self._classes()})"] if self.heads else []
-        if skipped := [name for name in self.own if name in self.skipped]:
-            new.append(f"{_few(skipped)} (init.skip)")
-        note = f"init: loaded {len(self.loaded)} of {len(self.own)} tensors from {self.path}"
-        if new:
-            note += f"; new: {', '.join(new)}"
-        if unused := [name for name in self.weights if name in self.skipped - self.own.keys()]:
-            note += f"; left out: {_few(unused)}"
-        return note
-
-    def _classes(self) -> str:
-        name = self.heads[0]
-        return f"{self.own[name].shape[0]} classes instead of {self.weights[name].shape[0]}"
+        for (old, new), count in votes.most_common(1):
+            if 2 * count >= min(MOST_COMPARED, max(len(missing), len(unexpected))):
+                change = f"{{{old or ALL}: {new or QUOTES}}}"
+                fix = f'add "init.rename={change}"'
+    raise CheckpointError(114, where, ", and ".join(parts), fix)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -261,10 +218,6 @@ def _few(names: Sequence[str]) -> str:
 def _module(name: str) -> str:
     """Return the outermost module of a tensor."""
     return name.partition(".")[0]
-
-
-def _kind(tensor: Tensor) -> tuple[bool, bool]:
-    return tensor.is_floating_point(), tensor.is_complex()
 
 
 def _change(old: str, new: str) -> tuple[str, str]:
@@ -320,3 +273,29 @@ def _renamed(weights: Mapping[str, Tensor], rename: Mapping[str, str]) -> dict[s
         what = f"gives two tensors the name {twice}"
         raise ConfigError(300, where, what, "give each its own")
     return result
+
+
+def load_teacher(objective: object) -> None:
+    """Load the weights that an objective names for its teacher, if it has one.
+
+    Raises:
+        ConfigError: C319 if they are those of another model.
+        CheckpointError: As ``read_weights``, if the file cannot be read.
+    """
+    if not isinstance(objective, HasTeacher) or objective.weights is None:
+        return
+    own: dict[str, Any] = objective.teacher.state_dict()
+    saved = read_weights(objective.weights, names=own)
+    where = f"objective.weights = {objective.weights}"
+    faults = [f"lacks {name}" for name in own if name not in saved]
+    faults += [f"has {name}, which the teacher has not" for name in saved if name not in own]
+    faults += [
+        f"has {name} of the shape {list(value.shape)}, not {list(own[name].shape)}"
+        for name, value in saved.items()
+        if isinstance(own.get(name), Tensor) and own[name].shape != value.shape
+    ]
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        fix = "set the keys of objective.teacher to those of the model that was saved"
+        raise ConfigError(319, where, f"{faults[0]}{more}", fix)
+    objective.teacher.load_state_dict(saved)

@@ -2,15 +2,19 @@
 agree.
 """
 
+import json
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from framework.config.agreement import check_agreement, code_digest
+import framework
 from framework.config.build import last_line
 from framework.config.resume import Learned
 from framework.config.targets import Config
@@ -19,18 +23,56 @@ from framework.contracts.class_labels import raise_if_label
 from framework.contracts.data import Augment
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective
-from framework.errors import ConfigError, words_of
+from framework.errors import ConfigError, DistributedError, words_of
 from framework.order.batches import Order
 from framework.order.draws import device_key, keyed_draws
 from framework.system.user_code import raise_if_user_error
 from framework.train.metrics import PassPlace, Tally, check_outcome
 from framework.train.objective_state import evaluating
 
+Facts = Mapping[str, float | str | None]
 # what torch and Python raise when shapes, types or names do not fit
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, UserWarning)
 NUM_SAMPLES = 8  # records for a trial of the model before the first step, and for pictures
 # torch's warning if a loss compares each record with others, which learns nonsense
 BROADCAST = "Using a target size"
+
+
+@cache
+def code_digest() -> str:
+    """Return a digest of this package's source, whatever its version says."""
+    digest = sha256()
+    root = Path(framework.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def gathered(parallel: Parallel, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the plain values of all ranks in rank order. All ranks call it together."""
+    mine = torch.frombuffer(bytearray(json.dumps(dict(values)).encode()), dtype=torch.uint8)
+    return [json.loads(bytes(data.tolist())) for data in parallel.gather(mine)]
+
+
+def check_agreement(parallel: Parallel, facts: Facts) -> None:
+    """Compare the facts of all ranks with rank 0's. All ranks call it together.
+
+    Raises:
+        DistributedError: P105, on every rank, with the rank and the facts that differ.
+    """
+    if parallel.world_size == 1:
+        return
+    leader, *others = gathered(parallel, facts)
+    for rank, other in enumerate(others, 1):
+        differences = [
+            f"{key} ({other.get(key)}, rank 0 has {leader.get(key)})"
+            for key in dict.fromkeys([*leader, *other])
+            if leader.get(key) != other.get(key)
+        ]
+        if differences:
+            what = f"is about to do something else: {', '.join(differences)}"
+            fix = "give every rank the same code, packages and copy of the data"
+            raise DistributedError(105, f"rank {rank}", what, fix)
 
 
 def check_num_steps(order: Order, num_steps: int) -> None:

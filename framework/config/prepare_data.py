@@ -1,16 +1,21 @@
-"""Pack the stores that a configuration describes and that do not exist yet, before a run begins."""
+"""What packs a store: an input, a writer, and the keys of ``pack:``.
+
+``prepare`` packs the stores that a training configuration describes and that do not exist yet.
+"""
 
 import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any
+
+import yaml
 
 from framework.config.build import build, deferred
-from framework.config.pack_options import default_options, for_output, packing_of
+from framework.config.paths import CONF, SUFFIXES
+from framework.config.rule import Rule, check_known, check_values, option_rules
 from framework.config.signature import static_signature
 from framework.config.targets import MARK_KEYS, Config, split_of, val_sets, with_added
 from framework.contracts.records import (
@@ -25,12 +30,108 @@ from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
 from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput, marked
-from framework.pack.packing import MakeWriter, Packing
+from framework.pack.split import SplitRule
+from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from framework.system.lock import locked
 from framework.system.stopping import undone
 
-PACK_KEYS = [option.name for kind in (Preparation, Packing) for option in fields(kind)]
+OF_PACKING = ("on_error", "one_file", "part", "parts", "split", "split_by")  # others: Preparation
+
+
+def pack_rules() -> dict[str, Rule]:
+    """Return the rules of the keys of ``pack:``, which check types alone.
+
+    Preparation and Packing check the values, also for callers from Python.
+    """
+    rules = option_rules("pack")
+    return {key.partition(".")[2]: rules[key] for key in rules if key.startswith("pack.")}
+
+
+def default_options() -> dict[str, Any]:
+    """Return the keys of ``pack:`` as ``conf/pack.yaml`` has them."""
+    return yaml.safe_load((CONF / "pack.yaml").read_text(encoding="utf-8"))["pack"]
+
+
+def preparation_of(options: Mapping[str, Any]) -> Preparation:
+    """Return what images become, from all keys of ``pack:``.
+
+    Raises:
+        ConfigError: C101 for a value that a key cannot have, C102 for an unknown key.
+    """
+    rules = pack_rules()
+    check_known(options, tuple(rules), "pack")
+    check_values(options, rules, "pack.")
+    return Preparation(**{key: options[key] for key in rules if key not in OF_PACKING})
+
+
+def packing_of(
+    source: RecordInput,
+    options: Mapping[str, Any],
+    make_writer: MakeWriter,
+    path: str,
+    configured: Mapping[str, Any],
+) -> Packing:
+    """Return a packing.
+
+    Args:
+        source: The input.
+        options: All keys of ``pack:``.
+        make_writer: Makes the writer for a path.
+        path: The store.
+        configured: The blocks ``input`` and ``output``. Finished jobs are kept only for the same.
+            Jobs write the format of the output, or HDF5 if that is no format of stores.
+
+    Raises:
+        ConfigError: C101 or C102 for a key of ``pack:``, C247 for a rule of splits without splits.
+    """
+    prepare = preparation_of(options)
+    run = {key: options[key] for key in OF_PACKING}
+    shares, by = run.pop("split"), run.pop("split_by")
+    split: SplitRule | None = None
+    if shares is not None:
+        split = SplitRule({str(name): share for name, share in shares.items()}, by)
+    elif by is not None:
+        fix = "add 'pack.split={train: 0.9, val: 0.1}'"
+        raise ConfigError(247, f"pack.split_by = {by}", "there is no split", fix)
+    output = {key: value for key, value in configured["output"].items() if key != "path"}
+    suffix = SUFFIXES.get(output["_target_"])
+    return Packing(
+        source,
+        make_writer,
+        path,
+        prepare,
+        **run,
+        split=split,
+        configured={"input": configured["input"], "output": output},
+        suffix=suffix or ".h5",
+        make_part=None if suffix else HDF5Writer,
+    )
+
+
+def input_of(where: str, block: Config, options: Config, allowed: Sequence[str]) -> MarkedInput:
+    """Return the input that ``block`` describes, with its label maps marked.
+
+    ``where`` names the block in messages, and ``options`` are the keys of ``pack:``.
+    """
+    signature = static_signature(str(block.get("_target_")))
+    own = () if signature is None else signature.names  # MNIST's input has a file called labels
+    marks = {key: block[key] for key in MARK_KEYS if key in block and key not in own}
+    plain = {key: value for key, value in block.items() if key not in marks}
+    source: RecordInput = build(where, with_added(plain), allowed)
+    if isinstance(source, ChecksItems):
+        source.skip_bad = options.get("on_error") == "skip"
+    return marked(source, marks, options.get("max_pixels"))
+
+
+def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
+    """Return a function that makes the writer of ``block`` for any path."""
+    make = deferred(where, {key: block[key] for key in block if key != "path"}, allowed)
+
+    def make_writer(path: str, *, fields: Mapping[str, Field], num_records: int) -> RecordWriter:
+        return make(path=path, fields=fields, num_records=num_records)
+
+    return make_writer
 
 
 def prepare(
@@ -55,33 +156,53 @@ def prepare(
         ConfigError: C153 for another key, C248 for ``pack.split``, C339 for a set without a path.
         DataError: D190 if validation has a class that training lacks.
     """
-    data = config["data"]
-    paths = paths_of_splits(data)
+    data, dataset = config["data"], config["dataset"]
+    if data.get("writer") is None or dataset is None:
+        return
     blocks = _blocks(config)
-    missing = {
-        split: _input_of_split(split, block, allowed)
-        for split, block in blocks.items()
-        if block is not None and _is_missing(config, paths.get(split))
-    }
-    words = {split: PrepareWords(split, blocks[split]["input"]) for split in missing}
+    missing: dict[str, MarkedInput] = {}
+    manifests: dict[str, Manifest] = {}
+    paths = _paths_of_splits(data)
+    for split, block in blocks.items():
+        path = paths.get(split)  # an object of the user's is no store
+        if block is None or not isinstance(path, str) or Path(path).exists():
+            continue
+        if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(dataset)):
+            continue
+        given = block.get("input") if isinstance(block, dict) else None
+        if not isinstance(given, dict) or not set(block) <= {"input", "pack"}:
+            what = "must hold the keys input and pack"
+            fix = "give {input: {...}, pack: {...}}"
+            raise ConfigError(153, f"prepare.{split} = {block}"[:200], what, fix)
+        options = block.get("pack") or {}
+        if options.get("split") is not None:
+            what = "is not possible here, because each split has an input of its own"
+            fix = "pack with 'paceline pack pack.split=...', and give data.train and data.val"
+            raise ConfigError(248, f"prepare.{split}.pack.split", what, fix)
+        with _in_errors(split, given):
+            source = input_of(f"prepare.{split}.input", given, options, allowed)
+            missing[split], manifests[split] = source, source.manifest
     for split in paths:
-        if split != "train":
-            _check_classes(paths, split, missing, words)
+        if missing and split != "train":
+            _check_classes(paths, split, manifests)
     for split, source in missing.items():
-        path = paths[split]
-        block = blocks[split]
-        options = {**default_options(), **(block.get("pack") or {})}
+        path, block = paths[split], blocks[split]
         writer = writer_of("data.writer", data["writer"], allowed)
-        lock = locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False)
-        with _left_as_it_was(Path(path).parent), lock, words[split].in_errors():
+
+        def waits(holder: str, path: str = path) -> None:
+            tell(f"{holder} is packing {path}; waiting for it")
+
+        lock = locked(Path(f"{path}.prepare.lock"), waits, needed=False)
+        with _left_as_it_was(Path(path).parent), lock, _in_errors(split, block["input"]):
             if not Path(path).exists():
                 for note in notes_of(source):
-                    tell(words[split](note))
-                packing = packing_of(source, options, writer, path)
-                pack_one(for_output(packing, block["input"], data["writer"]))
+                    tell(_as_in_training(split, block["input"], note))
+                options = {**default_options(), **(block.get("pack") or {})}
+                of_pack = {"input": block["input"], "output": data["writer"]}
+                pack_one(packing_of(source, options, writer, path, of_pack))
 
 
-def paths_of_splits(data: Config) -> dict[str, Any]:
+def _paths_of_splits(data: Config) -> dict[str, Any]:
     """Return what ``data`` gives for ``train``, ``val``, or each of several ``val.NAME``."""
     val = {split_of(name): given for name, given in val_sets(data).items()}
     return {"train": data.get("train"), **val}
@@ -108,61 +229,22 @@ def _blocks(config: Config) -> Config:
     return blocks
 
 
-def _is_missing(config: Config, path: Any) -> bool:
-    """Return whether a store has to be packed: one inside ``dataset`` that does not exist.
-
-    An object of the user's is no store.
-    """
-    if (
-        not isinstance(path, str)
-        or config["data"].get("writer") is None
-        or config["dataset"] is None
-    ):
-        return False
-    folder = os.path.abspath(config["dataset"])
-    return Path(os.path.abspath(path)).is_relative_to(folder) and not Path(path).exists()
-
-
-def _input_of_split(split: str, block: Any, allowed: Sequence[str]) -> MarkedInput:
-    given = block.get("input") if isinstance(block, dict) else None
-    if not isinstance(given, dict) or not set(block) <= {"input", "pack"}:
-        place = f"prepare.{split} = {block}"[:200]
-        what = "must hold the keys input and pack"
-        raise ConfigError(153, place, what, "give {input: {...}, pack: {...}}")
-    options = block.get("pack") or {}
-    if options.get("split") is not None:
-        what = "is not possible here, because each split has an input of its own"
-        fix = "pack with 'paceline pack pack.split=...', and give data.train and data.val"
-        raise ConfigError(248, f"prepare.{split}.pack.split", what, fix)
-    with PrepareWords(split, given).in_errors():
-        return input_of(f"prepare.{split}.input", given, options, allowed)
-
-
-def _check_classes(
-    paths: Config,
-    val: str,
-    missing: Mapping[str, RecordInput],
-    words: Mapping[str, "PrepareWords"],
-) -> None:
+def _check_classes(paths: Config, val: str, missing: Mapping[str, Manifest]) -> None:
     """Check, before anything is packed, that the split ``val`` has no class that training lacks.
 
     DataError D190. A store that cannot be opened is left to the run that reads it.
     """
-    splits = ("train", val)
-    if not missing or not all(isinstance(paths[split], str) for split in splits):
-        return
-    manifests: list[Manifest] = []
-    for split in splits:
-        if split in missing:
-            with words[split].in_errors():
-                manifests.append(missing[split].manifest)
-            continue
-        try:
-            with closing(open_store(paths[split])) as store:
-                manifests.append(store.manifest)
-        except PacelineError:
-            return
-    agree_on_classes(*manifests, where=f"data.{val}")
+    manifests = dict(missing)
+    for split in ("train", val):
+        if split not in manifests:
+            if not isinstance(paths[split], str):
+                return
+            try:
+                with closing(open_store(paths[split])) as store:
+                    manifests[split] = store.manifest
+            except PacelineError:
+                return
+    agree_on_classes(manifests["train"], manifests[val], where=f"data.{val}")
 
 
 @contextmanager
@@ -170,32 +252,16 @@ def _left_as_it_was(folder: Path) -> Generator[None]:
     """Remove a folder at the end if it did not exist before and is still empty."""
     was_there = folder.exists()
 
-    def remove() -> None:
+    def remove(_: object = None) -> None:
         if not was_there:
             with suppress(OSError):
                 folder.rmdir()
 
     try:
-        with undone(lambda _: remove()):
+        with undone(remove):
             yield
     finally:
         remove()
-
-
-def input_of(where: str, block: Config, options: Config, allowed: Sequence[str]) -> MarkedInput:
-    """Return the input that ``block`` describes, with its label maps marked.
-
-    ``where`` names the block in messages, and ``options`` are the keys of ``pack:``.
-    """
-    signature = static_signature(str(block.get("_target_")))
-    marks = {key: block[key] for key in MARK_KEYS if key in block}
-    if signature is not None:  # MNIST's input has a file called labels
-        marks = {key: value for key, value in marks.items() if key not in signature.names}
-    plain = {key: value for key, value in block.items() if key not in marks}
-    source: RecordInput = build(where, with_added(plain), allowed)
-    if isinstance(source, ChecksItems):
-        source.skip_bad = options.get("on_error") == "skip"
-    return marked(source, marks, options.get("max_pixels"))
 
 
 def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
@@ -203,7 +269,7 @@ def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
 
     Each comes as its path, and what its manifest says it was packed from.
     """
-    paths = paths_of_splits(config["data"])
+    paths = _paths_of_splits(config["data"])
     for split, block in _blocks(config).items():
         path = paths.get(split)
         given = block.get("input") if isinstance(block, dict) else None
@@ -214,70 +280,40 @@ def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
             source = open_store(path).manifest.source
         except PacelineError:  # missing, a folder of files, or damaged: its reader says so
             continue
-        if not _names(source, os.path.normpath(packed_from)):
+        # a manifest's source reads like ``folder a/b (2 links left out)``
+        name = re.escape(os.path.normpath(packed_from))
+        if not re.search(rf"(?:^|[ ,]){name}/?(?:$|[ ,])", re.sub(r"/+", "/", source)):
             yield path, source
 
 
-def _names(source: str, path: str) -> bool:
-    """Return whether a manifest's source, such as ``folder a/b (2 links left out)``, names
-    ``path``.
+def _as_in_training(split: str, source: Mapping[str, Any], text: str) -> str:
+    """Replace ``input.KEY`` by ``prepare.SPLIT.input.KEY``, and ``pack.KEY`` likewise.
+
+    ``KEY=value`` becomes a word that can be typed whether the recipe has the key or not. ``source``
+    are the keys of the input.
     """
-    words = re.sub(r"/+", "/", source)
-    return re.search(rf"(?:^|[ ,]){re.escape(path)}/?(?:$|[ ,])", words) is not None
+    if "paceline pack" in text:  # the text has a whole command
+        return text
+    signature = static_signature(str(source.get("_target_")))
+    names = {*MARK_KEYS, *map(str, source), *(() if signature is None else signature.names)}
+    # Only the names of keys: pack.h5 is a file.
+    keys = [f"input.{name}" for name in names] + [f"pack.{name}" for name in pack_rules()]
+    text = text.replace("output.path", "dataset").replace("output=", "data=")
 
-
-def _wait(tell: Callable[[str], None], path: str, holder: str) -> None:
-    tell(f"{holder} is packing {path}; waiting for it")
-
-
-def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
-    """Return a function that makes the writer of ``block`` for any path."""
-    make = deferred(where, {key: block[key] for key in block if key != "path"}, allowed)
-
-    def make_writer(path: str, *, fields: Mapping[str, Field], num_records: int) -> RecordWriter:
-        return make(path=path, fields=fields, num_records=num_records)
-
-    return make_writer
-
-
-@final
-class PrepareWords:
-    """Replaces ``input.KEY`` by ``prepare.SPLIT.input.KEY``, and ``pack.KEY`` likewise.
-
-    ``KEY=value`` becomes a word that can be typed whether the recipe has the key or not.
-
-    Args:
-        split: The split that is packed.
-        source: The keys of its input.
-    """
-
-    def __init__(self, split: str, source: Mapping[str, Any]) -> None:
-        signature = static_signature(str(source.get("_target_")))
-        names = {*MARK_KEYS, *map(str, source)}
-        if signature is not None:
-            names.update(signature.names)
-        # Only the names of keys: pack.h5 is a file.
-        keys = [f"input.{name}" for name in names] + [f"pack.{name}" for name in PACK_KEYS]
-        self._keys = re.compile(rf"(?<![\w./])({'|'.join(map(re.escape, keys))})\b(=?)")
-        self._prefix = f"prepare.{split}."
-
-    def __call__(self, text: str) -> str:
-        if "paceline pack" in text:  # the text has a whole command
-            return text
-        text = text.replace("output.path", "dataset").replace("output=", "data=")
-        return self._keys.sub(self._of_training, text)
-
-    def _of_training(self, match: re.Match[str]) -> str:
+    def of_training(match: re.Match[str]) -> str:
         key, equals = match.groups()
         sign = "++" if equals else ""
-        return f"{sign}{self._prefix}{key}{equals}"
+        return f"{sign}prepare.{split}.{key}{equals}"
 
-    @contextmanager
-    def in_errors(self) -> Generator[None]:
-        """Replace the keys in an error of the block."""
-        try:
-            yield
-        except PacelineError as error:
-            number, *parts = error.args
-            error.args = (number, *map(self, parts))
-            raise
+    return re.sub(rf"(?<![\w./])({'|'.join(map(re.escape, keys))})\b(=?)", of_training, text)
+
+
+@contextmanager
+def _in_errors(split: str, source: Mapping[str, Any]) -> Generator[None]:
+    """Name the keys of training in an error of the block."""
+    try:
+        yield
+    except PacelineError as error:
+        number, *parts = error.args
+        error.args = (number, *(_as_in_training(split, source, part) for part in parts))
+        raise

@@ -2,21 +2,28 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from framework.config.build import last_line
 from framework.config.targets import val_sets, walk
 from framework.contracts.records import Manifest
-from framework.errors import CheckpointError, ConfigError, did_you_mean
+from framework.errors import CheckpointError, ConfigError, PacelineError, did_you_mean
 from framework.train.freeze import thaws_of
 from framework.train.metrics import Progress
 from framework.train.plain_state import LARGEST, foreign_value
+from framework.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from framework.config.assemble import Assembly
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
@@ -29,6 +36,7 @@ MADE_KEYS = ("fields", "ragged", "collate", "num_batches")
 SELECTING = ("select", "fold", "folds", "fold_by")
 AVERAGING = ("ema_decay", "ema_every", "ema_ramp", "ema_lookahead")
 KEYS = ("seed", "shuffle", "last", "limit", "clip_norm", *AVERAGING, *SELECTING)
+PATIENCE = "stop.patience"  # the watcher that ends a run without a better validation
 KINDS = {  # of the parts of a state
     **dict.fromkeys(("model", "optimizer", "precision", "progress", "order"), dict),
     **dict.fromkeys(("best", "val", "pending", "watching", "learned", "ends"), dict),
@@ -66,7 +74,7 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
         chosen["freeze"] = {name: "never" if step is None else step for name, step in thaws}
     if config["init"]["weights"] is not None:
         chosen["init"] = config["init"]
-    return dict(_leaves(chosen))
+    return _values(chosen)
 
 
 def followed(config: Config, validates: Learned | None) -> Learned:
@@ -81,7 +89,7 @@ def _contents(manifest: Manifest) -> Config:
     """Return what tells one data set from another."""
     return {
         "records": manifest.num_records,
-        "classes": list(manifest.classes),
+        "classes": "\0".join(manifest.classes),
         "digest": manifest.digest or None,
     }
 
@@ -108,19 +116,13 @@ def _made(data: Config, split: str, given: Any) -> Config:
     return {split: given, **{key: data[key] for key in MADE_KEYS if data.get(key) is not None}}
 
 
-def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of everything that is no block or list."""
-    yield "data.classes", _hash("\0".join(config["data"]["classes"]))
-    for where, value in _values(config):
-        if not where.startswith("data.classes."):
-            yield where, value
-
-
-def _values(config: Config) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value, or the hash of a text, of everything inside."""
-    for where, value in walk(config):
-        if not isinstance(value, dict | list):
-            yield where, value if isinstance(value, int | float | None) else _hash(str(value))
+def _values(config: Config) -> Learned:
+    """Return the value, or the hash of a text, of everything inside by its dotted name."""
+    return {
+        where: value if isinstance(value, int | float | None) else _hash(str(value))
+        for where, value in walk(config)
+        if not isinstance(value, dict | list)
+    }
 
 
 def _hash(text: str) -> str:
@@ -129,8 +131,7 @@ def _hash(text: str) -> str:
 
 def ending(config: Config) -> Learned:
     """Return what may end a run before its last step, by dotted key."""
-    chosen = {name: config.get(name) or {} for name in ("stop", "watchers")}
-    return dict(_values(chosen))
+    return _values({name: config.get(name) or {} for name in ("stop", "watchers")})
 
 
 def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learned | None:
@@ -165,7 +166,7 @@ def _of_one_set(manifest: Manifest, val: Any, config: Config) -> Learned:
     chosen = {key: config[key] for key in SELECTING if config[key] is not None}
     if data.get("val_transform") is not None:
         chosen["transform"] = data["val_transform"]
-    return dict(_leaves({"data": contents, "path": where, "limit": config["limit"], **chosen}))
+    return _values({"data": contents, "path": where, "limit": config["limit"], **chosen})
 
 
 def check_same(
@@ -202,56 +203,20 @@ def check_same(
     if "data.digest" in refused and None in (saved.get("data.digest"), present.get("data.digest")):
         refused.remove("data.digest")
     if refused:
-        differences = ", ".join(_difference(key, saved, present) for key in refused)
+        differences: list[str] = []
+        for key in refused:
+            values = saved.get(key, "nothing"), present.get(key, "nothing")
+            is_hash = any(isinstance(value, str) and value != "nothing" for value in values)
+            differences.append(key if is_hash else f"{key} ({values[0]}, now {values[1]})")
         another = f"begin a new run from its weights: init={run}"
         if any(key.startswith("init.") for key in refused):
             another = "begin a new run, since a resumed one has its weights"
         elif loads():
             another = f"add 'resume.allow=[{','.join(refused)}]'"
-        what = f"was saved with other values of {differences}"
+        what = f"was saved with other values of {', '.join(differences)}"
         raise CheckpointError(
             105, f"resume = {run}", what, f"leave them as they were, or {another}"
         )
-
-
-def _difference(key: str, saved: Learned, present: Learned) -> str:
-    """Name a key that differs, with both values unless one is a hash."""
-    before = saved.get(key, "nothing")
-    now = present.get(key, "nothing")
-    is_hash = [isinstance(value, str) and value != "nothing" for value in (before, now)]
-    return key if any(is_hash) else f"{key} ({before}, now {now})"
-
-
-def _check_means(state: Mapping[str, Any]) -> None:
-    for part in ("best", "val"):
-        for name, mean in state[part].items():
-            if type(mean) not in (int, float):
-                raise ValueError(f"{part}.{name} is no number")
-    # a run that was resumed with other metrics has more or fewer of them now
-    if state["best"] and not state["best"].keys() & state["val"].keys():
-        raise ValueError("best and val have no mean in common")
-
-
-def _check_pending(pending: Mapping[str, Any]) -> None:
-    """Check the losses since the last report."""
-    for values in pending["ranks"]:
-        if values.dtype != torch.float64 or values.ndim != 1:
-            raise TypeError("pending.ranks are not numbers")
-    for name in (*pending["sums"], *pending["arrays"], *pending["totals"]):
-        if type(name) is not str:
-            raise TypeError("pending has a name that is no text")
-    for name, total in pending["totals"].items():
-        if not isinstance(total, Tensor):
-            raise TypeError(f"pending.totals.{name} is no tensor")
-
-
-def _check_progress(progress: Mapping[str, Any]) -> None:
-    for name in asdict(Progress()):
-        count = progress[name]
-        if type(count) is not int or not 0 <= count < LARGEST:
-            raise ValueError(f"progress.{name} is {count!r}")
-        if count > progress["step"]:
-            raise ValueError(f"progress.{name} is more than the steps taken")
 
 
 def check_form(state: Mapping[str, Any]) -> None:
@@ -266,9 +231,24 @@ def check_form(state: Mapping[str, Any]) -> None:
     for name, kinds in KINDS.items():
         if not isinstance(state[name], kinds):
             raise TypeError(f"{name} is {type(state[name]).__name__}")
-    _check_progress(state["progress"])
-    _check_means(state)
-    _check_pending(state["pending"])
+    progress, pending = state["progress"], state["pending"]
+    for name in asdict(Progress()):
+        count = progress[name]
+        if type(count) is not int or not 0 <= count < LARGEST or count > progress["step"]:
+            raise ValueError(f"progress.{name} is {count!r} after {progress['step']!r} steps")
+    for part in ("best", "val"):
+        for name, mean in state[part].items():
+            if type(mean) not in (int, float):
+                raise ValueError(f"{part}.{name} is no number")
+    # a run that was resumed with other metrics has more or fewer of them now
+    if state["best"] and not state["best"].keys() & state["val"].keys():
+        raise ValueError("best and val have no mean in common")
+    if any(values.dtype != torch.float64 or values.ndim != 1 for values in pending["ranks"]):
+        raise TypeError("pending.ranks are not numbers")
+    if any(type(name) is not str for key in ("sums", "arrays", "totals") for name in pending[key]):
+        raise TypeError("pending has a name that is no text")
+    if not all(isinstance(total, Tensor) for total in pending["totals"].values()):
+        raise TypeError("pending.totals are no tensors")
     if not 0 <= state["trained_s"] < math.inf:
         raise TypeError("trained_s is no time")
     if any(own.dtype != torch.uint8 or own.ndim != 1 for own in state["generators"]):
@@ -281,3 +261,82 @@ def check_form(state: Mapping[str, Any]) -> None:
     foreign = foreign_value({"state": state["optimizer"]["state"]})
     if foreign:
         raise TypeError(foreign)
+
+
+def restore(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bool:
+    """Load ``state`` into ``trainer``.
+
+    Returns:
+        Whether the validation data differs from the saved run's. Its figures are dropped then,
+        because figures of different data cannot be compared.
+
+    Raises:
+        CheckpointError: K103 if the state does not fit, K104 if an epoch under way was cut
+            otherwise, K105 if the saved run learns something else.
+    """
+    resume = assembly.config["resume"]
+    with fits_run(resume["run"]):
+        return _restored(trainer, assembly, state)
+
+
+@contextmanager
+def fits_run(run: str) -> Generator[None]:
+    """Turn any exception of a part that gets something else from a state into K103."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except Exception as error:
+        what = f"its state does not fit this configuration ({last_line(error)})"
+        fix = (
+            "resume with the model and optimizer it was saved with, "
+            f"or begin a new run from its weights: init={run}"
+        )
+        raise CheckpointError(103, f"resume = {run}", what, fix) from error
+
+
+def _restored(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bool:
+    check_form(state)
+    resume = assembly.config["resume"]
+    anew = state["validation"] != assembly.validates
+    if anew:
+        # what the watchers remember, but not the best metric on other data
+        watching = dict(state["watching"])
+        watching["watchers"] = {k: v for k, v in watching["watchers"].items() if k != PATIENCE}
+        state = {**state, "best": {}, "val": {}, "watching": watching}
+    if state["ends"] != assembly.ends:  # what ends a run has been changed, maybe to go on
+        state = {**state, "ended": "", "watching": {**state["watching"], "reason": ""}}
+
+    loads = partial(_loads, trainer, assembly, state)
+    check_same(resume["run"], state["learned"], assembly.learns, resume["allow"], loads)
+    _load(trainer, state, resume["run"])
+    if anew:
+        trainer.stepper.forget_best()
+    return anew
+
+
+def _loads(trainer: Trainer, assembly: "Assembly", state: dict[str, Any]) -> bool:
+    """Return whether the state can be loaded. The trainer is of no use afterwards."""
+    key = "optim._target_"
+    if state["learned"].get(key) != assembly.learns.get(key):
+        return False  # torch would load another optimizer's state, and fail in the first step
+    try:
+        _load(trainer, state, assembly.config["resume"]["run"])
+    except Exception:  # noqa: BLE001  # of any part that gets what another one has saved
+        return False
+    return True
+
+
+def _load(trainer: Trainer, state: dict[str, Any], run: str) -> None:
+    identity = trainer.parts.train.identity
+    if state["progress"]["epoch_step"] and _places(state["order"]) != _places(identity):
+        what = f"was saved inside an epoch of {state['order']}, this one has {identity}"
+        fix = "change them when the epoch has ended"
+        raise CheckpointError(104, f"resume = {run}", what, fix)
+    trainer.load_state_dict(state)
+
+
+def _places(identity: dict[str, int]) -> dict[str, int]:
+    """Return what decides the records of each batch but the last, which ``last`` decides, too."""
+    places = identity.get("places", identity["records"])
+    return {**identity, "records": places, "places": places}

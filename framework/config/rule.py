@@ -1,13 +1,22 @@
-"""The values that an option may have, and the error for every other value."""
+"""The values that an option may have, and the error for every other value.
+
+The line of an option in ``conf/`` is its only home: ``seed: 0  # int >= 0: for the weights`` has
+its name, its default, its type and its help. A type is ``int``, ``float``, ``bool``, ``text``,
+``block``, ``[int]``, ``[text]``, ``[block]`` or ``null``, or a word that may be given, or several
+of these with `` | `` between them. Behind a number stand its limits: ``int >= 1 and <= 9``.
+"""
 
 import json
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache, reduce
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 
+from framework.config.paths import CONF
 from framework.errors import ConfigError, did_you_mean
 
 KINDS: dict[Any, str] = {
@@ -17,9 +26,25 @@ KINDS: dict[Any, str] = {
     str: "a text",
     list[str]: "a list of texts",
     list[int]: "a list of whole numbers",
+    list[dict]: "a list of blocks",
     dict: "a block of keys",
     NoneType: "null",
 }
+TYPES: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "text": str,
+    "block": dict,
+    "null": NoneType,
+    "[int]": list[int],
+    "[text]": list[str],
+    "[block]": list[dict],
+}
+LIMITS = {">=": "least", "<=": "most", ">": "above", "<": "below"}
+PART = re.compile(r"([\w\[\]]+)((?: (?:and )?[<>]=? [\d.]+)*)")  # of a type
+LINE = re.compile(r"( *)(\w+):(?:.*?\s# (.*)|.*)")  # an option, with its comment
+GONE = object()
 
 
 class Rule(NamedTuple):
@@ -34,6 +59,7 @@ class Rule(NamedTuple):
         choices: The only texts that are allowed, if any.
         means: What the values are, for messages; empty if the type says it.
         number: Of the ConfigError for every other value.
+        help: What the option does, for messages.
     """
 
     kind: Any
@@ -44,6 +70,7 @@ class Rule(NamedTuple):
     choices: Sequence[str] = ()
     means: str = ""
     number: int = 101
+    help: str = ""
 
     @property
     def kinds(self) -> tuple[Any, ...]:
@@ -52,24 +79,23 @@ class Rule(NamedTuple):
     @property
     def words(self) -> str:
         """What a value must be, such as ``a whole number from 0 to 9, or null``."""
-        words = (
-            [self.means]
-            if self.means
-            else [KINDS[kind] for kind in self.kinds if kind is not NoneType]
-        )
-        if self.choices and not self.means:
-            words = list(self.choices)
-        text = _listed(words) + self._limits()
-        if NoneType in self.kinds:
-            text += ", or null"
-        return text
-
-    def _limits(self) -> str:
-        if math.isfinite(self.least) and math.isfinite(self.most):
-            return f" from {self.least:g} to {self.most:g}"
         limits = {"of at least": self.least, "above": self.above, "below": self.below}
         known = [f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit)]
-        return " " + " and ".join(known) if known else ""
+        limit = " " + " and ".join(known) if known else ""
+        if math.isfinite(self.least) and math.isfinite(self.most):
+            limit = f" from {self.least:g} to {self.most:g}"
+        names = [
+            KINDS[kind] + (limit if kind in (int, float) else "")
+            for kind in self.kinds
+            if kind is not NoneType and not (kind is str and self.choices)
+        ]
+        names = [self.means + limit] if self.means else [*names, *self.choices]
+        text = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        if NoneType in self.kinds:
+            text += ", or null"
+        if self.help and self.kinds[0] in (str, dict, list[str], list[int]) and not self.choices:
+            text += f" ({self.help.partition('; ')[0]})"  # the type says little
+        return text
 
     def is_kind(self, value: Any) -> bool:
         """Return whether a value has the type. Only bool takes true and false."""
@@ -88,7 +114,7 @@ class Rule(NamedTuple):
             return False
         if isinstance(value, str) and self.choices:
             return value in self.choices
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             return self.least <= value <= self.most and self.above < value < self.below
         return True
 
@@ -99,19 +125,14 @@ class Rule(NamedTuple):
 
     def error(self, where: str, value: Any) -> ConfigError:
         """Return the error for a value that the option cannot have."""
-        if self._fits_as_text(value):
-            decoded = f"""'{where}="${{oc.decode:${{oc.env:NAME}}}}"'"""
-            fix = f"leave out its quotes, or decode a variable: {decoded}"
-            what = f"must be {self.words}, and is a text"
-            return ConfigError(self.number, f'{where} = "{value}"'[:200], what, fix)
+        with suppress(ValueError, RecursionError):
+            if isinstance(value, str) and self.fits(json.loads(value)):  # such as "0.5"
+                decoded = f"""'{where}="${{oc.decode:${{oc.env:NAME}}}}"'"""
+                fix = f"leave out its quotes, or decode a variable: {decoded}"
+                what = f"must be {self.words}, and is a text"
+                return ConfigError(self.number, f'{where} = "{value}"'[:200], what, fix)
         what = f"must be {self.words}{did_you_mean(str(value), self.choices)}"
         return ConfigError(self.number, f"{where} = {value}"[:200], what, "correct it")
-
-    def _fits_as_text(self, value: Any) -> bool:
-        """Return whether a value is a text, such as "0.5", that holds a value that fits."""
-        with suppress(ValueError, RecursionError):
-            return isinstance(value, str) and self.fits(json.loads(value))
-        return False
 
     def read(self, where: str, text: str) -> Any:
         """Return the value of a text on the command line. Raise the ConfigError of this option."""
@@ -131,11 +152,55 @@ class Rule(NamedTuple):
         return value
 
 
+@cache
+def option_rules(name: str) -> dict[str, Rule]:
+    """Return the rules of the options in ``conf/NAME.yaml``, or of all choices of a group.
+
+    Keys are dotted. Those of a group begin with its name.
+    """
+    rules: dict[str, Rule] = {}
+    for path in (CONF / f"{name}.yaml", *sorted((CONF / name).glob("*.yaml"))):
+        if not path.is_file():
+            continue
+        blocks = [(-1, name)] if path.parent != CONF else []  # around the line, with their indent
+        text = path.read_text(encoding="utf-8").partition("\nhydra:")[0]
+        for match in filter(None, map(LINE.fullmatch, text.splitlines())):
+            indent, key, comment = len(match[1]), match[2], match[3]
+            while blocks and blocks[-1][0] >= indent:
+                blocks.pop()
+            blocks.append((indent, key))
+            if comment and (rule := rule_of(comment)):
+                rules[".".join(block for _, block in blocks)] = rule
+    return rules
+
+
+def rule_of(comment: str) -> Rule | None:
+    """Return the rule of an option's comment; None if it begins with no type."""
+    text, _, explained = comment.partition(": ")
+    parts = [PART.fullmatch(part) for part in text.split(" | ")]
+    names = [part[1] for part in parts if part is not None]
+    is_word = len(names) == 1 and (names[0] not in TYPES or names[0] == "null")
+    if len(names) < len(parts) or is_word:
+        return None
+    limits: dict[str, Any] = {
+        LIMITS[sign]: float(limit)
+        for part in parts
+        if part is not None
+        for sign, limit in re.findall(r"([<>]=?) (\S+)", part[2])
+    }
+    kind = reduce(operator.or_, [TYPES.get(name, str) for name in names])
+    choices = tuple(name for name in names if name not in TYPES)
+    return Rule(kind, **limits, choices=choices, help=explained)
+
+
 def check_values(config: Mapping[str, Any], rules: Mapping[str, Rule], prefix: str = "") -> None:
-    """Check that every key with a rule is there and has a value that fits."""
+    """Check that every key with a rule is there and has a value that fits. Keys may be dotted."""
     for key, rule in rules.items():
-        rule.check(f"{prefix}{key}", config.get(key))
-        if key not in config:
+        value: Any = config
+        for name in key.split("."):
+            value = value.get(name, GONE) if isinstance(value, Mapping) else GONE
+        rule.check(f"{prefix}{key}", None if value is GONE else value)
+        if value is GONE:
             raise ConfigError(101, f"{prefix}{key} = null", "was taken away", "leave it in")
 
 
@@ -146,10 +211,3 @@ def check_known(keys: Mapping[str, Any], known: Sequence[str], prefix: str = "")
             where = f"{prefix}.{key} = {value}".removeprefix(".")
             what = f"no such key{did_you_mean(key, known, prefix)}"
             raise ConfigError(102, where[:200], what, "correct or remove it")
-
-
-def _listed(words: Sequence[str]) -> str:
-    """Join words with commas and a last ``or``."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} or {words[-1]}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from framework.config.assemble import Assembly
 from framework.config.build import build
 from framework.config.preflight import ModelTrial
+from framework.config.resume import PATIENCE
 from framework.config.schema import seconds_of
 from framework.config.targets import Config
 from framework.contracts.parallel import Parallel
@@ -26,7 +27,6 @@ from framework.train.watching import (
 if TYPE_CHECKING:
     from framework.train.torch_metrics import TorchMetrics
 
-PATIENCE = "stop.patience"
 BUDGET = "stop.after"
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -14,8 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from framework.config.build import last_line
-from framework.config.rule import check_values
-from framework.config.schema import RULES, RULES_BY_BLOCK
+from framework.config.rule import check_values, option_rules
 from framework.config.targets import Config
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
@@ -77,17 +75,25 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
         if chosen == newest:  # the others are complete
             for place, value in facts.get("auto", {}).items():
                 put(config, place, value)
-        _check(config)
+        rules = option_rules("train")
+        check_values(config, {key: rules[key] for key in rules if key in KEYS or "workers." in key})
+        for block in (*(config[part] for part in USED_PARTS), config["data"]["source"]):
+            block["_target_"].split(".")
+        config["order"].keys()
         digests = {split: block.get("digest") for split, block in facts["data"].items()}
         folders = {part["config"]: part.get("folder") for part in facts.get("starts", [])}
-        folder: Any = folders.get(chosen.name) or facts.get("folder")
-        folder = restored(folder) if isinstance(folder, str) else folder
-        given = config
-        if isinstance(folder, str) and Path(folder) != Path.cwd():
-            config = _reached_from(config, folder)
-        folder = folder if config["data"] != given["data"] else ""
-        train = _manifest(facts["data"]["train"])
-        return SavedConfig(config, train, digests, folder)
+        folder = restored(folders.get(chosen.name) or facts.get("folder") or "")
+        given = copy.deepcopy(config["data"])
+        if folder and Path(folder) != Path.cwd():
+            for group, key in (("data", "train"), ("data", "val"), ("objective", "weights")):
+                if key in config[group]:
+                    config[group][key] = reached(config[group][key], folder)
+        return SavedConfig(
+            config,
+            _manifest(facts["data"]["train"]),
+            digests,
+            folder if config["data"] != given else "",
+        )
     except ConfigError as error:
         what = f"its configuration cannot be used: {error}"
         raise CheckpointError(120, where, what, fix) from error
@@ -96,24 +102,13 @@ def read_config(run_dir: Path, name: str | None = None) -> SavedConfig:
         raise CheckpointError(120, where, what, fix) from error
 
 
-def _reached_from(config: Config, folder: str) -> Config:
-    """Return a configuration with the paths of data and of a teacher as meant in a folder."""
-    result = copy.deepcopy(config)
-    for group, key in (("data", "train"), ("data", "val"), ("objective", "weights")):
-        if key in (result.get(group) or {}):
-            result[group][key] = reached(result[group][key], folder)
-    return result
-
-
 def _resolved(node: Any) -> Any:
     """Return a copy with the values of the environment, which run directories only name."""
     if isinstance(node, dict):
         return {str(key): _resolved(value) for key, value in node.items()}
     if isinstance(node, list):
         return [_resolved(value) for value in node]
-    if isinstance(node, str):
-        return _filled(node)
-    return node
+    return _filled(node) if isinstance(node, str) else node
 
 
 def _filled(text: str) -> Any:
@@ -123,38 +118,29 @@ def _filled(text: str) -> Any:
     """
     before, mark, rest = text.partition(_DECODED)
     if not mark:
-        return REFERENCE.sub(_from_environment, text)
-    end = _closing_brace(rest)
-    value = _decoded(rest[:end])
-    if not before and end == len(rest) - 1:
-        return value
-    return f"{_filled(before)}{value}{_filled(rest[end + 1 :])}"
-
-
-def _closing_brace(text: str) -> int:
-    """Return the place of the brace that ends a reference whose beginning is not in ``text``."""
-    depth = 1
-    for place, letter in enumerate(text):
-        depth += (letter == "{") - (letter == "}")
-        if not depth:
-            return place
-    raise ValueError(f"{_DECODED}{text} has no end")
-
-
-def _decoded(text: str) -> Any:
-    """Return the value of a text, as OmegaConf's ``oc.decode`` reads it."""
+        return REFERENCE.sub(lambda match: _variable(match[1]), text)
+    depth, end = 1, 0  # of the braces, up to the one that ends the reference
+    while depth and end < len(rest):
+        depth += (rest[end] == "{") - (rest[end] == "}")
+        end += 1
+    if depth:
+        raise ValueError(f"{text} has no end")
     try:
-        value = oc.decode(str(_filled(text)), OmegaConf.create(), AnyNode(None))
+        value = oc.decode(str(_filled(rest[: end - 1])), OmegaConf.create(), AnyNode(None))
     except OmegaConfBaseException as error:
-        raise ValueError(f"{_DECODED}{text}}} does not name a value") from error
-    return OmegaConf.to_container(value) if isinstance(value, Container) else value
+        raise ValueError(f"{_DECODED}{rest[:end]} does not name a value") from error
+    if isinstance(value, Container):
+        value = OmegaConf.to_container(value)
+    if not before and end == len(rest):
+        return value
+    return f"{_filled(before)}{value}{_filled(rest[end:])}"
 
 
-def _from_environment(match: re.Match[str]) -> str:
-    note([match[1]])
-    value = os.environ.get(match[1])
+def _variable(name: str) -> str:
+    note([name])
+    value = os.environ.get(name)
     if value is None:
-        raise ValueError(f"the environment variable {match[1]} is not set")
+        raise ValueError(f"the environment variable {name} is not set")
     return value
 
 
@@ -169,24 +155,10 @@ def put(config: Config, name: str, value: Any) -> None:
             block[key] = value
 
 
-def _check(config: Config) -> None:
-    """Check what this module uses of a configuration, which a hostile file may hold."""
-    check_values({key: config[key] for key in KEYS}, {key: RULES[key] for key in KEYS})
-    check_values(config["workers"], RULES_BY_BLOCK["workers"], "workers.")
-    for name, block in [(name, config[name]) for name in USED_PARTS] + [
-        ("data.source", config["data"]["source"])
-    ]:
-        if not isinstance(block, dict) or not isinstance(block.get("_target_"), str):
-            raise TypeError(f"{name} describes no part")
-    if not isinstance(config["order"], dict):
-        raise TypeError("order is no block")
-
-
 def _manifest(block: Mapping[str, Any]) -> Manifest:
     known = {field.name for field in fields(Manifest)} - {"shards", "statistics", "fields"}
     described = {
         name: Field(field["dtype"], tuple(field["shape"]), field["encoding"], field["kind"])
         for name, field in block["fields"].items()
     }
-    others = {name: value for name, value in block.items() if name in known}
-    return Manifest(fields=described, **others)
+    return Manifest(fields=described, **{key: block[key] for key in block if key in known})

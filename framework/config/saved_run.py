@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Container, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -17,13 +17,6 @@ import torch
 from torch import nn
 
 from framework.augment.compose import flat_parts
-from framework.config.as_packed import (
-    ChunkInput,
-    PreparedInput,
-    PreparedStore,
-    as_trained,
-    preparation,
-)
 from framework.config.assemble import (
     Finish,
     find_device,
@@ -33,9 +26,18 @@ from framework.config.assemble import (
     source_context,
 )
 from framework.config.build import build, last_line
-from framework.config.image_places import ImagePlace, image_places
-from framework.config.input_source import PART, InputSource, ItemRange, ReadPart
-from framework.config.predict_images import as_dicts, image_chunk
+from framework.config.input_source import (
+    PART,
+    ChunkInput,
+    InputSource,
+    ItemRange,
+    PreparedInput,
+    PreparedStore,
+    ReadPart,
+    as_trained,
+    preparation,
+)
+from framework.config.predict_images import ImagePlace, as_dicts, image_chunk, image_places
 from framework.config.preflight import MISFITS
 from framework.config.saved_config import USED_PARTS, SavedConfig, read_config
 from framework.config.targets import (
@@ -54,12 +56,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.data import Augment, MakesUnitRange, Normalizes, Source, SourceContext
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.prediction import (
-    PredictedBoxes,
-    PredictedMaps,
-    Predictions,
-    Predicts,
-)
+from framework.contracts.prediction import PredictedBoxes, PredictedMaps, Predictions, Predicts
 from framework.contracts.records import CARRIED, Field, Manifest, RecordInput
 from framework.contracts.training import Objective
 from framework.data.classes import agree_on_classes, renumbered
@@ -86,10 +83,8 @@ OPENS_FILES = re.compile(r"framework\.data\.(hdf5|lmdb|folder|tar|parquet|mixtur
 PIXELS = ("uint8", "uint16")
 SOURCES = {
     name: {"_target_": f"framework.data.{name}.{name}_source"}
-    for name in ("hdf5", "lmdb", "folder", "tar", "parquet")
+    for name in ("hdf5", "lmdb", "folder", "tar", "parquet", "dataset")
 }
-
-DATASET = {"_target_": "framework.data.dataset.dataset_source"}
 
 
 class ValidationSet(NamedTuple):
@@ -170,7 +165,7 @@ class SavedRun:
         seed_generators(self.config["seed"])
         device = find_device(self.config["device"])
         choose_algorithms(device, self.config["deterministic"] or is_deterministic())
-        parallel: Parallel = build("parallel", self.config["parallel"], self.allowed, device=device)
+        parallel: Parallel = self.build("parallel", device=device)
         use(parallel.device, pinned=False)
         stay_beside(parallel.device)
         return parallel
@@ -181,20 +176,24 @@ class SavedRun:
 
     @cached_property
     def precision(self) -> Precision:
-        precision: Precision = self.build("precision", device=self.device)
-        return precision
+        return self.build("precision", device=self.device)
 
     @cached_property
     def objective(self) -> Objective:
         objective: Objective = self.build("objective")
         owned = ObjectiveState(objective, self.parallel)
+        state: dict[str, Any] = {}  # what it owned when the chosen weights were saved
+        if self.weights == AVERAGE:
+            state = newest_state(self.run_dir).state.get("objective", {})
+        else:
+            path = chosen_file(self.run_dir, self.weights)
+            path = path.with_name(path.stem + OF_OBJECTIVE)
+            state = read_dict(path) if path.exists() else {}
         try:
-            owned.load_state_dict(_owned_by_objective(self.run_dir, self.weights))
+            owned.load_state_dict(state)
         except MISFITS as error:
-            where = f"weights = {chosen_file(self.run_dir, self.weights)}"
             what = f"what the objective owned does not fit it ({last_line(error)})"
-            fix = "give weights of this run, or of one with the same objective"
-            raise CheckpointError(122, where, what, fix) from error
+            raise self._misfit(what, "objective") from error
         owned.switch_to_evaluation()
         return objective
 
@@ -219,22 +218,21 @@ class SavedRun:
         model: nn.Module = self.build("model").to(parallel.home)
         if self.config["channels_last"]:
             model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
-        self._load_weights(model)
+        state = _read_chosen(self.run_dir, self.weights, model.state_dict().keys())
+        try:
+            model.load_state_dict(state)
+        except MISFITS as error:
+            what = f"does not fit the run's model ({last_line(error)})"
+            raise self._misfit(what, "model") from error
         wrapped = parallel.wrap(model)
         if self.config["compile"]:
             wrapped.compile(dynamic=False)
         return parallel.unwrap(wrapped).eval()  # what training validates
 
-    def _load_weights(self, model: nn.Module) -> None:
-        names = model.state_dict().keys()
-        state = _read_chosen(self.run_dir, self.weights, names)
-        try:
-            model.load_state_dict(state)
-        except MISFITS as error:
-            where = f"weights = {chosen_file(self.run_dir, self.weights)}"
-            what = f"does not fit the run's model ({last_line(error)})"
-            fix = "give weights of this run, or of one with the same model"
-            raise CheckpointError(122, where, what, fix) from error
+    def _misfit(self, what: str, part: str) -> CheckpointError:
+        where = f"weights = {chosen_file(self.run_dir, self.weights)}"
+        fix = f"give weights of this run, or of one with the same {part}"
+        return CheckpointError(122, where, what, fix)
 
     def build(self, name: str, **runtime: Any) -> Any:
         """Build the part that the block ``name`` of the configuration describes."""
@@ -261,12 +259,18 @@ class SavedRun:
         if not named:
             fix = "give the path of a store: data.val=..."
             raise ConfigError(350, f"run = {self.run_dir}", "has no validation data", fix)
-        if not own:
-            config = {**config, "select": select, "limit": limit, **UNFOLDED}
-        return {
-            split_of(name): ValidationSet(split_of(name), part, _reading(config, part, own), own)
-            for name, part in named.items()
-        }
+        if own:
+            return {
+                split_of(name): ValidationSet(split_of(name), part, config, own)
+                for name, part in named.items()
+            }
+        config = {**config, "select": select, "limit": limit, **UNFOLDED}
+        sets: dict[str, ValidationSet] = {}
+        for name, part in named.items():
+            source = _source_of(data, part)
+            reading = {**config, "data": {**self.config["data"], "source": source}}
+            sets[split_of(name)] = ValidationSet(split_of(name), part, reading, own)
+        return sets
 
     def open_set(self, part: ValidationSet) -> Source:
         """Open a validation set. The caller closes it.
@@ -278,13 +282,20 @@ class SavedRun:
             ConfigError: C352 for other data whose pixels are no numbers as those of training.
             DataError: D190 if the data has records of a class that the training data lacks.
         """
+        where = f"data.{part.split} = {data_name(part.given)}"
         source = open_source(part.split, part.given, part.config, self.allowed, self.parallel)
         try:
-            if part.own:
-                self._check_same(part, source.manifest.digest)
+            digest, known = source.manifest.digest, self.digests.get(part.split)
+            if part.own and self._folder:
+                what = "is that of the folder in which the run was started, which differs from this"
+                self.say(f"note: {where}: {what} one")
+            is_other = digest and known and digest != known
+            if part.own and is_other and self.config["folds"] is None:
+                what = "is other data than the run has validated on (its digest differs)"
+                fix = "bring that data back, or name this in the command: data.val=PATH"
+                raise CheckpointError(125, where, what, fix)
             if part.given not in val_sets(self.config["data"]).values():
                 source = self._as_trained(source)
-                where = f"data.{part.split} = {data_name(part.given)}"
                 self._check_pixels(where, self._inputs_of(source.manifest.fields))
             return self.with_own_classes(source)
         except BaseException:
@@ -304,19 +315,6 @@ class SavedRun:
             fix = f"pack them with pack.size=[{height},{width}]"
             self.say(f"note: {source.manifest.source or 'the data'}: {what}; {fix}")
         return source
-
-    def _check_same(self, part: ValidationSet, digest: str | None) -> None:
-        """Check that the run's own validation data is what it was. CheckpointError K125."""
-        if self._folder:
-            where = f"data.{part.split} = {data_name(part.given)}"
-            what = "is that of the folder in which the run was started, which differs from this one"
-            self.say(f"note: {where}: {what}")
-        known = self.digests.get(part.split)
-        if digest and known and digest != known and self.config["folds"] is None:
-            where = f"data.{part.split} = {data_name(part.given)}"
-            what = "is other data than the run has validated on (its digest differs)"
-            fix = "bring that data back, or name this in the command: data.val=PATH"
-            raise CheckpointError(125, where, what, fix)
 
     def source(self, path: Any = None) -> Source:
         """Open data as the run's validation data is opened. The caller closes it.
@@ -345,8 +343,7 @@ class SavedRun:
             finish: Normalizes a batch; None: as in validation.
         """
         context = LoaderContext(source, self.device, finish or self.finish, clock or NoClock())
-        loader: Loader = self.build("loader", context=context)
-        return loader
+        return self.build("loader", context=context)
 
     def batches(self, path: Any = None) -> Generator[Batch]:
         """Yield the batches of ``path`` as the model gets them in validation, on the device.
@@ -355,13 +352,10 @@ class SavedRun:
         data. Every record comes once, in order. ``index`` holds the numbers of the records.
         """
         loader = self.loader(self.source(path))
-        try:
-            with closing(loader.epoch(0)) as micro_batches:
-                for batch, weight, _ in micro_batches:
-                    if weight > 0:
-                        yield batch
-        finally:
-            loader.close()
+        with closing(loader), closing(loader.epoch(0)) as micro_batches:
+            for batch, weight, _ in micro_batches:
+                if weight > 0:
+                    yield batch
 
     @property
     def predicts(self) -> Predicts:
@@ -386,8 +380,7 @@ class SavedRun:
         if not any(packed.get(key) for key in ("size", "resize", "max_side")):
             return None
         for name, field in fields.items():
-            trained = self.train.fields.get(name)
-            size = _image_size(trained)
+            size = _image_size(self.train.fields.get(name))
             if size is not None and _image_size(field) != size and field.channels is not None:
                 return size
         return None
@@ -449,7 +442,13 @@ class SavedRun:
     def inferred(self, source: InputSource) -> Generator[Inferred]:
         """Yield what the model predicts for each batch of an input, in order."""
         name = self.predicts.inputs[0]
-        loader = self.loader(source, finish=self._finish_of(source.manifest.fields))
+        # augments of what the model does not take are left out
+        taken = self._inputs_of(source.manifest.fields)
+        block = only_fields(self.config["augment"], taken) or NOTHING
+        config = {**self.config, "augment": block}
+        augment = make_augment(config, self.allowed, replace(self.train, fields=dict(taken)))
+        finish = make_augmenter(config, augment, self.device, training=False, say=self.say)
+        loader = self.loader(source, finish=finish)
         with closing(loader), closing(loader.epoch(0)) as batches:
             for batch, _, _ in batches:
                 part = source.parts[batch[PART]]
@@ -469,6 +468,7 @@ class SavedRun:
         Raises:
             ConfigError: C352 if the data lacks one, or its pixels are no numbers as in training.
         """
+        where = given.source or "the data"
         fields: dict[str, Field] = {}
         derived: set[str | None] = set()
         for name, field in given.fields.items():
@@ -480,8 +480,8 @@ class SavedRun:
                 has = listed([*given.fields])
                 what = f"has no field {name!r}, which the model takes; it has {has}"
                 fix = "name its fields as the training data has them, with the keys of input"
-                raise ConfigError(352, given.source or "the data", what, fix)
-        self._check_pixels(given.source or "the data", fields)
+                raise ConfigError(352, where, what, fix)
+        self._check_pixels(where, fields)
         return fields
 
     def _inputs_of(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
@@ -496,27 +496,25 @@ class SavedRun:
         An augment that scales to floats takes integers by their white. It takes floats as they are,
         and a note says so.
         """
+        scaled: set[str] = set()
+        for _, part in flat_parts({"augment": self.augment}):
+            if isinstance(part, Normalizes):
+                scaled.update(part.normalized_fields)
+            if isinstance(part, MakesUnitRange):
+                scaled.update(part.scaled_fields)
         for name, field in fields.items():
             trained = self.train.fields.get(name)
             forms = _pixel_form(field), _pixel_form(trained)
             if trained is None or None in forms or forms[0] == forms[1]:
                 continue
             what = f"{name} is {field.dtype} here, and was {trained.dtype} in training"
-            if name in _scaled_fields(self.augment):
+            if name in scaled:
                 if "float" in forms:
                     self.say(f"note: {where}: {what}; the augment takes floats to be from 0 to 1")
                 continue
             places = "input=dataset, or 'data.val={_target_: mine.Clips}'"
             fix = f"give {trained.dtype}: by your own Dataset ({places}), or as a tensor in Python"
             raise ConfigError(352, where, what, fix)
-
-    def _finish_of(self, fields: Mapping[str, Field]) -> Finish:
-        """Return ``finish`` for batches of what the model takes of these fields alone."""
-        fields = self._inputs_of(fields)
-        block = only_fields(self.config["augment"], fields) or NOTHING
-        config = {**self.config, "augment": block}
-        augment = make_augment(config, self.allowed, replace(self.train, fields=dict(fields)))
-        return make_augmenter(config, augment, self.device, training=False, say=self.say)
 
     def predicted(self, batch: Batch) -> Predictions:
         """Return what the model predicts for a batch as it gets it."""
@@ -553,8 +551,15 @@ class SavedRun:
             if isinstance(images, torch.Tensor):
                 field = Field(str(images.dtype).removeprefix("torch."), tuple(images.shape[1:]))
             manifest = Manifest(len(images), {name: field}, source="images")
-            names = partial(_image_name, images)
-            given = self.prepared(ChunkInput(image_chunk(images, name), manifest, names))
+
+            def name_of(index: int) -> str:
+                if isinstance(images, torch.Tensor) or not isinstance(
+                    images[index], str | os.PathLike
+                ):
+                    return f"images[{index}]"
+                return os.fspath(images[index])
+
+            given = self.prepared(ChunkInput(image_chunk(images, name), manifest, name_of))
             batches = self.inferred(self.input_source(given))
             inferred = ((each.predictions, each.places) for each in batches)
         return [
@@ -581,9 +586,10 @@ def only_fields(block: Any, names: Container[str]) -> Any:
     kept = {key: only_fields(value, names) for key, value in block.items()}
     if "field" in block:
         given = block["field"]
-        is_list = isinstance(given, list)
-        kept["field"] = [name for name in given if name in names] if is_list else given
-        if not kept["field"] or (not is_list and given not in names):
+        kept["field"] = given
+        if isinstance(given, list):
+            kept["field"] = [name for name in given if name in names]
+        if not kept["field"] or (not isinstance(given, list) and given not in names):
             return None
     return kept
 
@@ -598,32 +604,12 @@ def _pixel_form(field: Field | None) -> str | None:
     return field.dtype if field.dtype in PIXELS and is_image else None
 
 
-def _scaled_fields(augment: Augment) -> set[str]:
-    """Return the fields whose values an augment makes floats, from integers and from floats."""
-    names: set[str] = set()
-    for _, part in flat_parts({"augment": augment}):
-        if isinstance(part, Normalizes):
-            names.update(part.normalized_fields)
-        if isinstance(part, MakesUnitRange):
-            names.update(part.scaled_fields)
-    return names
-
-
 def _image_size(field: Field | None) -> tuple[int, int] | None:
     """Return (height, width) of a field's images, or None if they have no size in common."""
     if field is None or field.channels is None:
         return None
     height, width = field.shape[:2] if field.interleaved else field.shape[1:]
-    if height is None or width is None:
-        return None
-    return height, width
-
-
-def _image_name(images: Any, index: int) -> str:
-    """Return what errors call an image: its path or its number."""
-    if isinstance(images, torch.Tensor) or not isinstance(images[index], str | os.PathLike):
-        return f"images[{index}]"
-    return os.fspath(images[index])
+    return None if height is None or width is None else (height, width)
 
 
 def load(
@@ -676,35 +662,20 @@ def open_run(
     return SavedRun(run_dir, config, allowed, weights, saved, say)
 
 
-def _reading(config: Config, given: Any, own: bool) -> Config:
-    """Return the configuration with a source that can read ``given``, in whatever format it is."""
-    data = config["data"]
-    source = data["source"]
-    if own:
-        return config
-    if isinstance(given, str):
-        source = _source_of(source, given, makes_data(data))
-    elif "_target_" in given and not makes_data(data):
-        source = DATASET
-    return {**config, "data": {**data, "source": source}}
-
-
-def _source_of(block: Config, path: str, makes: bool) -> Config:
-    """Return the block of a source that reads ``path``: the run's own unless the format differs.
-
-    ``makes`` says that the run's own reads no paths, but objects.
-    """
-    present = format_of(path)
-    if present is None:
-        is_folder = os.path.isdir(path) and "manifest.json" not in os.listdir(path)
-        choice = "folder" if is_folder else None
-    else:
-        choice = present.choice
+def _source_of(data: Config, given: Any) -> Config:
+    """Return the block of a source that reads ``given``: the run's own if the format fits."""
+    own, makes = data["source"], makes_data(data)
+    if not isinstance(given, str):
+        return SOURCES["dataset"] if "_target_" in given and not makes else own
+    present = format_of(given)
+    choice = None if present is None else present.choice
+    if present is None and os.path.isdir(given) and "manifest.json" not in os.listdir(given):
+        choice = "folder"
+    opens = OPENS_FILES.fullmatch(own["_target_"])
     if makes:
         return SOURCES[choice or "hdf5"]
-    opens = OPENS_FILES.fullmatch(block["_target_"])
     if choice is None or opens is None or opens[1] in (choice, "mixture"):
-        return block
+        return own
     return SOURCES[choice]
 
 
@@ -725,15 +696,6 @@ def chosen_file(run_dir: Path, weights: str) -> Path:
         fix = "wait for the run's first save, or give weights=best, last, average or a file"
         raise CheckpointError(121, f"weights = {path}", "no such file", fix)
     return weights_path(path)
-
-
-def _owned_by_objective(run_dir: Path, weights: str) -> dict[str, Any]:
-    """Return what the objective owned when the chosen weights were saved; {} for nothing."""
-    if weights == AVERAGE:
-        return newest_state(run_dir).state.get("objective", {})
-    path = chosen_file(run_dir, weights)
-    path = path.with_name(path.stem + OF_OBJECTIVE)
-    return read_dict(path) if path.exists() else {}
 
 
 def _read_chosen(run_dir: Path, weights: str, names: Collection[str]) -> dict[str, Any]:

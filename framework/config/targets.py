@@ -1,21 +1,93 @@
 """Check what a configuration calls, and with which arguments, before torch is imported."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from framework.config.foreign_models import secured
-from framework.config.names import check_name
-from framework.config.signature import static_signature
+from framework.config.foreign_models import is_foreign, secured
+from framework.config.paths import CONF, ROOT
+from framework.config.signature import classes_of, static_signature
 from framework.errors import ConfigError, did_you_mean
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 
+LAYERS = {"torch.nn": "torch.nn.modules"}
+METRICS = ("classification", "detection", "regression", "segmentation")
+# Packages whose classes a place takes, by the module that lists them.
+LISTED: dict[str, Mapping[str, str]] = {
+    "layers": LAYERS,
+    "model": LAYERS,
+    "optim": {"torch.optim": "torch.optim"},
+    "schedule": {"torch.optim.lr_scheduler": "torch.optim.lr_scheduler"},
+    "metrics": {f"torchmetrics.{name}": f"torchmetrics.{name}" for name in METRICS},
+}
+OWN_LAYERS = ("framework.model.airbench.Whitening",)  # which docs/model.md recommends
+TARGET = re.compile(r"^[^#\n]*\b_target_: *([\w.]+)", re.MULTILINE)
+EXAMPLE = re.compile(r"\bpaceline_examples\.\w+\.\w+")
+BY_NAME = ("metrics", "sink", "watchers")  # places of several blocks by name
+# Parts of ``data`` that are places of another kind. Objects of the user's have no list.
+IN_DATA = {"source": "data", "writer": "output", "val_transform": "transform"}
 # Values are always plain lists and dicts, as with Hydra's ``_convert_: all``.
 OURS = ("framework.", "paceline_examples.")
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
 STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
 Config = dict[str, Any]
+
+
+def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
+    """Check that the block at ``where`` may call ``target``, a dotted name. ConfigError C105.
+
+    ``allowed`` are the prefixes of the user's packages.
+    """
+    place, inside = _place(where)
+    lists = [place]
+    if inside:
+        lists.append("model" if place == "objective" else "layers")  # a teacher is a model
+    known = frozenset[str]().union(*map(_names, lists))
+    if isinstance(target, str):
+        module = LISTED.get(place, {}).get(target.rpartition(".")[0])
+        if module is not None and not classes_of(module):
+            return  # it is not installed, which importing it will say
+        is_model = is_foreign(target) and "model" in lists
+        if is_model or target in known or target.startswith(tuple(allowed)):
+            return
+    package = str(target).partition(".")[0]
+    if not package.isidentifier():
+        package = "its package"
+    hint = did_you_mean(str(target), sorted(known), cutoff=0.85)
+    what = f"not on the list of what {place} may call{hint}"
+    fix = f"if you trust it, add 'allow_targets=[{package}]' on the command line"
+    raise ConfigError(105, f"{where}._target_ = {target}", what, fix)
+
+
+def _place(where: str) -> tuple[str, bool]:
+    """Return the kind of the block at a dotted key, and whether it lies inside such a block."""
+    parts = where.split(".")
+    if parts[0] == "prepare" and "input" in parts:
+        parts = parts[parts.index("input") :]
+    if parts[0] == "data" and len(parts) > 1:
+        parts = [IN_DATA.get(parts[1], "data.train"), *parts[2:]]
+    return parts[0], len(parts) > (2 if parts[0] in BY_NAME else 1)
+
+
+@cache
+def _names(place: str) -> frozenset[str]:
+    """Return what a kind of block may call, of ours and of installed libraries."""
+    texts = [path.read_text(encoding="utf-8") for path in (CONF / place).glob("*.yaml")]
+    names = {name for text in texts for name in TARGET.findall(text)}
+    if place != "output":
+        names -= _names("output")  # writers, of data that is packed on the way
+    if place == "input":  # functions that make the records of our recipes
+        recipes = [path.read_text(encoding="utf-8") for path in (ROOT / "recipes").glob("*.yaml")]
+        names.update(EXAMPLE.findall("\n".join(recipes)))
+    for package, module in LISTED.get(place, {}).items():
+        names.update(f"{package}.{name}" for name in classes_of(module))
+        if place == "metrics":  # most have their name in the package, too
+            names.update(f"torchmetrics.{name}" for name in classes_of(module))
+        if module == LAYERS["torch.nn"]:
+            names.update(OWN_LAYERS)
+    return frozenset(names)
 
 
 def walk(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
@@ -44,38 +116,28 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
         if block.get("_args_") and target.startswith(OURS):
             what = f"{target} takes arguments by name alone"
             raise ConfigError(106, f"{where}._args_", what, "give each by its name")
+        given = [str(key) for key in block if key not in SPECIAL]
+        for key in given:
+            if key.startswith("_") and key.endswith("_"):
+                what = f"not a key Hydra knows{did_you_mean(key, sorted(SPECIAL), where)}"
+                raise ConfigError(106, f"{where}.{key}", what, "correct or remove it")
         signature = static_signature(target)
-        names = None
-        if signature is not None and not signature.open:
-            names = (*signature.names, *_more_keys(where, signature.names))
-        _check_keys(where, block, names)
-
-
-def _check_keys(where: str, block: Config, names: Sequence[str] | None) -> None:
-    """Check a block's keys. ``names`` are the arguments of its target; None: it takes any."""
-    target = block["_target_"]
-    given = [str(key) for key in block if key not in SPECIAL]
-    for key in given:
-        if key.startswith("_") and key.endswith("_"):
-            what = f"not a key Hydra knows{did_you_mean(key, sorted(SPECIAL), where)}"
-            raise ConfigError(106, f"{where}.{key}", what, "correct or remove it")
-    for key in given:
-        if names is not None and key not in names:
-            what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
-            raise ConfigError(106, f"{where}.{key} = {block[key]}", what, "correct or remove it")
-
-
-def _more_keys(where: str, own: Sequence[str]) -> tuple[str, ...]:
-    """Return the keys of a block that are not among its target's own."""
-    if where == "optim":
-        return OPTIM_KEYS
-    if where == "schedule" and "optimizer" in own:  # a scheduler of torch
-        return ("per",)
-    if where == "schedule" and "warmup_steps" in own:
-        return ("warmup_epochs",)
-    if where == "input" or re.fullmatch(r"prepare\.\w+\.input", where):
-        return MARK_KEYS
-    return ()
+        if signature is None or signature.open:
+            continue
+        names = signature.names
+        if where == "optim":
+            names = (*names, *OPTIM_KEYS)
+        elif where == "schedule" and "optimizer" in names:  # a scheduler of torch
+            names = (*names, "per")
+        elif where == "schedule" and "warmup_steps" in names:
+            names = (*names, "warmup_epochs")
+        elif where == "input" or re.fullmatch(r"prepare\.\w+\.input", where):
+            names = (*names, *MARK_KEYS)
+        for key in given:
+            if key not in names:
+                what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
+                fix = "correct or remove it"
+                raise ConfigError(106, f"{where}.{key} = {block[key]}", what, fix)
 
 
 def makes_data(data: Config) -> bool:

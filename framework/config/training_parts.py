@@ -14,13 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from framework.config.assemble import Assembly
+from framework.config.assemble import Assembly, fused, fuses_by_default
 from framework.config.auto import wrong_channels
-from framework.config.build import build, last_line
-from framework.config.build_schedule import build_schedule
+from framework.config.build import build, build_schedule, last_line
 from framework.config.foreign_models import LOADS, is_from_folder
-from framework.config.graph_choice import fused, fuses_by_default
-from framework.config.init_weights import DIGEST, folder_note, start_from_weights
+from framework.config.init_weights import DIGEST, folder_note, load_teacher, start_from_weights
 from framework.config.preflight import (
     MISFITS,
     NUM_SAMPLES,
@@ -37,8 +35,6 @@ from framework.config.run_watchers import (
     make_watching,
     try_metrics,
 )
-from framework.config.targets import Config
-from framework.config.teacher_weights import load_teacher
 from framework.contracts.batch import Batch, move, taken, tensors
 from framework.contracts.class_labels import KnowsLabelRange
 from framework.contracts.data import Source
@@ -49,7 +45,6 @@ from framework.contracts.training import (
     KnowsMean,
     Objective,
     RunContext,
-    Schedule,
     Sink,
 )
 from framework.data.dali import DALISource
@@ -98,12 +93,16 @@ def training_parts(
     config, parallel = assembly.config, assembly.parallel
     objective: Objective = assembly.build("objective")
     load_teacher(objective)
-    owned = _owned(assembly, objective)
+    owned = ObjectiveState(objective, parallel, assembly.say)
+    owned.check(_refusal(assembly))
     precision: Precision = assembly.build("precision", device=assembly.device)
     with untouched(objective):  # records that it sees before training leave no trace
         model, thaws, trial = _model(assembly, objective, precision)
         owned.check_called(parallel.unwrap(model))
-    _check_mean(assembly, objective)
+    order = assembly.train_source.order
+    is_cut = order.accumulate > 1 or order.world_size > 1 or (order.virtual_ranks or 1) > 1
+    if is_cut and isinstance(objective, KnowsMean) and objective.unknown_mean:
+        raise objective.unknown_mean  # several passes or ranks would not learn what one does
     _check_labels(assembly, objective)
     classes = assembly.train_source.manifest.classes
     metrics = make_metrics(config, assembly.allowed, parallel, assembly.say, classes)
@@ -116,8 +115,19 @@ def training_parts(
         optimizer,
         assembly.effective.get("warmup_steps"),
     )
-    _check_follows(assembly, schedule)
-    checkpoints = recorder = best = watching = None
+    if isinstance(schedule, FollowsValidation) and assembly.val is None:
+        where = f"schedule = {config['schedule']['_target_']}"
+        what = "follows a metric of validation, and there is no validation data"
+        raise ConfigError(314, where, what, "give data.val, or choose another schedule")
+    average = checkpoints = recorder = best = watching = None
+    if config["ema_decay"] is not None:
+        average = Average(
+            parallel.unwrap(model),
+            config["ema_decay"],
+            every=config["ema_every"],
+            ramp=config["ema_ramp"],
+            lookahead=config["ema_lookahead"],
+        )
     if run_dir is not None:
         checkpoints = _checkpoints(assembly, run_dir)
         best, stop_goal = (
@@ -129,6 +139,10 @@ def training_parts(
     if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
     source = assembly.train_source
+    freeze: Freeze | None = None
+    if config["freeze"]:
+        rewrap = partial(_rewrapped, assembly, objective, precision)
+        freeze = Freeze(parallel.unwrap(model), thaws, thaws_of(config["freeze"]), rewrap)
     parts = Parts(
         plan=_plan(config),
         model=model,
@@ -137,7 +151,7 @@ def training_parts(
         optimizer=optimizer,
         schedule=schedule,
         setter=setter,
-        freeze=_freeze(assembly, model, thaws, objective, precision),
+        freeze=freeze,
         train=assembly.train,
         val=assembly.val,
         parallel=parallel,
@@ -145,7 +159,7 @@ def training_parts(
         clock=assembly.clock,
         val_clock=assembly.val_clock,
         checkpoints=checkpoints,
-        average=_average(config, parallel.unwrap(model)),
+        average=average,
         stop=stop,
         metrics=metrics,
         best=best,
@@ -161,6 +175,33 @@ def training_parts(
             _try_objective(assembly, parts, owned)
     _warm_up(assembly, model, objective, precision)
     return parts
+
+
+def _plan(config: dict[str, Any]) -> TrainPlan:
+    return TrainPlan(
+        epochs=config["epochs"],
+        max_steps=config["max_steps"],
+        report_every=config["report_every"],
+        validate_every=config["validate_every"],
+        save_every=config["checkpoint"]["every_steps"],
+        save_epochs=config["checkpoint"]["every_epochs"],
+        clip_norm=config["clip_norm"],
+        skip_bad=config["on_nan"] == "skip",
+        max_missed=config["max_skips"],
+    )
+
+
+def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
+    chosen = assembly.config["checkpoint"]
+    facts = {
+        "learned": assembly.learns,
+        "validation": assembly.validates,
+        "ends": assembly.ends,
+        "world_size": assembly.parallel.world_size,
+        "init": assembly.config["init"].get(DIGEST),
+        "versions": {"torch": str(torch.__version__)},
+    }
+    return CheckpointFolder(run_dir, facts, chosen["keep"], chosen["every_s"], assembly.say)
 
 
 def _try_validation(assembly: Assembly) -> None:
@@ -284,7 +325,13 @@ def _model(
         gives.
     """
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
-    model = _built(assembly).to(parallel.home)
+    assembly.notes.clear()
+    if is_from_folder(config["model"].get("_target_")):
+        built, info = assembly.build("model", **{LOADS: True})
+        assembly.notes.append(folder_note(built, info, config))
+    else:
+        built = assembly.build("model")
+    model: nn.Module = built.to(parallel.home)
     if config["channels_last"]:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
     with kept_generators(assembly.device):
@@ -313,25 +360,10 @@ def _model(
     return model, thaws, trial
 
 
-def _owned(assembly: Assembly, objective: Objective) -> ObjectiveState:
-    """Return what the objective owns. ConfigError C392 where that cannot be trained or kept."""
-    owned = ObjectiveState(objective, assembly.parallel, assembly.say)
-    owned.check(_refusal(assembly))
-    return owned
-
-
 def _refusal(assembly: Assembly) -> str | None:
     """Return why an objective can own nothing; None if it can."""
     captured = "a captured step does not run its Python"
     return assembly.parallel.objective_refusal or (captured if assembly.captures else None)
-
-
-def _check_mean(assembly: Assembly, objective: Objective) -> None:
-    """Check that several passes or ranks learn what one does. ConfigError C391."""
-    order = assembly.train_source.order
-    is_cut = order.accumulate > 1 or order.world_size > 1 or (order.virtual_ranks or 1) > 1
-    if is_cut and isinstance(objective, KnowsMean) and objective.unknown_mean:
-        raise objective.unknown_mean
 
 
 def _check_labels(assembly: Assembly, objective: Objective) -> None:
@@ -356,46 +388,16 @@ def _check_labels(assembly: Assembly, objective: Objective) -> None:
             check.allowed = allowed
 
 
-def _freeze(
-    assembly: Assembly,
-    model: nn.Module,
-    thaws: Thaws,
-    objective: Objective,
-    precision: Precision,
-) -> Freeze | None:
-    """Return the layers that are frozen, or None if ``freeze`` names none."""
-    config, parallel = assembly.config, assembly.parallel
-    if not config["freeze"]:
-        return None
-
-    def rewrap(wrapped: nn.Module) -> nn.Module:
-        anew = parallel.rewrap(wrapped)
-        if anew is not wrapped:
-            if config["compile"]:
-                _compile(anew, assembly.device)
-            _warm_up(assembly, anew, objective, precision)
-        return anew
-
-    return Freeze(parallel.unwrap(model), thaws, thaws_of(config["freeze"]), rewrap)
-
-
-def _check_follows(assembly: Assembly, schedule: Schedule) -> None:
-    """Raise ConfigError C314 for a schedule that follows a validation that never happens."""
-    if isinstance(schedule, FollowsValidation) and assembly.val is None:
-        where = f"schedule = {assembly.config['schedule']['_target_']}"
-        what = "follows a metric of validation, and there is no validation data"
-        raise ConfigError(314, where, what, "give data.val, or choose another schedule")
-
-
-def _built(assembly: Assembly) -> nn.Module:
-    """Build the model, and note what it was loaded from."""
-    assembly.notes.clear()
-    config = assembly.config
-    if not is_from_folder(config["model"].get("_target_")):
-        return assembly.build("model")
-    model, info = assembly.build("model", **{LOADS: True})
-    assembly.notes.append(folder_note(model, info, config))
-    return model
+def _rewrapped(
+    assembly: Assembly, objective: Objective, precision: Precision, wrapped: nn.Module
+) -> nn.Module:
+    """Wrap a model anew for its ranks after layers have thawed, if that needs it."""
+    anew = assembly.parallel.rewrap(wrapped)
+    if anew is not wrapped:
+        if assembly.config["compile"]:
+            _compile(anew, assembly.device)
+        _warm_up(assembly, anew, objective, precision)
+    return anew
 
 
 def _at_home(assembly: Assembly, records: Batch) -> Batch:
@@ -454,40 +456,20 @@ def _compile(model: nn.Module, device: torch.device) -> None:
     model.compile(dynamic=False)
 
 
-def _plan(config: Config) -> TrainPlan:
-    return TrainPlan(
-        epochs=config["epochs"],
-        max_steps=config["max_steps"],
-        report_every=config["report_every"],
-        validate_every=config["validate_every"],
-        save_every=config["checkpoint"]["every_steps"],
-        save_epochs=config["checkpoint"]["every_epochs"],
-        clip_norm=config["clip_norm"],
-        skip_bad=config["on_nan"] == "skip",
-        max_missed=config["max_skips"],
-    )
-
-
-def _fuses(assembly: Assembly, block: Config, model: nn.Module) -> bool:
-    """Return whether one kernel updates all parameters."""
-    if not assembly.captures:
-        return fuses_by_default(block, model)
-    if all(parameter.is_floating_point() for parameter in model.parameters()):
-        return True
-    what = "no fused optimizer takes complex parameters"
-    assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
-    return False
-
-
 def _optimizer(
     assembly: Assembly, model: nn.Module, owned: ObjectiveState
 ) -> torch.optim.Optimizer:
     chosen = assembly.config["optim"]
     block = optimizer_keys(chosen)
-    parameters = list(model.parameters())
-    if _fuses(assembly, block, model):
+    params: list[Any] = list(model.parameters())
+    fuses = fuses_by_default(block, model)  # one kernel updates all parameters
+    if assembly.captures:
+        fuses = all(parameter.is_floating_point() for parameter in params)
+        if not fuses:
+            what = "no fused optimizer takes complex parameters"
+            assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
+    if fuses:
         block = fused(block)
-    params: list[Any] = parameters
     if is_grouped(chosen):
         own = {name: weight for weight, name in owned.weights.items()}
         params = parameter_groups(assembly.parallel.unwrap(model), chosen, own)
@@ -501,28 +483,3 @@ def _optimizer(
     for group in optimizer.param_groups:
         group["lr"] *= assembly.scaling.factor
     return optimizer
-
-
-def _average(config: Config, model: nn.Module) -> Average | None:
-    if config["ema_decay"] is None:
-        return None
-    return Average(
-        model,
-        config["ema_decay"],
-        every=config["ema_every"],
-        ramp=config["ema_ramp"],
-        lookahead=config["ema_lookahead"],
-    )
-
-
-def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
-    facts = {
-        "learned": assembly.learns,
-        "validation": assembly.validates,
-        "ends": assembly.ends,
-        "world_size": assembly.parallel.world_size,
-        "init": assembly.config["init"].get(DIGEST),
-        "versions": {"torch": str(torch.__version__)},
-    }
-    chosen = assembly.config["checkpoint"]
-    return CheckpointFolder(run_dir, facts, chosen["keep"], chosen["every_s"], assembly.say)

@@ -10,12 +10,12 @@ from hydra.core.object_type import ObjectType
 from omegaconf import Container, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
-from framework.cli.config_source import MOST_BYTES, CheckedFolder
-from framework.cli.reference_limit import (
+from framework.cli.guard import (
+    MOST_BYTES,
     MOST_REFERENCES,
     RESOLVE,
+    CheckedFolder,
     count_references_anew,
-    limit_references,
 )
 from framework.errors import ConfigError
 from tests.cli.command import config_of, is_one_error_line, paceline, refusal_of
@@ -144,7 +144,6 @@ KNOWN = "cfec8e7464e2603b42a94ebc78f9ba6adf8357a3e12b225cf3d5c7dd33cf61f6"
 
 @pytest.fixture
 def limited():
-    limit_references()
     count_references_anew()
 
 
@@ -155,7 +154,7 @@ def test_the_method_of_omegaconf_that_is_replaced_is_the_known_one():
 
 def test_references_are_limited_once(limited):
     once = Container.resolve_parse_tree
-    limit_references()
+    count_references_anew()
     assert Container.resolve_parse_tree is once
 
 

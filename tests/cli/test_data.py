@@ -1,7 +1,6 @@
 """What a run takes from its data: channels and classes, and which records it uses."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,7 @@ import pytest
 from framework.config.assemble import assemble
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError
-from framework.input.store import StoreInput
-from framework.pack.pack_store import pack
-from framework.pack.packing import Packing
-from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
-from framework.store.lmdb_store import LMDBWriter
 from tests.cli.command import config_of, is_one_error_line, paceline, refusal_of
 from tests.conftest import make_records, write_store
 
@@ -57,20 +51,6 @@ def test_a_model_learns_colors_and_classes_though_neither_is_typed():
     assert "in_channels: auto" in Path("run/config.yaml").read_text()
 
 
-def test_every_choice_of_data_gives_the_same_facts():
-    colors("a.h5")
-    colors("a.lmdb", writer=LMDBWriter)
-    pack(Packing(StoreInput("a.h5"), FolderWriter, "a.folder", make_part=HDF5Writer))
-    given = {"hdf5": "a.h5", "lmdb": "a.lmdb", "dali": "a.lmdb", "folder": "a.folder"}
-    every = []
-    for name, path in given.items():
-        words = (f"data={name}", f"data.train={path}", "workers.num=0")
-        with closing(assemble(config_of(*words), ())) as assembly:
-            every.append(assembly.from_data)
-    assert len(every[0]["augment.std"]) == 3
-    assert every == [every[0]] * len(given)
-
-
 def test_a_resumed_run_has_the_same_facts_and_refuses_others():
     colors()
     assert train("data.train=a.h5").code == 0
@@ -91,12 +71,6 @@ def test_a_resumed_run_has_the_same_facts_and_refuses_others():
 def store():
     write_store("all.h5", make_records(30))
     return ("data.train=all.h5", "batch_size=4")
-
-
-def test_a_run_uses_the_selected_records_only(store):
-    done = train(*store, "select=label in [0, 2]")
-    assert done.code == 0, done.err
-    assert json.loads(Path("run/summary.json").read_text())["records_per_epoch"] == 20
 
 
 def test_a_fold_of_the_training_data_validates(store):
@@ -130,16 +104,3 @@ def test_labels_that_validation_numbers_otherwise_are_not_selected_by_number():
     config = config_of("data.train=train.h5", "data.val=val.h5", "select=label < 2")
     with pytest.raises(ConfigError, match=r"C204.*number otherwise"):
         assemble(config, ())
-
-
-def test_validation_has_a_transform_and_a_batch_size_of_its_own(store):
-    done = train(
-        *(*store, "data.val=all.h5", "transform=random_crop", "transform.size=[4, 4]"),
-        *("data.val_transform=center_crop", "data.val_transform.size=[4, 4]", "val_batch_size=7"),
-    )
-    assert done.code == 0, done.err
-
-
-def test_the_transform_of_validation_may_be_taken_back():
-    words = ("data.val_transform=center_crop", "data.val_transform=null")
-    assert config_of("data.train=x.h5", *words)["data"].get("val_transform") is None

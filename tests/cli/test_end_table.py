@@ -1,6 +1,6 @@
 import pytest
 
-from framework.cli.end_table import print_run
+from framework.cli.outcome import print_run
 from framework.commands.train.sweep_table import SweepJob, print_sweep
 from framework.contracts.rank_spans import LateRank
 from framework.system.run_dir import write_object

@@ -1,6 +1,5 @@
 """Label maps, packed and trained by the command: each promise of docs/images.md."""
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from framework.contracts.batch import Batch
@@ -70,16 +68,6 @@ def pictures():
         Path("conf", path).write_text(text)
 
 
-def with_palette(values: np.ndarray) -> bytes:
-    """Return a PNG whose palette has nothing to do with the numbers of its pixels."""
-    image = Image.fromarray(values)
-    image = Image.frombytes("P", image.size, values.tobytes())
-    image.putpalette(np.random.default_rng(0).integers(0, 256, 768, np.uint8).tobytes())
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
-
-
 def train(*words: str) -> None:
     place = ("--config-dir", "conf", "recipes=seg", "allow_targets=[tests]", "workers.num=0")
     done = paceline("train", *place, "sink=[]", *words)
@@ -102,13 +90,6 @@ def stored(path: str = "x.h5") -> list[np.ndarray]:
     return [cv2.imdecode(np.frombuffer(value, np.uint8), -1) for value in values]
 
 
-def test_packing_scales_a_label_map_to_the_nearest_pixel():
-    packed("pack.encode=raw", "pack.size=[45,45]", "output=lmdb", path="x.out")
-    for values in stored("x.out"):
-        assert values.shape == (45, 45)
-        assert set(np.unique(values)) == {0, 7}
-
-
 @pytest.mark.parametrize(
     ("encode", "transform"), [("raw", "resize"), ("png", "random_resized_crop")]
 )
@@ -129,33 +110,6 @@ def test_training_scales_a_label_map_to_the_nearest_pixel(encode, transform):
 def test_a_label_map_is_moved_with_its_image(words):
     packed()
     train(*words)
-
-
-def test_masks_with_a_palette_keep_their_indices_with_a_note():
-    draw = np.random.default_rng(0)
-    wanted = [draw.choice([0, 1, 15, 20, 255], (32, 24)).astype(np.uint8) for _ in range(12)]
-    for path, values in zip(sorted(Path("masks").iterdir()), wanted, strict=True):
-        path.write_bytes(with_palette(values))
-    done = paceline(*PAIRS, "pack.encode=raw", "output.path=x.h5")
-    assert done.code == 0, done.err
-    assert "note: mask: PNGs with a palette" in done.err
-    np.testing.assert_array_equal(stored(), wanted)
-    shown = paceline("inspect", "x.h5", "grid=grid.png")
-    assert "field mask: label map, raw uint8 1x32x24" in shown.out
-
-
-def test_values_are_mapped_while_packing():
-    packed("input.values={0: ignore, 7: 1}")
-    assert all(set(np.unique(values)) == {IGNORE, 1} for values in stored())
-
-
-def test_a_field_of_a_store_is_marked_by_packing_it_again():
-    np.savez("x.npz", image=np.zeros((4, 3, 8, 8), np.uint8), mask=np.full((4, 8, 8), 7))
-    assert paceline("pack", "input=arrays", "input.path=x.npz", "output.path=old.h5").code == 0
-    words = ("input=store", "input.path=old.h5", "input.labels=[mask]", "output.path=x.h5")
-    done = paceline("pack", *words, "workers=0")
-    assert done.code == 0, done.err
-    np.testing.assert_array_equal(stored(), np.full((4, 8, 8), 7))
 
 
 def test_a_recipe_may_mark_the_label_maps_it_packs():

@@ -1,7 +1,6 @@
 """A user's own Dataset and DataLoader train as they are: ``data=dataset``, ``data=dataloader``."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -127,11 +126,6 @@ def test_another_dataset_is_not_resumed():
     assert resume("run", *other, "resume.allow=[data.train]").code == 0
 
 
-def test_a_collate_of_the_users_is_called():
-    words = ("data=dataset", CLIPS, "data.collate=mine.collate", "max_steps=2")
-    assert len(losses_of("collate", *words)) == 2
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [
@@ -164,13 +158,6 @@ def test_objects_that_cannot_be_data_are_refused_before_the_first_step(number, w
     assert not Path("run/metrics.jsonl").exists()
 
 
-def test_an_exception_in_a_worker_is_the_users_line():
-    done = train("run", "data=dataset", "data.train={_target_: mine.Broken}", "workers.num=2")
-    assert is_one_error_line(done, "U100")
-    assert re.search(r"mine.py:\d+: in Broken.__getitem__: LookupError", done.err)
-    assert "record 5 of mine.Broken" in done.err
-
-
 def test_classes_come_from_the_dataset_or_must_be_typed():
     words = ("data=dataset", "+model.num_classes=auto", "max_steps=1")
     done = train("run", *words, CLIPS)
@@ -180,13 +167,6 @@ def test_classes_come_from_the_dataset_or_must_be_typed():
     done = train("none", *words, *PAIRS)
     assert is_one_error_line(done, "C157")
     assert "type it: model.num_classes=10" in done.err
-
-
-def test_a_block_is_swept_by_its_keys():
-    swept = ("data.train.count=16,24", "epochs=1", "hydra.sweep.dir=sweep")
-    done = train("one", "-m", "data=dataset", CLIPS, *swept)
-    assert done.code == 0, done.err
-    assert len(list(Path("sweep").glob("*/summary.json"))) == 2
 
 
 def test_a_ready_loader_trains_with_a_note_and_resumes():
@@ -207,11 +187,3 @@ def test_a_ready_loader_decides_the_batch_size():
     done = paceline("train", *words, *LOADER, "max_steps=1", "hydra.run.dir=run")
     assert done.code == 0, done.err
     assert json.loads(Path("run/resolved.json").read_text())["batch_size"] == 8
-
-
-def test_a_dataset_is_packed_and_trains_from_the_store():
-    words = ["input=dataset", "input.dataset={_target_: mine.Pairs}", "input.fields=[wave,label]"]
-    done = paceline("pack", *words, "output.path=pairs.h5", "allow_targets=[mine]")
-    assert done.code == 0, done.err
-    assert "leave random changes to augment=" in done.err
-    assert len(losses_of("run", "data=hdf5", "data.train=pairs.h5", "max_steps=2")) == 2

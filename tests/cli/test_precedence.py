@@ -26,7 +26,7 @@ def composition(*words, config_dir="."):
     """Return the composed configuration and its notes."""
     with hydra_session("train", config_dir):
         config = OmegaConf.to_container(compose("train", list(words)))
-    return config, "\n".join(precedence.notes())
+    return config, "\n".join(precedence.last().notes)
 
 
 def explained(key, *words, config_dir="."):

@@ -2,23 +2,20 @@ import numpy as np
 import pytest
 
 from framework.cli.progress import show_packing
-from framework.config.pack_options import (
-    default_options,
-    for_output,
-    packing_of,
-    preparation_of,
-)
+from framework.config.prepare_data import default_options, packing_of, preparation_of
 from framework.errors import ConfigError
 from framework.input.arrays import ArraysInput
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 
-FOLDER = "framework.store.folder_store.FolderWriter"
+FOLDER = {"_target_": "framework.store.folder_store.FolderWriter", "path": "x", "jpeg": 5}
+HDF5 = {"_target_": "framework.store.hdf5_store.HDF5Writer"}
 
 
-def packing(path="x.h5", writer=HDF5Writer):
+def packing(output=HDF5, writer=HDF5Writer):
     np.savez("x.npz", image=np.zeros((4, 1, 2, 2), np.uint8), label=np.arange(4) % 2)
-    return packing_of(ArraysInput("x.npz", None), default_options(), writer, path)
+    source, configured = ArraysInput("x.npz", None), {"input": {"path": "y"}, "output": output}
+    return packing_of(source, default_options(), writer, "x.h5", configured)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +24,7 @@ def packing(path="x.h5", writer=HDF5Writer):
         ({"qualty": 3}, "C102]: pack.qualty = 3: no such key (did you mean 'pack.quality'?)"),
         ({"quality": "high"}, "C101]: pack.quality = high: must be a whole number, or null; "),
         ({"parts": True}, "C101]: pack.parts = True: must be a whole number; "),
-        ({"size": ["a", 2]}, "must be [height, width], or null; "),
+        ({"size": ["a", 2]}, "must be a list of whole numbers, or null ([height, width]: "),
     ],
 )
 def test_a_key_of_pack_that_cannot_be_is_named(change, words):
@@ -37,19 +34,14 @@ def test_a_key_of_pack_that_cannot_be_is_named(change, words):
 
 
 def test_a_folder_is_packed_through_hdf5():
-    through = for_output(packing("x", FolderWriter), {}, {"_target_": FOLDER})
+    through, alone = packing(FOLDER, FolderWriter), packing()
     assert (through.suffix, through.make_part) == (".h5", HDF5Writer)
-    alone = for_output(packing(), {}, {"_target_": "framework.store.hdf5_store.HDF5Writer"})
     assert (alone.suffix, alone.make_part) == (".h5", None)
 
 
-def test_every_key_of_the_input_decides_whether_finished_jobs_are_kept():
-    output = {"_target_": FOLDER, "path": "x", "chunk_records": 5}
-    configured = for_output(
-        packing("x", FolderWriter), {"fields": {"label": "y"}}, output
-    ).configured
-    assert configured["input"] == {"fields": {"label": "y"}}
-    assert configured["output"] == {"_target_": FOLDER, "chunk_records": 5}
+def test_every_key_but_the_path_decides_whether_finished_jobs_are_kept():
+    output = {key: FOLDER[key] for key in ("_target_", "jpeg")}
+    assert packing(FOLDER, FolderWriter).configured == {"input": {"path": "y"}, "output": output}
 
 
 def test_the_last_lines_say_what_was_made(capsys):

@@ -9,7 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 import framework.commands.train.train
-from framework.cli.environment import as_written
+from framework.cli.hydra_session import as_written
 from framework.cli.outcome import RunOutcome, conclude, discard_if_empty, outcome_of
 from framework.commands.train.train import claim, in_use
 from framework.config.schema import AFTER_STEP

@@ -123,12 +123,6 @@ def test_a_model_that_fails_is_named_with_its_line(place, words):
     assert "mine.py" in Path("run/debug.log").read_text()
 
 
-def test_the_traceback_is_shown_if_it_is_asked_for():
-    done = train("model._target_=mine.Net", "+model.fails=trial", "debug=trace")
-    assert "Traceback" in done.err
-    assert done.code == 9
-
-
 @pytest.mark.parametrize(
     ("place", "words", "text"),
     [
@@ -157,12 +151,6 @@ PACK = (
 
 def test_a_function_that_makes_records_is_named_with_its_line_and_the_item():
     assert is_users(paceline(*PACK), "records", "records: ValueError: odd item", "(0)")
-
-
-def test_items_for_which_the_function_fails_may_be_skipped():
-    done = paceline(*PACK, "pack.on_error=skip")
-    assert done.code == 8
-    assert '"U100"' in Path("x.h5.bad.jsonl").read_text()
 
 
 @pytest.mark.slow
@@ -205,14 +193,6 @@ def test_strings_and_lists_of_a_batch_reach_the_objective_unchanged(words):
     done = train(*NAMED, *words)
     assert done.code == 0, done.err
     assert len(losses(Path("run"))) == 3
-
-
-def test_values_that_are_no_tensors_do_not_change_what_is_learned():
-    assert train(*NAMED).code == 0
-    with_names = losses(Path("run"))
-    Path("run").rename("named")
-    assert train("data.source.num_records=300", *OWN).code == 0
-    assert losses(Path("run")) == with_names
 
 
 @pytest.mark.parametrize(

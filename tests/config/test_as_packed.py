@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.config.as_packed import PreparedInput, PreparedStore, preparation
+from framework.config.input_source import PreparedInput, PreparedStore, preparation
 from framework.contracts.records import Field, Manifest
 from framework.errors import DataError
 from framework.input.folder import FolderInput

@@ -3,17 +3,22 @@
 import re
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from framework.config.agreement import check_agreement, code_digest
-from framework.config.assemble import find_device, fuses, numbered
+from framework.config.assemble import (
+    find_device,
+    fused,
+    fuses,
+    fuses_by_default,
+    graph_refusal,
+    numbered,
+)
 from framework.config.choice_notes import choice_notes
-from framework.config.graph_choice import fused, fuses_by_default, graph_refusal
+from framework.config.preflight import check_agreement, code_digest
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
@@ -134,14 +139,6 @@ def test_c_functions_that_could_not_be_compiled_are_noted(monkeypatch, are_compi
     assert noted != are_compiled
 
 
-def test_a_long_fact_of_the_data_is_cut():
-    facts = {"objective.class_weights": [0.123456] * 1000}
-    with assembled() as assembly:
-        [note, *_] = choice_notes(replace(assembly, from_data=facts))
-    assert note.endswith("...")
-    assert len(note) < 250
-
-
 # ------------------------------------------------------------------------------------- CUDA graphs
 
 CONFIG = {
@@ -260,22 +257,12 @@ def refusals(*facts):
     return messages
 
 
-def test_ranks_that_agree_continue():
-    same = {"seed": 1, "data": "ab"}
-    assert refusals(same, same, same) == ["", "", ""]
-    check_agreement(NoParallel(device=CPU), {"anything": None})
-
-
 def test_every_rank_names_the_key_and_the_rank_that_differs():
     same = {"seed": 1, "data": "ab"}
     messages = refusals(same, same, {**same, "data": "cd"})
     assert set(messages) == {messages[0]}
     assert re.search(r"error\[P105\]: rank 2: .*data \(cd, rank 0 has ab\)", messages[0])
     assert "seed" not in messages[0]
-
-
-def test_a_key_that_one_rank_lacks_is_a_difference():
-    assert "rank 1" in refusals({"seed": 1, "é": "ü"}, {"seed": 1})[0]
 
 
 def test_the_digest_of_the_code_is_of_all_sources(monkeypatch, tmp_path):

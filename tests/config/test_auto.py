@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from framework.config.auto import is_wanted, resolve, wrong_channels
+from framework.config.auto import resolve, wrong_channels
 from framework.contracts.records import ChannelStatistics, Field, Manifest
 from framework.data.folder import folder_source
 from framework.data.source import StoreSource
-from framework.data.synthetic import SyntheticSource
 from framework.errors import ConfigError, DataError
 from framework.store.channel_statistics import statistics_of
 from framework.store.open_store import open_store
@@ -77,12 +76,6 @@ def test_normalization_takes_the_statistics_of_its_own_field():
     }
 
 
-def test_typed_values_stay():
-    model, augment = {"in_channels": 3, "num_classes": 9}, {"mean": [0.5], "std": [0.25]}
-    whole, values = resolve(config(model, augment), Known())
-    assert (values, whole["model"], whole["augment"]) == ({}, model, augment)
-
-
 def test_other_keys_named_auto_are_left_alone():
     given = config(
         {"in_channels": "auto", "algorithm": "auto", "encoder": {"num_classes": "auto"}},
@@ -104,13 +97,6 @@ def test_channels_are_those_of_the_objective_s_input():
     for name, count in channels.items():
         given = config({"channels": "auto"}, objective={"input": [name, "image"]})
         assert numbers(given, Known(fields)) == {"model.channels": count}
-
-
-def test_an_objective_without_an_input_means_the_first_image():
-    fields = {"label": Field("int64", ()), "scan": Field("uint8", (1, 4, 4))}
-    assert numbers(
-        config({"in_channels": "auto"}, objective={"_target_": "Mine"}), Known(fields)
-    ) == {"model.in_channels": 1}
 
 
 def channels_of(**fields):
@@ -220,13 +206,6 @@ def test_a_model_gives_as_many_numbers_as_a_target_of_floats_or_flags_has(field,
     assert numbers(given, source) == {"model.num_classes": count}
 
 
-def test_more_classes_and_those_of_another_field_are_no_contradiction():
-    assert numbers(config({"num_classes": 1000})) == {}
-    source = Known({**IMAGE, "age": Field("float32", ())})
-    objective = {"input": "image", "target": "age"}
-    assert numbers(config({"num_classes": 1}, objective=objective), source) == {}
-
-
 def test_a_model_that_fails_with_other_channels_is_reported():
     error = wrong_channels(config({"in_channels": 1}), Known(), "expected 1")
     words = (
@@ -243,19 +222,6 @@ def test_a_store_without_statistics_is_measured_when_they_are_wanted():
         assert store.manifest.statistics == {}
         values = numbers(config(augment={"mean": "auto", "std": "auto"}), source)
         assert values["augment.mean"] == list(statistics_of(store)["image"].mean)
-
-
-def test_synthetic_data_has_facts_of_its_own():
-    source = SyntheticSource("train", [2, 5, 5], 4, 100, context=make_context(limit=None))
-    given = config({"in_channels": "auto", "num_classes": "auto"}, {"mean": "auto", "std": "auto"})
-    values = numbers(given, source)
-    assert (values["model.in_channels"], values["model.num_classes"]) == (2, 4)
-    np.testing.assert_allclose(values["augment.mean"], [0.5, 0.5], atol=0.05)
-
-
-def test_only_facts_that_are_left_to_the_data_are_wanted():
-    assert is_wanted({"pipeline": [{"params": {"mean": "auto"}}]})
-    assert not is_wanted({"pipeline": [{"params": {"mean": [0.5], "size": "auto"}}]})
 
 
 # ---- weights of classes

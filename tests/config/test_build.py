@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from framework.config.build import build
-from framework.config.build_schedule import build_schedule, is_foreign
+from framework.config.build import build, build_schedule, takes_optimizer
 from framework.errors import ConfigError, ResourceError
 from framework.schedule.cosine import Cosine
 
@@ -32,20 +31,6 @@ def test_a_block_becomes_the_part_that_it_describes():
     assert type(schedule) is Cosine
     assert (schedule.warmup_steps, schedule.final) == (3, 0.5)
     assert build("schedule", COSINE, ()) is not schedule
-
-
-def test_objects_of_the_run_arrive_untouched():
-    parameters = [nn.Parameter(torch.ones(2))]
-    optimizer = build("optim", SGD, (), params=parameters)
-    assert optimizer.param_groups[0]["params"][0] is parameters[0]
-    assert optimizer.param_groups[0]["lr"] == 0.5
-
-
-def test_lists_are_plain():
-    target = "framework.augment.normalize.Normalize"
-    block = {"_target_": target, "field": "image", "mean": [0.5], "std": [0.25]}
-    normalize = build("augment", block, ())
-    assert (type(normalize.mean), normalize.mean, normalize.std) == (list, [0.5], [0.25])
 
 
 def test_nested_blocks_are_built_first():
@@ -207,9 +192,9 @@ def test_a_scheduler_of_torch_may_hold_others():
 
 
 def test_a_scheduler_of_torch_is_known_by_its_optimizer():
-    assert is_foreign(STEP)
-    assert not is_foreign(COSINE)
-    assert not is_foreign({"_target_": "unknown.Thing"})
+    assert takes_optimizer(STEP)
+    assert not takes_optimizer(COSINE)
+    assert not takes_optimizer({"_target_": "unknown.Thing"})
 
 
 @pytest.mark.parametrize(

@@ -130,13 +130,6 @@ def test_a_name_on_the_hub_is_no_folder():
         check_targets({"model": block}, ALLOWED)
 
 
-def test_only_models_of_these_libraries_are_secured():
-    block = secured("model", {"_target_": "torchvision.models.segmentation.fcn_resnet50"}, ())
-    assert block["weights_backbone"] is None
-    other = {"_target_": "torch.nn.Linear", "pretrained": True}
-    assert secured("model", other, ()) is other
-
-
 def test_a_folder_with_code_runs_none():
     folder()
     text = Path("folder/config.json").read_text()
@@ -231,11 +224,6 @@ def test_the_size_of_a_folder_is_that_after_the_crop(changes, size, resize):
 def test_mean_and_deviation_for_other_numbers_are_left_out(changes):
     processor(**changes)
     assert of_folder()[2:] == (None, None)
-
-
-def test_a_folder_may_declare_nothing():
-    Path("folder").mkdir()
-    assert of_folder() == NOTHING
 
 
 @pytest.mark.parametrize(

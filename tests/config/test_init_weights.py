@@ -2,15 +2,18 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from framework.config.init_weights import start_from_weights, with_digest, with_saved_digest
-from framework.config.teacher_weights import load_teacher
+from framework.config.init_weights import (
+    load_teacher,
+    start_from_weights,
+    with_digest,
+    with_saved_digest,
+)
 from framework.errors import CheckpointError, ConfigError
 from framework.objective.distill import Distill
 from tests.cli.command import config_of, is_one_error_line, paceline
@@ -261,14 +264,6 @@ def test_a_recipe_may_name_weights_and_words_add_to_it():
     assert config["init"] == {**INIT, "skip": ["head"]}
 
 
-def test_a_sweep_starts_each_job_from_its_own_weights():
-    file_of_run()
-    shutil.copy("x.pth", "y.pth")
-    done = trained("-m", "init=x.pth,y.pth")
-    assert "20 of 20 tensors from x.pth" in done.err
-    assert "20 of 20 tensors from y.pth" in done.err
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @pytest.mark.parametrize(
@@ -314,8 +309,3 @@ def test_the_weights_of_another_teacher_are_refused(model, words):
     save(nn.Linear(2, 3))
     with pytest.raises(ConfigError, match=f"C319.*objective.weights = x.pth: {words}"):
         load_teacher(distill(model))
-
-
-def test_a_missing_file_of_a_teacher_is_refused():
-    with pytest.raises(CheckpointError, match=r"nothing\.pt"):
-        load_teacher(distill(nn.Linear(2, 3), "nothing.pt"))

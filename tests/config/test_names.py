@@ -6,9 +6,8 @@ import sys
 import pytest
 import yaml
 
-from framework.config.names import check_name
 from framework.config.paths import CONF, ROOT
-from framework.config.targets import as_prefixes, check_targets, targets
+from framework.config.targets import as_prefixes, check_name, check_targets, targets
 from framework.errors import ConfigError
 
 FILES = [
@@ -115,7 +114,7 @@ def test_a_package_of_the_user_is_allowed_with_what_is_inside():
 
 def test_nothing_is_imported_to_decide():
     code = (
-        "import sys; from framework.config.names import check_name; "
+        "import sys; from framework.config.targets import check_name; "
         "check_name('model', 'torch.nn.Linear', ()); "
         "check_name('metrics.a', 'torchmetrics.classification.AUROC', ()); "
         "print(*sorted({'torch', 'torchmetrics', 'hydra'} & set(sys.modules)))"

@@ -10,8 +10,14 @@ import pytest
 import torch
 
 import framework
-from framework.config.image_places import ImagePlace, image_places, in_images
-from framework.config.predict_images import as_dicts, as_pixels, image_chunk
+from framework.config.predict_images import (
+    ImagePlace,
+    as_dicts,
+    as_pixels,
+    image_chunk,
+    image_places,
+    in_images,
+)
 from framework.contracts.data import SourceContext
 from framework.contracts.prediction import (
     PredictedBoxes,

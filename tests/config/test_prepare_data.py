@@ -35,12 +35,7 @@ def splits(tmp_path, writer=HDF5):
 def packed(config):
     """Return what ``prepare`` asks to pack: (split, path)."""
     asked = []
-    prepare(
-        config,
-        (),
-        lambda packing: asked.append((packing.source.source.split, packing.path)),
-        print,
-    )
+    prepare(config, (), lambda made: asked.append((made.source.source.split, made.path)), print)
     return asked
 
 
@@ -52,14 +47,12 @@ def test_everything_that_is_missing_is_packed(tmp_path):
 @pytest.mark.parametrize(("block", "kind"), [(HDF5, HDF5Writer), (LMDB, LMDBWriter)])
 def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block, kind):
     made = []
-    prepare(
-        splits(tmp_path, block),
-        (),
-        lambda packing: made.append(
-            packing.make_writer(packing.path, fields=packing.source.manifest.fields, num_records=1)
-        ),
-        print,
-    )
+
+    def make(packing):
+        fields = packing.source.manifest.fields
+        made.append(packing.make_writer(packing.path, fields=fields, num_records=1))
+
+    prepare(splits(tmp_path, block), (), make, print)
     for writer in made:
         writer.abort()
     assert [type(writer) for writer in made] == [kind, kind]
@@ -132,12 +125,7 @@ def test_what_is_packed_can_be_read(tmp_path):
     config = splits(tmp_path)
     config["prepare"].pop("train")
     made = []
-    prepare(
-        config,
-        (),
-        lambda packing: made.append(pack(packing).manifest),
-        print,
-    )
+    prepare(config, (), lambda packing: made.append(pack(packing).manifest), print)
     assert made[0].num_records == len(DigitsInput("val").arrays[1])
     assert Path(config["data"]["val"]).exists()
 

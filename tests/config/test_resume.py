@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from framework.config.assemble import assemble
-from framework.config.restore_run import restore
 from framework.config.resume import (
     FOLLOWS,
     check_form,
     check_same,
     followed,
     learned,
+    restore,
     validation_data,
 )
 from framework.config.targets import UNFOLDED

@@ -11,10 +11,10 @@ import torch
 from omegaconf import OmegaConf
 
 import framework
-from framework.cli.environment import as_written
+from framework.cli.hydra_session import as_written
 from framework.config.saved_config import read_config
 from framework.config.saved_run import open_run
-from framework.errors import CheckpointError, ConfigError, DataError
+from framework.errors import CheckpointError, ConfigError
 from framework.measure.clock import NoClock
 from framework.system.algorithms import choose_algorithms, is_deterministic
 from framework.system.run_dir import read_json, write_object
@@ -322,11 +322,6 @@ def test_other_data_may_be_a_store_or_a_dataset(loaded):
     assert torch.equal(first_images(run, VAL), first_images(run, BYTES))
     run = loaded("run")
     assert torch.equal(first_images(run, BYTES), first_images(run, VAL))
-
-
-def test_a_path_without_data_is_refused_if_the_run_has_a_dataset(loaded):
-    with pytest.raises(DataError, match=r"D101\]: nowhere"):
-        first_images(loaded("bytes"), "nowhere")
 
 
 def test_bytes_are_no_pixels_for_a_model_that_was_trained_on_floats(loaded):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from framework.config.assemble import assemble
-from framework.config.restore_run import restore
+from framework.config.resume import restore
 from framework.config.training_parts import training_parts
 from framework.errors import CheckpointError
 from framework.train.trainer import Trainer

@@ -13,7 +13,7 @@ from framework.config.targets import (
     val_sets,
     with_functions,
 )
-from framework.errors import ConfigError, did_you_mean
+from framework.errors import ConfigError
 from framework.loader.plain import PlainLoader
 
 LOADER = {"_target_": "framework.loader.prefetch.PrefetchLoader", "depth": 4, "pin_memory": False}
@@ -55,12 +55,6 @@ def test_arguments_that_are_there_pass():
 def test_an_unknown_argument_is_answered_with_the_nearest(where, block, line):
     with pytest.raises(ConfigError, match=rf"C106.*{line}"):
         check_targets({where: block}, ())
-
-
-def test_the_nearest_word_is_offered_only_if_it_is_near():
-    assert did_you_mean("epohcs", ["epochs", "seed"]) == " (did you mean 'epochs'?)"
-    assert did_you_mean("num", ["num", "kind"], "workers") == " (did you mean 'workers.num'?)"
-    assert did_you_mean("zzz", ["epochs", "seed"]) == ""
 
 
 # ------------------------------------------------------------------------------------------- data
@@ -172,9 +166,3 @@ def test_a_module_of_the_present_directory_is_read_though_no_path_names_it(tmp_p
         assert static_signature("unrun_here.Net") == Signature((argument,), False)
     assert sys.path == before
     assert "unrun_here" not in sys.modules
-
-
-def test_our_own_parts_take_arguments_by_name_alone():
-    block = {"_target_": "framework.sink.mlflow.MLflowSink", "_args_": ["http://elsewhere"]}
-    with pytest.raises(ConfigError, match=r"C106.*sink\.a\._args_: .* by name alone"):
-        check_targets({"sink": {"a": block}}, ())

@@ -11,7 +11,7 @@ from paceline_examples.digits_net import DigitsCNN
 from torch import nn
 
 from framework.config.assemble import Assembly
-from framework.config.group_table import group_table
+from framework.config.choice_notes import group_table
 from framework.config.preflight import (
     ModelTrial,
     check_fit,
@@ -211,10 +211,6 @@ def test_a_model_that_takes_no_single_record_is_refused():
     assert model.passes == 0
 
 
-def test_a_model_that_fails_with_any_batch_is_left_to_the_first_step():
-    tried(2, nn.Linear(4, 3))  # an objective may want a gradient, which the trial has not
-
-
 BATCH_NORM = ("model=resnet9", "model.width=4", "data.source.num_records=9")
 
 
@@ -290,12 +286,6 @@ def test_a_model_that_does_not_fit_the_data_is_refused_with_the_shapes(model, ob
 def test_a_label_of_no_class_of_the_model_names_its_record():
     with pytest.raises(DataError, match=r"D195.*data.train, record 1: has 9 as label"):
         check_fit(DigitsCNN(1, 3, 2), Classify("image", "label", 0.0), records(), CONFIG)
-
-
-def test_numbers_as_the_target_of_classes_are_answered_with_regression():
-    numbers = records(label=torch.tensor([0.5, 1.5]))
-    with pytest.raises(ConfigError, match=r"C118.*; for a target of numbers choose objective=reg"):
-        check_fit(DigitsCNN(1, 10, 2), Classify("image", "label", 0.0), numbers, CONFIG)
 
 
 def test_a_loss_that_compares_records_with_each_other_is_refused():

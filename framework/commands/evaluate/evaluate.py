@@ -12,9 +12,8 @@ from rich.table import Table
 
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import with_output, with_store
-from framework.cli.end_table import spans_table
 from framework.cli.hydra_app import resolved, run_app
-from framework.cli.outcome import RunOutcome, told
+from framework.cli.outcome import RunOutcome, spans_table, told
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import check_targets
 from framework.errors import ConfigError, ResourceError

@@ -12,7 +12,7 @@ from framework.commands.pack.measure_encodings import (
     recommend,
     take_sample,
 )
-from framework.config.pack_options import packing_of, preparation_of
+from framework.config.prepare_data import packing_of, preparation_of
 from framework.contracts.records import RecordInput
 from framework.measure.host import num_cores, total_memory_bytes
 from framework.pack.images import QUALITY
@@ -25,17 +25,18 @@ NOT_KEPT = ("advise=", "pack.encode=", "pack.quality=", "hydra.")
 
 def show_advice(
     source: RecordInput,
-    options: Mapping[str, Any],
+    config: Mapping[str, Any],
     make_writer: MakeWriter,
     path: str,
     words: Sequence[str],
 ) -> None:
     """Print a line per encoding, which one is best, and the command that packs so.
 
-    ``options`` are the values of ``pack``, and ``words`` the command line as typed.
+    ``config`` has the blocks ``pack``, ``input`` and ``output``; ``words`` is the command line.
     """
+    options = config["pack"]
     # Checks the other keys. Raw takes all of them.
-    packing_of(source, _with(options, "raw"), make_writer, path)
+    packing_of(source, _with(options, "raw"), make_writer, path, config)
     sample = take_sample(source)
     tried = [_with(options, encode) for encode in ENCODINGS]
     costs = [measure(source, sample, path, each, preparation_of) for each in tried]

@@ -65,7 +65,7 @@ def _advise(
     from framework.commands.pack.encoding_advice import show_advice  # noqa: PLC0415
 
     words = [*config_flags(config_dir), *map(str, HydraConfig.get().overrides.task)]
-    show_advice(source, config["pack"], make_writer, path, words)
+    show_advice(source, config, make_writer, path, words)
     return RunOutcome(0, "advised")
 
 
@@ -87,10 +87,9 @@ def _pack(
     config: dict[str, Any], source: "RecordInput", make_writer: "MakeWriter", path: str
 ) -> RunOutcome:
     from framework.cli.progress import print_notes, show_packing  # noqa: PLC0415
-    from framework.config.pack_options import for_output, packing_of  # noqa: PLC0415
+    from framework.config.prepare_data import packing_of  # noqa: PLC0415
 
-    packing = packing_of(source, config["pack"], make_writer, path)
-    packing = for_output(packing, config["input"], config["output"])
+    packing = packing_of(source, config["pack"], make_writer, path, config)
     print_notes(source)
     print_notes(packing.split)
     packed = show_packing(packing, config["workers"])

@@ -21,8 +21,7 @@ from framework.commands.replay.watched_steps import (
 from framework.config.assemble import Assembly, assemble
 from framework.config.init_weights import DIGEST, with_saved_digest
 from framework.config.predict_images import class_name
-from framework.config.restore_run import restore
-from framework.config.resume import FOLLOWS
+from framework.config.resume import FOLLOWS, restore
 from framework.config.saved_config import read_config
 from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
 from framework.config.training_parts import training_parts

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from framework.cli.end_table import metrics_words
+from framework.cli.outcome import metrics_words
 from framework.contracts.span import IDLE
 from framework.measure.statistics import NO_CLAIM, claim
 from framework.system.run_dir import ENDED, FACTS, SUMMARY, read_object

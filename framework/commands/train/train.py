@@ -17,9 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from framework.cli.allowed import Grant, granted
 from framework.cli.arguments import option
 from framework.cli.compose_config import checked
-from framework.cli.environment import as_written
 from framework.cli.hydra_app import run_app
-from framework.cli.hydra_session import stamp
+from framework.cli.hydra_session import as_written, stamp
 from framework.cli.outcome import conclude, discard_if_empty, told_if_stopped
 from framework.cli.signals import end_again
 from framework.commands.report.report import sweep_report
