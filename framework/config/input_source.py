@@ -26,12 +26,11 @@ from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.measure.stopwatch import Stages
 from framework.order.batches import Order
-from framework.pack.jobs import joined, prepared
-from framework.pack.packing import BadItem
-from framework.pack.join import as_written
 from framework.pack.images import Preparation
-from framework.pack.jobs import item_error
+from framework.pack.jobs import item_error, joined, prepared
+from framework.pack.join import as_written
 from framework.pack.marked import MarkedInput
+from framework.pack.packing import BadItem
 from framework.store.chunk_store import ChunkStore, ItemStore, as_read
 from framework.store.columns import column_of, lengths_of
 from framework.system.native import limit_threads

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
 from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput, marked
+from framework.pack.packing import MakeWriter, Packing
 from framework.pack.split import SplitRule
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
