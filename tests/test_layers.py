@@ -17,7 +17,7 @@ LAYERS = (
     ("__main__", "__init__"),
     ("main",),
     ("commands",),
-    ("trials",),
+    ("trials", "diagnosis"),
     ("cli",),
     ("run",),
     ("config",),

@@ -31,6 +31,7 @@ RULES = {
 }
 # Of the seconds, if importing and packing took longer than the rest.
 LEAST_LEFT = 0.4
+STOPPED = "stopped{by}: the diagnosis is not complete"
 RANKS_SHARE = 0.5  # of the seconds, for measuring all ranks together
 USAGE = """usage: paceline diagnose [the same overrides as 'paceline train'] [key=value] ...
 
@@ -65,22 +66,21 @@ def main(arguments: list[str]) -> int:
     asked = parse(arguments)
     start = time.perf_counter()
     log_folder = Path(tempfile.mkdtemp(prefix="paceline-diagnose-"))
+
+    def remove_if_empty() -> None:  # an error leaves a traceback in it for the user
+        with suppress(OSError):
+            log_folder.rmdir()
+
     try:
-        with undone(lambda _: remove_if_empty(log_folder)):
+        with undone(lambda _: remove_if_empty()):
             outcome = outcome_of(
                 partial(_diagnose, asked, arguments, start, log_folder),
                 log_folder,
                 show_traceback="debug=trace" in arguments,
             )
     finally:
-        remove_if_empty(log_folder)
+        remove_if_empty()
     return told_code(outcome)
-
-
-def remove_if_empty(log_folder: Path) -> None:
-    """Remove the folder, unless an error has left a traceback in it for the user."""
-    with suppress(OSError):
-        log_folder.rmdir()
 
 
 def parse(arguments: Sequence[str]) -> Asked:
@@ -129,14 +129,12 @@ def _num_ranks(config: dict[str, Any]) -> int:
     """
     parallel = config["parallel"]
     under_launcher = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    if "num_processes" not in parallel:
-        if under_launcher:
-            what = f"started as one of {os.environ['WORLD_SIZE']} ranks, each of which is alone"
-            raise ConfigError(190, "parallel", what, "add parallel=ddp, or leave out the launcher")
-        return 1
+    if under_launcher and "num_processes" not in parallel:
+        what = f"started as one of {os.environ['WORLD_SIZE']} ranks, each of which is alone"
+        raise ConfigError(190, "parallel", what, "add parallel=ddp, or leave out the launcher")
     if under_launcher:
         return int(os.environ["WORLD_SIZE"])
-    return parallel["num_processes"] * parallel.get("num_nodes", 1)
+    return parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
 
 
 def _diagnose_ranks(
@@ -149,63 +147,52 @@ def _diagnose_ranks(
 ) -> RunOutcome:
     """Diagnose several ranks; if no rank is the cause, diagnose what one of them does alone."""
     from framework.cli.run_ranks import RankedJob  # noqa: PLC0415
-    from framework.commands.diagnose import print_ranks  # noqa: PLC0415
-    from framework.commands.diagnose.diagnose_ranks import (  # noqa: PLC0415
-        RanksFailed,
-        measured_as_rank,
-        measured_here,
-    )
-    from framework.commands.diagnose.rank_rules import rank_cause, rank_verdicts  # noqa: PLC0415
+    from framework.commands.diagnose import diagnose_ranks, print_diagnosis  # noqa: PLC0415
+    from framework.diagnosis.judge import rank_cause, verdicts_of  # noqa: PLC0415
     from framework.measure.host import cores_per_rank, num_cores  # noqa: PLC0415
 
     num_ranks = _num_ranks(config)
     progress = DiagnosisProgress(start)
     seconds = RANKS_SHARE * asked.seconds
-    with message_if_stopped("stopped{by}: the diagnosis is not complete"):
+    with message_if_stopped(STOPPED):
         progress.say(f"training {num_ranks} ranks")
         if "RANK" in os.environ:
             threads = cores_per_rank()
             job = RankedJob(config, str(folder), allowed)
-            facts = measured_as_rank(job, seconds)
+            facts = diagnose_ranks.measured_as_rank(job, seconds)
         else:
             threads = max(1, num_cores() // config["parallel"]["num_processes"])
             try:
-                facts = measured_here(config, allowed, folder, seconds)
-            except RanksFailed as failed:
+                facts = diagnose_ranks.measured_here(config, allowed, folder, seconds)
+            except diagnose_ranks.RanksFailed as failed:
                 return failed.outcome
         progress.clear()
         if facts is None:  # another host leads
             return RunOutcome(0, "measured")
-        verdicts = rank_verdicts(facts)
+        verdicts = verdicts_of(facts)
         cause = rank_cause(facts, verdicts)
-        print_ranks.show(facts, verdicts, cause, partial(changed, asked.words), asked.config_dir)
+        change = partial(changed, asked.words)
+        print_diagnosis.show_ranks(facts, verdicts, cause, change, asked.config_dir)
         took_s = time.perf_counter() - start
-        plain = print_ranks.as_json(facts, verdicts, cause, asked.words, took_s)
+        plain = print_diagnosis.ranks_as_json(facts, verdicts, cause, asked.words, took_s)
         if cause is not None:
             say(f"took {took_s:.0f} s")
             if asked.apply:
                 say("applied: nothing, since advice about ranks has to be followed by hand")
-            if asked.output is not None:
-                write_json(Path(asked.output), plain)
-                say(f"all figures: {asked.output}")
+            _write(asked, plain)
             return RunOutcome(0, "diagnosed")
-    share = _share_of_rank(config, num_ranks)
+    share = ["parallel=none"]  # the overrides that make one process do what one of the ranks does
+    if config["data"]["source"]["_target_"] != LOADER:  # its batches come as they are
+        size = config["batch_size"] // num_ranks
+        if config["rank_batch_size"] is not None:
+            size = config["rank_batch_size"] * config["accumulate"]
+        share += [f"batch_size={max(1, size)}", "rank_batch_size=null"]
     say(f"no rank holds up the others; what one of them does alone ({' '.join(share)}):\n")
     os.environ["OMP_NUM_THREADS"] = str(threads)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)
     alone = asked._replace(words=changed(asked.words, share))
     return _diagnose_alone(alone, arguments, start, {"ranks": plain})
-
-
-def _share_of_rank(config: dict[str, Any], num_ranks: int) -> list[str]:
-    """Return the overrides that make one process do what one of the ranks does."""
-    if config["data"]["source"]["_target_"] == LOADER:  # its batches come as they are
-        return ["parallel=none"]
-    size = config["batch_size"] // num_ranks
-    if config["rank_batch_size"] is not None:
-        size = config["rank_batch_size"] * config["accumulate"]
-    return ["parallel=none", f"batch_size={max(1, size)}", "rank_batch_size=null"]
 
 
 def _diagnose_alone(
@@ -217,8 +204,8 @@ def _diagnose_alone(
     from framework.cli.compose_config import composed  # noqa: PLC0415
     from framework.cli.progress import pack_missing  # noqa: PLC0415
     from framework.commands.diagnose import print_diagnosis  # noqa: PLC0415
-    from framework.commands.diagnose.diagnosis import apply, diagnose  # noqa: PLC0415
     from framework.commands.diagnose.measure_parts import Setting  # noqa: PLC0415
+    from framework.commands.diagnose.try_advice import apply, diagnose  # noqa: PLC0415
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
     from framework.store.channel_statistics import remembered_statistics  # noqa: PLC0415
 
@@ -227,8 +214,7 @@ def _diagnose_alone(
     def compose(changes: Sequence[str]) -> Setting:
         return Setting(*composed(changed(asked.words, changes), grant, asked.config_dir))
 
-    incomplete = message_if_stopped("stopped{by}: the diagnosis is not complete")
-    with incomplete, remembered_statistics():
+    with message_if_stopped(STOPPED), remembered_statistics():
         # A training run sets the same number. With another, the rates would not be those of a run.
         torch.set_num_threads(threads_per_rank())
         setting = compose(())
@@ -243,11 +229,14 @@ def _diagnose_alone(
             diagnosis = apply(diagnosis, compose, asked.seconds, progress.say)
             progress.clear()
             print_diagnosis.show_applied(diagnosis.applied)
-        if asked.output is not None:
-            plain = print_diagnosis.as_json(diagnosis, asked.words)
-            write_json(Path(asked.output), {**plain, **more})
-            say(f"all figures: {asked.output}")
+        _write(asked, {**print_diagnosis.as_json(diagnosis, asked.words), **more})
         return RunOutcome(0, "diagnosed")
+
+
+def _write(asked: Asked, plain: dict[str, Any]) -> None:
+    if asked.output is not None:
+        write_json(Path(asked.output), plain)
+        say(f"all figures: {asked.output}")
 
 
 def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:

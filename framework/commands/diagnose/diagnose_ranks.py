@@ -9,8 +9,8 @@ from framework.cli.allowed import find_packages
 from framework.cli.outcome import RunOutcome
 from framework.cli.progress import pack_missing
 from framework.cli.run_ranks import RankedJob, launch_ranks, read_job, run_rank
-from framework.commands.diagnose.rank_facts import RankFacts
 from framework.config.targets import check_targets
+from framework.diagnosis.facts import RankFacts
 from framework.parallel.launch.hosts import Meeting, parse_endpoint
 from framework.system.durable import write_json
 
@@ -18,11 +18,17 @@ MODULE = "framework.commands.diagnose.start_measuring"
 FACTS = "ranks.json"
 SECONDS = "seconds"  # the key in a job's configuration that says how long to measure
 
-Config = dict[str, Any]
+
+class RanksFailed(Exception):
+    """The ranks of a diagnosis ended with an error, which they have printed."""
+
+    def __init__(self, outcome: RunOutcome) -> None:
+        super().__init__(outcome.reason)
+        self.outcome = outcome
 
 
 def measured_here(
-    config: Config, allowed: tuple[str, ...], folder: Path, seconds: float
+    config: dict[str, Any], allowed: tuple[str, ...], folder: Path, seconds: float
 ) -> RankFacts | None:
     """Start this host's ranks, and return what all ranks measured.
 
@@ -40,10 +46,9 @@ def measured_here(
     if parallel.get("num_nodes", 1) > 1:
         meeting = Meeting(parse_endpoint(parallel["endpoint"]), parallel["num_nodes"])
         if not meeting.leads:
-            theirs = read_job(meeting.share(None))
-            job = theirs._replace(run_dir=str(folder), allowed=allowed)
+            job = read_job(meeting.share(None))._replace(run_dir=str(folder), allowed=allowed)
             check_targets(job.config, allowed)
-    pack_missing(job.config, allowed)
+    pack_missing(job.config, job.allowed)
     try:
         outcome = launch_ranks(job, meeting, MODULE)
         if outcome.code:
@@ -53,14 +58,6 @@ def measured_here(
         return RankFacts.of(json.loads((folder / FACTS).read_text(encoding="utf-8")))
     finally:
         (folder / FACTS).unlink(missing_ok=True)
-
-
-class RanksFailed(Exception):
-    """The ranks of a diagnosis ended with an error, which they have printed."""
-
-    def __init__(self, outcome: RunOutcome) -> None:
-        super().__init__(outcome.reason)
-        self.outcome = outcome
 
 
 def measured_as_rank(job: RankedJob | None, seconds: float) -> RankFacts:
@@ -76,22 +73,20 @@ def measured_as_rank(job: RankedJob | None, seconds: float) -> RankFacts:
     return _measured(job)
 
 
-def _measured(job: RankedJob) -> RankFacts:
-    from framework.commands.diagnose.measure_parts import Setting  # noqa: PLC0415  # loads torch
-    from framework.commands.diagnose.time_ranks import measure_ranks  # noqa: PLC0415
-
-    config = dict(job.config)
-    seconds = config.pop(SECONDS, 30.0)
-    return measure_ranks(Setting(config, job.allowed), seconds)
-
-
 def main(path: str) -> None:
     """Run one rank that ``launch_ranks`` has started, and end the process."""
-    run_rank(path, _measured_for_host)
+
+    def measured(job: RankedJob) -> RunOutcome:
+        facts = _measured(job)
+        if os.environ["LOCAL_RANK"] == "0":
+            write_json(Path(job.run_dir, FACTS), facts.as_dict())
+        return RunOutcome(0, "measured")
+
+    run_rank(path, measured)
 
 
-def _measured_for_host(job: RankedJob) -> RunOutcome:
-    facts = _measured(job)
-    if os.environ["LOCAL_RANK"] == "0":
-        write_json(Path(job.run_dir, FACTS), facts.as_dict())
-    return RunOutcome(0, "measured")
+def _measured(job: RankedJob) -> RankFacts:
+    from framework.commands.diagnose.time_ranks import measure_ranks  # noqa: PLC0415  # loads torch
+
+    config = dict(job.config)
+    return measure_ranks(config, job.allowed, config.pop(SECONDS, 30.0))

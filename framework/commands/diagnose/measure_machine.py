@@ -4,14 +4,14 @@ import math
 import os
 import random
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from framework.commands.diagnose.machine_facts import MachineFacts
 from framework.data.source import StoreSource
+from framework.diagnosis.facts import MachineFacts
 from framework.measure.disk import DiskRate, Piece, disk_rate
 from framework.measure.host import (
     CGROUPS,
@@ -39,13 +39,9 @@ CROWDED = 0.5
 # If training keeps a smaller share of its cores busy, more cores do not help.
 CORES_USED = 0.7
 
-Measure = Callable[[], Rate]
-Say = Callable[[str], None]
-Change = Callable[[], AbstractContextManager[None]]
-
 
 def measure_machine(
-    probe: Probe, seconds: float, use: MachineUse, has_time: bool, say: Say
+    probe: Probe, seconds: float, use: MachineUse, say: Callable[[str], None] | None
 ) -> MachineFacts:
     """Describe a run's machine, and try changes. Whatever is changed is changed back.
 
@@ -53,13 +49,12 @@ def measure_machine(
         probe: The run.
         seconds: The time for the whole diagnosis of its parts.
         use: How the machine was used while the run trained.
-        has_time: Whether to try changes. The rest takes no time.
-        say: Announces what is measured.
+        say: Announces what is measured. None: there is no time to try changes.
     """
     total = total_memory_bytes()
     quota = CGROUPS.cores()
     tried: dict[str, Any] = {}
-    if has_time:
+    if say is not None:
         say("threads, cores and the disk")
         tried = {
             **_threads(probe, seconds, use),
@@ -68,7 +63,6 @@ def measure_machine(
             "disk": _disk(probe, DISK * seconds),
         }
     known: dict[str, Any] = {
-        "use": use,
         "quota_cores": quota if quota < math.inf else None,
         "memory_bytes": total,
         "free_memory_bytes": available_memory_bytes(),
@@ -77,20 +71,21 @@ def measure_machine(
         "all_cores": os.cpu_count() or 1,
         "allowed_cores": len(os.sched_getaffinity(0)),
     }
-    return MachineFacts(**{**known, **tried})
+    return MachineFacts(use, **known, **tried)
 
 
 def _threads(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
     """Compute with a thread per core, or with fewer if other programs take cores."""
-    cores = num_cores()
+    fewer = cores = num_cores()
     threads = torch.get_num_threads()
-    fewer = cores
-    if threads <= cores and use.others_cores + use.stolen_cores > CROWDED:
-        fewer = max(1, cores - round(use.others_cores + use.stolen_cores))
+    taken = use.others_cores + use.stolen_cores
+    if threads <= cores and taken > CROWDED:
+        fewer = max(1, cores - round(taken))
     known: dict[str, Any] = {"fewer_threads": min(fewer, threads)}
     if fewer < threads:
         known["fewer_threads_gain"], known["fewer_threads_cores"] = _in_turn(
-            lambda: probe.compute(TURN * seconds, BURN_IN * seconds), lambda: torch_threads(fewer)
+            lambda: probe.compute(TURN * seconds, BURN_IN * seconds),
+            lambda: _set_while(torch.set_num_threads, fewer, threads),
         )
     return known
 
@@ -98,7 +93,8 @@ def _threads(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
 def _opencv(probe: Probe, seconds: float) -> dict[str, Any]:
     """Train without OpenCV's own threads, if they and the workers are more than the cores.
 
-    Worker processes have settings of their own, which this process cannot change.
+    Worker processes have settings of their own, which this process cannot change. The rates are not
+    measured in turn: threads that were off and on again take turns with ours in another way.
     """
     opencv: Any = sys.modules.get("cv2")
     if opencv is None:
@@ -106,39 +102,47 @@ def _opencv(probe: Probe, seconds: float) -> dict[str, Any]:
     threads = opencv.getNumThreads()
     known: dict[str, Any] = {"opencv_threads": threads}
     source = probe.assembly.train_source
-    if isinstance(source, StoreSource) and threads > 1:
-        is_process = source.workers.kind == "process" and source.workers.num
-        if not is_process and threads * max(1, source.workers.num) > num_cores():
-            known["no_opencv_gain"] = _gain_without_opencv(probe, seconds, opencv)
+    if not isinstance(source, StoreSource) or threads <= 1:
+        return known
+    num = source.workers.num
+    if (source.workers.kind == "process" and num) or threads * max(1, num) <= num_cores():
+        return known
+    timing = (TURNS * TURN_OF_TRAINING * seconds, DRAIN * seconds)
+    before = probe.train(*timing).records_per_s
+    with _set_while(opencv.setNumThreads, 0, threads):
+        known["no_opencv_gain"] = probe.train(*timing).records_per_s / before
     return known
 
 
-def _gain_without_opencv(probe: Probe, seconds: float, opencv: Any) -> float:
-    """Return the factor on the rate of training that switching OpenCV's threads off makes.
-
-    Not in turn: threads that were off and on again take turns with ours in another way.
-    """
-    timing = (TURNS * TURN_OF_TRAINING * seconds, DRAIN * seconds)
-    before = probe.train(*timing).records_per_s
-    with _no_opencv(opencv):
-        return probe.train(*timing).records_per_s / before
-
-
 def _cores(probe: Probe, seconds: float, use: MachineUse) -> dict[str, Any]:
-    """Train on all cores, if the affinity mask has fewer and training keeps those busy."""
+    """Train on all cores, if the affinity mask has fewer and training keeps those busy.
+
+    All threads of this process and its children move, and an operator has a thread for each core.
+    """
     mine = os.sched_getaffinity(0)
     every = set(range(os.cpu_count() or 1))
-    if len(mine) < len(every) and use.own_cores + use.waited_cores > CORES_USED * len(mine):
-        gain = _gain_of_training(probe, seconds, lambda: _on_cores(every))
-        return {"all_cores_gain": gain}
-    return {}
+    if len(mine) >= len(every) or use.own_cores + use.waited_cores <= CORES_USED * len(mine):
+        return {}
+    threads = torch.get_num_threads()
+
+    @contextmanager
+    def on_every_core() -> Generator[None]:
+        move_threads(every)
+        try:
+            with _set_while(torch.set_num_threads, len(os.sched_getaffinity(0)), threads):
+                yield
+        finally:
+            move_threads(mine)
+
+    gain, _ = _in_turn(
+        lambda: probe.train(TURN_OF_TRAINING * seconds, DRAIN * seconds), on_every_core
+    )
+    return {"all_cores_gain": gain}
 
 
-def _gain_of_training(probe: Probe, seconds: float, change: Change) -> float:
-    return _in_turn(lambda: probe.train(TURN_OF_TRAINING * seconds, DRAIN * seconds), change)[0]
-
-
-def _in_turn(measure: Measure, change: Change) -> tuple[float, float]:
+def _in_turn(
+    measure: Callable[[], Rate], change: Callable[[], AbstractContextManager[None]]
+) -> tuple[float, float]:
     """Return the factor on a rate that a change makes, and the cores that are then kept busy."""
     rates = {False: 0.0, True: 0.0}
     cores = 0.0
@@ -152,36 +156,12 @@ def _in_turn(measure: Measure, change: Change) -> tuple[float, float]:
 
 
 @contextmanager
-def torch_threads(count: int) -> Generator[None]:
-    """Let torch use ``count`` threads for an operator."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def _set_while(put: Callable[[int], object], value: int, before: int) -> Generator[None]:
+    put(value)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _no_opencv(opencv: Any) -> Generator[None]:
-    before = opencv.getNumThreads()
-    opencv.setNumThreads(0)
-    try:
-        yield
-    finally:
-        opencv.setNumThreads(before)
-
-
-@contextmanager
-def _on_cores(cores: set[int]) -> Generator[None]:
-    """Run all threads of this process and its children on ``cores``, with a thread for each."""
-    before = os.sched_getaffinity(0)
-    move_threads(cores)
-    try:
-        with torch_threads(len(os.sched_getaffinity(0))):
-            yield
-    finally:
-        move_threads(before)
+        put(before)
 
 
 def _disk(probe: Probe, seconds: float) -> DiskRate | None:
@@ -189,26 +169,18 @@ def _disk(probe: Probe, seconds: float) -> DiskRate | None:
     source = probe.assembly.train_source
     if not isinstance(source, StoreSource):
         return None
-    store = source.store
+    store, draw = source.store, random.Random(0)  # noqa: S311  # no secret
     num_records = store.manifest.num_records
     if isinstance(store, FolderStore):
-        names = [store.name(number) for number in _sample(range(num_records))]
+        numbers = draw.sample(range(num_records), min(NUM_PIECES, num_records))
+        names = map(store.name, numbers)
         return disk_rate([Piece(name, 0, os.path.getsize(name)) for name in names], seconds)
     files = [file for file in files_of(str(probe.config["data"]["train"])) if os.path.isfile(file)]
     if not files:
         return None
-    return disk_rate(_records_of_largest(files, num_records), seconds)
-
-
-def _records_of_largest(files: Sequence[str], num_records: int) -> list[Piece]:
-    """Return pieces of the largest file of a store, each as long as the mean record."""
+    # Pieces of the largest file, each as long as the mean record. A shard has some of the records.
     path = max(files, key=os.path.getsize)
-    size = os.path.getsize(path)
     length = max(1, sum(map(os.path.getsize, files)) // num_records)
-    places = range(0, max(1, size - length), length)  # a shard has some of the records
-    return [Piece(path, start, length) for start in _sample(places)]
-
-
-def _sample(places: range) -> list[int]:
-    draw = random.Random(0)  # noqa: S311  # no secret
-    return draw.sample(places, min(NUM_PIECES, len(places)))
+    places = range(0, max(1, os.path.getsize(path) - length), length)
+    starts = draw.sample(places, min(NUM_PIECES, len(places)))
+    return disk_rate([Piece(path, start, length) for start in starts], seconds)

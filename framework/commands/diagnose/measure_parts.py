@@ -1,4 +1,4 @@
-"""Measure each part of a configured run, alone and together, and describe its machine and store."""
+"""Measure each part of a configured run, alone and together, and describe its store."""
 
 import hashlib
 import math
@@ -20,18 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from framework.cli.arguments import block_words
-from framework.commands.diagnose.device_syncs import measure_syncs
-from framework.commands.diagnose.facts import (
-    TINY,
-    DiagnosisFacts,
-    Machine,
-    Rates,
-    Settings,
-    Storage,
-)
-from framework.commands.diagnose.host_python import measure_python
 from framework.commands.diagnose.measure_machine import measure_machine
 from framework.commands.diagnose.measure_run import measure_run
+from framework.commands.diagnose.measure_step import measure_python, measure_syncs
 from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.data import Source
@@ -41,6 +32,8 @@ from framework.contracts.span import waiting_share
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource, WorkerSource
+from framework.diagnosis.facts import Facts, Machine, Rates, Settings, Storage
+from framework.diagnosis.step_rules import TINY
 from framework.measure.disk import disk_kind
 from framework.measure.host import available_memory_bytes, cpu_info, num_cores, threads_per_rank
 from framework.measure.machine_watch import MachineUse, MachineWatch
@@ -58,6 +51,7 @@ from framework.system.native import limit_threads
 from framework.trials.probe import Config, Probe, Rate
 
 NUM_SAMPLES = 64  # records whose size is looked at
+FORMS: dict[type, str] = {FolderStore: "folder", HDF5Store: "hdf5", LMDBStore: "lmdb"}
 SLICE = 16  # images prepared at a time in one thread, so that a second holds several slices
 GRACE_S = 1.0  # how much longer than planned a measurement of slow steps may take
 NUM_WINDOWS = 5
@@ -65,7 +59,6 @@ TURNS = 2
 SLOW_STEPS = 5
 GROWTH = 8  # a tiny batch is compared with one so many times as large, another with half of it
 UNCHANGED = "framework.transform.function.unchanged"
-FORMS: dict[type, str] = {FolderStore: "folder", HDF5Store: "hdf5", LMDBStore: "lmdb"}
 # Shares of the given seconds. The burn-in is added to most of the others.
 BURN_IN = 0.03
 READ = 0.05
@@ -76,11 +69,11 @@ LOADER = 0.12
 COMPUTE = 0.18
 OTHER = 0.08
 WHOLE = 0.18
+# What takes many more steps is left out if slow steps have used up so many times the seconds.
+LATEST = 2.5
 
 Say = Callable[[str], None]
 Action = Callable[[Tensor], object]
-# What takes many more steps is left out if slow steps have used up so many times the seconds.
-LATEST = 2.5
 
 
 class Setting(NamedTuple):
@@ -100,41 +93,10 @@ class Setting(NamedTuple):
         return Probe(config, self.allowed, num_windows, GRACE_S, epoch)
 
 
-def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
+def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
     """Measure and describe a run in about ``seconds``. ``say`` announces each measurement."""
-    start = time.perf_counter()
+    latest = time.perf_counter() + LATEST * seconds
     load = os.getloadavg()[0]
-    with closing(setting.probe()) as probe:
-        storage, alone = _storage_and_rates(setting, probe, seconds, say)
-        together, use = _together(probe, seconds, say)
-        rates = Rates(**together, copy=_copy_rate(probe), **alone)
-        machine = machine_of(probe.assembly.device, load)
-        convolutional = not probe.config["channels_last"] and _has_convolutions(probe)
-        subjects = _subjects(probe, seconds, use, start + LATEST * seconds, say)
-        settings = settings_of(probe)
-        return DiagnosisFacts(machine, settings, rates, storage, convolutional, **subjects)
-
-
-def _storage_and_rates(
-    setting: Setting, probe: Probe, seconds: float, say: Say
-) -> tuple[Storage | None, dict[str, Any]]:
-    """Describe how records are stored, and measure the rates of reading and preparing alone."""
-    source = probe.assembly.train_source
-    if isinstance(source, StoreSource):
-        # First, since reading fills the page cache.
-        storage = storage_of(source.store, probe.config)
-        return storage, _alone(setting, source, seconds, say)
-    if isinstance(source, DatasetSource):
-        storage = storage_of_items(source, probe.config)
-        say("making items")
-        return storage, {"prepare": _rate_of_items(source, PREPARE * seconds)}
-    return None, {}
-
-
-def _subjects(
-    probe: Probe, seconds: float, use: MachineUse, latest: float, say: Say
-) -> dict[str, Any]:
-    """Measure the subjects. What takes many steps is left out once ``latest`` has passed."""
 
     def has_time(what: str) -> bool:
         is_early = time.perf_counter() <= latest
@@ -142,16 +104,54 @@ def _subjects(
             say(f"no time left for {what}")
         return is_early
 
-    tries = has_time("other numbers of threads, other cores and the disk")
-    measured: dict[str, Any] = {
-        "on_machine": measure_machine(probe, seconds, use, tries, say),
-        "python": measure_python(probe, seconds, say),
-        "syncs": measure_syncs(probe, seconds, say),
-        "slow_records": slow_block(probe.assembly.train_source, probe.assembly.waits),
-    }
-    if has_time("validating, saving and reporting"):
-        measured["on_run"] = measure_run(probe, seconds, say)
-    return measured
+    with closing(setting.probe()) as probe:
+        source = probe.assembly.train_source
+        storage: Storage | None = None
+        alone: dict[str, Any] = {}
+        if isinstance(source, StoreSource):
+            # First, since reading fills the page cache.
+            storage = storage_of(source.store, probe.config)
+            alone = _alone(setting, source, seconds, say)
+        elif isinstance(source, DatasetSource):
+            storage = storage_of_items(source, probe.config)
+            say("making items")  # in this thread: no other one may share the Dataset
+            items = _indices(source.order, SLICE)
+            alone = {"prepare": _rate(_preparing(source), items, PREPARE * seconds)[0]}
+        together, use = _together(probe, seconds, say)
+        rates = Rates(**together, copy=_copy_rate(probe), **alone)
+        flags, device = cpu_info("flags"), probe.assembly.device
+        gpu, bf16 = None, "amx_bf16" in flags or "avx512_bf16" in flags
+        if device.type == "cuda":
+            gpu, bf16 = torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported()
+        machine = Machine(num_cores(), available_memory_bytes(), gpu, bf16, load)
+        tries = has_time("other numbers of threads, other cores and the disk")
+        on_machine = measure_machine(probe, seconds, use, say if tries else None)
+        say("lines of your Python")
+        python = measure_python(probe, seconds)
+        say("calls that wait for the device")
+        syncs = measure_syncs(probe)
+        on_run = None
+        if has_time("validating, saving and reporting"):
+            say("validating, saving and reporting")
+            on_run = measure_run(probe, seconds)
+        model: nn.Module = probe.assembly.build("model")
+        is_channels_first = any(
+            isinstance(module, nn.Conv2d)
+            and not module.weight.is_contiguous(memory_format=torch.channels_last)
+            for module in model.modules()
+        )
+        return Facts(
+            machine,
+            settings_of(probe),
+            rates,
+            storage,
+            convolutional=not probe.config["channels_last"] and is_channels_first,
+            python=python,
+            on_machine=on_machine,
+            slow_records=slow_block(source, probe.assembly.waits),
+            on_run=on_run,
+            syncs=syncs,
+        )
 
 
 def _together(probe: Probe, seconds: float, say: Say) -> tuple[dict[str, Any], MachineUse]:
@@ -165,10 +165,10 @@ def _together(probe: Probe, seconds: float, say: Say) -> tuple[dict[str, Any], M
     num_records = len(probe.batch()["index"])
     computes: list[Rate] = []
     wholes: list[Rate] = []
+    watch = MachineWatch()
+    use = MachineUse(1.0)
     # Slow steps get one turn: each takes as long as several steps.
     batch_s = num_records / loader.records_per_s
-    uses: list[MachineUse] = []
-    watch = MachineWatch()
     num_turns = TURNS if WHOLE * seconds > SLOW_STEPS * batch_s else 1
     for _ in range(num_turns):  # in turn, because each is judged by the other
         say("computing alone")
@@ -176,9 +176,8 @@ def _together(probe: Probe, seconds: float, say: Say) -> tuple[dict[str, Any], M
         say("training")
         watch.lap()
         wholes.append(probe.train(WHOLE * seconds / num_turns, burn_in_s))
-        uses.append(watch.lap())
-    compute = _pooled(computes)
-    whole = _pooled(wholes)
+        use = watch.lap()
+    compute, whole = _pooled(computes), _pooled(wholes)
     say("computing another batch size")
     other = None
     other_size = num_records * GROWTH if num_records < TINY else num_records // 2
@@ -196,7 +195,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> tuple[dict[str, Any], M
         "compute_spans_s": compute.spans_s,
         "spread": whole.spread,
     }
-    return rates, uses[-1]
+    return rates, use
 
 
 def _pooled(rates: list[Rate]) -> Rate:
@@ -221,19 +220,26 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
     indices = _indices(source.order, size)
     say("reading")
     rates: dict[str, Any] = {}
-    rates["read"], rates["read_cores"] = _rate_of_one(
+    rates["read"], rates["read_cores"] = _rate_in_thread(
         lambda part: touch(store.read(part, views)), indices, READ * seconds
     )
     say("decoding and transforming")
     prepare = _preparing(source)
-    system_s = os.times().system
-    start = time.perf_counter()
-    rates["prepare"], rates["prepare_cores"] = _rate_of_one(prepare, indices, PREPARE * seconds)
+    system_s, start = os.times().system, time.perf_counter()
+    rates["prepare"], rates["prepare_cores"] = _rate_in_thread(prepare, indices, PREPARE * seconds)
     system_s = os.times().system - system_s
     rates["prepare_system_cores"] = system_s / (time.perf_counter() - start)
     if num_cores() > 1:
         rates["prepare_two"] = _rate_of_two(prepare, indices, TWO * seconds)
-        rates["two_cores"] = _speedup_of_two(TWO * seconds / 2)
+        # Of two threads without a lock, on cores as busy as these.
+        data = bytes(1 << 20)
+        parts = repeat(torch.zeros(1))
+
+        def work(_: Tensor) -> None:
+            hashlib.sha256(data)
+
+        two = _rate_of_two(work, parts, TWO * seconds / 2)
+        rates["two_cores"] = two / _rate_in_thread(work, parts, TWO * seconds / 2)[0]
     transform = setting.config["transform"]
     if source.read.transform.function is not None and "geometry" in transform:
         transform = {**transform, "function": {"_target_": UNCHANGED, "_partial_": True}}
@@ -242,18 +248,12 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
         with closing(plain.probe()) as probe:
             prepare = _preparing(probe.assembly.train_source)
             indices = _indices(source.order, SLICE)
-            rates["prepare_plain"] = _rate_of_one(prepare, indices, PLAIN * seconds)[0]
+            rates["prepare_plain"] = _rate_in_thread(prepare, indices, PLAIN * seconds)[0]
     return rates
 
 
-def _rate_of_items(source: DatasetSource, seconds: float) -> float:
-    """Return records per second of this thread. No other one may share the Dataset."""
-    indices = _indices(source.order, SLICE)
-    return _rate(lambda part: source.read(Request(0, part, training=True)), indices, seconds)[0]
-
-
 def _preparing(source: Source) -> Action:
-    assert isinstance(source, StoreSource)
+    assert isinstance(source, StoreSource | DatasetSource)
     return lambda part: source.read(Request(0, part, training=True))
 
 
@@ -278,7 +278,9 @@ def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[fl
     return num_records / took_s, (time.process_time() - cpu_s) / took_s
 
 
-def _rate_of_one(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[float, float]:
+def _rate_in_thread(
+    action: Action, indices: Iterator[Tensor], seconds: float
+) -> tuple[float, float]:
     """Return what ``_rate`` returns, measured in a thread like a worker's."""
     with ThreadPoolExecutor(1, "paceline-diagnose", limit_threads, (1,)) as pool:
         return pool.submit(_rate, action, indices, seconds).result()
@@ -299,34 +301,12 @@ def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> f
         return sum(job.result()[0] for job in jobs)
 
 
-def _speedup_of_two(seconds: float) -> float:
-    """Return how many times faster two threads without a lock are, on cores as busy as these."""
-    data = bytes(1 << 20)
-    parts = repeat(torch.zeros(1))
-
-    def work(_: Tensor) -> None:
-        hashlib.sha256(data)
-
-    return _rate_of_two(work, parts, seconds) / _rate_of_one(work, parts, seconds)[0]
-
-
-def touch(records: dict[str, Any]) -> int:
-    """Return the bytes of the records and copy each, since mapped memory is read only if used."""
-    total = 0
-    for values in records.values():
-        if isinstance(values, Tensor):
-            total += values.nbytes
-        else:
-            total += sum(len(memoryview(value).tobytes()) for value in values)
-    return total
-
-
 def _copy_rate(probe: Probe) -> float | None:
     """Return records per second from page-locked memory to the device; None without CUDA."""
     device = probe.assembly.device
     if device.type != "cuda":
         return None
-    batch = next(probe.assembly.train_source.batches(0)).batch
+    batch = probe.host_batch()
     host = pin({name: tensor.cpu() for name, tensor in tensors(batch).items()})
     times_s: list[float] = []
     for _ in range(13):
@@ -339,56 +319,28 @@ def _copy_rate(probe: Probe) -> float | None:
     return len(host["index"]) / median(times_s[3:])
 
 
-def _has_convolutions(probe: Probe) -> bool:
-    """Return whether the model has 2-d convolutions in channels-first layout."""
-    model: nn.Module = probe.assembly.build("model")
-    return any(
-        isinstance(module, nn.Conv2d)
-        and not module.weight.is_contiguous(memory_format=torch.channels_last)
-        for module in model.modules()
-    )
-
-
-def machine_of(device: torch.device, load: float) -> Machine:
-    flags = cpu_info("flags")
-    gpu = None
-    bf16 = "amx_bf16" in flags or "avx512_bf16" in flags
-    if device.type == "cuda":
-        gpu = torch.cuda.get_device_name(device)
-        bf16 = torch.cuda.is_bf16_supported()
-    return Machine(num_cores(), available_memory_bytes(), gpu, bf16, load)
-
-
 def settings_of(probe: Probe) -> Settings:
-    config = probe.config
-    source = probe.assembly.train_source
+    config, source = probe.config, probe.assembly.train_source
     transform: Any = probe.assembly.build("transform")
-    workers = config["workers"]["num"] or 0
-    kind = config["workers"]["kind"] or "thread"
+    workers, kind = config["workers"]["num"] or 0, config["workers"]["kind"] or "thread"
     if isinstance(source, WorkerSource):
-        workers = source.workers.num
-        kind = source.workers.kind
+        workers, kind = source.workers.num, source.workers.kind
     size: Any = transform.size and tuple(map(int, transform.size))
+    groups = ("loader", "precision", "transform", "augment")
+    modules = {name: str(config[name]["_target_"]).split(".")[-2] for name in groups}
     return Settings(
         batch_size=len(next(iter(source.order.shares(0))).indices),
         workers=workers,
         kind=kind,
-        loader=_module(config["loader"]),
-        precision=_module(config["precision"]),
-        transform=_module(config["transform"]),
+        **modules,
         size=size,
         has_function=transform.function is not None or isinstance(source, DatasetSource),
-        augment=_module(config["augment"]),
         shuffle=config["shuffle"],
         block=config["order"].get("block_records"),
         staged=config["data"].get("stage") in ("ram", "device"),
         compiled=config["compile"],
         select=config["select"],
     )
-
-
-def _module(block: Config) -> str:
-    return str(block["_target_"]).split(".")[-2]
 
 
 def storage_of(store: RecordStore, config: Config) -> Storage:
@@ -404,6 +356,9 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         files = [store.name(index) for index in indices.tolist()]
     cached = cached_share(files)
     records = store.read(indices)
+    free_bytes = math.inf
+    with suppress(OSError):  # it may be no path
+        free_bytes = float(shutil.disk_usage(Path(path).absolute().parent).free)
     return Storage(
         path=path,
         form=form,
@@ -416,28 +371,73 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         val=val,
         val_targets={split: free_target(given) for split, given in val.items()},
         follow_links=config["data"].get("follow_links"),
-        free_bytes=_free_bytes(path),
+        free_bytes=free_bytes,
         **_pixels(store.manifest.fields, records),
     )
 
 
-def _free_bytes(place: str) -> float:
-    """Return the free bytes beside ``place``; infinity if it is no path."""
-    try:
-        return float(shutil.disk_usage(Path(place).absolute().parent).free)
-    except OSError:
-        return math.inf
+def touch(records: dict[str, Any]) -> int:
+    """Return the bytes of the records and copy each, since mapped memory is read only if used."""
+    total = 0
+    for values in records.values():
+        if isinstance(values, Tensor):
+            total += values.nbytes
+        else:
+            total += sum(len(memoryview(value).tobytes()) for value in values)
+    return total
+
+
+def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of the images in ``records``, as fields of `Storage`."""
+    for name, field in fields.items():
+        if field.encoding != "image":
+            continue
+        known: dict[str, Any] = {"encoding": "image", "channels": field.channels or 3}
+        sizes: list[tuple[int, int]] = []
+        codecs: Counter[str] = Counter()
+        for data in records[name]:
+            with suppress(BadImage):
+                sizes.append(image_size(data))
+                codecs[read_header(data).format] += 1
+        if sizes:
+            height, width = np.median(sizes, axis=0).astype(int).tolist()
+            known |= {"image_size": (height, width), "even": len(set(sizes)) == 1}
+            known["codec"] = codecs.most_common(1)[0][0]
+        return known
+    for field in fields.values():
+        if field.encoding == "raw" and field.kind == "image":
+            height, width = field.shape[:2] if field.interleaved else field.shape[1:]
+            size = (height, width)
+            channels = field.channels or 3
+            return {"encoding": "raw", "channels": channels, "image_size": size, "even": True}
+    return {"encoding": "raw"}
+
+
+def free_target(path: str) -> str:
+    """Return a free path: ``path`` without its ending, and with -packed, -packed2, ..."""
+    place = Path(path)
+    if place.suffix in (".h5", ".lmdb"):
+        place = place.with_suffix("")
+    for number in ("", *range(2, 1000)):
+        target = f"{place}-packed{number}"
+        if not any(Path(target + ending).exists() for ending in ("", ".h5", ".lmdb")):
+            return target
+    return ""
 
 
 def storage_of_items(source: DatasetSource, config: Config) -> Storage:
     """Describe a Dataset by a sample."""
-    data = config["data"]
-    sample = source.read(Request(0, next(_indices(source.order, SLICE)), training=False))
+    data, form = config["data"], source.read.form
+    indices = next(iter(source.order.shares(0))).indices[:SLICE]
+    sample = source.read(Request(0, indices, training=False))
     indices = sample.pop("index")
-    form = source.read.form
     words = ""
     others = [value for name, value in sample.items() if name not in form.ragged]
-    if form.collate is None and all(map(_is_packed, others)):
+    # A store has numbers and texts.
+    if form.collate is None and all(
+        isinstance(column, Tensor) or all(isinstance(value, str) for value in column)
+        for column in others
+    ):
         words = f"paceline pack input=dataset 'input.dataset={block_words(data['train'])}'"
         if form.names is not None:
             words += f" 'input.fields={block_words(list(form.names))}'"
@@ -455,48 +455,3 @@ def storage_of_items(source: DatasetSource, config: Config) -> Storage:
         pack_words=words,
         draws=source.draws,
     )
-
-
-def _is_packed(column: Any) -> bool:
-    """Return whether a store has such a field: numbers or texts."""
-    return isinstance(column, Tensor) or all(isinstance(value, str) for value in column)
-
-
-def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of the images in ``records``, as fields of `Storage`."""
-    name = next((name for name in fields if fields[name].encoding == "image"), None)
-    if name is None:
-        return {"encoding": "raw", **_raw_pixels(fields)}
-    known: dict[str, Any] = {"encoding": "image", "channels": fields[name].channels or 3}
-    sizes: list[tuple[int, int]] = []
-    codecs: Counter[str] = Counter()
-    for data in records[name]:
-        with suppress(BadImage):
-            sizes.append(image_size(data))
-            codecs[read_header(data).format] += 1
-    if sizes:
-        known["codec"] = codecs.most_common(1)[0][0]
-        height, width = np.median(sizes, axis=0).astype(int).tolist()
-        known |= {"image_size": (height, width), "even": len(set(sizes)) == 1}
-    return known
-
-
-def _raw_pixels(fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Return what is known of the first array of pixels, as fields of `Storage`."""
-    for field in fields.values():
-        if field.encoding == "raw" and field.kind == "image":
-            height, width = field.shape[:2] if field.interleaved else field.shape[1:]
-            return {"channels": field.channels or 3, "image_size": (height, width), "even": True}
-    return {}
-
-
-def free_target(path: str) -> str:
-    """Return a free path: ``path`` without its ending, and with -packed, -packed2, ..."""
-    place = Path(path)
-    if place.suffix in (".h5", ".lmdb"):
-        place = place.with_suffix("")
-    for number in ("", *range(2, 1000)):
-        target = f"{place}-packed{number}"
-        if not any(Path(target + ending).exists() for ending in ("", ".h5", ".lmdb")):
-            return target
-    return ""

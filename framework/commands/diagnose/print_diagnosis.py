@@ -1,8 +1,6 @@
 """Print a diagnosis: what limits training, the parts, the advice, the calls that wait."""
 
-import os
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -10,25 +8,31 @@ from typing import Any
 from framework.cli.own_keys import config_flags
 from framework.cli.print_table import print_table
 from framework.cli.units import plural
-from framework.commands.diagnose.device_syncs import Sync
-from framework.commands.diagnose.diagnosis import Applied, Diagnosis
-from framework.commands.diagnose.facts import DiagnosisFacts, Storage
-from framework.commands.diagnose.verdict import Verdict
+from framework.commands.diagnose.try_advice import Applied, Diagnosis
+from framework.diagnosis.facts import Facts, RankFacts
+from framework.diagnosis.findings import TrainWords, Verdict, advice_lines, sync_lines
 from framework.errors import say
 
-MOST_SYNCS = 10
-Changed = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of a command
+# If other programs want a larger share of the cores, the figures are rough.
+BUSY = 0.5
 
 
-def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None:
+def show(diagnosis: Diagnosis, changed: TrainWords, config_dir: str | None) -> None:
     """Print the diagnosis. ``changed`` adds the overrides of advice to the words of ``train``."""
-    flags = config_flags(config_dir)
     facts = diagnosis.facts
-    title, advice = _titled_advice(diagnosis)
     say(f"{diagnosis.limit}\n")
     heads = ["records/s", "ms a step"]
     print_table("each part alone, then all together", ["part"], heads, part_rows(facts), [""])
-    say("\n".join([*fact_lines(facts), "", title]))
+    say("\n".join([*fact_lines(facts), ""]))
+    advice = [verdict for verdict in diagnosis.verdicts if verdict.is_advice]
+    if advice:
+        say("what to do, the most promising first")
+    elif diagnosis.best is None:
+        say("no change is certain to bring 3 % or more")
+    else:
+        say("no change is certain to bring 3 % or more; the most likely:")
+        advice = [diagnosis.best]
+    flags = config_flags(config_dir)
     for number, verdict in enumerate(advice, 1):
         say("\n".join(advice_lines(number, verdict, changed, flags)))
     if diagnosis.rejected:
@@ -37,18 +41,7 @@ def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None
     say(f"took {diagnosis.seconds:.0f} s")
 
 
-def _titled_advice(diagnosis: Diagnosis) -> tuple[str, list[Verdict]]:
-    """Return a headline and the advice; if none is certain to gain, the most likely one."""
-    advice = [verdict for verdict in diagnosis.verdicts if verdict.is_advice]
-    if advice:
-        return "what to do, the most promising first", advice
-    title = "no change is certain to bring 3 % or more"
-    if diagnosis.best is None:
-        return title, []
-    return f"{title}; the most likely:", [diagnosis.best]
-
-
-def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
+def part_rows(facts: Facts) -> list[list[str]]:
     """Return (name, records/s, ms a step, note) of each part, in the order of a record."""
     rates = facts.rates
     settings = facts.settings
@@ -62,9 +55,7 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
     slowed = f"forward, backward, optimizer: {100 * facts.slowed_share:.0f} % longer"
     beside = settings.batch_size / facts.beside_s if facts.mostly_slowed else None
     whole = f"{100 * rates.wait:.0f} % of it waiting, ± {100 * rates.spread:.0f} %"
-    no_copy = "the device is the host"
-    if facts.cuda:
-        no_copy = "from page-locked memory"
+    no_copy = "from page-locked memory" if facts.cuda else "the device is the host"
     # Name, rate, note, note if it was not measured, records as a share of a batch. Without the
     # second note, the part is left out if it was not measured.
     parts = (
@@ -88,22 +79,18 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
     return rows
 
 
-def fact_lines(facts: DiagnosisFacts) -> list[str]:
+def fact_lines(facts: Facts) -> list[str]:
     """Return lines about the machine and the store."""
-    machine = facts.machine
+    machine, storage = facts.machine, facts.storage
     free = f"{machine.memory_bytes / 1e9:.1f} GB of memory free"
     lines = [f"machine: {machine.num_cores} cores, {free}, {machine.gpu or 'no GPU'}"]
-    if machine.busy:
+    if machine.load > BUSY * machine.num_cores:
         lines.append(
             f"note: other programs wanted {machine.load:.1f} cores in the minute before, so these "
             "figures are rough"
         )
-    return [*lines, _store_line(facts.storage)]
-
-
-def _store_line(storage: Storage | None) -> str:
     if storage is None:
-        return "store: none; the source makes its own records"
+        return [*lines, "store: none; the source makes its own records"]
     records = f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB"
     records += f", {storage.codec or storage.encoding}"
     if storage.image_size is not None:
@@ -112,48 +99,7 @@ def _store_line(storage: Storage | None) -> str:
         records += f", in chunks of {storage.chunk_records}"
     cached = "unknown" if storage.cached is None else f"{100 * storage.cached:.0f} %"
     place = f"disk: {storage.disk}; in the page cache: {cached}"
-    return f"store: {storage.path} ({storage.form}), {records}; {place}"
-
-
-def advice_lines(
-    number: int, verdict: Verdict, changed: Changed, flags: Sequence[str]
-) -> list[str]:
-    """Return the gain, the cause, the advice and its commands."""
-    basis = "tried" if verdict.tried else "by the model"
-    gain = f"{verdict.gain:.2f} times as fast"
-    if verdict.spread:
-        gain += f" ± {verdict.spread:.2f}"
-    lines = [
-        f"{number}. {verdict.rule}: {gain} ({basis})",
-        f"   {verdict.says}",
-        f"   {verdict.why}",
-    ]
-    if verdict.learns:
-        lines.append("   This changes what the model learns: compare the validation figures.")
-    if verdict.disk_bytes:
-        lines.append(f"   The whole new store takes about {_size(verdict.disk_bytes)} on disk.")
-    if verdict.pack_s:
-        lines.append(f"   Packing takes about {max(1, round(verdict.pack_s))} s.")
-    commands: list[list[str]] = []
-    if verdict.repack is not None:
-        commands += verdict.repack.commands()
-    lines += [f"   paceline {shlex.join(command)}" for command in commands]
-    if verdict.can_try:
-        variable = "" if verdict.threads is None else f"OMP_NUM_THREADS={verdict.threads} "
-        words = shlex.join(["train", *flags, *changed(verdict.words)])
-        lines.append(f"   {variable}paceline {words}")
-    if verdict.edit:
-        lines.append(f"   write: {verdict.edit}")
-    if verdict.action:
-        lines.append(f"   do: {verdict.action}")
-    return lines
-
-
-def _size(num_bytes: float) -> str:
-    """Return bytes in words: ``450 MB`` or ``4.6 GB``."""
-    if num_bytes < 1e9:
-        return f"{max(1.0, num_bytes / 1e6):.0f} MB"
-    return f"{num_bytes / 1e9:,.1f} GB"
+    return [*lines, f"store: {storage.path} ({storage.form}), {records}; {place}"]
 
 
 def _rejected(verdict: Verdict) -> str:
@@ -164,22 +110,6 @@ def _rejected(verdict: Verdict) -> str:
     return f"{verdict.rule} {verdict.gain:.2f} ± {verdict.spread:.2f}"
 
 
-def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
-    """Return lines about each call that waits for the device."""
-    if not syncs:
-        return ["calls of your model, objective and augment that wait for the device: none"]
-    costs = "the device idles after each"
-    if not cuda:
-        costs = "free on this CPU; a GPU idles after each"
-    lines = ["", f"calls of your code that wait for the device in a step ({costs}):"]
-    for sync in syncs[:MOST_SYNCS]:
-        times = f", {sync.count} times" if sync.count > 1 else ""
-        lines.append(f"  {os.path.relpath(sync.file)}:{sync.line}: {sync.call}{times}: {sync.text}")
-    if len(syncs) > MOST_SYNCS:
-        lines.append(f"  and {len(syncs) - MOST_SYNCS} more")
-    return lines
-
-
 def show_applied(applied: Applied | None) -> None:
     """Print the predicted gain beside the measured one."""
     say("")
@@ -188,8 +118,7 @@ def show_applied(applied: Applied | None) -> None:
         return
     if applied.note:
         say(applied.note)
-    verdict = applied.verdict
-    runs = applied.comparison
+    verdict, runs = applied.verdict, applied.comparison
     measured = f"{runs.gain:.2f} ± {runs.spread:.2f}"
     say(f"applied {verdict.rule}: {len(runs.before)} runs with it and without, in turn")
     say(f"  now {median(runs.before):,.0f} records/s, then {median(runs.after):,.0f}")
@@ -206,3 +135,56 @@ def as_json(diagnosis: Diagnosis, words: Sequence[str]) -> dict[str, Any]:
         comparison = diagnosis.applied.comparison
         plain["applied"]["comparison"] |= {"gain": comparison.gain, "spread": comparison.spread}
     return plain
+
+
+def show_ranks(
+    facts: RankFacts,
+    verdicts: Sequence[Verdict],
+    cause: Verdict | None,
+    changed: TrainWords,
+    config_dir: str | None,
+) -> None:
+    """Print the spans of all ranks, and the advice. ``changed`` is as in ``show``."""
+    if cause is not None:
+        say(f"{_limit_of(cause)}\n")
+    title = f"a step of {facts.num_ranks} ranks, over {facts.num_steps} steps"
+    rows: list[list[str]] = []
+    for name, span in facts.spans.items():
+        times = [f"{1e3 * seconds:,.2f}" for seconds in (span.min_s, span.median_s, span.max_s)]
+        rows.append([name, *times, f"slowest: rank {span.rank}"])
+    print_table(title, ["span"], ["min ms", "median ms", "max ms"], rows, [""])
+    line = (
+        f"{1e3 * facts.step_s:.2f} ms a step: exchanges alone {100 * facts.exchange_share:.0f} %, "
+        f"waiting for ranks {100 * facts.waiting_share:.0f} %"
+    )
+    if facts.unsynced_s is not None:
+        line += f", without exchange of gradients {1e3 * facts.unsynced_s:.2f} ms a step"
+    say(f"{line}\n")
+    if verdicts:
+        say("what to do about the ranks, the most promising first")
+    for number, verdict in enumerate(verdicts, 1):
+        say("\n".join(advice_lines(number, verdict, changed, config_flags(config_dir))))
+
+
+def ranks_as_json(
+    facts: RankFacts,
+    verdicts: Sequence[Verdict],
+    cause: Verdict | None,
+    words: Sequence[str],
+    seconds: float,
+) -> dict[str, Any]:
+    """Return all facts and verdicts as plain values, named as those of one process."""
+    return {
+        "seconds": seconds,
+        "command": ["paceline", "diagnose", *words],
+        "cause": "" if cause is None else cause.rule,
+        "limit": "" if cause is None else _limit_of(cause),
+        "facts": {"ranks": facts.as_dict()},
+        "verdicts": [asdict(verdict) for verdict in verdicts],
+        "rejected": [],
+        "applied": None,
+    }
+
+
+def _limit_of(cause: Verdict) -> str:
+    return f"Ranks limit training. {cause.says}"

@@ -41,27 +41,16 @@ class Phase:
 
 @dataclass
 class Counts:
-    """What is counted beside the spans.
+    """What is counted beside the spans."""
 
-    Attributes:
-        steps: Measured steps.
-        records: Records of these steps.
-        epochs: Iterators of training DataLoaders.
-        start_s: Seconds until the first batch of each measured epoch.
-        before_s: Seconds from the start to the first batch that was asked for.
-        first_s: Seconds of the first step, which makes what is made once. It is not measured.
-        compute_s: Seconds of some measured steps, without waiting.
-        compute_cpu_s: CPU seconds of this process in ``compute_s``.
-    """
-
-    steps: int = 0
-    records: int = 0
-    epochs: int = 0
-    start_s: list[float] = field(default_factory=list[float])
-    before_s: float = 0.0
-    first_s: float = 0.0
-    compute_s: float = 0.0
-    compute_cpu_s: float = 0.0
+    steps: int = 0  # that were measured
+    records: int = 0  # of these steps
+    epochs: int = 0  # iterators of training DataLoaders
+    start_s: list[float] = field(default_factory=list[float])  # to each epoch's first batch
+    before_s: float = 0.0  # from the start to the first batch that was asked for
+    first_s: float = 0.0  # of the first step, which makes what is made once and is not measured
+    compute_s: float = 0.0  # of some measured steps, without waiting
+    compute_cpu_s: float = 0.0  # CPU seconds of this process in ``compute_s``
 
 
 @final
@@ -155,17 +144,17 @@ class StepRecorder:
             if parameter is None:
                 return False
             if self._phase != Phase.VALIDATION:
-                self._learn(module, parameter.device)
+                if parameter.device.type != self.device.type and self._is_first:
+                    self._clock = make_clock(parameter.device)  # that of a GPU
+                self.device, self.root = parameter.device, module
         if self._phase != Phase.VALIDATION:
             self._clock.mark("copy")
             self._phase = Phase.FORWARD
             if self.counts.steps == SAMPLED_STEP and len(inputs) == 1:
-                self._keep_sample(inputs[0])
+                only = inputs[0]
+                if isinstance(only, Tensor) and only.dim():
+                    self.sample = only.detach().cpu()
         return True
-
-    def _keep_sample(self, value: Any) -> None:
-        if isinstance(value, Tensor) and value.dim():
-            self.sample = value.detach().cpu()
 
     def begins_backward(self) -> None:
         self._depth += 1
@@ -202,8 +191,11 @@ class StepRecorder:
 
     def _end_part(self, now: float) -> None:
         """Name the time since the last mark by what the script did last."""
-        if not self.counts.before_s:
-            self._forget_start()
+        if not self.counts.before_s:  # forget what came before the first batch
+            self.counts.before_s = time.perf_counter() - self._began_s
+            self._clock.mark(OUTSIDE)
+            self._clock.spans()
+            self._phase = Phase.OUTSIDE
         elif self._phase == Phase.OUTSIDE:
             self._clock.mark(OUTSIDE)
         elif self._phase == Phase.VALIDATION:
@@ -213,20 +205,9 @@ class StepRecorder:
             self._end_step()
         else:
             self._clock.mark(OTHER)
-        if self._phase in (Phase.BACKWARD, Phase.STEPPED):
-            self._count_computing(now)
-
-    def _forget_start(self) -> None:
-        """Forget what the script did before the first batch, except for its seconds."""
-        self.counts.before_s = time.perf_counter() - self._began_s
-        self._clock.mark(OUTSIDE)
-        self._clock.spans()
-        self._phase = Phase.OUTSIDE
-
-    def _count_computing(self, now: float) -> None:
-        compute_s = now - self._got_s
-        if self._got_cpu_s and self.counts.steps:
-            self.counts.compute_s += compute_s
+        is_computing = self._phase in (Phase.BACKWARD, Phase.STEPPED)
+        if is_computing and self._got_cpu_s and self.counts.steps:
+            self.counts.compute_s += now - self._got_s
             self.counts.compute_cpu_s += time.process_time() - self._got_cpu_s
             self._got_cpu_s = 0.0
 
@@ -238,21 +219,11 @@ class StepRecorder:
         self._open_records = 0
         if self._is_first:
             self._is_first = False
-            self.counts.first_s = self._discard()
-
-    def _discard(self) -> float:
-        """Forget what was measured. Return the seconds of its steps."""
-        spans = self.spans()
-        self.counts.steps = self.counts.records = 0
-        self.counts.compute_s = self.counts.compute_cpu_s = 0.0
-        return sum(s.total_s for name, s in spans.items() if name not in (OUTSIDE, VALIDATION))
-
-    def _learn(self, module: nn.Module, device: torch.device) -> None:
-        """Remember the model. A model on a GPU gets the GPU's clock."""
-        if device.type != self.device.type and self._is_first:
-            self._clock = make_clock(device)
-        self.device = device
-        self.root = module
+            spans = self.spans()  # what was measured so far is forgotten
+            of_step = (span for name, span in spans.items() if name not in (OUTSIDE, VALIDATION))
+            self.counts.first_s = sum(span.total_s for span in of_step)
+            self.counts.steps = self.counts.records = 0
+            self.counts.compute_s = self.counts.compute_cpu_s = 0.0
 
 
 def num_records(batch: Any) -> int:

@@ -18,11 +18,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.hooks import RemovableHandle
 
-from framework.commands.watch.python_lines import FIRST_STEP, NUM_SAMPLED, SampledSteps
 from framework.commands.watch.step_recorder import SAMPLED_STEP, StepRecorder
-from framework.commands.watch.waiting_calls import WaitingCalls
+from framework.diagnosis.code_lines import WaitingCalls, largest_lines
+from framework.diagnosis.facts import PythonLine
+from framework.measure.stack_sampler import StackSampler
 
+FIRST_STEP = 4  # whose stack is sampled
+NUM_SAMPLED = 10  # steps: a sample takes 50 us, so that sampling all would slow the script down
 LAST_SAMPLED = max(FIRST_STEP + NUM_SAMPLED, SAMPLED_STEP)  # steps; later ones cost less
+MOST_LINES = 3
+LEAST_LINE = 0.1  # a line with a smaller share is left out
 # Torch has no hook for it.
 Iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
@@ -41,8 +46,10 @@ class TorchHooks:
         self, recorder: StepRecorder, num_steps: int, finish: Callable[[], object]
     ) -> None:
         self.recorder = recorder
-        self.calls = WaitingCalls()
-        self.sampled = SampledSteps()
+        self.calls = WaitingCalls(moves=False)
+        self._sampler = StackSampler()
+        self._sampler.label = "step"
+        self._samples = False
         self._num_steps = num_steps
         self._finish = finish
         self._handles: list[RemovableHandle] = []
@@ -66,9 +73,6 @@ class TorchHooks:
         self._replace(torch.autograd, "backward", self._backward)
         # Only the model itself is hooked, and only when it is called.
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
-        self._forget_at_forks()
-
-    def _forget_at_forks(self) -> None:
         known = WeakMethod(self._forget)  # a function that is called at forks is kept forever
 
         def forget() -> None:
@@ -81,15 +85,25 @@ class TorchHooks:
         """Remove all hooks. Does nothing the second time."""
         self._forget()
         self.calls.stop()
-        self.sampled.stop()
+        self._stop_sampling()
         self._disarm()
         while self._handles:
             self._handles.pop().remove()
         while self._undo:
             self._undo.pop()()
 
+    def lines(self) -> list[PythonLine]:
+        """Return the lines of Python that take most of the sampled steps."""
+        return largest_lines(self._sampler, "step", MOST_LINES, LEAST_LINE)
+
     def _forget(self) -> None:
         self.is_on = False
+
+    def _stop_sampling(self) -> None:
+        """Stop until the next training batch, because what follows is no part of a step."""
+        if self._samples:
+            self._samples = False
+            self._sampler.stop()
 
     def _is_watched(self) -> bool:
         return self.is_on and get_ident() == self.recorder.thread
@@ -129,9 +143,9 @@ class TorchHooks:
                 batch = get(iterator)
             except StopIteration:
                 recorder.has_no_more()
-                self.sampled.stop()
+                self._stop_sampling()
                 if reads_ahead:
-                    self._arm()
+                    hooks[key] = self._module_hook
                 raise
             recorder.gets(batch)
             hooks[key] = self._module_hook
@@ -152,17 +166,21 @@ class TorchHooks:
             self.calls.stop()
         recorder.asks(loader)
         if is_early and not recorder.is_training:
-            self.sampled.stop()
+            self._stop_sampling()
         steps = recorder.counts.steps
         if 0 < self._num_steps <= steps:
             self.remove()
             self._finish()
 
     def _after_batch(self) -> None:
+        steps = self.recorder.counts.steps
         if not self.recorder.is_training:
             return
-        steps = self.recorder.counts.steps
-        self.sampled.after_batch(steps)
+        if not FIRST_STEP <= steps < FIRST_STEP + NUM_SAMPLED:
+            self._stop_sampling()
+        elif not self._samples:
+            self._samples = True
+            self._sampler.start()
         if steps == SAMPLED_STEP:
             self.calls.start()
 
@@ -181,9 +199,6 @@ class TorchHooks:
                 recorder.ends_backward()
 
         return watched
-
-    def _arm(self) -> None:
-        self._module_hooks[self._module_key] = self._module_hook
 
     def _disarm(self) -> None:
         self._module_hooks.pop(self._module_key, None)

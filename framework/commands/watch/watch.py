@@ -2,14 +2,17 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, final
 
 from framework.cli.own_keys import check_output, read_keys
 from framework.commands.watch.run_script import Script, end_like, run_script
-from framework.commands.watch.when_imported import when_imported
 from framework.config.rule import Rule
 from framework.errors import ConfigError, PacelineError, did_you_mean, say
 
@@ -125,8 +128,8 @@ class Watch:
             return
         recorder = self._hooks.recorder
         recorder.end()  # before anything is imported, which takes time
+        from framework.commands.watch.measure_script import gather_script_facts  # noqa: PLC0415
         from framework.commands.watch.print_watch import show_watch, watch_json  # noqa: PLC0415
-        from framework.commands.watch.script_facts import gather_script_facts  # noqa: PLC0415
         from framework.system.durable import write_json  # noqa: PLC0415
 
         machine = self._machine.lap()
@@ -142,3 +145,43 @@ class Watch:
                 else:
                     say(f"all figures: {self._asked.output}")
         sys.stderr.flush()
+
+
+def when_imported(name: str, action: Callable[[], object]) -> None:
+    """Call ``action`` once, when the module ``name`` is imported, or now if it already is.
+
+    A script may set environment variables that torch reads while it is imported. So nothing may
+    import torch before the script does.
+    """
+    if name in sys.modules:
+        action()
+    else:
+        sys.meta_path.insert(0, _Finder(name, action))
+
+
+@final
+class _Finder(MetaPathFinder):
+    """Finds a module as Python does, and calls ``action`` when its loader has run it."""
+
+    def __init__(self, name: str, action: Callable[[], object]) -> None:
+        self.name = name
+        self.action = action
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module
+                run(module)
+                self.action()
+
+            loader.exec_module = exec_module
+        return spec

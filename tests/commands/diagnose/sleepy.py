@@ -54,12 +54,6 @@ class Loss:
         return True
 
 
-class Twice(Loss):
-    def __call__(self, model, batch):
-        model(batch["image"])
-        return super().__call__(model, batch)
-
-
 class Shade:
     num_draws = 0
 

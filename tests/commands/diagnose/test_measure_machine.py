@@ -1,5 +1,6 @@
 import math
 import os
+import sys
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -7,11 +8,12 @@ import pytest
 import torch
 
 from framework.commands.diagnose import measure_machine as module
-from framework.commands.diagnose.measure_machine import measure_machine, torch_threads
+from framework.commands.diagnose.measure_machine import measure_machine
 from framework.measure.host import Cgroups
 from framework.measure.machine_watch import MachineUse
 from framework.trials.probe import Rate
 from tests.commands.diagnose.setting import setting, write_photos
+from tests.conftest import make_records, write_store
 
 SMALL = ["model=resnet9", "model.width=2", "batch_size=8"]
 IDLE = MachineUse(1.0)
@@ -28,7 +30,7 @@ def probe():
 
 
 def test_a_run_has_figures_of_its_machine(probe):
-    known = measure_machine(probe, 2.0, IDLE, True, silent)
+    known = measure_machine(probe, 2.0, IDLE, silent)
     assert known.use is IDLE
     assert known.all_cores == os.cpu_count()
     assert known.allowed_cores == len(os.sched_getaffinity(0))
@@ -39,7 +41,7 @@ def test_a_run_has_figures_of_its_machine(probe):
 
 def test_too_many_threads_are_compared_with_one_per_core(probe):
     cores = module.num_cores()
-    with torch_threads(4 * cores):
+    with module._set_while(torch.set_num_threads, 4 * cores, torch.get_num_threads()):
         known = module._threads(probe, 0.5, IDLE)
     assert known["fewer_threads"] == cores
     assert known["fewer_threads_gain"] > 0
@@ -59,8 +61,9 @@ def test_on_fewer_cores_than_the_machine_has_all_are_tried_and_given_back(probe)
     assert known["all_cores_gain"] > 0
 
 
-def test_training_without_the_threads_of_opencv_comes_last(monkeypatch, probe):
+def test_training_without_the_threads_of_opencv_comes_last(monkeypatch, tmp_path):
     """Threads that were off and on again are not the threads of the run."""
+    store = write_store(str(tmp_path / "a.h5"), make_records(20))
     done = []
     opencv = SimpleNamespace(getNumThreads=lambda: 16, setNumThreads=done.append)
     rates = iter([100.0, 150.0])
@@ -69,8 +72,11 @@ def test_training_without_the_threads_of_opencv_comes_last(monkeypatch, probe):
         done.append("train")
         return Rate((next(rates),), {})
 
-    monkeypatch.setattr(probe, "train", train)
-    assert module._gain_without_opencv(probe, 1.0, opencv) == 1.5
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    with closing(setting(*SMALL, f"data.train={store}").probe()) as probe:
+        monkeypatch.setattr(probe, "train", train)
+        known = module._opencv(probe, 1.0)
+    assert known == {"opencv_threads": 16, "no_opencv_gain": 1.5}
     assert done == ["train", 0, "train", 16]
 
 

@@ -14,9 +14,9 @@ from framework.commands.diagnose.measure_parts import (
 from framework.config.paths import ROOT
 from framework.contracts.records import Field, Manifest
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
-from tests.commands.diagnose.cases import facts
 from tests.commands.diagnose.setting import setting, write_photos
 from tests.conftest import make_records, write_store
+from tests.diagnosis.cases import facts
 
 SMALL = ["model=resnet9", "model.width=2", "batch_size=8"]
 
@@ -68,7 +68,7 @@ def test_a_function_in_a_thread_slows_a_step_of_small_operations(monkeypatch, tm
         alone = probe.compute(1.0, 0.3)
         together = probe.train(1.0, 0.3)
     rates = {"spans_s": together.spans_s, "compute_spans_s": alone.spans_s}
-    assert facts(rates=rates).slowed_share > 0.25
+    assert facts(**rates).slowed_share > 0.25
     assert together.spans_s["wait"] < sum(together.spans_s.values()) / 2
 
 

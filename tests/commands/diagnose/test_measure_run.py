@@ -1,23 +1,20 @@
-import time
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
+from framework.commands.diagnose import measure_run
 from framework.commands.diagnose.measure_parts import Setting
-from framework.commands.diagnose.measure_run import (
-    LimitedLoader,
-    TimedCheckpoints,
-    measure_run,
-    run_rate,
-)
+from framework.commands.diagnose.measure_run import StepTimer, run_rate
+from framework.config.training_parts import training_parts
+from framework.train.trainer import Trainer
 from tests.conftest import make_records, write_store
 
 SLOW = """
 import time
+
 
 class Sink:
     def __init__(self, *, run):
@@ -54,7 +51,7 @@ def run(tmp_path, monkeypatch):
 
 def measured(setting):
     with closing(setting.probe()) as probe:
-        return measure_run(probe, 0.5, lambda text: None)
+        return measure_run.measure_run(probe, 0.5)
 
 
 def test_each_habit_of_a_run_has_a_cost_and_an_interval(run, capsys):
@@ -79,48 +76,38 @@ def test_a_run_that_reports_at_every_step_is_as_slow_as_its_sink(run):
     assert rate < 8 / 0.02
 
 
-class Slow:
-    """A loader of ten batches, each after 20 ms."""
-
-    num_steps = 10
-    identity = ()
-    notes = ()
-
-    def epoch(self, epoch, start=0):
-        for number in range(10):
-            time.sleep(0.02)
-            yield number
-
-
-def test_a_limited_loader_knows_the_time_of_the_rest():
-    loader = LimitedLoader(Slow(), 0.05)
-    taken = list(loader.epoch(0))
-    assert 1 <= len(taken) < 10
-    assert loader.missing_s >= 0.02 * (10 - len(taken))
+def test_the_first_steps_do_not_count(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(measure_run.time, "perf_counter", lambda: now[0])
+    timer, started = StepTimer(1.0, 10, 20), []
+    timer.at_start.append(lambda: started.append(now[0]))
+    num_steps = 0
+    ends = False
+    while not ends:
+        now[0] += 10.0 if num_steps < 10 else 0.01
+        num_steps += 1
+        ends = timer()
+    assert started == [100.0 + 10.0 * 10]
+    assert num_steps == 10 + 101
+    assert timer.step_s == pytest.approx(0.01)
 
 
-class SlowCheckpoints:
-    """Checkpoints that take 20 ms for a state, and 50 ms more for weights."""
+def test_saving_a_state_is_timed_without_the_weights(run, monkeypatch):
+    saved = []
 
-    now_s = 0.0
+    class SlowCheckpoints:
+        """Checkpoints that take 20 ms for a state, and 50 ms more for weights."""
 
-    def __init__(self):
-        self.steps = []
+        now_s = 0.0
 
-    def is_late(self):
-        return False
+        def save(self, step, state, weights, best, final):
+            self.now_s += 0.02 if weights is None else 0.07
+            saved.append(step)
 
-    def save(self, step, state, weights, best, final):
-        self.now_s += 0.02 if weights is None else 0.07
-        self.steps.append(step)
-        return Path(f"{step}.pt")
-
-
-def test_a_state_is_timed_without_the_weights_that_the_last_save_writes(monkeypatch):
     slow = SlowCheckpoints()
     clock = SimpleNamespace(perf_counter=lambda: slow.now_s)
-    monkeypatch.setattr("framework.commands.diagnose.measure_run.time", clock)
-    saves = TimedCheckpoints(slow)
-    assert saves.save(3, {}, {}, best=False, final=True) == Path("11.pt")
-    assert slow.steps == [*range(3, 12)]  # no file is replaced, as in a run
-    assert (saves.state_s, saves.weights_s) == pytest.approx((0.02, 0.05))
+    with closing(run("data.val=null").probe()) as probe:
+        trainer = Trainer(training_parts(probe.assembly))
+        monkeypatch.setattr(measure_run, "time", clock)
+        assert measure_run.saves_s(trainer, slow) == pytest.approx((0.02, 0.05))
+    assert saved == [*range(9)]  # no file is replaced, as in a run

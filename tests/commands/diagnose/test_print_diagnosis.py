@@ -1,17 +1,19 @@
-import shlex
+import json
 
-from framework.commands.diagnose.diagnosis import Applied, Diagnosis
 from framework.commands.diagnose.print_diagnosis import (
-    advice_lines,
     as_json,
     fact_lines,
     part_rows,
+    ranks_as_json,
     show,
     show_applied,
+    show_ranks,
 )
-from framework.commands.diagnose.verdict import Repack, Verdict
+from framework.commands.diagnose.try_advice import Applied, Diagnosis
+from framework.diagnosis.findings import Verdict
+from framework.diagnosis.judge import rank_cause, verdicts_of
 from framework.measure.statistics import Pairs
-from tests.commands.diagnose.cases import SLOWED, facts
+from tests.diagnosis.cases import LATE, SLOWED, facts, rank_facts
 
 ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))
 FAILED = Verdict("processes", "s", "w", 1.2, ("workers.kind=process",), failed="no memory")
@@ -31,16 +33,8 @@ def test_the_limit_comes_first_and_each_advice_has_its_command(capsys):
     assert "processes (no memory)" in out
 
 
-def test_advice_about_a_store_packs_it_first():
-    verdict = Verdict("r", "s", "w", 1.5, repack=Repack("folder", "photos", "packed"))
-    lines = [line.strip() for line in advice_lines(1, verdict, changed, [])]
-    commands = [shlex.split(line) for line in lines if line.startswith("paceline ")]
-    assert [command[1] for command in commands] == ["pack", "train"]
-    assert "output.path=packed.h5" in commands[0]
-
-
 def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
-    rows = part_rows(facts(rates={"other": None, "copy": None, "read": None}))
+    rows = part_rows(facts(other=None, copy=None, read=None))
     by_name = {name: row for name, *row in rows}
     assert "computing 32 records a step" not in by_name
     assert by_name["reading the store"] == ["-", "", "not measured"]
@@ -48,7 +42,7 @@ def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
 
 
 def test_a_step_that_reading_slows_has_a_row_of_its_own():
-    by_name = {name: row for name, *row in part_rows(facts(rates=SLOWED))}
+    by_name = {name: row for name, *row in part_rows(facts(**SLOWED))}
     row = by_name["  the same while data is read"]
     assert row == ["500", "128.00", "forward, backward, optimizer: 100 % longer"]
     assert "  the same while data is read" not in [name for name, *_ in part_rows(facts())]
@@ -75,3 +69,35 @@ def test_the_json_has_the_command_and_the_headroom():
     assert plain["command"] == ["paceline", "diagnose", "seconds=1"]
     assert plain["facts"]["headroom"] == FOUND.facts.headroom
     assert plain["verdicts"][0]["rule"] == "raise_workers"
+
+
+def shown(capsys, **changes):
+    facts = rank_facts(**changes)
+    verdicts = verdicts_of(facts)
+    cause = rank_cause(facts, verdicts)
+    show_ranks(facts, verdicts, cause, lambda words: ["parallel=ddp", *words], None)
+    return capsys.readouterr().out
+
+
+def test_the_cause_comes_first_then_the_spans_then_the_advice(capsys):
+    out = shown(capsys, late=LATE, exchange_share=0.1, sync_batch_norm=True, unsynced_s=0.099)
+    assert out.startswith("Ranks limit training. Rank 1 is late in 98 % of the steps")
+    assert "a step of 2 ranks, over 40 steps" in out
+    row = next(line for line in out.splitlines() if "forward" in line and "slowest" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        *("forward", "10.00", "20.00", "30.00", "slowest: rank 1"),
+    ]
+    assert "100.00 ms a step: exchanges alone 10 %, waiting for ranks 0 %" in out
+    assert "1. slow_rank: 1.67 times as fast (by the model)" in out
+    assert "paceline train parallel=ddp parallel.sync_batch_norm=false" in out
+
+
+def test_all_figures_of_ranks_are_plain_values():
+    facts = rank_facts(late=LATE)
+    verdicts = verdicts_of(facts)
+    plain = ranks_as_json(facts, verdicts, verdicts[0], ["parallel=ddp"], 9.5)
+    read = json.loads(json.dumps(plain))
+    assert (read["cause"], read["seconds"]) == ("slow_rank", 9.5)
+    assert read["facts"]["ranks"]["late"]["rank"] == 1
+    assert read["verdicts"][0]["rule"] == "slow_rank"
+    assert ranks_as_json(facts, [], None, [], 0.0)["cause"] == ""

@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
-from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.watch.print_watch import show_watch, watch_json
-from tests.commands.watch.test_script_rules import FACTS
+from framework.diagnosis.facts import Sync
+from tests.diagnosis.test_script_rules import FACTS
 
 
 def test_headline_spans_and_advice_are_printed(capsys):
@@ -15,7 +15,7 @@ def test_headline_spans_and_advice_are_printed(capsys):
     assert out.startswith("\npaceline watch: Data limits training: wait takes 67 %")
     for words in (
         "where the time of 10 training steps went",
-        "pack_items: 2.91 times as fast by the model",
+        "pack_items: 2.91 times as fast (by the model)",
         "type: paceline pack input=dataset",
         "write: DataLoader(..., num_workers=4, persistent_workers=True)",
         "item(), 2 times: loss.item()",

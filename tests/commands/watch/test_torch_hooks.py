@@ -149,3 +149,24 @@ def test_batches_of_other_threads_are_not_steps():
         thread.start()
         thread.join()
     assert hooks.recorder.counts.steps == 0
+
+
+def test_the_line_that_takes_a_step_is_named():
+    with hooked() as hooks:
+        train(loader(60), Pausing(), between=lambda: time.sleep(0.02))
+    (line, *_) = hooks.lines()
+    assert (line.part, line.function) == ("step", "<lambda>")
+    assert line.share > 0.5
+    assert "time.sleep" in line.text
+
+
+def test_validation_between_steps_is_no_part_of_a_step():
+    model = Pausing()
+
+    def check():
+        validate(loader(2, delay_s=0.02), model)
+        model.train()
+
+    with hooked() as hooks:
+        train(loader(30), model, between=check)
+    assert "__getitem__" not in [line.function for line in hooks.lines()]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from framework.commands.watch.watch import parse_watch
+from framework.commands.watch.watch import parse_watch, when_imported
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline, started
 from tests.faults import forked
@@ -143,7 +143,7 @@ def test_ctrl_c_reports_and_ends_as_python_does():
 
 
 BROKEN = """
-import framework.commands.watch.script_facts as facts
+import framework.commands.watch.measure_script as facts
 def fail(*_):
     raise {error}("broken")
 facts.gather_script_facts = fail
@@ -214,3 +214,19 @@ def test_keys_end_where_the_script_begins():
     assert asked.steps == 9
     with pytest.raises(ConfigError, match="did you mean 'steps'"):
         parse_watch(["stepz=1", "train.py"])
+
+
+def test_the_action_follows_the_import(tmp_path, monkeypatch):
+    (tmp_path / "some_module.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = []
+    when_imported("some_module", lambda: seen.append(sys.modules["some_module"].VALUE))
+    assert seen == []
+    import some_module
+
+    assert seen == [1]
+    assert type(some_module.__loader__).__name__ == "SourceFileLoader"
+    assert not any(type(finder).__name__ == "_Finder" for finder in sys.meta_path)
+    when_imported("some_module", lambda: seen.append(2))
+    assert seen == [1, 2]
+    del sys.modules["some_module"]

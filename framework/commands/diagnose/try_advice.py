@@ -1,0 +1,346 @@
+"""The diagnosis: gather facts, apply all rules, try the most promising advice, and rank it."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
+from framework.commands.diagnose.measure_run import run_rate
+from framework.contracts.records import Chunk, RecordInput
+from framework.diagnosis.facts import Facts
+from framework.diagnosis.findings import ENDINGS, Repack, Verdict
+from framework.diagnosis.judge import cause_of, limit_of, verdicts_of
+from framework.diagnosis.step_rules import BESIDE
+from framework.errors import PacelineError
+from framework.input.folder import FolderInput
+from framework.input.store import StoreInput
+from framework.measure.statistics import LEAST_GAIN, Pairs, take_turns
+from framework.order.permutation import permutation
+from framework.pack.images import Preparation
+from framework.pack.jobs import chunk_bytes
+from framework.pack.pack_store import pack
+from framework.pack.packing import MakeWriter, Packing
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.lmdb_store import LMDBWriter
+from framework.system.stopping import scratch_folder
+
+NUM_TRIALS = 4
+# The best advice is tried again, up to three times, for so many times as long.
+LONGER = 1.3
+MOST_LONGER = 3
+# Shares of the given seconds.
+PARTS_SHARE = 0.35
+SAMPLE_SHARE = 0.06
+TRIAL_SHARE = 0.03
+BURN_SHARE = 0.02
+APPLY_SHARE = 0.08
+SAMPLE_BATCHES = 16
+# If packing takes longer, `apply` packs a sample for so many seconds instead.
+LONGEST_PACKING_S = 120.0
+SAMPLE_PACKING_S = 20.0
+# Reading a slow disk would fill the page cache for all later trials; compile_model takes a minute.
+UNTRIED = {"cold_disk", "network_disk", "compile_model"}
+# What happens only every so often is tried if it happens so many times in a trial.
+LEAST_TIMES = 10
+PAIRS = 4
+MOST_RUNS = 100  # in the trials
+NUM_WINDOWS = 4  # of a trial
+# The first epoch of the trials. Each begins another one, whose records are not in memory because
+# the trial before has read them.
+FIRST_EPOCH = 1000
+RUN = 8  # neighbors read together, since a chunk or a place on the disk serves all of them
+LARGEST_BYTES = 512 << 20
+WRITERS: dict[str, MakeWriter] = {"hdf5": HDF5Writer, "lmdb": LMDBWriter}
+
+Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
+# Returns the records per second of a setting, from the seconds, the burn-in, and how many were
+# measured before.
+RateOf = Callable[[Setting, float, float, int], float]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The best advice compared with the present settings. ``note`` says on which data."""
+
+    verdict: Verdict
+    comparison: Pairs
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    facts: Facts
+    cause: str  # the rule that names what limits training
+    limit: str  # what limits training, in words
+    verdicts: tuple[Verdict, ...]  # advice worth following, the best first
+    rejected: tuple[Verdict, ...]  # advice without a certain gain, or impossible here
+    seconds: float  # that the diagnosis took
+    applied: Applied | None = None
+
+    @property
+    def best(self) -> Verdict | None:
+        """Advice against the cause, or else the first that is worth following.
+
+        If no advice is worth following, rejected advice against the cause is the most likely, but
+        not what was tried and lost.
+        """
+        first = sorted(self.verdicts, key=lambda verdict: verdict.rule != self.cause)
+        likely = [v for v in self.rejected if v.rule == self.cause and not v.failed and not v.lost]
+        return next((v for v in (*first, *likely) if v.is_advice), None)
+
+
+def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
+    """Measure, judge and try advice in about ``seconds``; slow steps take longer."""
+    start = time.perf_counter()
+    facts = gather_facts(compose(()), PARTS_SHARE * seconds, say)
+    trials = _Trials(facts, compose, seconds, start + seconds, say)
+    verdicts = trials.tried(verdicts_of(facts))
+    good = sorted((verdict for verdict in verdicts if _is_worth(verdict)), key=_rank)
+    rejected = tuple(verdict for verdict in verdicts if verdict not in good)
+    cause = cause_of(facts, good, rejected)
+    if cause is not None and "wait" in cause.parts:
+        # A trial that gains refutes the estimate that data is fine.
+        good = [verdict for verdict in good if verdict.rule != "data_is_fine"]
+    return Diagnosis(
+        facts=facts,
+        cause="" if cause is None else cause.rule,
+        limit=limit_of(facts, cause, good),
+        verdicts=tuple(good),
+        rejected=rejected,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _is_worth(verdict: Verdict) -> bool:
+    """Return whether to show the advice. Advice that could be tried but was not is left out."""
+    if verdict.rule == "data_is_fine":
+        return True
+    is_untried = verdict.rule in UNTRIED or verdict.period_s > 0  # or it was too rare for a trial
+    is_certain = verdict.tried or is_untried or not verdict.can_try
+    return is_certain and not verdict.failed and verdict.gain - verdict.spread >= LEAST_GAIN
+
+
+def _rank(verdict: Verdict) -> tuple[bool, float]:
+    """Rank data_is_fine first, then by gain, with a handicap for advice that changes learning."""
+    handicap = 0.95 if verdict.learns else 1.0
+    return verdict.rule != "data_is_fine", -verdict.gain * handicap
+
+
+class _Trials:
+    """Trials of advice beside the present settings, until ``end`` in the seconds of the clock."""
+
+    def __init__(
+        self, facts: Facts, compose: Compose, seconds: float, end: float, say: Say
+    ) -> None:
+        self._facts = facts
+        self._compose = compose
+        self._end = end
+        self._say = say
+        self._sample_s = SAMPLE_SHARE * seconds
+        self._trial_s = TRIAL_SHARE * seconds
+        self._burn_in_s = BURN_SHARE * seconds
+        self._run_s = 0.0  # what a run takes, with its start
+        self._num_runs = 0
+        self._before = compose(())
+        self._last: dict[RateOf, float] = {}  # of the present settings
+        self._settings: dict[str, Setting] = {}
+        self._pairs: dict[str, Pairs] = {}
+
+    def tried(self, verdicts: list[Verdict]) -> list[Verdict]:
+        """Try the most promising advice, and the best of it for longer. Return all verdicts."""
+        by_rule = {verdict.rule: verdict for verdict in verdicts}
+        candidates = [
+            verdict
+            for verdict in verdicts
+            if (verdict.can_try or verdict.trial)
+            and verdict.rule not in UNTRIED
+            and LEAST_TIMES * verdict.period_s <= self._trial_s
+        ]
+        with scratch_folder("paceline-diagnose-") as folder:
+            for verdict in candidates[:NUM_TRIALS]:
+                # The best advice is tried again, which takes two runs at least.
+                if self._left_s < 4 * self._run_s or self._left_s <= 0:
+                    break
+                has_gained = any(pairs.gain >= LEAST_GAIN for pairs in self._pairs.values())
+                if has_gained and verdict.gain < LEAST_GAIN:
+                    break
+                by_rule[verdict.rule] = self._tried(verdict, Path(folder) / verdict.rule)
+            if self._pairs:
+                best = min((by_rule[rule] for rule in self._pairs), key=_rank)
+                by_rule[best.rule] = self._longer(best)
+        return list(by_rule.values())
+
+    @property
+    def _left_s(self) -> float:
+        return self._end - time.perf_counter()
+
+    def _tried(self, verdict: Verdict, place: Path) -> Verdict:
+        """Return the verdict with the measured gain, or with the reason why it cannot be tried."""
+        place.mkdir()
+        if verdict.repack is not None:
+            self._say(f"packing a sample to try {verdict.rule}")
+        try:
+            setting, verdict = trial_of(
+                verdict, self._facts, self._compose, str(place), self._sample_s
+            )
+        except PacelineError as error:
+            return replace(verdict, failed=str(error))
+        self._say(f"trying {verdict.rule}")
+        rate_of = _rate_of(verdict)
+        if rate_of not in self._last:
+            self._last[rate_of] = self._rate(self._before, rate_of)
+        try:
+            rate = self._rate(setting, rate_of)
+        except PacelineError as error:
+            # What was tried in place of an action says nothing about the action.
+            return verdict if verdict.trial else replace(verdict, failed=str(error))
+        now = self._rate(self._before, rate_of)
+        pairs = Pairs((self._last[rate_of], now), (rate, rate))
+        self._settings[verdict.rule], self._pairs[verdict.rule] = setting, pairs
+        self._last[rate_of] = now
+        return replace(verdict, gain=pairs.gain, spread=pairs.spread, tried=True)
+
+    def _rate(self, setting: Setting, rate_of: RateOf) -> float:
+        start = time.perf_counter()
+        self._num_runs += 1
+        rate = rate_of(setting, self._trial_s, self._burn_in_s, self._num_runs)
+        self._run_s = max(self._run_s, time.perf_counter() - start)
+        return rate
+
+    def _longer(self, best: Verdict) -> Verdict:
+        """Try the best advice again, as often as there is time. The first trial counts, too."""
+        num_pairs = min(MOST_LONGER, int(self._left_s / (2 * self._run_s)))
+        if num_pairs < 1:
+            return best
+        self._say(f"trying {best.rule} for longer")
+        settings = (self._before, self._settings[best.rule])
+        timing = (LONGER * self._trial_s, self._burn_in_s)
+        rate_of, numbers = _rate_of(best), count(self._num_runs + 1)
+        more = take_turns(lambda side: rate_of(settings[side], *timing, next(numbers)), num_pairs)
+        first = self._pairs[best.rule]
+        pairs = Pairs(first.before + more.before, first.after + more.after)
+        return replace(best, gain=pairs.gain, spread=pairs.spread, tried=True)
+
+
+def trial_of(
+    verdict: Verdict, facts: Facts, compose: Compose, folder: str, seconds: float
+) -> tuple[Setting, Verdict]:
+    """Return a setting that tries the advice, and the verdict with what packing all would take.
+
+    A store is packed in ``folder`` for about ``seconds``, which makes a sample.
+    """
+    if verdict.repack is None or facts.storage is None:
+        words = (*verdict.overrides, *verdict.trial)
+        return compose(words)._replace(threads=verdict.threads), verdict
+    num_records = facts.storage.num_records
+    # Not more than the store has: epochs of few steps are slower, before and after packing.
+    wanted = min(SAMPLE_BATCHES * facts.settings.batch_size, num_records)
+    sample = write_sample(verdict.repack, folder, wanted, seconds)
+    data = [f"data={verdict.repack.output}", f"data.train={sample.path}", f"data.val={sample.path}"]
+    packed = replace(
+        verdict,
+        pack_s=sample.record_s * num_records / facts.machine.num_cores,
+        disk_bytes=sample.record_bytes * num_records,
+    )
+    return compose([*data, *verdict.overrides]), packed
+
+
+def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagnosis:
+    """Compare the best advice with the present settings.
+
+    A store is packed to where the advice says. If this takes too long, a sample is packed in a
+    temporary folder instead.
+    """
+    verdict = diagnosis.best
+    if verdict is None or not verdict.can_try:
+        return diagnosis
+    with scratch_folder("paceline-diagnose-") as folder:
+        note = ""
+        if verdict.repack is not None:
+            say("packing")
+        if verdict.pack_s > LONGEST_PACKING_S:
+            after, _ = trial_of(verdict, diagnosis.facts, compose, folder, SAMPLE_PACKING_S)
+            note = f"on a sample: packing all takes about {verdict.pack_s / 60:.0f} minutes"
+        else:
+            if verdict.repack is not None:
+                pack_all(verdict.repack)
+                targets = [target for _, target in verdict.repack.paths.values()]
+                note = f"packed: {', '.join(targets)}"
+            after = compose(verdict.words)._replace(threads=verdict.threads)
+        say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
+        timing = (APPLY_SHARE * seconds, BURN_SHARE * seconds)
+        settings = (compose(()), after)
+        rate_of, numbers = _rate_of(verdict), count(MOST_RUNS)
+        pairs = take_turns(lambda side: rate_of(settings[side], *timing, next(numbers)), PAIRS)
+    return replace(diagnosis, applied=Applied(verdict, pairs, note))
+
+
+def _rate_of(verdict: Verdict) -> RateOf:
+    """Return what measures a setting that follows the advice."""
+    return _run_rate if verdict.parts == BESIDE else training_rate
+
+
+def training_rate(setting: Setting, seconds: float, burn_in_s: float, number: int) -> float:
+    """Return the records per second of training, from epochs that no other ``number`` reads."""
+    with closing(setting.probe(NUM_WINDOWS, FIRST_EPOCH + number)) as probe:
+        return probe.train(seconds, burn_in_s).records_per_s
+
+
+def _run_rate(setting: Setting, seconds: float, burn_in_s: float, _: int) -> float:
+    return run_rate(setting.config, setting.allowed, seconds + burn_in_s)
+
+
+class RecordSample(NamedTuple):
+    path: str
+    record_s: float  # seconds to pack a record
+    record_bytes: float  # of a packed record
+
+
+def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> RecordSample:
+    """Pack evenly spread records in about ``seconds``, and repeat them up to ``wanted``."""
+    source = _input(repack, repack.path)
+    prepare = Preparation(**repack.options)
+    fields = prepare.fields(source)
+    num_records = source.manifest.num_records
+    starts = permutation(-(-num_records // RUN), 0, 0).tolist()
+    chunks: list[Chunk] = []
+    num_different = 0
+    begin = time.perf_counter()
+    while starts and num_different < wanted:
+        if chunks and time.perf_counter() - begin >= seconds:
+            break
+        first = starts.pop() * RUN
+        chunks.append(prepare(source.read(first, min(first + RUN, num_records))))
+        num_different += len(chunks[-1].keys)
+    record_s = (time.perf_counter() - begin) / num_different
+    num_bytes = max(1, sum(map(chunk_bytes, chunks)))
+    times = max(1, min(-(-wanted // num_different), LARGEST_BYTES // num_bytes))
+    path, total = f"{folder}/sample{ENDINGS[repack.output]}", num_different * times
+    writer = WRITERS[repack.output](path, fields=fields, num_records=total)
+    try:
+        for number in range(times):
+            for chunk in chunks:
+                writer.write(chunk.records, [f"{number}/{key}" for key in chunk.keys])
+        changes: dict[str, Any] = {"fields": fields, "num_records": total, "options": {}}
+        writer.close(replace(source.manifest, **changes, class_counts=()))
+    finally:
+        writer.abort()
+    return RecordSample(path, record_s, num_bytes / num_different)
+
+
+def pack_all(repack: Repack) -> None:
+    """Pack every split to its target."""
+    for path, target in repack.paths.values():
+        source = _input(repack, path)
+        pack(Packing(source, WRITERS[repack.output], target, Preparation(**repack.options)), None)
+
+
+def _input(repack: Repack, path: str) -> RecordInput:
+    made: Any = StoreInput(path)
+    if repack.source == "folder":
+        made = FolderInput(path, None, None, repack.follow_links)
+    return made

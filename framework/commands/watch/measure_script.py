@@ -1,0 +1,350 @@
+"""Measure what the hooks did not see of a script: its DataLoader, its items and its model."""
+
+import itertools
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset, Subset
+
+from framework.commands.watch.step_recorder import OUTSIDE, VALIDATION, StepRecorder
+from framework.commands.watch.torch_hooks import LEAST_LINE, MOST_LINES, TorchHooks
+from framework.contracts.span import Span
+from framework.data.dataset import title_of
+from framework.data.items import HOST, Named, is_number
+from framework.diagnosis.code_lines import largest_lines
+from framework.diagnosis.facts import ItemFacts, LoaderFacts, ScriptFacts
+from framework.diagnosis.step_load import fixed_share
+from framework.measure.host import num_cores
+from framework.measure.machine_watch import MachineUse
+from framework.measure.stack_sampler import StackSampler
+from framework.measure.statistics import median
+from framework.order.batches import spread
+from framework.system.rng import generator_mark, kept_generators
+
+ITEMS_S = 1.0  # for reading items
+MOST_ITEMS = 64
+SAMPLED_S = 0.3  # for sampling which lines make them
+LOCK_S = 0.2  # for measuring how long they hold Python's lock
+ALONE_S = 0.1  # for counting without anything beside it
+FORWARD_S = 0.5  # for forward passes of half a batch and of a whole one
+LEAST_REPEATS = 5
+NUM_CHECKED = 16  # items that are read twice
+
+
+def gather_script_facts(
+    hooks: TorchHooks, machine: MachineUse, may_read: bool, may_call: bool
+) -> ScriptFacts:
+    """Return the facts.
+
+    Args:
+        hooks: What was seen of the script.
+        machine: How the machine was used meanwhile.
+        may_read: Whether to read items of a copy of the Dataset.
+        may_call: Whether to call the model. It may remember its calls, so that a script that
+            continues would learn something else.
+    """
+    recorder = hooks.recorder
+    counts, loader, device = recorder.counts, recorder.loader, recorder.device
+    spans = recorder.spans()
+    outside = spans.pop(OUTSIDE, Span())
+    validation = spans.pop(VALIDATION, Span())
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    items = passes = loader_facts = None
+    with kept_generators(device):
+        if may_read and loader is not None and not isinstance(loader.dataset, IterableDataset):
+            items = _tried(lambda: measure_items(loader.dataset))
+        if may_call and ranks == 1:  # a wrapped model waits for the other ranks
+            passes = _tried(lambda: _fixed_share(recorder))
+    if loader is not None:
+        loader_facts = LoaderFacts(
+            workers=loader.num_workers,
+            batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+            pins=loader.pin_memory,
+            persists=loader.persistent_workers,
+            dataset=_path_of(loader.dataset),
+        )
+    return ScriptFacts(
+        spans=spans,
+        steps=counts.steps,
+        records=counts.records,
+        compute_cores=counts.compute_cpu_s / max(counts.compute_s, 1e-9),
+        num_cores=num_cores(),
+        num_threads=torch.get_num_threads(),
+        loader=loader_facts,
+        items=items,
+        gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        start_s=median(counts.start_s) if counts.start_s else 0.0,
+        epochs=counts.epochs,
+        outside_s=outside.total_s,
+        validation_s=validation.total_s,
+        before_s=counts.before_s,
+        first_s=counts.first_s,
+        fixed_share=passes,
+        ranks=ranks,
+        others_cores=0.0 if "RANK" in os.environ else machine.others_cores,
+        lines=tuple(hooks.lines()),
+        syncs=tuple(hooks.calls.noted()),
+    )
+
+
+def _tried(measure: Callable[[], Any]) -> Any:
+    """Return what ``measure`` returns, or None: a user's Dataset and model may do anything."""
+    try:
+        return measure()
+    except Exception:  # noqa: BLE001
+        return None
+
+
+def _path_of(dataset: Any) -> str:
+    """Return under which path another program imports the class of the script's Dataset."""
+    while isinstance(dataset, Subset):  # it only chooses items
+        dataset = dataset.dataset
+    title = title_of(dataset)
+    module, _, name = title.partition(".")
+    script = sys.modules["__main__"]
+    if module != "__main__" or script.__file__ is None:
+        return title
+    spec = script.__spec__  # of a script that was started by ``-m``
+    return f"{Path(script.__file__).stem if spec is None else spec.name}.{name}"
+
+
+def measure_items(dataset: Any) -> ItemFacts:
+    """Read items of a copy of a Dataset: ours may open files without the original noticing.
+
+    A handle that was opened here would be inherited by forked workers, and break there.
+    """
+    dataset = deepcopy(dataset)
+    num_items = len(dataset)
+    order = spread(num_items, min(MOST_ITEMS, num_items)).tolist()
+    images: list[tuple[int, int]] = []
+    times_s: list[float] = []
+    with _noted_images(images, times_s):
+        item = dataset[0]
+        times_s.clear()
+        start = time.perf_counter()
+        cpu_s = time.process_time()
+        num_read = 0
+        for index in order:
+            dataset[index]
+            num_read += 1
+            if time.perf_counter() - start > ITEMS_S:
+                break
+        took_s = time.perf_counter() - start
+        cpu_s = time.process_time() - cpu_s
+    indices = itertools.cycle(order)
+    sampler = StackSampler()
+    sampler.label = "items"
+    sampler.start()
+    try:
+        while time.perf_counter() - start < took_s + SAMPLED_S:
+            dataset[next(indices)]
+    finally:
+        sampler.stop()
+    refusal = ""
+    item_bytes = 0
+    try:
+        item_bytes = repeated_item_bytes(dataset)
+    except ItemsDifferError as error:
+        refusal = str(error)
+    return ItemFacts(
+        item_s=took_s / num_read,
+        cpu_share=min(1.0, cpu_s / took_s),
+        num_items=num_items,
+        item_bytes=item_bytes,
+        refusal=refusal,
+        decoded=sorted(images)[len(images) // 2] if images else None,
+        decode_share=sum(times_s) / took_s,
+        size=_image_size(item),
+        lock_share=lock_share(lambda: dataset[next(indices)], LOCK_S),
+        lines=tuple(largest_lines(sampler, "items", MOST_LINES, LEAST_LINE)),
+    )
+
+
+def _image_size(item: Any) -> tuple[int, int] | None:
+    """Return the height and the width of the first array [C, H, W] or [H, W, C] in an item."""
+    values = list(item.values()) if isinstance(item, dict) else item
+    for value in values if isinstance(values, list | tuple) else [values]:
+        shape = tuple(getattr(value, "shape", ()))
+        if len(shape) == 3:
+            return shape[:2] if shape[2] in (1, 3) else shape[1:]
+    return None
+
+
+@contextmanager
+def _noted_images(images: list[tuple[int, int]], times_s: list[float]) -> Generator[None]:
+    """Note the size of each image that Pillow or OpenCV decodes, and the time that it takes."""
+    undo: list[Callable[[], None]] = []
+
+    def replace(owner: Any, name: str, size: Callable[[Any, Any], tuple[int, int]]) -> None:
+        before = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            result = before(*args, **kwargs)
+            took_s = time.perf_counter() - start
+            with suppress(Exception):
+                images.append(size(args, result))
+                times_s.append(took_s)
+            return result
+
+        setattr(owner, name, timed)
+        undo.append(lambda: setattr(owner, name, before))
+
+    pillow: Any = sys.modules.get("PIL.ImageFile")
+    if pillow is not None:
+        replace(pillow.ImageFile, "load", lambda args, _: args[0].size[::-1])
+    opencv: Any = sys.modules.get("cv2")
+    for name in ("imread", "imdecode") if opencv is not None else ():
+        replace(opencv, name, lambda _, result: result.shape[:2])
+    try:
+        yield
+    finally:
+        for back in undo:
+            back()
+
+
+class ItemsDifferError(Exception):
+    """Items that packing could not replace. The message names the item and the field."""
+
+
+def repeated_item_bytes(dataset: Any) -> int:
+    """Read some items twice, and return the bytes of one.
+
+    Raises:
+        ItemsDifferError: The items are random, differ in their shapes, or hold more than arrays
+            and numbers.
+    """
+    num_items = len(dataset)
+    with kept_generators(HOST):
+        before = generator_mark()
+        first = _arrays(dataset, 0)
+        for index in spread(num_items, min(NUM_CHECKED, num_items)).tolist():
+            item, again = _arrays(dataset, index), _arrays(dataset, index)
+            if first.keys() != item.keys():
+                raise ItemsDifferError(f"item {index}: has other fields than item 0")
+            for name, array in item.items():
+                if (array.shape, array.dtype) != (first[name].shape, first[name].dtype):
+                    is_now = f"{array.dtype} {list(array.shape)}"
+                    was = f"{first[name].dtype} {list(first[name].shape)}"
+                    what = f"field {name} is {is_now}, but {was} in item 0"
+                    raise ItemsDifferError(f"item {index}: {what}")
+                if array.tobytes() != again[name].tobytes():
+                    what = f"item {index}: reading it twice gives another {name}"
+                    raise ItemsDifferError(what)
+        draws = generator_mark() != before
+    if draws:
+        what = "the items draw random numbers, although reading them twice gave the same bytes"
+        raise ItemsDifferError(what)
+    return sum(array.nbytes for array in first.values())
+
+
+def _arrays(dataset: Any, index: int) -> dict[str, np.ndarray]:
+    """Return copies of the arrays of an item by name."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in _fields(dataset[index], ()):
+        plain = value
+        if isinstance(value, Tensor):
+            plain = value.detach().cpu()
+            # NumPy has no bfloat16.
+            plain = (plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain).numpy()
+        arrays[name] = np.array(plain)
+        if not is_number(arrays[name].dtype):
+            what = f"item {index}: field {name} is a {type(value).__name__}"
+            raise ItemsDifferError(f"{what}, and only numbers are packed")
+    return arrays
+
+
+def _fields(item: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dicts, tuples and lists with their dotted names."""
+    if isinstance(item, dict):
+        parts = list(item.items())
+    elif isinstance(item, tuple) and isinstance(item, Named):
+        named: Any = item
+        parts = list(named._asdict().items())
+    elif isinstance(item, tuple | list):
+        parts = [(f"field{number}", value) for number, value in enumerate(item)]
+    else:
+        yield ".".join(path) or "value", item
+        return
+    for name, value in parts:
+        yield from _fields(value, (*path, str(name)))
+
+
+def lock_share(action: Callable[[], object], seconds: float) -> float:
+    """Return the share of its time for which ``action`` holds Python's lock, 0 to 1.
+
+    A thread that counts has half the lock beside code that never lets go of it, and all of it
+    beside code that never takes it.
+    """
+    alone = _count_rate(lambda: time.sleep(0.01), ALONE_S)
+    beside = _count_rate(action, seconds)
+    return min(1.0, max(0.0, 2 * (1 - beside / max(alone, 1.0))))
+
+
+def _count_rate(action: Callable[[], object], seconds: float) -> float:
+    """Return how fast a second thread counts while ``action`` is repeated for so long."""
+    counted = 0
+    done = threading.Event()
+
+    def count() -> None:
+        nonlocal counted
+        while not done.is_set():
+            counted += 1
+
+    thread = threading.Thread(target=count, name="paceline-count", daemon=True)
+    start = time.perf_counter()
+    thread.start()
+    try:
+        while time.perf_counter() - start < seconds:
+            action()
+    finally:
+        done.set()
+        thread.join()
+    return counted / (time.perf_counter() - start)
+
+
+def _fixed_share(recorder: StepRecorder) -> float | None:
+    """Return the share of a forward pass that does not grow with the batch.
+
+    Half a batch and a whole one run in turn. The least time of each counts, since other programs
+    only add to it.
+    """
+    model, sample = recorder.root, recorder.sample
+    if model is None or sample is None or len(sample) < 2:
+        return None
+    whole = sample.to(recorder.device)
+    sizes = (whole, whole[: len(whole) // 2])
+    least_s = [math.inf, math.inf]
+    modes = [(module, module.training) for module in model.modules()]  # some may be frozen
+    model.eval()  # statistics and dropout stay as they are
+    try:
+        start = time.perf_counter()
+        for number in itertools.count():
+            for place, inputs in enumerate(sizes):
+                least_s[place] = min(least_s[place], _forward_s(model, inputs))
+            if number >= LEAST_REPEATS and time.perf_counter() - start > FORWARD_S:
+                break
+    finally:
+        for module, training in modes:
+            module.training = training
+    return fixed_share(len(whole), least_s[0], len(sizes[1]), least_s[1])
+
+
+def _forward_s(model: nn.Module, inputs: Tensor) -> float:
+    start = time.perf_counter()
+    with torch.no_grad():
+        model(inputs)
+    if inputs.device.type == "cuda":
+        torch.cuda.synchronize(inputs.device)
+    return time.perf_counter() - start

@@ -1,0 +1,117 @@
+"""Find in the user's code the lines that take time, and the calls that wait for the device.
+
+A call waits if the host needs its result before it can continue. On a CPU it costs little, and the
+same code on a GPU would wait. Calls inside torch and Paceline are charged to the line of the user.
+"""
+
+import inspect
+import linecache
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from framework.diagnosis.facts import PythonLine, Sync
+from framework.measure.stack_sampler import TORCH, StackSampler, charged
+
+# Reading the step count of an optimizer, which is on the host, does not wait.
+OPTIMIZERS = f"{TORCH}optim"
+FUNCTIONS = ("nonzero", "unique", "masked_select", "equal", "allclose", "is_nonzero", "where")
+METHODS = (
+    *("item", "tolist", "cpu", "numpy", "to", *FUNCTIONS[:-1]),
+    *("__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__", "__repr__"),
+    *("__format__", "__getitem__"),
+)
+
+
+def largest_lines(
+    sampler: StackSampler, part: str, most: int, least_share: float
+) -> list[PythonLine]:
+    """Return at most ``most`` lines of what was labeled ``part``, the largest first.
+
+    Lines with at most ``least_share`` of the sampled time are left out.
+    """
+    whole_s = max(sampler.total_s, 1e-9)
+    lines = [line for line in sampler.lines() if line.label == part]
+    return [
+        PythonLine(part, *line.place, line.place.text, line.python_s / whole_s)
+        for line in sorted(lines, key=lambda line: -line.python_s)[:most]
+        if line.python_s > least_share * whole_s
+    ]
+
+
+@final
+class WaitingCalls:
+    """The waiting calls between ``start`` and ``stop``, which replace methods of tensors.
+
+    Without ``moves``, ``to('cpu')`` is not noted: on a CPU, a script moves every tensor there.
+    """
+
+    def __init__(self, moves: bool = True) -> None:
+        self._methods = METHODS if moves else tuple(name for name in METHODS if name != "to")
+        self._calls: Counter[tuple[str, int, str]] = Counter()
+        self._undo: list[Callable[[], object]] = []
+        self._depth = 0
+
+    def start(self) -> None:
+        """Replace the methods, and forget what was noted before."""
+        self._calls.clear()
+        for owner, names in ((Tensor, self._methods), (torch, FUNCTIONS)):
+            for name in names:
+                own = vars(owner).get(name)
+                back = partial(delattr, owner, name)
+                self._undo.append(back if own is None else partial(setattr, owner, name, own))
+                setattr(owner, name, self._noting(name, getattr(owner, name)))
+
+    def stop(self) -> None:
+        """Put the methods back. Does nothing unless they were replaced."""
+        while self._undo:
+            self._undo.pop()()
+
+    def note(self, call: str, frame: FrameType | None) -> None:
+        """Note a call that was made in ``frame``, unless no code of the user made it."""
+        place = charged(frame)
+        if place is not None:
+            self._calls[place.file, place.line, call] += 1
+
+    def noted(self) -> list[Sync]:
+        """Return the calls, the most frequent first."""
+        return [
+            Sync(file, line, call, count, linecache.getline(file, line).strip())
+            for (file, line, call), count in self._calls.most_common()
+        ]
+
+    def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        call = {"__getitem__": "index by a mask", "to": "to('cpu')"}.get(name)
+
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                if self._depth == 0 and _waits(name, args, kwargs):
+                    frame = inspect.currentframe()
+                    caller = frame and frame.f_back
+                    if caller and not caller.f_code.co_filename.startswith(OPTIMIZERS):
+                        self.note(call or f"{name.strip('_')}()", caller)
+
+        return noting
+
+
+def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call with these arguments waits: some do not always."""
+    if name == "to":
+        return "cpu" in map(str, (*args[1:], *kwargs.values()))
+    if name == "where":
+        return len(args) + len(kwargs) == 1
+    if name != "__getitem__":
+        return True
+    # The number of true elements of a mask decides the shape of the result.
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    masks = [part for part in index if isinstance(part, Tensor)]
+    return any(mask.dtype in (torch.bool, torch.uint8) for mask in masks)

@@ -1,0 +1,515 @@
+"""What was measured of a run, of its ranks or of a watched script: all that a rule may look at."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from framework.contracts.rank_spans import LateRank, RankSpan
+from framework.contracts.span import Span, shares, step_s, waiting_share
+from framework.diagnosis.step_load import Load, times_per_step
+from framework.measure.disk import DiskRate
+from framework.measure.machine_watch import MachineUse
+
+# With a smaller headroom data is not the problem. Measurements cannot resolve less.
+DATA_GAIN = 1.03
+# With a smaller speedup of two free threads, the cores are too busy to judge a lock.
+LEAST_TWO = 1.3
+# The share of a step that `headroom` leaves to computing, at least.
+LEAST_LEFT = 0.01
+# Training that never ran would have an endless demand, and gain endlessly.
+LEAST_CORES = 0.05
+# The spans in which a step computes. With less reading beside them, they vary by this share.
+COMPUTING = ("compute", "forward", "backward", "optimizer")
+SLOWED = 0.1
+# The keys whose saves also write the weights of the model.
+WITH_WEIGHTS = ("validate_every", "checkpoint.every_epochs")
+
+
+@dataclass(frozen=True)
+class PythonLine:
+    """A line of the user's Python, and its share of the time of a step or of a record."""
+
+    part: str  # model, objective, augment or transform; of a script: step or items
+    file: str
+    line: int
+    function: str
+    text: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A call that waits for the device."""
+
+    file: str
+    line: int
+    call: str
+    count: int  # calls in one step
+    text: str  # the line of code
+
+
+@dataclass(frozen=True)
+class Machine:
+    num_cores: int  # that this process may use
+    memory_bytes: int  # free, or can be freed
+    gpu: str | None = None  # its name
+    bf16: bool = False  # whether the hardware multiplies bfloat16 numbers
+    load: float = 0.0  # cores that programs wanted in the minute before the diagnosis
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What a run has of the machine, and how training went beside everything else.
+
+    The gains are measured: training or computing with a change beside the same without it, in
+    turn. They are 1 if there was no reason to try the change.
+    """
+
+    use: MachineUse = field(default_factory=lambda: MachineUse(1.0))  # during training
+    num_threads: int = 1  # of torch, for one operator
+    fewer_threads: int = 1  # that were tried
+    fewer_threads_gain: float = 1.0  # of computing
+    fewer_threads_cores: float = 1.0  # that computing with them kept busy
+    opencv_threads: int = 1  # of OpenCV, for one call
+    no_opencv_gain: float = 1.0  # of training, without OpenCV's threads
+    all_cores: int = 1  # that the machine has
+    allowed_cores: int = 1  # in the affinity mask
+    all_cores_gain: float = 1.0  # of training on all cores
+    quota_cores: float | None = None  # of the control groups; None without a quota
+    memory_bytes: int = 1 << 40  # of the machine, or of the control groups if that is less
+    free_memory_bytes: int = 1 << 40  # after training, cached files included
+    in_group: bool = False  # whether a control group limits the memory
+    disk: DiskRate | None = None  # None: no disk, or not a store with files
+
+    @property
+    def demand(self) -> float:
+        """How many times the cores that training has it could use.
+
+        Its threads that could run but have no core count, up to the cores of the affinity mask.
+        """
+        wanted = min(float(self.allowed_cores), self.use.own_cores + self.use.waited_cores)
+        return max(1.0, wanted / max(self.use.own_cores, LEAST_CORES))
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The store that is trained on."""
+
+    path: str
+    form: str  # folder, hdf5, lmdb, dataset, or other for a store of the user
+    num_records: int
+    record_bytes: float
+    encoding: str  # image if a field holds image files, else raw
+    disk: str  # what `disk_kind` returns
+    cached: float | None  # share of the bytes in the page cache
+    image_size: tuple[int, int] | None = None  # (height, width) of the median sampled image
+    channels: int = 3
+    even: bool = False  # whether all sampled images have the same size
+    chunk_records: int | None = None  # records per compressed chunk
+    target: str = ""  # a free path, without ending, for a store packed from this one
+    # Paths of the validation stores, and free paths, without ending, for packed ones, by split:
+    # ``val``, or ``val.NAME`` of several.
+    val: Mapping[str, str] = field(default_factory=dict[str, str])
+    val_targets: Mapping[str, str] = field(default_factory=dict[str, str])
+    follow_links: str | None = None  # of a folder: where symbolic links are followed
+    pack_words: str = ""  # of a Dataset: the command that packs it; empty if its items do not fit
+    draws: bool = False  # of a Dataset: whether its items draw random numbers
+    codec: str = ""  # the format of most sampled image files: jpeg, png, webp, ...
+    free_bytes: float = math.inf  # on the disk that a packed store would lie on
+
+    @property
+    def num_bytes(self) -> float:
+        return self.num_records * self.record_bytes
+
+    @property
+    def can_repack(self) -> bool:
+        return self.form != "other" and bool(self.target)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that rules depend on. Choices are named by their modules."""
+
+    batch_size: int  # of this process
+    workers: int  # after null has been resolved
+    kind: str  # of workers: thread or process
+    loader: str
+    precision: str
+    transform: str = "none"
+    size: tuple[int, int] | None = None  # (height, width) of transformed images
+    has_function: bool = False  # whether the transform calls a Python function for each record
+    augment: str = "normalize"
+    shuffle: bool = True
+    block: int | None = None  # records per block of the block order
+    staged: bool = False  # whether the store is copied into memory before the first step
+    compiled: bool = False
+    select: str | None = None  # the expression that chooses records
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Records per second of each part alone and of all parts together. None: no such part."""
+
+    compute: float  # training steps on one repeated batch
+    whole: float  # training
+    loader: float  # workers and loader, without training
+    compute_cores: float = 1.0  # cores that computing keeps busy
+    other: float | None = None  # training steps on a repeated batch of another size
+    other_size: int = 0  # its records
+    read: float | None = None  # reading the store in one thread
+    read_cores: float = 1.0  # CPU seconds per second of reading; near 0 means waiting for the disk
+    prepare: float | None = None  # reading, decoding and transforming in one thread
+    prepare_cores: float = 1.0  # CPU seconds per second of it
+    prepare_system_cores: float = 0.0  # those of them that the system took, as for page faults
+    prepare_two: float | None = None  # the same in two threads together
+    two_cores: float = 2.0  # speedup of two threads without a lock, on these cores as they are
+    prepare_plain: float | None = None  # preparing with a function that does nothing
+    copy: float | None = None  # from host to device
+    wait: float = 0.0  # share of training spent waiting
+    # Seconds per step of each span, of training and of computing alone.
+    spans_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    compute_spans_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    spread: float = 0.0  # half the interquartile range of `whole`, as a share of the median
+
+
+@dataclass(frozen=True)
+class HostPython:
+    """Time that the user's own Python takes, without long operators of torch."""
+
+    # The shares of a step without waiting, in each of model, objective and augment.
+    step: Mapping[str, float] = field(default_factory=dict[str, float])
+    transform: float = 0.0  # the share of preparing a record; 0 if it was not measured
+    lines: tuple[PythonLine, ...] = ()  # with the largest shares, the largest first
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a validation, a save and a report cost, and every how many steps each happens.
+
+    A cost is in seconds, and an interval in optimizer steps.
+    """
+
+    epoch_steps: int
+    validate_s: float = 0.0
+    validate_every: float | None = None  # None: the run never validates
+    save_s: float = 0.0  # the state alone
+    weights_s: float = 0.0  # the weights of the model, which some saves write, too
+    # The intervals of saving by their key. A validation saves the state, too.
+    save_every: Mapping[str, float] = field(default_factory=dict[str, float])
+    report_s: Mapping[str, float] = field(default_factory=dict[str, float])  # by the sink's name
+    report_every: int = 1
+
+    @property
+    def saves_per_step(self) -> float:
+        """How often a step is followed by a save."""
+        return times_per_step(*self.save_every.values())
+
+    @property
+    def reports_per_step(self) -> float:
+        """How often a step is followed by a report: every epoch ends with one."""
+        return times_per_step(self.report_every, self.epoch_steps)
+
+    @property
+    def costs_s(self) -> dict[str, float]:
+        """Seconds per step of validating, saving and reporting, on average over the run."""
+        with_weights = [self.save_every[key] for key in WITH_WEIGHTS if key in self.save_every]
+        weights_s = self.weights_s * times_per_step(*with_weights)
+        return {
+            "validating": self.validate_s / (self.validate_every or math.inf),
+            "saving": self.save_s * self.saves_per_step + weights_s,
+            "reporting": math.fsum(self.report_s.values()) * self.reports_per_step,
+        }
+
+    def shares(self, step_s: float) -> dict[str, float]:
+        """Return the share of the run that each of them takes beside steps of ``step_s``."""
+        run_s = step_s + math.fsum(self.costs_s.values())
+        return {name: cost_s / run_s for name, cost_s in self.costs_s.items()}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was measured of a run in one process."""
+
+    machine: Machine
+    settings: Settings
+    rates: Rates
+    storage: Storage | None = None  # None: the source makes its own records
+    convolutional: bool = False  # whether the model has 2-d convolutions, channels first
+    python: HostPython = HostPython()
+    on_machine: MachineFacts = MachineFacts()
+    slow_records: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as ``slow_block``
+    on_run: RunFacts | None = None  # None if there was no time to measure it
+    syncs: tuple[Sync, ...] = ()  # calls of the user that wait for the device, in one step
+
+    @property
+    def headroom(self) -> float:
+        """The factor on the training rate if data cost nothing.
+
+        It is at most what removing the waiting and the preparing from a step can bring: other
+        programs may have been busy while only one of the two rates was measured.
+        """
+        rates = self.rates
+        factor = 1 / (rates.whole / rates.compute + self.copy_share)
+        if rates.prepare is not None:
+            data_share = rates.wait + rates.whole / rates.prepare
+            factor = min(factor, 1 / max(LEAST_LEFT, 1 - data_share))
+        return max(1.0, factor)
+
+    @property
+    def data_limits(self) -> bool:
+        return self.headroom > DATA_GAIN
+
+    @property
+    def slow_rate(self) -> float | None:
+        """The rate of preparing, if it was measured and data limits training."""
+        return self.rates.prepare if self.data_limits else None
+
+    @property
+    def slow_storage(self) -> Storage | None:
+        """The store, if data limits training and preparing its records was measured."""
+        return self.storage if self.slow_rate else None
+
+    @property
+    def cuda(self) -> bool:
+        return self.machine.gpu is not None
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a training step."""
+        return self.settings.batch_size / self.rates.whole
+
+    @property
+    def copy_share(self) -> float:
+        """The share of training in which batches are copied to the device and augmented."""
+        spans_s = self.rates.spans_s
+        return spans_s.get("copy", 0.0) / (sum(spans_s.values()) or 1.0)
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds in which a step computes on a batch that stays on the device."""
+        return math.fsum(self.rates.compute_spans_s.get(name, 0.0) for name in COMPUTING)
+
+    @property
+    def beside_s(self) -> float:
+        """Seconds in which a step of training computes, while other threads read."""
+        return math.fsum(self.rates.spans_s.get(name, 0.0) for name in COMPUTING)
+
+    @property
+    def slowed_share(self) -> float:
+        """The share by which a step computes longer in training; 0 if unknown."""
+        return max(0.0, self.beside_s / self.alone_s - 1) if self.alone_s else 0.0
+
+    @property
+    def mostly_slowed(self) -> bool:
+        """Whether reading costs a step more by slowing it than by making it wait.
+
+        Without workers and a loader's thread, nothing is read beside the step.
+        """
+        if self.settings.loader == "plain" and not self.settings.workers:
+            return False
+        slowed_s = self.slowed_share * self.alone_s
+        is_slowed = self.slowed_share > SLOWED and slowed_s > self.rates.wait * self.step_s
+        return self.data_limits and is_slowed
+
+    @property
+    def load_s(self) -> float:
+        """Seconds to prepare a batch in one thread; 0 if this was not measured."""
+        return self.settings.batch_size / (self.rates.prepare or math.inf)
+
+    @property
+    def work_s(self) -> float:
+        """The part of ``load_s`` that computes. The rest waits for the disk."""
+        return self.load_s * min(1.0, self.rates.prepare_cores)
+
+    @property
+    def computing_share(self) -> float:
+        """The share of training that computing alone would take."""
+        return min(1.0, self.rates.whole / self.rates.compute)
+
+    @property
+    def function_share(self) -> float:
+        """The share of preparing a record that the transform's function takes."""
+        rates = self.rates
+        if rates.prepare is None or rates.prepare_plain is None:
+            return 0.0
+        return max(0.0, 1 - rates.prepare / rates.prepare_plain)
+
+    @property
+    def lock_share(self) -> float:
+        """The share of preparing a record that holds Python's lock.
+
+        It is 0 if two threads are twice as fast as one, and 1 if they are no faster.
+        """
+        rates = self.rates
+        if rates.prepare is None or rates.prepare_two is None or rates.two_cores < LEAST_TWO:
+            return 0.0
+        share = 1 - (rates.prepare_two / rates.prepare - 1) / (rates.two_cores - 1)
+        return min(1.0, max(0.0, share))
+
+    @property
+    def load(self) -> Load | None:
+        """The load of the present settings, or None if one thread could not be measured."""
+        if not self.load_s:
+            return None
+        return Load(
+            load_s=self.load_s,
+            compute_s=self.settings.batch_size / self.rates.compute,
+            compute_cores=min(self.rates.compute_cores, self.machine.num_cores),
+            num_cores=self.machine.num_cores,
+            workers=self.settings.workers,
+            kind=self.settings.kind,
+            lock_share=self.lock_share,
+            ahead=self.settings.loader != "plain",
+        )
+
+    def step_ms(self, rate: float) -> float:
+        """Return milliseconds per batch at ``rate`` records per second."""
+        return 1e3 * self.settings.batch_size / rate
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """What the ranks of a run measured together, in steps that all of them took."""
+
+    num_ranks: int
+    num_steps: int  # that were measured
+    step_s: float  # seconds of a mean step
+    spans: Mapping[str, RankSpan] = field(default_factory=dict[str, RankSpan])
+    late: LateRank | None = None  # the rank for which the others wait; None if there is none
+    # Shares of the steps' time: of exchanges without waiting for a rank, and of waiting for ranks.
+    exchange_share: float = 0.0
+    waiting_share: float = 0.0
+    # The largest share of a batch, in numbers, over the mean one: in a step, and of one rank over
+    # all steps. 1: all ranks have the same amount of work.
+    step_work: float = 1.0
+    rank_work: float = 1.0
+    unsynced_s: float | None = None  # seconds of a step that exchanges no gradients; None: unknown
+    sync_batch_norm: bool = False  # whether batch norm exchanges statistics in every step
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> "RankFacts":
+        """Undo ``as_dict``."""
+        late = values["late"]
+        spans = {name: RankSpan(**span) for name, span in values["spans"].items()}
+        known: dict[str, Any] = {**values, "spans": spans, "late": late and LateRank(**late)}
+        return RankFacts(**known)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        spans = {name: span._asdict() for name, span in self.spans.items()}
+        return {**asdict(self), "spans": spans, "late": self.late and self.late._asdict()}
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """The DataLoader with which a script trains."""
+
+    workers: int
+    batch_size: int | None  # None: the Dataset makes whole batches
+    pins: bool = False
+    persists: bool = False  # whether workers outlive an epoch
+    dataset: str = ""  # the path of its class
+
+
+@dataclass(frozen=True)
+class ItemFacts:
+    """Items of a script's Dataset, read in this process after the script's end."""
+
+    item_s: float  # seconds of one
+    cpu_share: float  # CPU seconds per second; near 0 means waiting for the disk
+    num_items: int  # of the Dataset
+    item_bytes: int = 0  # of one, once decoded; 0 if it cannot be stored
+    refusal: str = ""  # why the items cannot be stored; empty if they can
+    decoded: tuple[int, int] | None = None  # height and width of the median decoded image
+    decode_share: float = 0.0  # the share of ``item_s`` that decodes images
+    size: tuple[int, int] | None = None  # height and width of the image in an item
+    lock_share: float = 1.0  # the share of ``item_s`` for which Python's lock is held
+    lines: tuple[PythonLine, ...] = ()  # with their shares of ``item_s``
+
+
+@dataclass(frozen=True)
+class ScriptFacts:
+    """What was measured of a watched script."""
+
+    spans: Mapping[str, Span]  # of the measured training steps
+    steps: int
+    records: int
+    compute_cores: float  # CPU seconds per second without waiting
+    num_cores: int  # that this process may use
+    num_threads: int  # that torch uses for an operator
+    loader: LoaderFacts | None = None
+    items: ItemFacts | None = None
+    gpu: str | None = None
+    start_s: float = 0.0  # the median time until a measured epoch's first batch
+    epochs: int = 0  # that began
+    outside_s: float = 0.0  # seconds between epochs
+    validation_s: float = 0.0
+    before_s: float = 0.0  # seconds before the first batch was asked for
+    first_s: float = 0.0  # seconds of the first step, which is not measured
+    fixed_share: float | None = None  # of a forward pass: what does not grow with the batch
+    ranks: int = 1  # of the run, of which this process is the first
+    others_cores: float = 0.0  # that other programs kept busy
+    lines: tuple[PythonLine, ...] = ()  # with their shares of a step
+    syncs: tuple[Sync, ...] = ()  # calls of one step that wait for the device
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a training step."""
+        return step_s(self.spans) / max(1, self.steps)
+
+    @property
+    def step_records(self) -> float:
+        return self.records / max(1, self.steps)
+
+    @property
+    def waiting(self) -> float:
+        """The share of a step that waits for data."""
+        return waiting_share({name: span.total_s for name, span in self.spans.items()}) or 0.0
+
+    @property
+    def computing_share(self) -> float:
+        return 1 - self.waiting
+
+    @property
+    def headroom(self) -> float:
+        """The factor on the rate if no step waited for data."""
+        return 1 / max(LEAST_LEFT, 1 - self.waiting)
+
+    @property
+    def largest(self) -> str:
+        """The span with the largest share of a step."""
+        known = shares(self.spans)
+        return max(known, key=lambda name: known[name], default="")
+
+    @property
+    def data_limits(self) -> bool:
+        """Whether waiting for data is the largest part of a step."""
+        return self.largest in ("wait", "idle")
+
+    @property
+    def start_step_s(self) -> float:
+        """Seconds in which an epoch's workers start, per step of the epoch."""
+        if self.loader is None or not self.loader.workers or self.loader.persists:
+            return 0.0
+        return self.start_s * self.epochs / max(1, self.steps)
+
+    @property
+    def load(self) -> Load:
+        """The load of the script as it is."""
+        workers = self.loader.workers if self.loader else 0
+        load_s = 0.0
+        if self.loader is not None and workers == 0:
+            load_s = self.step_s * self.waiting
+        elif self.items is not None:
+            load_s = self.items.item_s * self.step_records
+        return Load(
+            load_s=load_s,
+            compute_s=self.step_s * self.computing_share,
+            compute_cores=min(self.compute_cores, self.num_cores),
+            num_cores=self.num_cores,
+            workers=workers,
+            kind="process",
+            load_cores=self.items.cpu_share if self.items else 1.0,
+            start_s=self.start_step_s,
+        )

@@ -1,0 +1,174 @@
+"""A cause of slowness with advice and the gain to expect, and how it is printed."""
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from framework.cli.arguments import quoted
+from framework.diagnosis.facts import Sync
+
+ENDINGS = {"hdf5": ".h5", "lmdb": ".lmdb"}
+UNKNOWN = 0.0  # stands for a gain that nobody can predict
+MOST_SYNCS = 10  # that are printed
+
+TrainWords = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of ``train``
+
+
+@dataclass(frozen=True)
+class Repack:
+    """A store to pack before training."""
+
+    source: str  # the input to pack from: folder or store
+    path: str  # the training set to pack
+    target: str  # the new training store, without its ending
+    output: str = "hdf5"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of ``pack``
+    # The validation sets to pack, and their new stores without ending, by split: ``val``, or
+    # ``val.NAME`` of several.
+    val: Mapping[str, str] = field(default_factory=dict[str, str])
+    val_targets: Mapping[str, str] = field(default_factory=dict[str, str])
+    follow_links: str | None = None  # of the folder: where symbolic links are followed
+
+    @property
+    def paths(self) -> dict[str, tuple[str, str]]:
+        """By split: (what is packed, the new store)."""
+        ending = ENDINGS[self.output]
+        paths = {"train": (self.path, self.target + ending)}
+        return paths | {
+            split: (path, self.val_targets[split] + ending) for split, path in self.val.items()
+        }
+
+    def commands(self) -> list[list[str]]:
+        """Return the words after ``paceline`` that pack each split."""
+        commands: list[list[str]] = []
+        for path, target in self.paths.values():
+            words = ["pack", f"input={self.source}", f"input.path={_literal(path)}"]
+            if self.follow_links is not None:
+                words.append(f"input.follow_links={_literal(self.follow_links)}")
+            for key, value in self.options.items():
+                words.append(f"pack.{key}={str(value).replace(' ', '')}")
+            commands.append([*words, f"output={self.output}", f"output.path={_literal(target)}"])
+        return commands
+
+    def overrides(self) -> list[str]:
+        """Return the overrides that make training read the new stores."""
+        targets = {split: _literal(target) for split, (_, target) in self.paths.items()}
+        words = [f"data={self.output}", f"data.train={targets.pop('train')}"]
+        val = targets.get("val", "null")
+        if targets and "val" not in targets:
+            sets = (f"{split.removeprefix('val.')}:{path}" for split, path in targets.items())
+            val = f"{{{','.join(sets)}}}"
+        return [*words, f"data.val={val}"]
+
+
+def _literal(path: str) -> str:
+    return path if re.fullmatch(r"[\w./-]+", path, re.ASCII) else quoted(path)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    rule: str  # the name of the cause
+    says: str  # the cause, as a sentence with numbers
+    why: str  # what to do and how it helps, as a sentence
+    gain: float  # expected factor on the training rate; UNKNOWN if nobody can predict it
+    overrides: tuple[str, ...] = ()  # of ``train``
+    repack: Repack | None = None  # a store to pack first
+    edit: str = ""  # a change to the user's code, if no override can do it
+    action: str = ""  # what to do outside of Paceline, if no override can do it
+    threads: int | None = None  # of torch, for an operator, by OMP_NUM_THREADS
+    trial: tuple[str, ...] = ()  # overrides that show what an action would gain, and are no advice
+    period_s: float = 0.0  # of what a run does only every so often, and the advice changes
+    parts: tuple[str, ...] = ()  # of a step, that the cause slows; empty: those of its rules
+    learns: bool = False  # whether the advice changes what the model learns
+    tried: bool = False  # whether `gain` comes from a trial instead of the model
+    modeled: float = 0.0  # the gain that the model predicts
+    spread: float = 0.0  # of a tried gain
+    pack_s: float = 0.0  # seconds that packing is expected to take
+    disk_bytes: float = 0.0  # that the whole new training store is expected to take
+    failed: str = ""  # why the advice is impossible here
+
+    @property
+    def lost(self) -> bool:
+        """Whether a trial was not faster, or the model expects a slower step."""
+        return self.gain <= 1 if self.tried else self.gain < 1
+
+    @property
+    def words(self) -> list[str]:
+        """All overrides, including those that name a new store."""
+        return [*(self.repack.overrides() if self.repack else ()), *self.overrides]
+
+    @property
+    def can_try(self) -> bool:
+        """Whether this process can train as the advice says."""
+        return bool(self.words) or self.threads is not None
+
+    @property
+    def is_advice(self) -> bool:
+        """Whether the verdict says what to do."""
+        return self.can_try or bool(self.edit or self.action)
+
+
+def advice_lines(
+    number: int, verdict: Verdict, changed: TrainWords = list[str], flags: Sequence[str] = ()
+) -> list[str]:
+    """Return the gain, the cause, the advice and its commands.
+
+    Args:
+        number: The place in a list of advice.
+        verdict: The advice.
+        changed: Adds the advice's overrides to the words of ``train``.
+        flags: What follows ``train`` before these words.
+    """
+    gain = f"{times(verdict.gain, 2)} as fast"
+    if verdict.gain == UNKNOWN:
+        gain = "the gain is not predictable, so try it"
+    else:
+        gain += f" ± {verdict.spread:.2f}" if verdict.spread else ""
+        gain += " (tried)" if verdict.tried else " (by the model)"
+    lines = [f"{number}. {verdict.rule}: {gain}", f"   {verdict.says}", f"   {verdict.why}"]
+    if verdict.learns:
+        lines.append("   This changes what the model learns: compare the validation figures.")
+    if verdict.disk_bytes:
+        size = f"{max(1.0, verdict.disk_bytes / 1e6):.0f} MB"
+        if verdict.disk_bytes >= 1e9:
+            size = f"{verdict.disk_bytes / 1e9:,.1f} GB"
+        lines.append(f"   The whole new store takes about {size} on disk.")
+    if verdict.pack_s:
+        lines.append(f"   Packing takes about {max(1, round(verdict.pack_s))} s.")
+    commands = verdict.repack.commands() if verdict.repack else []
+    lines += [f"   paceline {shlex.join(command)}" for command in commands]
+    if verdict.can_try:
+        variable = "" if verdict.threads is None else f"OMP_NUM_THREADS={verdict.threads} "
+        words = shlex.join(["train", *flags, *changed(verdict.words)])
+        lines.append(f"   {variable}paceline {words}")
+    if verdict.edit:
+        label = "type" if verdict.edit.startswith("paceline ") else "write"
+        lines.append(f"   {label}: {verdict.edit}")
+    if verdict.action:
+        lines.append(f"   do: {verdict.action}")
+    return lines
+
+
+def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
+    """Return lines about each call that waits for the device."""
+    if not syncs:
+        return ["calls of your model, objective and augment that wait for the device: none"]
+    costs = "the device idles after each"
+    if not cuda:
+        costs = "free on this CPU; a GPU idles after each"
+    lines = ["", f"calls of your code that wait for the device in a step ({costs}):"]
+    for sync in syncs[:MOST_SYNCS]:
+        repeats = f", {sync.count} times" if sync.count > 1 else ""
+        place = f"{os.path.relpath(sync.file)}:{sync.line}"
+        lines.append(f"  {place}: {sync.call}{repeats}: {sync.text}")
+    if len(syncs) > MOST_SYNCS:
+        lines.append(f"  and {len(syncs) - MOST_SYNCS} more")
+    return lines
+
+
+def times(factor: float, digits: int = 1) -> str:
+    """Return a factor in words: ``2.4 times``, or ``31 times``."""
+    return f"{factor:.{digits if factor < 10 else 0}f} times"

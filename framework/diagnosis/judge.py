@@ -1,0 +1,168 @@
+"""All rules, what limits a step, and which verdict names its cause."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from framework.contracts.span import shares
+from framework.diagnosis import (
+    loading_rules,
+    machine_rules,
+    script_rules,
+    step_rules,
+    storage_rules,
+)
+from framework.diagnosis.facts import COMPUTING, Facts, RankFacts, ScriptFacts
+from framework.diagnosis.findings import UNKNOWN, Verdict, times
+
+Rules = tuple[Callable[[Any], Iterator[Verdict]], ...]
+# Generators of verdicts, and the parts of a step that their causes slow.
+RULES: tuple[tuple[Rules, tuple[str, ...]], ...] = (
+    (loading_rules.RULES, ("wait",)),
+    (storage_rules.RULES, ("wait",)),
+    (step_rules.COMPUTE_RULES, COMPUTING),
+    (step_rules.PYTHON_RULES, ("forward",)),
+    (machine_rules.RULES, ("wait", "copy", *COMPUTING)),
+    (step_rules.BESIDE_RULES, step_rules.BESIDE),
+)
+RANK_RULES: tuple[tuple[Rules, tuple[str, ...]], ...] = ((machine_rules.RANK_RULES, ("ranks",)),)
+# How a headline calls a part.
+TITLES = {
+    "wait": "waiting for data",
+    "copy": "copying and augmenting",
+    "compute": "computing",
+    "validating": "validating",
+    "saving": "saving",
+    "reporting": "reporting",
+}
+LIMITS = {"wait": "Data", "copy": "Copying and augmenting"}
+SLOWED = "computing more slowly while data is read"
+WORTH_NAMING = 0.05  # a smaller share is left out of a headline
+# Advice about computing without a certain gain names a cause if the model likes it so much.
+LIKELY = 1.2
+# What waits for them does so whatever else would help.
+REASONS = {"cold_disk", "network_disk", "swap", "opencv_threads"}
+# Without a few slow records, training would be so many times as fast: they are its reason.
+MOSTLY = 1.5
+# They make every step faster, and no step is slow because of them.
+TIPS = {"data_is_fine", "amp", "channels_last"}
+# Beside these causes figures of computing are rough.
+ROUGH = ("fewer_threads", "other_programs")
+
+
+def verdicts_of(facts: Facts | RankFacts) -> list[Verdict]:
+    """Return the verdicts of all rules, by predicted gain."""
+    verdicts = [
+        replace(verdict, parts=verdict.parts or parts, modeled=verdict.gain)
+        for rules, parts in (RULES if isinstance(facts, Facts) else RANK_RULES)
+        for rule in rules
+        for verdict in rule(facts)
+    ]
+    return sorted(verdicts, key=lambda verdict: -verdict.gain)
+
+
+def shares_of(facts: Facts, tried: Sequence[Verdict] = ()) -> dict[str, float]:
+    """Return the share of a step that each part takes, the largest first.
+
+    Data takes what a step takes longer than computing and copying alone: workers take the cores
+    from computing, which no wait shows. Advice about data that was ``tried`` with a gain proves a
+    share. Validating, saving and reporting are shared out over the steps of a run.
+    """
+    gains = [verdict.gain for verdict in tried if verdict.tried and verdict.parts == ("wait",)]
+    wait = 1 - 1 / max(facts.headroom, *gains, 1.0)
+    copy = min(facts.copy_share, 1 - wait)
+    spans_s = {name: s for name, s in facts.rates.compute_spans_s.items() if name not in TITLES}
+    if not sum(spans_s.values()):
+        spans_s = {"compute": 1.0}
+    scale = (1 - wait - copy) / sum(spans_s.values())
+    known = {"wait": wait, "copy": copy} | {name: scale * s for name, s in spans_s.items()}
+    if facts.on_run is not None:
+        beside = facts.on_run.shares(facts.step_s)
+        left = 1 - sum(beside.values())
+        known = {name: left * share for name, share in known.items()} | beside
+    return dict(sorted(known.items(), key=lambda item: -item[1]))
+
+
+def limit_of(facts: Facts, cause: Verdict | None, good: Sequence[Verdict] = ()) -> str:
+    """Return what limits training, in words: the largest part of a step, and its cause."""
+    known = shares_of(facts, good)
+    titles = {**TITLES, "wait": SLOWED} if facts.mostly_slowed else TITLES
+    words = {
+        name: (titles.get(name, name), f"{100 * share:.0f} %")
+        for name, share in known.items()
+        if share >= WORTH_NAMING
+    }
+    first, *others = words
+    title, percent = words[first]
+    limit = LIMITS.get(first, title.capitalize() if first in step_rules.BESIDE else "Computing")
+    text = f"{limit} limits training: {title} takes {percent} of a step"
+    if others:
+        text += f" ({', '.join(' '.join(words[name]) for name in others)})"
+    text += "."
+    says = cause.says if cause else ""
+    if first == "wait":
+        text += f" Without it, training would be up to {times(facts.headroom)} as fast."
+        says = says or loading_rules.waiting(facts)
+    return f"{text} {says}".strip()
+
+
+def cause_of(facts: Facts, good: Sequence[Verdict], others: Sequence[Verdict]) -> Verdict | None:
+    """Return the verdict that names what limits training.
+
+    It is the best verdict about the largest part of a step. If no advice against it gained, it is
+    the verdict that the model likes best. If nothing explains the computing, data is fine.
+    """
+    largest = next(iter(shares_of(facts, good)))
+    about = [v for v in good if largest in v.parts and v.rule not in TIPS]
+    # Packing gains most, but what is waited for is the reason.
+    for verdict in about:
+        if verdict.rule in REASONS or (verdict.rule == "slow_records" and verdict.gain >= MOSTLY):
+            return verdict
+    if about:
+        return about[0]
+    likely = [v for v in others if largest in v.parts and v.rule not in TIPS and not v.lost]
+    fine = None
+    if largest != "wait":
+        likely = [verdict for verdict in likely if verdict.modeled >= LIKELY]
+        fine = next(step_rules.data_is_fine(facts), None)
+    return max(likely, key=lambda verdict: verdict.modeled, default=fine)
+
+
+def rank_cause(facts: RankFacts, verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Return the verdict that names what limits training; None if no rank or exchange does.
+
+    The ranks may all wait for data longer than for each other. Data is the limit then.
+    """
+    lost = 1 - 1 / verdicts[0].gain if verdicts else 0.0
+    waits_s = [span.median_s for name, span in facts.spans.items() if name in ("wait", "idle")]
+    if lost < max(machine_rules.LEAST_WAITING, min(waits_s, default=0.0) / facts.step_s):
+        return None
+    return verdicts[0]
+
+
+def script_verdicts(facts: ScriptFacts) -> list[Verdict]:
+    """Return advice for a script that is worth following, the most promising first.
+
+    If computing limits, what makes its figures rough comes before all others.
+    """
+    if not facts.steps:
+        return []
+    verdicts = chain.from_iterable(rule(facts) for rule in script_rules.RULES)
+    worth = [v for v in verdicts if v.gain >= script_rules.WORTH or v.gain == UNKNOWN]
+    first = () if facts.data_limits else ROUGH
+    return sorted(worth, key=lambda verdict: (verdict.rule not in first, -verdict.gain))
+
+
+def script_limit(facts: ScriptFacts) -> str:
+    """Return the largest part of a script's step, and what removing the waiting would win."""
+    if not facts.steps:
+        return "No training step was seen: no DataLoader, backward pass and optimizer in turn."
+    largest = f"{facts.largest} takes {100 * shares(facts.spans)[facts.largest]:.0f} % of a step"
+    most = f"up to {times(facts.headroom, 2)} as fast if no step waited"
+    if facts.data_limits:
+        return f"Data limits training: {largest} ({most})."
+    if facts.waiting > 1 - 1 / script_rules.WORTH:
+        waits = f"{100 * facts.waiting:.0f} % waits for data ({most})"
+        return f"Computing limits training: {largest}, and {waits}."
+    return f"Computing limits training: {largest}. Data is not the problem."

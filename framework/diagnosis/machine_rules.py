@@ -1,0 +1,315 @@
+"""Rules about what a run gets: cores, memory and its disk, and the other ranks."""
+
+from collections.abc import Iterator
+
+from framework.diagnosis.facts import COMPUTING, LEAST_CORES, Facts, RankFacts
+from framework.diagnosis.findings import Verdict
+from framework.diagnosis.step_load import computing_gain, gain
+from framework.measure.disk import NUM_THREADS, DiskRate
+
+# A smaller measured gain may be chance.
+LEAST_GAIN = 1.1
+# Cores that other programs and other machines keep busy, from which on they are worth naming.
+BUSY_CORES = 0.3
+# Of the periods of a CPU quota: if fewer are cut short, the quota hardly matters.
+THROTTLED = 0.1
+# The share of memory that should stay free.
+FREE = 0.1
+# Swapping less is what any machine does.
+SWAPPED_BYTES_PER_S = 1e7
+# The share of a step that removing all waiting for memory leaves, at least.
+LEAST_UNSTALLED = 0.1
+# The share of preparing a record that waiting for the disk must take to be its cause.
+DISK_SHARE = 0.5
+# If many threads together read so many times as fast as one, each of them waits for the answer.
+LATENCY = 1.5
+# The share of free memory that a staged store may take.
+MEMORY_SHARE = 0.5
+MOST_WORKERS = 32
+# With more CPU seconds per second of reading, reading does not wait for the disk.
+WAITS = 0.5
+# Of a step of several ranks: a smaller share is not worth advice.
+LEAST_OF_RANKS = 0.03
+# Ranks may take turns in being last by chance. Only a larger share needs an explanation.
+LEAST_WAITING = 0.1
+# If a rank has so many times the work of the mean one, its work explains why it is late.
+UNEVEN = 1.1
+# The share that removing an exchange leaves of a step, at least.
+LEAST_LEFT = 0.05
+WHERE = {
+    "wait": "Look at what its data comes from: its disk, its network, its host's free cores.",
+    "copy": "Look at the link between its host and its device, and at what augments there.",
+    "report": "Look at what only this rank does at reports: sinks, watchers, pictures.",
+}
+COMPUTES = (
+    "Look at what only this rank does there: code that asks for its rank, other programs on its "
+    "cores, a device that is slower or hotter than the others."
+)
+
+
+def threads_of_operators(facts: Facts) -> Iterator[Verdict]:
+    """Detect more threads of OpenMP or OpenCV than cores, which wait for each other."""
+    machine, cores, workers = facts.on_machine, facts.machine.num_cores, facts.settings.workers
+    if machine.num_threads > cores and machine.fewer_threads_gain >= LEAST_GAIN:
+        overrides: tuple[str, ...] = ()
+        beside = ""
+        if workers > cores:
+            overrides = (f"workers.num={cores}",)
+            beside = f" {workers} workers take the same cores."
+        yield Verdict(
+            "too_many_threads",
+            f"torch computes with {machine.num_threads} threads on {cores} cores; with {cores} "
+            f"threads, computing is {machine.fewer_threads_gain:.1f} times as fast.{beside}",
+            "Use a thread for each core: more threads wait for each other in every operator.",
+            computing_gain(facts, machine.fewer_threads_gain),
+            overrides,
+            threads=cores,
+            parts=COMPUTING,
+        )
+    if machine.no_opencv_gain >= LEAST_GAIN:
+        reading = "1 thread reads" if workers <= 1 else f"{workers} threads read"
+        yield Verdict(
+            "opencv_threads",
+            f"OpenCV shares each call among {machine.opencv_threads} threads, although "
+            f"{reading} records on {cores} cores.",
+            "Switch OpenCV's threads off; the workers already share the cores.",
+            machine.no_opencv_gain,
+            edit="cv2.setNumThreads(0) after 'import cv2' in your module",
+        )
+
+
+def other_programs(facts: Facts) -> Iterator[Verdict]:
+    """Detect other programs, or other virtual machines, that take the cores."""
+    machine, use = facts.on_machine, facts.on_machine.use
+    taken_cores = use.others_cores + use.stolen_cores
+    if use.throttled_share >= THROTTLED:  # see `cpu_quota`
+        return
+    if taken_cores < BUSY_CORES or machine.num_threads > facts.machine.num_cores:
+        return
+    says = (
+        f"Other programs keep {use.others_cores:.1f} of {machine.allowed_cores} cores busy, "
+        f"while training has {use.own_cores:.1f}"
+    )
+    if use.programs:
+        says += ": " + ", ".join(f"{name} ({pid}) {cores:.1f}" for pid, name, cores in use.programs)
+    if use.stolen_cores >= BUSY_CORES:
+        says += f"; other virtual machines take {use.stolen_cores:.1f}"
+    # Others can give back no more than they take. The rest of what our threads wait for is each
+    # other.
+    gains = [min(machine.demand, 1 + taken_cores / max(use.own_cores, LEAST_CORES))]
+    if machine.fewer_threads < machine.num_threads and not facts.cuda:
+        # Beside other programs, threads of an operator also wait for each other. The CPU time of
+        # computing with fewer threads is what computing costs without that, and all threads are
+        # taken to share it.
+        cores = max(machine.fewer_threads_cores, LEAST_CORES)
+        faster = max(1.0, machine.fewer_threads_gain * machine.num_threads / cores)
+        gains.append(computing_gain(facts, faster))
+    action = "end the programs, or give each program its own cores with taskset"
+    if machine.fewer_threads_gain >= LEAST_GAIN:
+        action += (
+            f"; until then, OMP_NUM_THREADS={machine.fewer_threads} before the command, which "
+            f"computes {machine.fewer_threads_gain:.1f} times as fast as {machine.num_threads} "
+            "threads that wait for each other"
+        )
+    why = "Train when they have ended, or on cores of its own."
+    yield Verdict("other_programs", f"{says}.", why, max(gains), action=action)
+
+
+def unused_cores(facts: Facts) -> Iterator[Verdict]:
+    """Detect a CPU quota that stops the run, or an affinity mask that leaves cores unused."""
+    machine, cores, every = (
+        facts.on_machine,
+        facts.on_machine.allowed_cores,
+        facts.on_machine.all_cores,
+    )
+    if machine.quota_cores is not None and machine.use.throttled_share >= THROTTLED:
+        share, more = facts.computing_share, 1.0
+        if machine.num_threads < cores and not facts.cuda:
+            # A run has no more threads than its quota has cores. With more, operators share all
+            # cores.
+            more = max(1.0, cores / max(LEAST_CORES, facts.rates.compute_cores))
+        yield Verdict(
+            "cpu_quota",
+            f"A CPU quota of {machine.quota_cores:g} cores stops training in "
+            f"{100 * machine.use.throttled_share:.0f} % of its periods of 0.1 s.",
+            f"Raise the quota to the {cores} cores of the affinity mask, or use a machine with "
+            "more.",
+            1 / (share / max(more, machine.demand) + (1 - share) / machine.demand),
+            action=f"docker run --cpus={cores}, in Kubernetes limits.cpu: {cores}, or in a control "
+            f"group cpu.max = max",
+        )
+    if machine.all_cores_gain >= LEAST_GAIN:
+        yield Verdict(
+            "few_cores",
+            f"The process may run on {cores} of {every} cores, and keeps "
+            f"{machine.use.own_cores:.1f} busy.",
+            f"Start it on all {every} cores.",
+            machine.all_cores_gain,
+            action=f"taskset --cpu-list 0-{every - 1} paceline train ...; with Slurm, "
+            f"--cpus-per-task={every}",
+        )
+
+
+def little_memory(facts: Facts) -> Iterator[Verdict]:
+    """Detect memory that is swapped, or so full that the system keeps no files."""
+    machine, use, rates = facts.on_machine, facts.on_machine.use, facts.rates
+    settings = facts.settings
+    ways = ["data.stage=none"] if settings.staged else []
+    if settings.kind == "process" and settings.workers > 1:
+        ways.append("workers.kind=thread")
+    ways.append("a larger accumulate=")
+    action = f"{' or '.join(ways)}; or end other programs"
+    why = "Use less memory, or give the run more."
+    unstalled_gain = 1 / max(1 - use.stalled_share, LEAST_UNSTALLED)
+    swapped = (use.swapped_in_bytes + use.swapped_out_bytes) / use.wall_s
+    if swapped >= SWAPPED_BYTES_PER_S:
+        # A thread that prepares records waits for what is in swap, which the system brings.
+        computing = min(1.0, max(LEAST_CORES, rates.prepare_cores - rates.prepare_system_cores))
+        yield Verdict(
+            "swap",
+            f"The machine swaps {swapped / 1e6:,.0f} MB/s while training runs, and "
+            f"{use.own_swap_bytes / 1e6:,.0f} MB of this run are in swap. "
+            f"{100 * use.stalled_share:.0f} % of the time, a program waits for memory.",
+            why,
+            max(unstalled_gain, min(facts.headroom, 1 / computing)),
+            action=action,
+        )
+    if machine.free_memory_bytes <= FREE * machine.memory_bytes:
+        yield Verdict(
+            "memory_limit",
+            f"{machine.free_memory_bytes / 1e6:,.0f} MB of the "
+            f"{machine.memory_bytes / 1e6:,.0f} MB of "
+            f"{'the control group' if machine.in_group else 'the machine'} are free: files are "
+            "read from the disk again, and the run may be killed.",
+            why,
+            unstalled_gain,
+            action=action,
+        )
+
+
+def slow_disk(facts: Facts) -> Iterator[Verdict]:
+    """Detect reading that waits for a local disk, or for a network file system."""
+    storage, rates, disk = facts.slow_storage, facts.rates, facts.on_machine.disk
+    if disk is None or storage is None or rates.read is None or rates.prepare is None:
+        return
+    if storage.disk == "memory" or rates.read_cores > WAITS:
+        return
+    # No longer than the disk takes: a thread also waits for cores that others keep busy.
+    wait_s = min((1 - rates.read_cores) / rates.read, storage.record_bytes / disk.cold)
+    share = wait_s * rates.prepare
+    if share < DISK_SHARE:
+        return
+    rule = "network_disk" if storage.disk == "network" else "cold_disk"
+    says = (
+        f"Reading waits for the disk ({storage.disk}): {disk.cold / 1e6:,.1f} MB/s in one thread. "
+        f"{100 * share:.0f} % of preparing a record is this wait."
+    )
+    size = f"{storage.num_bytes / 1e6:,.0f} MB"
+    # How much of preparing holds Python's lock is unknown: threads that wait for a disk with a
+    # limit are no faster together than one.
+    from_memory = gain(facts, measured=True, load_s=facts.work_s, lock_share=0.0)
+    fits = storage.num_bytes <= MEMORY_SHARE * facts.on_machine.free_memory_bytes
+    if fits and storage.form in ("hdf5", "lmdb") and not facts.settings.staged:
+        why = f"Copy the store ({size}) into memory before the first step; it stays there."
+        yield Verdict(rule, says, why, from_memory, ("data.stage=ram",), parts=("wait",))
+        return
+    if disk.cold_many > LATENCY * disk.cold:
+        yield from _more_readers(facts, rule, says, disk, wait_s, storage.encoding == "raw")
+        return
+    yield Verdict(
+        rule,
+        says,
+        f"Copy the data ({size}) to a faster disk, or pack it smaller. More readers do not help: "
+        f"{NUM_THREADS} of them read {disk.cold_many / 1e6:,.1f} MB/s together.",
+        from_memory,
+        action=f"copy {storage.path} to a local disk, or a memory with {size} free",
+        parts=("wait",),
+    )
+
+
+def _more_readers(
+    facts: Facts, rule: str, says: str, disk: DiskRate, wait_s: float, is_raw: bool
+) -> Iterator[Verdict]:
+    """Advise more workers than cores, since each of them waits ``wait_s`` for a record."""
+    settings = facts.settings
+    workers = min(MOST_WORKERS, max(NUM_THREADS, 2 * settings.workers))
+    if settings.workers >= workers:
+        return
+    work_s = facts.work_s / settings.batch_size
+    at_once = min(disk.cold_many / disk.cold, workers)
+    # Readers that started together wait together, and then they and the step want the cores.
+    computing_s = facts.rates.compute_cores / facts.rates.compute
+    record_s = wait_s / at_once + (work_s + computing_s) / min(at_once, facts.machine.num_cores)
+    step_s = settings.batch_size * max(record_s, 1 / facts.rates.compute)
+    overrides: tuple[str, ...] = (f"workers.num={workers}",)
+    if is_raw:  # a thread reads a whole batch, and only three are read at once
+        overrides += ("workers.kind=process",)
+    yield Verdict(
+        rule,
+        says,
+        f"Use {workers} workers, more than the cores: {NUM_THREADS} reads at once bring "
+        f"{disk.cold_many / disk.cold:.1f} times as much, since each read mostly waits.",
+        min(facts.headroom, facts.step_s / step_s),
+        overrides,
+        parts=("wait",),
+    )
+
+
+RULES = (threads_of_operators, other_programs, unused_cores, little_memory, slow_disk)
+
+
+def waiting_for_ranks(facts: RankFacts) -> Iterator[Verdict]:
+    """Detect a rank that makes all others wait, or different amounts of work in every step."""
+    late = facts.late
+    if late and late.lost_share >= LEAST_OF_RANKS and facts.rank_work < UNEVEN:
+        yield Verdict(
+            "slow_rank",
+            f"R{late.words[1:]}.",
+            f"All ranks are as slow as rank {late.rank}.",
+            _without(late.lost_share),
+            action=WHERE.get(late.span, COMPUTES),
+        )
+    if facts.step_work >= UNEVEN and facts.waiting_share >= LEAST_WAITING:
+        yield Verdict(
+            "uneven_ranks",
+            f"Ranks wait for each other in {100 * facts.waiting_share:.0f} % of the time: in a "
+            f"step, the largest share of a batch is {facts.step_work:.1f} times as large as the "
+            "mean.",
+            "Give all ranks records of about the same size.",
+            _without(facts.waiting_share),
+            action="Use order=buckets for records of several lengths, or crop or scale them to one "
+            "size. Larger batches differ less in their sums.",
+        )
+
+
+def slow_collectives(facts: RankFacts) -> Iterator[Verdict]:
+    """Detect exchanges that take a large share of a step, even without waiting for a rank."""
+    unsynced_s = facts.step_s if facts.unsynced_s is None else facts.unsynced_s
+    of_gradients = max(0.0, 1 - unsynced_s / facts.step_s)
+    share = max(facts.exchange_share, of_gradients)
+    if share < LEAST_OF_RANKS:
+        return
+    says = f"Exchanges among {facts.num_ranks} ranks take {100 * share:.0f} % of a step"
+    if facts.unsynced_s is not None:
+        says += (
+            f"; without that of gradients it would take {1e3 * facts.unsynced_s:.1f} ms "
+            f"instead of {1e3 * facts.step_s:.1f} ms"
+        )
+    overrides: tuple[str, ...] = ()
+    why = "Exchange less often: a larger batch, or fewer ranks, computes more between exchanges."
+    action = "Give each rank more records, as with rank_batch_size=; use a faster network."
+    if facts.sync_batch_norm and of_gradients < facts.exchange_share / 2:
+        why = "Batch norm exchanges its statistics in every layer. Let each rank use its own."
+        overrides = ("parallel.sync_batch_norm=false",)
+        action = ""
+    gain = _without(share)
+    name = "slow_collectives"
+    yield Verdict(name, f"{says}.", why, gain, overrides, action=action, learns=True)
+
+
+def _without(share: float) -> float:
+    """Return the factor on the training rate if a share of a step were gone."""
+    return 1 / max(LEAST_LEFT, 1 - share)
+
+
+RANK_RULES = (waiting_for_ranks, slow_collectives)

@@ -1,0 +1,176 @@
+import pytest
+
+from tests.diagnosis.cases import FINE, GB, LIMITED, SLOW_RECORDS, facts, verdict_of
+
+HUGE = {"image_size": (3000, 4000)}
+JPEG = {"codec": "jpeg"}
+PNG = {"codec": "png"}
+WEBP = {"codec": "webp"}
+TINY_FILES = {"record_bytes": 2e3, "even": True, "image_size": (32, 32)}
+SMALL = {"transform": "resize", "size": (224, 224)}
+CHUNKED = {"form": "hdf5", "encoding": "raw", "image_size": None, "chunk_records": 256}
+JPEG_OF_256 = {"encode": "jpeg", "resize": 256}
+RAW_OF_224 = {"encode": "raw", "size": [224, 224], "layout": "hwc"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "wanted"),
+    [
+        ("repack_smaller", {**HUGE, **SMALL}, RAW_OF_224),
+        (
+            "repack_smaller",
+            {**HUGE, **SMALL, "memory_bytes": GB},
+            {"encode": "jpeg", "resize": 256},
+        ),
+        (
+            "repack_smaller",
+            {**HUGE, "transform": "random_resized_crop", "size": (224, 224)},
+            {"encode": "jpeg", "resize": 448},
+        ),
+        ("repack_smaller", {"image_size": (300, 400), **SMALL}, None),
+        ("repack_smaller", {**HUGE}, None),
+        ("repack_smaller", {**HUGE, "form": "other", **SMALL}, None),
+        ("repack_smaller", {**HUGE, **SMALL, **FINE}, None),
+        ("repack_smaller", {**HUGE, "record_bytes": 3000000.0, **SMALL}, None),
+        ("repack_smaller", {**HUGE, "encoding": "raw", **SMALL}, None),
+        ("huge_records", {**HUGE, "record_bytes": 3000000.0, **SMALL}, RAW_OF_224),
+        ("huge_records", {**HUGE, **SMALL}, None),
+        ("raw_too_large", {**HUGE, "encoding": "raw", **SMALL}, RAW_OF_224),
+        ("raw_too_large", {**HUGE, **SMALL}, None),
+        ("decode_jpeg", {**JPEG, **SMALL}, RAW_OF_224),
+        ("decode_jpeg", {**PNG, **SMALL}, None),
+        ("decode_jpeg", {**JPEG, **SMALL, **FINE}, None),
+        ("decode_jpeg", {**JPEG, **SMALL, "read": 400.0}, None),
+        ("decode_jpeg", {**JPEG, **SMALL, "memory_bytes": GB}, None),
+        ("decode_png", {**PNG, **SMALL}, RAW_OF_224),
+        ("decode_png", {**PNG, **SMALL, "memory_bytes": GB}, JPEG_OF_256),
+        ("decode_png", {**PNG, "free_bytes": 1000000000.0, **SMALL}, JPEG_OF_256),
+        ("decode_webp", {**WEBP, **SMALL}, RAW_OF_224),
+        ("decode_other", {"codec": "bmp", **SMALL}, RAW_OF_224),
+        ("decode_other", {**JPEG, **SMALL}, None),
+        ("decode_jpeg", {**JPEG, "even": True, "image_size": (32, 32)}, {"encode": "raw"}),
+        ("decode_jpeg", {**JPEG, "even": False, "image_size": (32, 32)}, None),
+        ("small_records", {**TINY_FILES, "read": 500.0}, {"encode": "raw"}),
+        ("small_records", {**TINY_FILES}, None),
+        ("small_records", {"read": 500.0}, None),
+        ("small_records", {**TINY_FILES, "even": False, "read": 500.0}, {"encode": "keep"}),
+        ("pack_folder", {**TINY_FILES, "read": 500.0}, None),
+        ("pack_folder", {}, {"encode": "keep"}),
+        ("pack_folder", {"form": "hdf5"}, None),
+        ("pack_folder", {**FINE}, None),
+        ("pack_folder", {"read": 100000.0}, None),
+        ("repack_contiguous", {**CHUNKED}, {}),
+        ("repack_contiguous", {**CHUNKED, "shuffle": False}, None),
+        ("repack_contiguous", {**CHUNKED, "block": 256}, None),
+        ("repack_contiguous", {**CHUNKED, "chunk_records": 1}, None),
+        ("repack_contiguous", {**CHUNKED, "chunk_records": None}, None),
+    ],
+)
+def test_a_store_is_packed_with_these_options_or_not_at_all(rule, changes, wanted):
+    verdict = verdict_of(rule, changes)
+    assert (None if verdict is None else verdict.repack.options) == wanted
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "wanted"),
+    [
+        (
+            "order_block",
+            {**CHUNKED},
+            ("order=block", "order.block_records=256", "order.window_blocks=4"),
+        ),
+        (
+            "order_block",
+            {"disk": "rotating", "num_records": 10**6},
+            ("order=block", "order.block_records=1024", "order.window_blocks=4"),
+        ),
+        ("order_block", {"disk": "solid state", "num_records": 10**6}, None),
+        ("order_block", {**CHUNKED, "block": 256}, None),
+    ],
+)
+def test_a_place_or_an_order_is_advised_if_it_helps(rule, changes, wanted):
+    verdict = verdict_of(rule, changes)
+    assert (None if verdict is None else verdict.overrides) == wanted
+
+
+def test_crops_of_large_even_images_are_packed_as_pixels_of_the_size_that_they_need():
+    crop = {"transform": "random_resized_crop", "size": (224, 224)}
+    large = {"image_size": (1344, 1792), "even": True, "num_records": 1000}
+    verdict = verdict_of("repack_smaller", facts(**large, **crop))
+    assert verdict.repack.options == {"encode": "raw", "resize": 448, "layout": "hwc"}
+    assert verdict.disk_bytes == 1000 * 3 * 448 * 597
+    assert verdict.learns
+    no_room = verdict_of("repack_smaller", facts(**large, free_bytes=100000000.0, **crop))
+    assert no_room.repack.options == {"encode": "jpeg", "resize": 448}
+    assert no_room.disk_bytes < 0.2 * verdict.disk_bytes
+
+
+def test_a_folder_is_packed_from_files_and_a_store_from_a_store():
+    assert verdict_of("pack_folder", facts()).repack.source == "folder"
+    assert verdict_of("pack_folder", facts(follow_links="/data")).repack.follow_links == "/data"
+    assert verdict_of("repack_contiguous", facts(**CHUNKED)).repack.source == "store"
+
+
+ITEMS = {"form": "dataset", "encoding": "raw", "image_size": None, "pack_words": "paceline pack x"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "learns"),
+    [
+        ({**ITEMS}, False),
+        ({**ITEMS, "draws": True}, True),
+        ({**ITEMS, "pack_words": ""}, None),
+        ({**ITEMS, **FINE}, None),
+        ({**ITEMS, "memory_bytes": 10**8}, None),
+    ],
+)
+def test_a_dataset_is_to_be_packed_if_its_items_fit(changes, learns):
+    verdict = verdict_of("pack_dataset", facts(**changes))
+    assert (None if verdict is None else verdict.learns) == learns
+    if verdict is not None:
+        assert verdict.gain > 1.5
+        assert "paceline pack x" in verdict.edit
+        assert ("augment=" in verdict.why) == learns
+
+
+def test_slow_records_are_named_with_what_they_cost():
+    slow = facts(slow_records=SLOW_RECORDS, **LIMITED)
+    verdict = verdict_of("slow_records", slow)
+    assert slow.headroom == pytest.approx(4)
+    assert verdict.gain == pytest.approx(1 / (1 - 0.75 / 2))
+    assert "2 of 1,000 reads" in verdict.says
+    assert "75 % of the waiting was for their batches: a/huge.jpg (500 ms, 9.0 MB)" in verdict.says
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"slow_records": {**SLOW_RECORDS, "num_slow": 100}},
+        {"slow_records": {**SLOW_RECORDS, "saved_s": 0.01}},
+        {"slow_records": SLOW_RECORDS, **FINE},
+    ],
+    ids=["none is slow", "many are slow", "they cost nothing", "data does not limit"],
+)
+def test_otherwise_they_are_no_cause(changes):
+    assert verdict_of("slow_records", changes) is None
+
+
+@pytest.mark.parametrize(
+    ("block", "others", "trial"),
+    [
+        ({"num_slow": 6, "numbers": [7, 9]}, {}, 'select="record not in [7, 9]"'),
+        (
+            {"num_slow": 6, "numbers": [7, 9]},
+            {"select": "a == 1 or b == 2"},
+            'select="(a == 1 or b == 2) and record not in [7, 9]"',
+        ),
+        ({"num_slow": 5, "numbers": [7, 9]}, {}, None),  # there may be more
+        ({"num_slow": 6, "numbers": [7, 9]}, {"form": "dataset"}, None),
+    ],
+)
+def test_a_trial_leaves_the_slow_records_out(block, others, trial):
+    changes = {"slow_records": {**SLOW_RECORDS, **block}, **LIMITED, **others}
+    verdict = verdict_of("slow_records", changes)
+    assert verdict.trial == ((trial,) if trial else ())
+    assert not verdict.can_try
