@@ -56,7 +56,7 @@ CLASSES = 1000
 SIZE = 224
 NUM_IMAGES = 8184  # of an epoch: fewer photographs are repeated by hard links
 SMALLER = 256  # pixels of the shorter side
-DALI_THREADS = 8  # of the plain pipeline; one per core is slower, see docs/gpu.md
+DALI_THREADS = 8  # of the plain pipeline; one per core is slower, see docs/measured.md
 
 
 class Bottleneck(nn.Module):

@@ -16,9 +16,10 @@ PAGES = {
 
 def on_config(config: Any) -> Any:
     """List every design note in the navigation."""
-    inside = next(part["Inside"] for part in config.nav if "Inside" in part)
+    pages = next(part["Explanation"] for part in config.nav if "Explanation" in part)
     notes = sorted((ROOT / "docs" / "design").glob("*.md"))
-    inside[1:] = [f"design/{note.name}" for note in notes]
+    own = [page for page in pages if not page.startswith("design/")]
+    pages[:] = [*own, *(f"design/{note.name}" for note in notes)]
     return config
 
 

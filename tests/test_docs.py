@@ -143,7 +143,7 @@ def folder(tmp_path, monkeypatch):
 
 def runnable_pages() -> list[Any]:
     """Return the pages whose code runs; those that start many processes are marked slow."""
-    slow = {"gpus.md", "slow.md"}
+    slow = {"several-gpus.md", "diagnose.md"}
     return [
         pytest.param(page, marks=pytest.mark.slow if page.name in slow else (), id=page.stem)
         for page in PAGES

@@ -60,7 +60,7 @@ class DALISource(WorkerSource[BatchReader]):
         num_threads = context.num_workers
         if num_threads is None:
             # Beside an H100 with 16 cores, plain DALI with 8 threads kept the step at 0.97 of its
-            # rate, and ours with 16 slowed it: docs/gpu.md.
+            # rate, and ours with 16 slowed it: docs/measured.md.
             num_threads = -(-context.num_cores // 2) if is_gpu else context.num_cores
         context = replace(context, num_workers=num_threads)
         order = store_order(self.store, context)

@@ -213,7 +213,7 @@ class StoreSource(WorkerSource[BatchReader]):
         read = BatchReader(store, context, locked)
         counters = [Padding(read.padded), *([counter] if counter is not None else [])]
         # One thread that decodes PNG or WebP takes a tenth of the operations that a step launches
-        # on a GPU (docs/gpu.md).
+        # on a GPU (docs/measured.md).
         is_apart = context.device.type == "cuda" and read.decodes_in_python()
         kind = "process" if is_apart else "thread"
         super().__init__(read, store.manifest, order, context, kind, counters)

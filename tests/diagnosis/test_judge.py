@@ -18,8 +18,8 @@ def test_a_verdict_knows_its_parts_and_keeps_its_prediction():
 
 
 def test_the_documentation_has_a_row_for_every_cause():
-    page = (ROOT / "docs" / "bottlenecks.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \|[^|]+\|[^|]+\|$", page.partition("## Seven")[0], re.MULTILINE)
+    page = (ROOT / "docs" / "diagnose.md").read_text().partition("## Every cause")[2]
+    rows = re.findall(r"^\| `(\w+)` \|[^|]+\|[^|]+\|$", page.partition("\n## ")[0], re.MULTILINE)
     names = ("loading", "storage", "step", "machine")
     paths = [ROOT / "framework" / "diagnosis" / f"{name}_rules.py" for name in names]
     code = "".join(path.read_text() for path in paths)
