@@ -176,7 +176,6 @@ FILE = re.compile(r"`([\w-]+(?:/[\w.-]+)+\.(?:py|c))(?:[:.]\w+)?`")
 def test_the_code_that_a_page_names_exists():
     there = {f"/{path.relative_to(ROOT)}" for folder in CODE for path in (ROOT / folder).rglob("*")}
     pages = [*PAGES, ROOT / "benchmarks" / "README.md"]
-    pages.remove(DOCS / "design" / "0013-layout.md")  # which says where old modules went
     named = {(page.name, name) for page in pages for name in FILE.findall(page.read_text())}
     assert len(named) > 50
     missing = [place for place in named if not any(path.endswith(f"/{place[1]}") for path in there)]
