@@ -85,6 +85,9 @@ class _ParquetFile:
         self.rows = [self.metadata.row_group(group).num_rows for group in groups]
         if sum(self.rows) != self.metadata.num_rows or min(self.rows, default=0) < 0:
             raise ValueError(f"its groups hold {sum(self.rows)} of {self.metadata.num_rows} rows")
+        declared = max(self.rows, default=0) * sum(map(_row_bytes, self.schema.types))
+        if declared > most_bytes(os.path.getsize(path)):
+            raise ValueError(f"a group declares {declared:,} bytes of numbers")
 
     def _open(self, metadata: Any = None) -> Any:
         options = {"metadata": metadata, "page_checksum_verification": True}
@@ -317,6 +320,15 @@ def library() -> ColumnLibrary:
 
     broken = (pyarrow.ArrowException, OSError, ValueError, LookupError, MemoryError, TypeError)
     return ColumnLibrary(pyarrow, pyarrow.parquet, pyarrow.types, (*broken, OverflowError))
+
+
+def _row_bytes(kind: Any) -> int:
+    """Return the bytes of a decoded value of a type: 0 if they are not known before."""
+    types = library().types
+    kind = _storage_type(kind)
+    if types.is_fixed_size_list(kind):
+        return kind.list_size * _row_bytes(kind.value_type)
+    return kind.bit_width // 8 if types.is_primitive(kind) else 0
 
 
 def form_of(kind: Any, is_label: bool) -> str | None:

@@ -33,7 +33,7 @@ def stored(path):
     """Return the keys and the records of a store."""
     with closing(open_store(path)) as store:
         every = torch.arange(store.manifest.num_records)
-        return [store.key(index) for index in every], store.read(every)
+        return store.keys(every), store.read(every)
 
 
 def speakers(path):
