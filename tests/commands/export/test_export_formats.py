@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from framework.commands.export.export import FORMATS
 from framework.commands.export.export_formats import check_format, read_export, write_export
 from framework.commands.export.exportable import make_exportable
 from framework.errors import ConfigError, ResourceError
@@ -19,7 +20,7 @@ from framework.errors import ConfigError, ResourceError
     ],
 )
 def test_the_file_computes_what_the_model_does(run, tmp_path, to, preprocess, batch_size, counts):
-    path = tmp_path / f"model.{to}"
+    path = tmp_path / f"model{FORMATS[to] or to}"
     known = make_exportable(run, None, 4, preprocess, batch_size)
     check_format(to)
     write_export(to, run, known, path)
