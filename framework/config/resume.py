@@ -94,16 +94,6 @@ def _contents(manifest: Manifest) -> Config:
     }
 
 
-def with_digest_of(digest: str | None) -> Learned:
-    """Return what a saved run knows of data with this digest."""
-    return {"data.digest": digest and _hash(digest)}
-
-
-def is_of(saved: Learned, digest: str) -> bool:
-    """Return whether a saved run read the data with this digest."""
-    return saved.get("data.digest") == _hash(digest)
-
-
 def _is_made(given: Any) -> bool:
     """Return whether ``data.train`` or ``data.val`` describes an object, and no path or paths."""
     return isinstance(given, dict) and "_target_" in given

@@ -257,7 +257,7 @@ def spans_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
     ]
     caption = (
         "Mean per step; below it its share of the step, then the median | the 90th percentile, "
-        "where they were kept."
+        "if they were kept."
     )
     return _table("spans", "Spans", caption, names, columns)
 

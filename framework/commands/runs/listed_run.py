@@ -144,7 +144,7 @@ def _last_reports(path: Path) -> dict[str, Any]:
 
 
 def _metrics(block: Any) -> dict[str, float]:
-    """Return the means of a validation, without where it was."""
+    """Return the means of a validation alone, without its step and epoch."""
     values = numbers(flat(block)).items()
     return {n: value for n, value in values if n.rpartition(".")[2] not in ("step", "epoch")}
 
