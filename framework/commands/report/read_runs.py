@@ -47,7 +47,7 @@ from framework.system.run_dir import (
 )
 
 RESOURCES = ("stages_s", "queue", "usage")
-FIGURES = ("epochs", "wall_s", "validate_s", "peak_rss_bytes", "peak_device_bytes")
+FIGURES = ("steps", "epochs", "wall_s", "validate_s", "peak_rss_bytes", "peak_device_bytes")
 # Curves of a run with ``workers.num=auto``, beside its metrics.
 WORKERS = "workers (auto)"
 WAITING = "waiting (auto)"

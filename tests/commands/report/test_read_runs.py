@@ -59,6 +59,12 @@ def test_a_run_that_was_killed_is_unfinished(tmp_path):
     assert run.figures["steps"] == 40
 
 
+def test_a_run_without_a_log_has_the_steps_of_its_summary(tmp_path):
+    path = make_run(tmp_path / "a")
+    (path / "metrics.jsonl").unlink()
+    assert read_run(path).figures["steps"] == 40
+
+
 def test_of_a_resumed_run_the_newest_configuration_counts(tmp_path):
     path = make_run(tmp_path / "a", config={"epochs": 1})
     for name, epochs in (("2", 2), ("10", 10), ("x", 11)):
