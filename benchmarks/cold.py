@@ -27,10 +27,10 @@ import torch
 
 from framework.contracts.records import Field, Manifest, RecordStore
 from framework.store import hdf5_store, lmdb_store, tar_store
+from framework.store.files import read_files
 from framework.store.gather import should_ask
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
-from framework.store.read_files import read_files
 from framework.store.staging import drop_cached
 from framework.store.tar_store import TarStore
 

@@ -48,9 +48,8 @@ HOMES = {
     "lmdb": {"store/lmdb_store.py"},
     "isal": {
         "train/checkpoint.py",
-        "store/checksum.py",
+        "store/file_store.py",
         "store/lmdb_store.py",
-        "store/manifest.py",
     },
     "nvidia": {"data/dali.py"},
     "simplejpeg": {"media/decode.py"},

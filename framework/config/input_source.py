@@ -31,8 +31,8 @@ from framework.pack.jobs import item_error, joined, prepared
 from framework.pack.join import as_written
 from framework.pack.marked import MarkedInput
 from framework.pack.packing import BadItem
-from framework.store.chunk_store import ChunkStore, ItemStore, as_read
 from framework.store.columns import column_of, lengths_of
+from framework.store.resident import ChunkStore, ItemStore, as_read
 from framework.system.native import limit_threads
 
 PART = "part"  # the field of a batch with the number of its part

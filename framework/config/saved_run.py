@@ -66,7 +66,7 @@ from framework.data.source import StoreSource
 from framework.errors import CheckpointError, ConfigError, listed, say
 from framework.measure.clock import NoClock
 from framework.measure.host import stay_beside
-from framework.store.file_format import format_of
+from framework.store.foreign import format_of
 from framework.system.algorithms import choose_algorithms, is_deterministic
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use

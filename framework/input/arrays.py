@@ -19,8 +19,8 @@ import numpy as np
 
 from framework.errors import DataError, ResourceError, listed
 from framework.input.rows import ColumnInput, text_by_field
-from framework.store.array_values import most_bytes, not_arrays, read_npy_header
-from framework.store.file_format import SIGNATURE
+from framework.store.foreign import SIGNATURE
+from framework.store.values import most_bytes, not_arrays, read_npy_header
 from framework.system.durable import FULL
 
 BLOCK = 1 << 20  # bytes of a .npz that are read at a time to compare them with their CRC32

@@ -16,7 +16,7 @@ from framework.input.rows import Row, RowInput, read_file
 from framework.media.decode import MAX_PIXELS, encode_png, image_size
 from framework.media.header import BadImage
 from framework.media.regions import FARTHEST, painted
-from framework.store.label import check_classes
+from framework.store.values import check_classes
 
 FIELDS = ("boxes", "label", "keypoints", "mask")
 CROWDS = ("skip", "keep")

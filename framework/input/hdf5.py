@@ -22,12 +22,17 @@ from framework.input.rows import (
 )
 from framework.media.header import is_image
 from framework.media.sound_file import is_sound
-from framework.store.array_values import native
+from framework.store.files import named_files
 from framework.store.foreign import fields_word
 from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
-from framework.store.kinds import RAGGED, text_of
-from framework.store.label import check_classes, label_column, numbered_classes
-from framework.store.walk_tree import named_files
+from framework.store.values import (
+    RAGGED,
+    check_classes,
+    label_column,
+    native,
+    numbered_classes,
+    text_of,
+)
 
 WILD = "*"
 ATTRIBUTE = "@"

@@ -16,8 +16,8 @@ import numpy as np
 
 from framework.errors import DataError
 from framework.input.rows import ColumnInput
-from framework.store.array_values import most_bytes
-from framework.store.file_format import GZIP, IDX
+from framework.store.foreign import GZIP, IDX
+from framework.store.values import most_bytes
 
 
 def read_idx(path: str) -> np.ndarray:

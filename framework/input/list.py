@@ -18,15 +18,15 @@ import numpy as np
 from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError, listed
 from framework.input.rows import Row, RowInput, read_file, text_by_field
-from framework.store.array_values import value_of
 from framework.store.folder_store import FILES
 from framework.store.foreign import NUMBER, field_name, is_quotable, number_of
-from framework.store.label import (
+from framework.store.values import (
     check_classes,
     class_in,
     class_pattern,
     label_column,
     numbered_classes,
+    value_of,
 )
 
 ANYTHING = re.compile("(.*)", re.DOTALL)

@@ -12,8 +12,7 @@ from framework.errors import ConfigError, DataError, listed
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.media.header import is_image
 from framework.media.sound_file import is_sound
-from framework.store import kinds
-from framework.store.array_values import array_of_npy
+from framework.store import values
 from framework.store.foreign import (
     NPY,
     WHOLE,
@@ -22,7 +21,7 @@ from framework.store.foreign import (
     number_of,
     text_of,
 )
-from framework.store.label import check_classes, label_column
+from framework.store.values import array_of_npy, check_classes, label_column
 
 
 class Matched(NamedTuple):
@@ -142,7 +141,7 @@ class LMDBInput(RowInput):
         if kind == "bytes":
             return data
         if kind == "text":
-            return kinds.text_of(data, field, f"{self.name(index)}: {field}", "input")
+            return values.text_of(data, field, f"{self.name(index)}: {field}", "input")
         if data.startswith(NPY):
             return array_of_npy(data, self.name(index))
         text = text_of(data)

@@ -10,9 +10,9 @@ from typing import NamedTuple, final
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
 from framework.input.rows import Row, RowInput, read_file, text_by_field
-from framework.store.array_values import value_of
+from framework.store.files import Walked, walk
 from framework.store.folder_store import SUFFIXES
-from framework.store.walk_tree import Walked, walk
+from framework.store.values import value_of
 
 WILD = re.compile(r"(\*\*/?|\*|\?)")
 EXPRESSIONS = {"*": "([^/]*)", "?": "([^/])", "**": "(.*)", "**/": "(?:(.*)/)?"}

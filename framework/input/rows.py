@@ -22,11 +22,18 @@ from framework.errors import ConfigError, DataError
 from framework.media.decode import BadImage, num_channels, shared_channels
 from framework.media.sound_file import is_sound
 from framework.media.video_file import is_video
-from framework.store.array_values import DTYPES, native
-from framework.store.identity import unreadable
-from framework.store.kinds import OF_STRINGS, as_rows, check_present, field_of_kind, of_kind
-from framework.store.label import check_classes, numbered_classes
-from framework.store.read_files import read_all
+from framework.store.files import read_all, unreadable
+from framework.store.values import (
+    DTYPES,
+    OF_STRINGS,
+    as_rows,
+    check_classes,
+    check_present,
+    field_of_kind,
+    native,
+    numbered_classes,
+    of_kind,
+)
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]

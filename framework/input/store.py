@@ -23,9 +23,8 @@ from framework.order.select import ExpressionWords, selected
 from framework.pack.jobs import joined
 from framework.pack.join import as_written, keys_of
 from framework.store.columns import RECORD, StoreFacts, is_number
-from framework.store.kinds import OF_STRINGS
-from framework.store.label import INTEGER
 from framework.store.open_store import MANIFEST, open_store
+from framework.store.values import INTEGER, OF_STRINGS
 from framework.system.code_digest import CodeDigest, digest_of
 
 KEY = "key"  # of a record, for the user's function

@@ -16,10 +16,8 @@ import numpy as np
 from framework.contracts.records import Manifest
 from framework.errors import DataError, ResourceError
 from framework.input.rows import Row, RowInput, text_by_field
-from framework.store.identity import unreadable
-from framework.store.kinds import text_of
-from framework.store.label import check_classes
-from framework.store.walk_tree import named_files
+from framework.store.files import named_files, unreadable
+from framework.store.values import check_classes, text_of
 from framework.system.extras import pip_install
 
 HEAD = struct.Struct("<QI")  # length of the data, masked CRC32C of these 8 bytes

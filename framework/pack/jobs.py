@@ -42,8 +42,8 @@ from framework.pack.packing import (
 )
 from framework.pack.process_pool import Row, Tell
 from framework.store.channel_statistics import StatisticsSampler
-from framework.store.checksum import content_crcs, digest
-from framework.store.read_files import DiskReads, ask_item_files
+from framework.store.file_store import content_crcs, digest
+from framework.store.files import DiskReads, ask_item_files
 from framework.system.durable import FULL, uninterrupted
 
 # A job of 64 MiB of records takes some seconds and fits into memory.

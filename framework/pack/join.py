@@ -35,10 +35,9 @@ from framework.pack.packing import BadItem, JobResult, Journal, MakeWriter
 from framework.pack.process_pool import Row, Tell
 from framework.pack.split import STRATIFIED, SplitRule, hashed
 from framework.store.channel_statistics import statistics_of
-from framework.store.checksum import digest_of
 from framework.store.columns import column_of
-from framework.store.file_format import HEAD_BYTES, file_kind
-from framework.store.manifest import from_json, to_json
+from framework.store.file_store import digest_of, from_json, to_json
+from framework.store.foreign import HEAD_BYTES, file_kind
 from framework.store.open_store import MANIFEST, open_file, open_store
 from framework.system.durable import move, write_text
 

@@ -28,8 +28,8 @@ from framework.media.decode import MAX_PIXELS, encode_png, image_size
 from framework.media.header import BadImage
 from framework.media.label_map import BadLabels, decode_labels, labels_header
 from framework.order.batches import spread
-from framework.store.kinds import RAGGED, TakesKinds, check_present, checked_kinds
-from framework.store.manifest import fits_kind
+from framework.store.file_store import fits_kind
+from framework.store.values import RAGGED, TakesKinds, check_present, checked_kinds
 from framework.system.code_digest import CodeDigest
 
 NUM_SAMPLES = 8  # items that a guess looks at
@@ -52,7 +52,7 @@ class MarkedInput:
         labels: The fields that are label maps; None: guess.
         values: A new value (0 to 255, or "ignore") per value of the label maps; None: no change.
         max_pixels: The most pixels of a label map.
-        kinds: What other fields are, by name, as in ``framework.store.kinds``; None: as they come.
+        kinds: What other fields are, by name, as in ``framework.store.values``; None: as they come.
 
     Raises:
         ConfigError: C179: ``labels`` or ``values`` do not fit.

@@ -20,7 +20,7 @@ import numpy as np
 from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import LABEL, Field
 from framework.errors import ConfigError, DataError, listed
-from framework.store.label import pattern_of_group
+from framework.store.values import pattern_of_group
 
 STRATIFIED = "stratified"
 MARK = "{split}"  # stands for the name of a split in a path

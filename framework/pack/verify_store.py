@@ -19,7 +19,7 @@ from framework.pack.jobs import file_sha256
 from framework.pack.join import size_of, spans
 from framework.pack.packing import OnProgress, PackProgress
 from framework.pack.process_pool import ProcessPool, Row, Tell
-from framework.store.checksum import content_crcs, digest_of
+from framework.store.file_store import content_crcs, digest_of
 from framework.store.open_store import open_store
 
 OF_A_FILE = {101, 117, 118}  # errors of a file, whatever record is read

@@ -17,9 +17,8 @@ import torch
 
 from framework.contracts.records import Ragged
 from framework.errors import DataError, listed, words_of
-from framework.store.array_values import most_bytes
-from framework.store.identity import Identity, identify, unreadable
-from framework.store.label import MOST_CLASSES
+from framework.store.files import Identity, identify, unreadable
+from framework.store.values import MOST_CLASSES, most_bytes
 
 MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
 WRITE_AGAIN = "download, copy or write it again"

@@ -1,25 +1,214 @@
-"""Base classes of stores that are one file, and of the writers of such stores."""
+"""Stores that are one file: the manifest, the checksums, and base classes of stores and writers."""
 
 import hashlib
+import json
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
+from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, NumberKeys, Records
+from framework.contracts.records import (
+    CARRIED,
+    KINDS,
+    SCHEMA,
+    ChannelStatistics,
+    Field,
+    Manifest,
+    NumberKeys,
+    Placed,
+    Ragged,
+    Records,
+    Shard,
+)
 from framework.errors import DataError
-from framework.store.checksum import content_crcs
-from framework.store.file_format import refuse_other
-from framework.store.identity import Identity, identify
-from framework.store.manifest import to_json
+from framework.store.files import Identity, identify
+from framework.store.foreign import refuse_other
 from framework.system.durable import abandon, publish
+from framework.system.native import find
+
+MOST_RECORDS = 1 << 62  # so that the sum of two numbers fits int64
+ENCODINGS = ("raw", "ragged", "image", "frames")
+# What a damaged manifest raises while it is read.
+DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+
+
+def to_json(manifest: Manifest) -> str:
+    """Return the text, which holds its own CRC32: a flipped bit in a name must be noticed."""
+    data = asdict(manifest)
+    data["schema"] = SCHEMA
+    return json.dumps({**data, "crc32": _crc(data)})
+
+
+def from_json(path: str, text: str | bytes) -> Manifest:
+    """Read the manifest of the store at ``path``.
+
+    Raises:
+        DataError: D104 if the text is no manifest, is damaged, or has another schema.
+    """
+    try:
+        data = json.loads(text)
+        schema = int(data["schema"])
+        if schema != SCHEMA:
+            what = f"written with schema {schema}, this version reads {SCHEMA}"
+            fix = "update paceline" if schema > SCHEMA else "pack it again"
+            raise DataError(104, path, what, fix)
+        if data.pop("crc32") != _crc(data):
+            raise ValueError("its checksum differs")
+        fields = {name: _field(name, block) for name, block in data.pop("fields").items()}
+        shards = [Shard(**shard) for shard in data.pop("shards")]
+        statistics = {
+            name: ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
+            for name, block in data.pop("statistics").items()
+        }
+        manifest = Manifest(fields=fields, shards=shards, statistics=statistics, **data)
+        _check_numbers(manifest)
+    except DAMAGE as error:
+        raise DataError(104, path, f"its manifest is damaged ({error})", "pack it again") from error
+    return manifest
+
+
+def _crc(data: dict[str, Any]) -> int:
+    # json writes ASCII: file names that are not UTF-8 survive as escapes.
+    return crc32(json.dumps(data).encode())
+
+
+def _field(name: str, block: dict[str, Any]) -> Field:
+    field = Field(block["dtype"], tuple(block["shape"]), block["encoding"], block["kind"])
+    if field.encoding not in ENCODINGS or np.dtype(field.dtype).kind not in "biufc":
+        raise ValueError(f"field {name!r} is {field.encoding} {field.dtype}")
+    torch.from_numpy(np.empty(0, field.dtype))  # TypeError for a dtype that torch lacks
+    no_size = field.encoding == "raw" and None in field.shape
+    if field.encoding == "ragged":
+        no_size = field.shape[:1] != (None,) or bool({None, 0} & set(field.shape[1:]))
+    if no_size:
+        raise ValueError(f"field {name!r} has no size")
+    if block["kind"] not in KINDS or not fits_kind(field):
+        raise ValueError(f"field {name!r} is {field.kind} {field.dtype} {list(field.shape)}")
+    return field
+
+
+def fits_kind(field: Field) -> bool:
+    """Return whether a field can be of its kind."""
+    if field.encoding == "frames" or field.kind == "video":
+        form = (field.encoding, field.kind, field.dtype)
+        if form != ("frames", "video", "uint8") or len(field.shape) != 4:
+            return False
+        count, height, width, channels = field.shape
+        is_known = (height is None) == (width is None) and 0 not in (height, width)
+        return count is None and channels in (1, 3) and is_known
+    if field.kind == "labels":
+        return field.dtype == "uint8" and field.channels == 1
+    if field.kind in (*CARRIED, "audio"):
+        return (field.dtype, field.shape) == ("uint8", (None,))
+    if field.kind == "boxes":
+        return (field.dtype, field.shape) == ("float32", (None, 4))
+    if field.kind == "points":
+        return field.dtype == "float32" and field.shape[-1:] in ((2,), (3,))
+    return True
+
+
+def _check_numbers(manifest: Manifest) -> None:
+    """Refuse what no writer of ours writes, even if its checksum is right."""
+    sizes: list[Any] = [manifest.num_records]
+    for field in manifest.fields.values():
+        sizes += [size for size in field.shape if size is not None]
+    for shard in manifest.shards:
+        sizes += [shard.num_records, shard.size_bytes]
+        if type(shard.name) is not str:
+            raise TypeError(f"a shard has the name {shard.name}")
+    if manifest.first_key is not None:
+        sizes += [manifest.first_key, MOST_RECORDS - manifest.first_key - manifest.num_records]
+    if any(type(size) is not int or size < 0 for size in sizes):
+        raise ValueError("impossible sizes")
+    if manifest.statistics.keys() - manifest.fields.keys():
+        raise ValueError("statistics of fields that it lacks")
+    for name, block in manifest.statistics.items():
+        mean, std = block.mean, block.std
+        is_finite = all(map(math.isfinite, (*mean, *std)))  # TypeError if not a number
+        if not is_finite or min(std, default=0) < 0 or len(mean) != len(std):
+            raise ValueError(f"impossible statistics of {name!r}")
+
+
+# From so many bytes of a record on, ISA-L is faster than the tables of native/crc32.c. Measured on
+# an AMD EPYC, ns per record: 256 bytes 155 and 86, 512 bytes 159 and 186.
+LONG_BYTES = 448
+
+
+def content_crcs(records: Records, fields: Mapping[str, Field]) -> np.ndarray:
+    """Return the CRC32 of each record: over all fields, in the order of ``fields``. uint32 [B]."""
+    columns = [records[name] for name in fields]
+    extend = find("paceline_crc32")
+    are_arrays = all(isinstance(column, Tensor | np.ndarray) for column in columns)
+    num_bytes = sum(column.nbytes for column in columns) if are_arrays else 0
+    if extend is not None and are_arrays and num_bytes < LONG_BYTES * max(1, len(columns[0])):
+        extended = np.zeros(len(columns[0]), np.uint32)
+        for column in columns:
+            rows = np.ascontiguousarray(column)
+            size = rows.nbytes // max(1, len(rows))
+            extend(rows.ctypes.data, size, len(rows), extended.ctypes.data)
+        return extended
+    crcs: list[int] = []
+    for parts in zip(*map(buffers, columns), strict=True):
+        crc = 0
+        for part in parts:
+            crc = crc32(part, crc)
+        crcs.append(crc)
+    return np.array(crcs, np.uint32)
+
+
+def numbered_crcs(crcs: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Return the CRC32s extended by the number of each record: 8 bytes, big-endian."""
+    numbers = indices.astype(">u8")
+    extend = find("paceline_crc32")
+    if extend is None:
+        pairs = zip(buffers(numbers), crcs.tolist(), strict=True)
+        return np.array([crc32(number, crc) for number, crc in pairs], np.uint32)
+    extended = crcs.copy()
+    extend(numbers.ctypes.data, numbers.itemsize, len(numbers), extended.ctypes.data)
+    return extended
+
+
+def mismatches(indices: Tensor, crcs: np.ndarray, stored: np.ndarray) -> list[int]:
+    """Return those ``indices`` whose CRC32 differs from the stored one (both uint32 [B])."""
+    return indices[torch.from_numpy(crcs != stored)].tolist()
+
+
+def buffers(values: Any) -> Sequence[Any]:
+    """Return one buffer per record: image bytes as they are, or the rows of an array or tensor."""
+    if isinstance(values, Ragged):
+        values = values.arrays()
+    if isinstance(values, Tensor):
+        values = values.numpy()
+    if isinstance(values, list | Placed) and len(values) and isinstance(values[0], np.ndarray):
+        return [array.reshape(-1).view(np.uint8).data for array in values]
+    if not isinstance(values, np.ndarray):
+        return values
+    count = len(values)
+    flat = memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
+    size = len(flat) // max(1, count)
+    return [flat[number * size : (number + 1) * size] for number in range(count)]
+
+
+def digest(crcs: np.ndarray) -> str:
+    """Return the SHA-256 of CRC32s in order, in hexadecimal."""
+    return digest_of([crcs])
+
+
+def digest_of(parts: Iterable[np.ndarray]) -> str:
+    """Return the SHA-256 of the CRC32s of all parts."""
+    total = hashlib.sha256()
+    for crcs in parts:
+        total.update(crcs.astype("<u4").tobytes())
+    return total.hexdigest()
 
 
 class MappedFile(Protocol):

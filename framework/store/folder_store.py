@@ -14,10 +14,8 @@ from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
 from framework.media.decode import BadImage, encode_png, image_suffix, shared_channels
 from framework.media.sound_file import SUFFIXES as SOUNDS
-from framework.store.file_format import refuse_other
-from framework.store.identity import sampled_digest, unreadable
-from framework.store.read_files import read_files
-from framework.store.walk_tree import Walked, walk
+from framework.store.files import Walked, read_files, sampled_digest, unreadable, walk
+from framework.store.foreign import refuse_other
 from framework.system.durable import sync, temporary_name
 
 PARTS = ".parts"  # the ending of a folder that packing is still writing

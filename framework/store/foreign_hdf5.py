@@ -16,7 +16,7 @@ import numpy as np
 
 from framework.errors import DataError, words_of
 from framework.media.header import is_image
-from framework.store.array_values import most_bytes
+from framework.store.files import check_exists
 from framework.store.foreign import (
     LAST_NUMBER,
     MOST_FIELDS,
@@ -29,7 +29,7 @@ from framework.store.foreign import (
     pack_command,
     several_splits,
 )
-from framework.store.identity import check_exists
+from framework.store.values import most_bytes
 
 # Deflate shrinks data at most 1032 times. A file that declares more is damaged or made to harm.
 MAX_COMPRESSION_RATIO = 1100

@@ -29,8 +29,14 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Placed, Places, Ragged, Records
 from framework.errors import ConfigError, DataError, words_of
-from framework.store.checksum import content_crcs, mismatches
-from framework.store.file_store import FileStore, FileWriter, check_range
+from framework.store.file_store import (
+    FileStore,
+    FileWriter,
+    check_range,
+    content_crcs,
+    from_json,
+    mismatches,
+)
 from framework.store.foreign_hdf5 import (
     H5PY_ERRORS,
     MAX_COMPRESSION_RATIO,
@@ -39,7 +45,6 @@ from framework.store.foreign_hdf5 import (
     own_dataset,
 )
 from framework.store.gather import ask_pages, gather_rows, map_of, row_gather, should_ask, typed
-from framework.store.manifest import from_json
 
 # HDF5 places datasets of at least so many bytes at multiples of so many bytes: pages of the map.
 ALIGNMENT = 4096

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from framework.errors import DataError
+from framework.store.files import read_head
 from framework.store.gather import ask_pages, map_of
-from framework.store.identity import read_head
 
 META_MAGIC = 0xBEEFC0DE
 DATA_VERSION = 1

@@ -26,12 +26,19 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Manifest, Placed, Places, Ragged, Records
 from framework.errors import DataError
-from framework.store.checksum import buffers, content_crcs, mismatches, numbered_crcs
-from framework.store.file_store import FileStore, FileWriter, check_range
+from framework.store.file_store import (
+    FileStore,
+    FileWriter,
+    buffers,
+    check_range,
+    content_crcs,
+    from_json,
+    mismatches,
+    numbered_crcs,
+)
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather, ask_pages, gather_rows, map_of, should_ask, typed
 from framework.store.lmdb_btree import NumberedValues, read_meta, value_table
-from framework.store.manifest import from_json
 from framework.system.durable import abandon
 from framework.system.native import find
 

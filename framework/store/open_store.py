@@ -21,12 +21,17 @@ from framework.contracts.records import (
 )
 from framework.errors import ConfigError, DataError
 from framework.store.columns import column_of, lengths_of
-from framework.store.file_format import HEAD_BYTES, file_kind, format_of, refuse_unpacked
-from framework.store.file_store import check_range
-from framework.store.foreign import IN_FOLDER, lmdb_advice
+from framework.store.file_store import check_range, from_json
+from framework.store.files import Identity, identify, read_head, unreadable
+from framework.store.foreign import (
+    HEAD_BYTES,
+    IN_FOLDER,
+    file_kind,
+    format_of,
+    lmdb_advice,
+    refuse_unpacked,
+)
 from framework.store.gather import joined, merged, taken
-from framework.store.identity import Identity, identify, read_head, unreadable
-from framework.store.manifest import from_json
 
 MANIFEST = "manifest.json"
 MAX_NAMED = 10

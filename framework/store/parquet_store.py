@@ -25,7 +25,6 @@ from torch import Tensor
 from framework.contracts.records import LABEL, Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError, listed, words_of
 from framework.media.decode import BadImage, shared_channels
-from framework.store.array_values import DTYPES
 from framework.store.column_files import (
     MOST_JSON_BYTES,
     ColumnFiles,
@@ -36,22 +35,30 @@ from framework.store.column_files import (
     hugging_face_feature,
     library,
 )
-from framework.store.file_format import COLUMNS, refuse_other
+from framework.store.files import named_files, sampled_digest
 from framework.store.folder_store import FILES
-from framework.store.foreign import MOST_FIELDS, USUAL_SPLITS, example_split, several_splits
+from framework.store.foreign import (
+    COLUMNS,
+    MOST_FIELDS,
+    USUAL_SPLITS,
+    example_split,
+    refuse_other,
+    several_splits,
+)
 from framework.store.gather import merged, ragged_of, taken
-from framework.store.identity import sampled_digest
-from framework.store.kinds import (
+from framework.store.values import (
+    DTYPES,
     OF_STRINGS,
     RAGGED,
+    check_classes,
     check_label_maps,
     check_present,
     checked_kinds,
     field_of_kind,
+    label_column,
+    numbered_classes,
     of_kind,
 )
-from framework.store.label import check_classes, label_column, numbered_classes
-from framework.store.walk_tree import named_files
 from framework.system.extras import needed
 
 STRINGS = ("text", "bytes", "file")

@@ -21,7 +21,7 @@ import numpy as np
 
 from framework.errors import ResourceError
 from framework.measure.host import available_memory_bytes
-from framework.store.identity import identify
+from framework.store.files import identify
 from framework.store.open_store import files_of
 from framework.system.stopping import at_end
 

@@ -24,8 +24,7 @@ from zlib import crc32
 import numpy as np
 
 from framework.errors import DataError, ResourceError
-from framework.store.identity import Identity, identify, unreadable
-from framework.store.walk_tree import named_files
+from framework.store.files import Identity, identify, named_files, unreadable
 from framework.system.durable import write_bytes
 
 SUFFIX = ".tar"

@@ -20,29 +20,29 @@ from framework.contracts.records import LABEL, Field, Manifest, Records
 from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import BadImage, shared_channels
 from framework.media.header import ImageHeader, read_header
-from framework.store.array_values import ArrayHeader, native, read_npy_header, value_of
-from framework.store.file_format import refuse_other
+from framework.store.files import identify, sampled_digest, unreadable
 from framework.store.folder_store import SUFFIXES
-from framework.store.foreign import NPY, field_name, number_of
+from framework.store.foreign import NPY, field_name, number_of, refuse_other
 from framework.store.gather import ask_pages, map_of, ragged_of, should_ask
-from framework.store.identity import identify, sampled_digest, unreadable
-from framework.store.kinds import (
+from framework.store.tar_shard import HEADER, INDEX_SUFFIX, Listed, is_text_suffix, named_shards
+from framework.store.values import (
     OF_STRINGS,
+    ArrayHeader,
+    check_classes,
     check_label_maps,
     check_present,
     checked_kinds,
-    field_of_kind,
-    of_kind,
-    text_of,
-)
-from framework.store.label import (
-    check_classes,
     class_in,
     class_pattern,
+    field_of_kind,
     label_column,
+    native,
     number_classes,
+    of_kind,
+    read_npy_header,
+    text_of,
+    value_of,
 )
-from framework.store.tar_shard import HEADER, INDEX_SUFFIX, Listed, is_text_suffix, named_shards
 
 MOST_MAPS = 256  # of one process: each holds a file descriptor, and 1,024 is the usual limit
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from framework.contracts.records import Field
+from framework.store.file_store import SCHEMA
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
-from framework.store.manifest import SCHEMA
 from framework.store.open_store import open_store
 from tests.cli.command import paceline
 from tests.conftest import edited_manifest, make_records, write_store

@@ -8,7 +8,7 @@ import pytest
 from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError
 from framework.input.rows import field_of, first_fields, read_file, text_by_field
-from framework.store.walk_tree import walk
+from framework.store.files import walk
 
 FIELDS = {"image": Field("uint8", (3, None, None), "image"), "x": Field("int64", (2,))}
 

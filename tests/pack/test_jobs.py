@@ -15,7 +15,7 @@ from framework.pack import jobs
 from framework.pack.jobs import PackWork, do_job, make_plan, stamps
 from framework.pack.marked import MarkedInput
 from framework.pack.packing import Journal
-from framework.store.checksum import digest
+from framework.store.file_store import digest
 from framework.store.hdf5_store import HDF5Store
 from tests.contract.cases import jpeg
 from tests.input.inputs import Input, packing

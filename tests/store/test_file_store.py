@@ -2,24 +2,295 @@
 
 import os
 import pickle
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from framework.contracts.records import Field, Manifest
+from framework.contracts.records import ChannelStatistics, Field, Manifest, Shard
+from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
+from framework.data.source import StoreSource
 from framework.errors import DataError
+from framework.store import file_store
+from framework.store.file_store import SCHEMA, content_crcs, from_json, numbered_crcs, to_json
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
-from tests.conftest import FIELDS, make_records, write_store
-from tests.contract.cases import plain, rows
+from tests.conftest import FIELDS, edited_manifest, make_context, make_records, write_store
+from tests.contract.cases import IMAGE_FIELDS, jpeg, micros, plain, rows
+from tests.store.fuzz import flips, judge
 
-STORES = {"x.h5": HDF5Store, "x.lmdb": LMDBStore}
+WHOLE = Manifest(
+    5,
+    {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())},
+    ["Katze", "犬"],
+    [2, 3],
+    "folder x",
+    {"size": [4, 4], "encode": "keep"},
+    "ab" * 32,
+    [Shard("000000.h5", 5, 999, "cd" * 32, "ef" * 32)],
+    {"image": ChannelStatistics((0.25, 0.5, 0.75), (0.125, 0.0, 1.0))},
+)
+
+
+def _changed(**changes):
+    return edited_manifest(to_json(WHOLE), **changes)
+
+
+FIELD = {"dtype": "uint8", "shape": [], "encoding": "raw", "kind": "raw"}
+SHARD = {"name": "0.h5", "num_records": 5, "size_bytes": 9, "sha256": "", "digest": ""}
+IMPOSSIBLE = [
+    *({"first_key": key} for key in (-1, 1.5, "0", True, 1 << 62)),
+    {"statistics": {"depth": {"mean": [0.5], "std": [0.5]}}},
+    {"statistics": {"image": {"mean": [0.5]}}},
+    {"statistics": {"image": {"mean": [0.5], "std": [-0.5]}}},
+    {"statistics": {"image": {"mean": [float("nan")], "std": [0.5]}}},
+    *({"fields": {"x": {**FIELD, "dtype": name}}} for name in ("nonsense", ">i4", "(2,)i4")),
+    *({"fields": {"x": {**FIELD, "shape": shape}}} for shape in ([-1], None)),
+    {"fields": {"x": {**FIELD, "encoding": "rav"}}},
+    *({"shards": [{**SHARD, "num_records": count}]} for count in (-1, "5", 1.5)),
+    {"shards": [{**SHARD, "first": 0}]},
+]
+
+
+@pytest.mark.parametrize("changes", IMPOSSIBLE, ids=range(len(IMPOSSIBLE)))
+def test_what_no_writer_writes_is_damage(changes):
+    if "fields" in changes:
+        changes = {**changes, "statistics": {}}
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
+        from_json("x.h5", _changed(**changes))
+
+
+TEXTS = ["", "{", "{}", '{"fields": {"x": {}}, "num_records": 1}', b"\xff\xfe", "[" * 100_000]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_a_damaged_text_is_named(text):
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
+        from_json("x.h5", text)
+
+
+@pytest.mark.parametrize(("schema", "fix"), [(SCHEMA - 1, "pack it again"), (SCHEMA + 1, "update")])
+def test_another_schema_is_named(schema, fix):
+    words = rf"D104.*x\.h5.*schema {schema}, this version reads {SCHEMA}.*{fix}"
+    with pytest.raises(DataError, match=words):
+        from_json("x.h5", _changed(schema=schema))
+
+
+def test_every_flipped_bit_of_the_text_is_noticed():
+    refused = 0
+    for data in flips(to_json(WHOLE).encode(), 2000):
+        try:
+            assert from_json("x.h5", data) == WHOLE  # a digit of \\u72ac in upper case
+        except DataError as error:
+            refused += str(error).startswith("error[D104]: x.h5")
+    assert refused > 1900
+
+
+@pytest.mark.parametrize("name", ["\udcff", "a\nb", "Ä", "👩\u200d🚀", "\u202etxt"])
+def test_any_name_survives(name):
+    whole = replace(WHOLE, classes=[name], source=name)
+    assert from_json("x.h5", to_json(whole)) == whole
+    assert from_json("x.lmdb", to_json(whole).encode(errors="surrogateescape")) == whole
+
+
+VIDEO = {"dtype": "uint8", "shape": [None, None, None, 3], "encoding": "frames", "kind": "video"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "raw"},
+        {"encoding": "ragged"},
+        {"shape": [None, 4, None, 3]},
+        {"shape": [5, 4, 4, 3]},
+        {"shape": [None, 4, 4, 2]},
+    ],
+)
+def test_a_video_that_cannot_be_is_refused(changes):
+    text = to_json(Manifest(0, {"video": Field("uint8", (None, None, None, 3), "frames")}))
+    assert from_json("x.h5", text).fields["video"].kind == "video"
+    fields = {"video": {**VIDEO, **changes}}
+    with pytest.raises(DataError, match="D104"):
+        from_json("x.h5", edited_manifest(text, fields=fields))
+
+
+STORES = {"h5": HDF5Store, "lmdb": LMDBStore}
+SOURCES = {"h5": hdf5_source, "lmdb": lmdb_source}
+RAW = {"image": Field("uint8", (3, 16, 16)), "label": Field("int64", ())}
+
+
+def _packed(suffix, kind):
+    """Pack 30 records. Return the path, the records, and where one payload lies in the file."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (30, 3, 16, 16), np.uint8)
+    images = pixels if kind == "raw" else [rng.bytes(700) for _ in range(30)]
+    fields = RAW if kind == "raw" else IMAGE_FIELDS
+    records = {"image": images, "label": np.arange(30)}
+    path = write_store(f"x.{suffix}", records, fields)
+    payload = pixels[17].tobytes() if kind == "raw" else images[17]
+    at = Path(path).read_bytes().index(payload)
+    return path, records, (at, at + len(payload))
+
+
+def _spoil(path, payload):
+    """Flip one bit of ``payload`` in place: the file keeps its inode and size.
+
+    LMDB leaves stale copies, so every copy in the file is changed.
+    """
+    middle = len(payload) // 2
+    spoiled = payload[:middle] + bytes([payload[middle] ^ 16]) + payload[middle + 1 :]
+    data = Path(path).read_bytes()
+    assert payload in data
+    with open(path, "r+b") as file:
+        file.write(data.replace(payload, spoiled))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.binary(max_size=9))
+def test_a_records_crc_is_over_all_its_fields_in_order(images, tail):
+    fields = {"a": Field("uint8", (1, None, None), "image"), "b": Field("uint8", (len(tail),))}
+    records = {
+        "a": images,
+        "b": np.frombuffer(tail * len(images), np.uint8).reshape(len(images), len(tail)),
+    }
+    assert content_crcs(records, fields).tolist() == [crc32(image + tail) for image in images]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 8, 61])
+def test_the_crcs_of_arrays_are_zlibs_however_they_are_computed(monkeypatch, compiled, size):
+    if not compiled:
+        monkeypatch.setattr(file_store, "find", lambda _: None)
+    rows = np.random.default_rng(size).integers(0, 256, (50, size), np.uint8)
+    labels = torch.arange(50, dtype=torch.int16)
+    fields = {"a": Field("uint8", (size,)), "b": Field("int16", ())}
+    expected = [crc32(r.tobytes() + b.tobytes()) for r, b in zip(rows, labels.numpy(), strict=True)]
+    crcs = content_crcs({"a": rows, "b": labels}, fields)
+    assert crcs.tolist() == expected
+    numbers = np.arange(7, 57)
+    assert numbered_crcs(crcs, numbers).tolist() == [
+        crc32(number.to_bytes(8, "big"), crc)
+        for number, crc in zip(numbers.tolist(), expected, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [("h5", "image"), ("lmdb", "raw")])
+def test_every_flipped_bit_of_a_record_is_found(suffix, kind):
+    path, records, (first, last) = _packed(suffix, kind)
+    damaged = flips(Path(path).read_bytes(), 50, first, last)
+    assert judge(STORES[suffix], suffix, damaged, plain(records), 30) == {"found": 50}
+
+
+def _epochs(suffix, verify, spoil_before, **options):
+    """Return which of three epochs pass.
+
+    The file is damaged before epoch ``spoil_before``, and its identity does not show it.
+    """
+    records = make_records(12)
+    path = write_store(f"x.{suffix}", records)
+    source = SOURCES[suffix](path, context=make_context(verify=verify, **options))
+    passed, words = [], list[str]()
+    for epoch in range(3):
+        if epoch == spoil_before:
+            _spoil(path, records["image"][7].tobytes())
+            source.store._identity = None  # as if the disk, not a program, changed it
+        try:
+            micros(source, epoch)
+            passed.append(epoch)
+        except DataError as error:
+            words.append(str(error))
+    source.close()
+    assert all(
+        line.startswith("error[D119]") and f"x.{suffix}: record 7 (record-7)" in line
+        for line in words
+    )
+    return passed
+
+
+@pytest.mark.parametrize("suffix", STORES)
+@pytest.mark.parametrize(
+    ("verify", "spoil_before", "passed"),
+    [
+        ("off", 0, [0, 1, 2]),
+        ("first_epoch", 0, []),  # no pass has come to its end
+        ("first_epoch", 1, [0, 1, 2]),
+        ("always", 0, []),
+        ("always", 1, [0]),
+        ("always", 2, [0, 1]),
+    ],
+)
+def test_records_are_verified_on_request(suffix, verify, spoil_before, passed):
+    assert _epochs(suffix, verify, spoil_before) == passed
+
+
+def _checked(source, *passes):
+    """Return how many records each pass has compared.
+
+    A pass is given as its epoch, its first step and its number of batches.
+    """
+    counts = []
+    for epoch, start, num_batches in passes:
+        before = source.store.num_checked
+        with closing(source.batches(epoch, start)) as batches:
+            for _ in islice(batches, num_batches):  # as a loop that breaks after its last batch
+                pass
+        counts.append(source.store.num_checked - before)
+    return counts
+
+
+class CountingStore(HDF5Store):
+    num_checked = 0
+
+    def damaged(self, indices, records):
+        self.num_checked += len(indices)
+        return super().damaged(indices, records)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"virtual_ranks": 3}])
+@pytest.mark.parametrize(
+    ("passes", "counts"),
+    [
+        ([(0, 0, 3), (0, 0, 3), (0, 0, 3)], [12, 0, 0]),  # as validation, which is always epoch 0
+        ([(0, 0, 2), (0, 0, 3), (1, 0, 3)], [8, 12, 0]),  # a pass that was cut off does not count
+        ([(4, 1, 2), (5, 0, 3)], [8, 0]),  # a resumed run
+    ],
+)
+def test_records_are_verified_until_a_pass_has_come_to_its_end(passes, counts, options):
+    path = write_store("x.h5", make_records(12))
+    context = make_context(4, verify="first_epoch", num_workers=0, **options)
+    source = StoreSource(CountingStore(path), context)
+    num_parts = {"accumulate": 2, "virtual_ranks": 3}
+    parts = next((num_parts[name] for name in options if name in num_parts), 1)
+    scaled = [(epoch, start, count * parts) for epoch, start, count in passes]
+    assert _checked(source, *scaled) == counts
+    source.close()
+
+
+def test_the_other_damaged_records_of_a_batch_are_counted():
+    records = {"image": [jpeg(number) for number in range(8)], "label": np.arange(8)}
+    path = write_store("x.h5", records, IMAGE_FIELDS)
+    for index in (2, 5, 6):
+        _spoil(path, records["image"][index])
+    source = hdf5_source(path, context=make_context(8, shuffle=False, verify="always"))
+    with pytest.raises(
+        DataError, match=r"D119.*record 2 \(record-2\).*CRC32 differs, and 2 more of its batch"
+    ):
+        micros(source)
+    source.close()
+
+
+BY_PATH = {"x.h5": HDF5Store, "x.lmdb": LMDBStore}
 WRITERS = {"x.h5": HDF5Writer, "x.lmdb": LMDBWriter}
 INTEGERS = [f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)]
 DTYPES = [*INTEGERS, "float16", "float32", "float64", "bool", "complex64"]
-each_kind = pytest.mark.parametrize("path", STORES)
+each_kind = pytest.mark.parametrize("path", BY_PATH)
 
 
 @each_kind
@@ -28,14 +299,14 @@ each_kind = pytest.mark.parametrize("path", STORES)
 def test_every_number_type_comes_back_as_it_was(path, dtype, shape):
     values = (np.random.default_rng(0).random((5, *shape)) * 100).astype(dtype)
     write_store(path, {"x": values}, {"x": Field(dtype, shape)})
-    stored = STORES[path](path).read(torch.tensor([4, 0, 4]))["x"]
+    stored = BY_PATH[path](path).read(torch.tensor([4, 0, 4]))["x"]
     assert np.array_equal(stored.numpy(), values[[4, 0, 4]])
     assert stored.numpy().dtype == values.dtype
 
 
 @each_kind
 def test_a_store_is_pickled_without_its_maps(path):
-    store = STORES[path](write_store(path, make_records(300)))
+    store = BY_PATH[path](write_store(path, make_records(300)))
     expected = store.read(torch.arange(300))
     data = pickle.dumps(store)
     assert len(data) < Path(path).stat().st_size / 10
@@ -46,7 +317,7 @@ def test_a_store_is_pickled_without_its_maps(path):
 
 @each_kind
 def test_a_store_that_is_replaced_while_it_is_open_is_named(path):
-    store = STORES[path](write_store(path, make_records(3)))
+    store = BY_PATH[path](write_store(path, make_records(3)))
     store.read(torch.tensor([0]))
     store.check()
     write_store(path, make_records(4))

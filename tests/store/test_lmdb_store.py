@@ -9,8 +9,8 @@ import torch
 from framework.contracts.records import Field, Manifest, NumberKeys
 from framework.errors import DataError
 from framework.store import lmdb_store
+from framework.store.file_store import to_json
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
-from framework.store.manifest import to_json
 from tests.conftest import FIELDS, edited_manifest, make_records, write_store
 from tests.contract.cases import plain, rows, write_case
 

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from framework.contracts.records import Field, Manifest, Shard
 from framework.data.hdf5 import hdf5_source
 from framework.errors import ConfigError, DataError
-from framework.store.checksum import content_crcs, digest
+from framework.store.file_store import content_crcs, digest, to_json
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
-from framework.store.manifest import to_json
 from framework.store.open_store import MixedStore, ShardedStore, open_file, open_records, open_store
 from framework.store.parquet_store import ParquetStore
 from framework.store.tar_store import TarStore

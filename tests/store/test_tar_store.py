@@ -11,7 +11,7 @@ from framework.input.tar import TarInput
 from framework.store import tar_store
 from framework.store.tar_store import TarStore
 from tests.contract.cases import jpeg, plain, write_tar
-from tests.store.test_array_values import npy
+from tests.store.test_values import npy
 
 
 @pytest.fixture(autouse=True)

@@ -43,10 +43,10 @@ from framework.media.header import BadImage, read_header
 from framework.order.batches import Order, spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
-from framework.store.kinds import RAGGED
 from framework.store.lmdb_store import LMDBStore
 from framework.store.open_store import ShardedStore, files_of
 from framework.store.staging import cached_share
+from framework.store.values import RAGGED
 from framework.system.native import limit_threads
 from framework.trials.probe import Config, Probe, Rate
 

@@ -9,8 +9,8 @@ import pytest
 from framework.commands.inspect import inspection
 from framework.commands.inspect.inspection import describe, facts
 from framework.contracts.records import Manifest, Shard
+from framework.store.file_store import to_json
 from framework.store.hdf5_store import HDF5Writer
-from framework.store.manifest import to_json
 from framework.store.open_store import open_store
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, write_case

@@ -1,0 +1,383 @@
+"""Files and folders of others: which they are, what a folder holds, and reading many at once."""
+
+import glob
+import os
+import resource
+import stat
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+from time import perf_counter
+from types import MappingProxyType
+from typing import NamedTuple, final
+
+import numpy as np
+
+from framework.contracts.records import RecordInput, item_files_of
+from framework.errors import DataError
+
+PIECES = 256  # of files, read for a digest: 16 MiB, which take 20 ms from memory
+PIECE_BYTES = 1 << 16
+
+Identity = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change
+
+
+def identify(path: str, before: Identity | None = None) -> Identity:
+    """Return the identity of a file.
+
+    Raises:
+        DataError: D101 if the file is missing or cannot be read; D117 if its identity was not
+            ``before``.
+    """
+    try:
+        status = os.stat(path)
+    except PermissionError as error:
+        raise unreadable(path, error) from error
+    except OSError as error:
+        raise _missing(path) from error
+    now = (status.st_ino, status.st_size, status.st_mtime_ns)
+    if before is not None and now != before:
+        fix = "start again; pack under another name next time"
+        raise DataError(117, path, "was replaced or rewritten since it was opened", fix)
+    return now
+
+
+def sampled_digest(paths: Sequence[str], names: Iterable[str] = ()) -> str:
+    """Return a SHA-256 that tells files from others without reading all of them, in hexadecimal.
+
+    It is of all ``names``, and of the sizes and contents of evenly spread files: at most ``PIECES``
+    pieces, which are everything if the files are small. Time and place of the files do not count. A
+    file that cannot be read counts as empty.
+    """
+    digest = sha256("\0".join([str(len(paths)), *names]).encode(errors="surrogateescape"))
+    numbers = np.linspace(0, len(paths) - 1, min(len(paths), PIECES)).astype(int)
+    most = PIECES // max(1, len(numbers))  # pieces of a file
+    for number in map(int, numbers):
+        with suppress(OSError), open(paths[number], "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            count = min(most, -(-size // PIECE_BYTES))
+            starts = np.linspace(0, max(0, size - PIECE_BYTES), count).astype(int)
+            digest.update(size.to_bytes(8, "little"))
+            for start in starts.tolist():
+                digest.update(os.pread(file.fileno(), PIECE_BYTES, start))
+    return digest.hexdigest()
+
+
+def read_head(path: str, num_bytes: int) -> bytes:
+    """Return the first bytes of a regular file. DataError D101."""
+    check_exists(path)
+    try:
+        with open(path, "rb") as file:
+            return file.read(num_bytes)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def check_exists(path: str) -> None:
+    """Raise DataError D101 if ``path`` is no regular file."""
+    if not os.path.isfile(path):
+        raise _missing(path)
+
+
+def unreadable(path: str, error: Exception) -> DataError:
+    """Return the error D101 for a file or folder that the system does not let us read."""
+    words = error.strerror if isinstance(error, OSError) else error
+    fix = "give read permission, or correct or remove it"
+    return DataError(101, path, f"cannot be read ({words})", fix)
+
+
+def _missing(path: str) -> DataError:
+    folder, name = os.path.split(path)
+    close: list[str] = []
+    with suppress(OSError):
+        close = get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7)
+    hint = f" (did you mean '{os.path.join(folder, close[0])}'?)" if close else ""
+    return DataError(
+        101, path, f"no such file{hint}", "correct the path; 'paceline pack' makes a store"
+    )
+
+
+MOST_ENDINGS = 5  # that a note names
+
+
+class Walked(NamedTuple):
+    """The content of a folder."""
+
+    root: str
+    names: list[str]  # regular files, relative to the root, in byte order (``surrogateescape``)
+    folders: list[str]  # directly in the root, in byte order
+    links: int = 0  # skipped symbolic links
+    specials: int = 0  # skipped pipes, sockets and devices
+    follow_links: str | None = None  # the root that links had to stay under; None: all skipped
+    others: Mapping[str, int] = MappingProxyType({})  # skipped files of other endings: how many
+    hidden: int = 0  # skipped files and folders whose names begin with a dot
+
+    def notes(self, key: str) -> tuple[str, ...]:
+        """Say what was skipped, if anything. ``key`` is the option that follows links."""
+        if not (files := self._files_left_out()):
+            return self.link_notes(key)
+        return (f"{self.root}: {files}", *self.link_notes(key))
+
+    def link_notes(self, key: str) -> tuple[str, ...]:
+        """Say how many links were skipped, if any, and that the option ``key`` follows them."""
+        if not self.links:
+            return ()
+        why = f"; {key}=ROOT follows those that stay under the folder ROOT"
+        if self.follow_links is not None:
+            why = f": no new file or folder under {key} = {self.follow_links}"
+        return (f"{self.root}: {self._skipped()}{why}",)
+
+    @property
+    def left_out(self) -> str:
+        """A note on what was skipped, for a manifest's ``source``."""
+        count = self.links + self.specials
+        return f" ({count} links and special files left out)" if count else ""
+
+    def nothing(self, what: str, fix: str, key: str) -> DataError:
+        """Return the error for a folder without files: D191 if links were skipped, else D110."""
+        if not self.links:
+            if files := self._files_left_out():
+                what += f" ({files})"
+            return DataError(110, self.root, what, fix)
+        fix = f"name the folder that the links stay under: {key}=ROOT"
+        if self.follow_links is not None:
+            fix = f"name a folder above all targets, instead of {key}={self.follow_links}"
+        return DataError(191, self.root, f"{what}, and {self._skipped()}", fix)
+
+    def _files_left_out(self) -> str:
+        kinds = sorted(self.others.items(), key=lambda kind: (-kind[1], kind[0]))
+        parts = [f"{count} {ending}" for ending, count in kinds[:MOST_ENDINGS]]
+        if rest := sum(count for _, count in kinds[MOST_ENDINGS:]):
+            parts.append(f"{rest} with other endings")
+        if self.hidden:
+            parts.append(f"{self.hidden} hidden")
+        return f"left out: {', '.join(parts)}" if parts else ""
+
+    def _skipped(self) -> str:
+        count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"
+        return f"{count} skipped"
+
+
+def walk(
+    root: str,
+    suffixes: Sequence[str] = ("",),
+    follow_links: str | None = None,
+    hidden: bool = True,
+) -> Walked:
+    """Find the regular files under ``root`` whose lower-case names end in one of ``suffixes``.
+
+    Args:
+        root: a folder, or a link to one.
+        suffixes: in lower case; ``("",)`` for all files.
+        follow_links: a folder; links whose real target lies under it are followed. Each folder is
+            walked once, so that circles end. None: no link is followed.
+        hidden: whether names that begin with a dot count. Programs keep copies under such names.
+
+    Raises:
+        DataError: D101 if a folder is missing or cannot be read.
+    """
+    if not os.path.isdir(root):
+        fix = "correct the path (source, data.train or input.path)"
+        raise DataError(101, root or "path = ", "no such folder", fix)
+    if follow_links is not None and not os.path.isdir(follow_links):
+        fix = "give the folder that the links' targets lie under"
+        raise DataError(101, f"follow_links = {follow_links}", "no such folder", fix)
+    allowed = follow_links and os.path.realpath(follow_links)
+    names: list[str] = []
+    folders: list[str] = []
+    links: list[str] = []  # are followed after all real folders, which they must not replace
+    round_of_links: list[str] = []
+    counts: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    visited: set[str] = set()  # real paths of folders
+    pending = [""]
+
+    def note(name: str, is_folder: bool) -> None:
+        if is_folder:
+            pending.append(name)
+            if os.sep not in name:
+                folders.append(name)
+        elif name.lower().endswith(tuple(suffixes)):
+            names.append(name)
+        else:
+            others[os.path.splitext(name)[1].lower() or "without an ending"] += 1
+
+    while pending or ((links or round_of_links) and allowed is not None):
+        if not pending:
+            if not round_of_links:
+                round_of_links = sorted(links, key=os.fsencode, reverse=True)
+                links = []
+            name = round_of_links.pop()
+            target, mode = _target(os.path.join(root, name))
+            is_inside = Path(target).is_relative_to(allowed or "")
+            is_folder = stat.S_ISDIR(mode)
+            is_new = stat.S_ISREG(mode) or (is_folder and target not in visited)
+            if is_inside and is_new:
+                note(name, is_folder)
+            else:
+                counts["links"] += 1
+            continue
+        folder = pending.pop()
+        path = os.path.join(root, folder)
+        if allowed is not None:
+            real = os.path.realpath(path)
+            if real in visited:  # a link led above a folder that was walked
+                continue
+            visited.add(real)
+        try:
+            with os.scandir(path) as listed:
+                entries = list(listed)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        for entry in entries:
+            name = os.path.join(folder, entry.name)
+            if entry.name.startswith(".") and not hidden:
+                counts["hidden"] += 1
+            elif entry.is_symlink():
+                links.append(name)
+            elif entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
+                note(name, entry.is_dir(follow_symlinks=False))
+            else:
+                counts["specials"] += 1
+    names.sort(key=os.fsencode)
+    folders.sort(key=os.fsencode)
+    skipped = counts["links"] + len(links), counts["specials"]
+    return Walked(root, names, folders, *skipped, follow_links, others, counts["hidden"])
+
+
+def _target(link: str) -> tuple[str, int]:
+    """Return the file or folder that a link leads to, and its mode; 0: nowhere, or in a circle."""
+    with suppress(OSError, ValueError):
+        target = os.path.realpath(link, strict=True)
+        return target, os.stat(target).st_mode
+    return "", 0
+
+
+def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
+    """Return a file, all files under a folder, or those of a pattern (``*``, ``?``, ``**``).
+
+    Raises:
+        DataError: D101 if there is no file.
+    """
+    if os.path.isfile(path):
+        return [path]
+    if os.path.isdir(path):
+        names = [os.path.join(path, name) for name in walk(path, suffixes).names]
+    else:
+        names = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=os.fsencode)
+    if not names:
+        what = " ".join(f"no file {' or '.join(suffixes)} here".split())
+        raise DataError(101, path, what, "give a file, a folder, or a pattern such as 'train-*'")
+    return names
+
+
+# Files of a thread that are open at once. 32 would be a little faster, but a process may usually
+# open 1,024, and may have a hundred threads.
+AT_ONCE = 8
+ASKED_BYTES = 1 << 20  # of each file; the system reads ahead in longer ones
+MOST_BYTES = 64 << 20  # of a call: pages that come too early may be dropped before use
+
+
+def read_files(paths: Sequence[str], seconds: "memoryview[float] | None" = None) -> list[bytes]:
+    """Return the content of each file.
+
+    Files that are not in memory are asked for before the first of them is read: with one request at
+    a time, a disk reads small files a quarter as fast (benchmarks/README.md).
+
+    Args:
+        paths: The files.
+        seconds: What opening and reading each file took is added here: float64 [files].
+
+    Raises:
+        DataError: D101 if a file cannot be read.
+    """
+    contents: list[bytes] = []
+    for first in range(0, len(paths), AT_ONCE):
+        descriptors: list[int] = []
+        path, last = "", perf_counter()
+        try:
+            for place, path in enumerate(paths[first : first + AT_ONCE], first):
+                descriptors.append(os.open(path, os.O_RDONLY))
+                _ask(descriptors[-1])
+                last = _add(seconds, place, last)
+            for place, descriptor in enumerate(descriptors, first):
+                path = paths[place]
+                contents.append(read_all(descriptor))
+                last = _add(seconds, place, last)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+    return contents
+
+
+def _add(seconds: "memoryview[float] | None", place: int, since: float) -> float:
+    """Add the time since a moment, and return the present moment."""
+    if seconds is None:
+        return since
+    now = perf_counter()
+    seconds[place] += now - since
+    return now
+
+
+def read_all(descriptor: int) -> bytes:
+    """Return the content of an open file."""
+    size = os.fstat(descriptor).st_size
+    data = os.read(descriptor, size + 1)  # one byte more than there is, to see the end
+    if len(data) == size:
+        return data
+    parts = [data]
+    while parts[-1]:  # it grows, has no size, or is longer than a call reads
+        parts.append(os.read(descriptor, 1 << 20))
+    return b"".join(parts)
+
+
+def _ask(descriptor: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):  # a pipe, say, from which nothing can be read ahead
+            os.posix_fadvise(descriptor, 0, ASKED_BYTES, os.POSIX_FADV_WILLNEED)
+
+
+def ask_item_files(source: RecordInput, items: range) -> None:
+    """Have the system read the files of items into memory, and return before it has.
+
+    Nothing is done unless each item has files of its own. Errors are left to whoever reads them.
+    """
+    with suppress(DataError):  # a path that the input does not allow
+        ends = [set(item_files_of(source, item)) for item in (items[0], items[-1])]
+        if ends[0] == ends[1]:  # one file holds many items, which are not worth listing
+            return
+        paths = dict.fromkeys(path for item in items for path in item_files_of(source, item))
+        asked = 0
+        for path in paths if len(paths) >= len(items) else ():
+            with suppress(OSError, ValueError):  # ValueError: a zero byte in the name
+                status = os.stat(path)
+                if asked > MOST_BYTES:
+                    return
+                if stat.S_ISREG(status.st_mode):  # a pipe or a device is not opened
+                    descriptor = os.open(path, os.O_RDONLY)
+                    _ask(descriptor)
+                    os.close(descriptor)
+                    asked += min(status.st_size, ASKED_BYTES)
+
+
+@final
+class DiskReads:
+    """Knows whether this process has read files from a disk lately."""
+
+    def __init__(self) -> None:
+        self._blocks = 0
+
+    def were_made(self, num_files: int) -> bool:
+        """Return whether files come from a disk, of which ``num_files`` were read since last time.
+
+        They do if the system has read at least 512 bytes for each. A file that is not in memory
+        takes at least 4 kB, and a process also reads a few pages for other reasons.
+        """
+        blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        before, self._blocks = self._blocks, blocks
+        return blocks - before >= num_files

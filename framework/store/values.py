@@ -1,0 +1,336 @@
+"""Values of other programs: arrays in .npy files, the numbers of classes, the kinds of fields.
+
+``group`` is where an option stands, for errors: ``input`` for packing, or ``data``.
+"""
+
+import io
+import math
+import mmap
+import os
+import re
+import tokenize
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from framework.contracts.records import Field
+from framework.errors import ConfigError, DataError, listed
+
+INTEGERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+FLOATS = {"float16", "float32", "float64", "complex64", "complex128"}
+DTYPES = {"bool", *INTEGERS, *FLOATS}  # those of torch
+# NumPy reads a header as a Python literal, and raises these for a damaged one.
+LITERAL_ERRORS = (LookupError, ArithmeticError, RecursionError, SyntaxError, tokenize.TokenError)
+BROKEN = (ValueError, EOFError, OSError, TypeError, MemoryError, *LITERAL_ERRORS)
+HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+# Masks, the most compressible data that people keep, shrink 150 to 300 times. Deflate could
+# shrink zeros 1032 times, and other formats any number of times.
+MOST_EXPANSION = 300
+MOST_SMALL_BYTES = 256 << 20  # which no reader minds, whatever the size of the file
+
+
+def most_bytes(stored: int) -> int:
+    """Return the most bytes that a part of ``stored`` bytes of a file may have if decompressed."""
+    return max(MOST_SMALL_BYTES, MOST_EXPANSION * stored)
+
+
+class ArrayHeader(NamedTuple):
+    """The header of a .npy file. The numbers start ``start`` bytes behind its begin."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype
+    start: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self, data: bytes | memoryview | mmap.mmap, begin: int = 0) -> np.ndarray:
+        """Return the array of the .npy file at byte ``begin`` of ``data``, without a copy."""
+        flat = np.frombuffer(data, self.dtype, math.prod(self.shape), begin + self.start)
+        return flat.reshape(self.shape, order="F" if self.fortran else "C")
+
+
+def read_npy_header(file: BinaryIO, size: int, where: str) -> ArrayHeader:
+    """Read the header of the .npy file of ``size`` bytes at the position of ``file``.
+
+    Raises:
+        DataError: D112 if it is not a header of plain numbers, or their bytes are not all there.
+    """
+    begin = file.tell()
+    try:
+        shape, fortran, dtype = HEADER_READERS[np.lib.format.read_magic(file)](file)
+    except BROKEN as error:
+        raise not_arrays(where, f"{error}") from error
+    if dtype.name not in DTYPES or any(length < 0 for length in shape):
+        raise not_arrays(where, f"{dtype} {shape}")
+    header = ArrayHeader(shape, fortran, dtype, file.tell() - begin)
+    if size - header.start != header.num_bytes:
+        what = f"{dtype} {shape} wants {header.num_bytes} bytes, have {size - header.start}"
+        raise not_arrays(where, what)
+    return header
+
+
+def not_arrays(where: str, what: str) -> DataError:
+    fix = "save numbers with numpy.save or numpy.savez(path, x=..., label=...)"
+    return DataError(112, where, f"not plain arrays ({what})", fix)
+
+
+def array_of_npy(data: bytes, where: str) -> np.ndarray:
+    """Return the array in a .npy file's bytes. DataError D112 if they are not plain numbers."""
+    return native(read_npy_header(io.BytesIO(data), len(data), where).view(data))
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """Return the same numbers, contiguous, in this machine's byte order."""
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
+
+
+def value_of(data: bytes, name: str, where: str) -> bytes | np.ndarray:
+    """Return the array of a .npy file, or the bytes of any other file."""
+    return array_of_npy(data, where) if name.lower().endswith(".npy") else data
+
+
+INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
+MOST_CLASSES = 100_000  # larger labels number no class; ImageNet-21k has 21,841
+
+
+def class_pattern(pattern: str | None, group: str = "input") -> re.Pattern[str] | None:
+    """Compile a regular expression whose one group is a class; None stays. ConfigError C160."""
+    if pattern is None:
+        return None
+    return pattern_of_group(pattern, f"{group}.label_pattern = {pattern}", 160)
+
+
+def pattern_of_group(pattern: str, where: str, number: int) -> re.Pattern[str]:
+    """Compile a regular expression with one group. ConfigError ``number`` if it is not one."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        what = f"not a regular expression ({error})"
+        raise ConfigError(number, where, what, "correct it") from error
+    if compiled.groups != 1:
+        fix = r"put brackets around what is wanted, as in '^(n\d+)_'"
+        raise ConfigError(number, where, f"has {compiled.groups} groups, not one", fix)
+    return compiled
+
+
+def class_in(name: str, pattern: re.Pattern[str], where: str, group: str = "input") -> str:
+    """Return the class that ``pattern`` finds in ``name``. DataError D162 if it finds none."""
+    match = pattern.search(name)
+    if match is None or not match.group(1):
+        fix = f"correct {group}.label_pattern, or remove the item"
+        raise DataError(162, where, f"no class in {name!r}", fix)
+    return match.group(1)
+
+
+def number_classes(
+    names: Sequence[str], classes: Sequence[str] | None, where: str, group: str = "input"
+) -> tuple[list[int], list[str]]:
+    """Return a number for each of ``names``, and the classes in the order of their numbers.
+
+    Without ``classes`` all names are classes, in byte order.
+
+    Raises:
+        DataError: D161 for names that ``classes`` lacks.
+    """
+    known = check_classes(sorted(set(names), key=os.fsencode), classes, where, group)
+    numbers = {name: number for number, name in enumerate(known)}
+    return [numbers[name] for name in names], known
+
+
+def _raise(_: int, error: DataError) -> None:
+    raise error
+
+
+def label_column(
+    texts: Sequence[str],
+    classes: Sequence[str] | None,
+    path: str,
+    place: Callable[[int], str],
+    group: str = "input",
+    refuse: Callable[[int, DataError], None] = _raise,
+) -> tuple[list[int], list[str]]:
+    """Return a label for each text of a table's column, and the classes.
+
+    If all texts are integers, they are the labels, with gaps: "10" is 10. ``classes`` then names
+    them, unless the integers are names in it. Other texts are names, as in ``number_classes``.
+
+    Args:
+        texts: A cell of the column for each row, at least one.
+        classes: All classes in the order of their numbers; None: those of the column.
+        path: The table, for errors, in which ``place`` names a row.
+        place: Returns the name of a row.
+        group: Where the options stand.
+        refuse: Called with a row and its error; the row's label is 0 if this does not raise it.
+
+    Raises:
+        DataError: D161 for a class that ``classes`` lacks; D162 for a negative or a huge integer.
+    """
+    integers = [text.strip() for text in texts]
+    is_named = classes is not None and set(texts) <= {str(name) for name in classes}
+    if is_named or not all(map(INTEGER.fullmatch, integers)):
+        return number_classes(texts, classes, path, group)
+    labels: list[int] = []
+    for row, text in enumerate(integers):
+        label = text
+        if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
+            what = f"the label {text[:40]} numbers no class: must be from 0 to {MOST_CLASSES - 1}"
+            fix = (
+                "correct it; a plain number needs a field of another name, "
+                "or in a table input.columns={label: int, ...}"
+            )
+            refuse(row, DataError(162, place(row), what, fix))
+            label = "0"
+        labels.append(int(label))
+    return labels, numbered_classes(max(labels), classes, path, group)
+
+
+def check_classes(
+    present: Iterable[str], classes: Sequence[str] | None, where: str, group: str = "input"
+) -> list[str]:
+    """Return ``classes``, or ``present`` if ``classes`` is None.
+
+    Raises:
+        ConfigError: C161 for a class that ``classes`` names twice.
+        DataError: D161 for a present class that ``classes`` lacks.
+    """
+    if classes is None:
+        return list(present)
+    known = [str(name) for name in classes]
+    if twice := sorted({name for name in known if known.count(name) > 1}):
+        what = f"has {', '.join(twice)} twice"
+        raise ConfigError(161, f"{group}.classes = {known}", what, "name each class once")
+    if unknown := [name for name in present if name not in set(known)]:
+        what = f"{len(unknown)} classes are not in {group}.classes: {listed(unknown)}"
+        raise DataError(161, where, what, "add them, or remove their items")
+    return known
+
+
+def numbered_classes(
+    largest: int, classes: Sequence[str] | None, where: str, group: str = "input"
+) -> list[str]:
+    """Return names for the labels 0..``largest``: ``classes``, or the numbers themselves.
+
+    A negative or a huge number is not a class, and has no name.
+
+    Raises:
+        DataError: D161 if ``classes`` are too few.
+    """
+    if classes is None and largest >= MOST_CLASSES:
+        return []
+    if classes is None:
+        return list(map(str, range(largest + 1)))
+    if largest >= len(classes):
+        what = f"has label {largest}, but {group}.classes names {len(classes)}"
+        raise DataError(161, where, what, "name all classes")
+    return check_classes((), classes, where, group)
+
+
+RAGGED = "ragged"  # arrays whose number of rows differs from record to record
+KINDS = (RAGGED, "text", "bytes", "boxes", "points")
+EXAMPLE = "{boxes: boxes, joints: points, speech: ragged, file: bytes}"
+OF_STRINGS: dict[str, type] = {"text": str, "bytes": bytes, "audio": bytes}
+
+
+@runtime_checkable
+class TakesKinds(Protocol):
+    """A capability of an input: it makes its fields what ``kinds`` says, by name."""
+
+    kinds: Mapping[str, str]
+
+
+def checked_kinds(given: Any, group: str = "input") -> dict[str, str]:
+    """Return a kind for each field. ConfigError C179 if they are not so given."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not set(given.values()) <= set(KINDS):
+        what = f"must map fields to {', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        fix = f"give '{group}.kinds={EXAMPLE}', say"
+        raise ConfigError(179, f"{group}.kinds = {given}", what, fix)
+    return {str(name): kind for name, kind in given.items()}
+
+
+def check_present(
+    kinds: Mapping[str, str], fields: Mapping[str, Any], group: str = "input"
+) -> None:
+    """Check that there are such fields. ConfigError C179."""
+    for name in kinds:
+        if name not in fields:
+            fix = f"its fields are {', '.join(fields)}"
+            raise ConfigError(179, f"{group}.kinds.{name}", "is not a field", fix)
+
+
+def check_label_maps(names: Sequence[str], fields: Mapping[str, Field], group: str) -> None:
+    """Check that the option ``labels`` names fields of images. ConfigError C179."""
+    for name in names:
+        if name not in fields or fields[name].kind != "labels":
+            fix = f"the fields are {', '.join(fields)}"
+            what = f"{name} is not a field of images"
+            raise ConfigError(179, f"{group}.labels = {list(names)}", what, fix)
+
+
+def text_of(data: bytes, field: str, where: str, group: str) -> str:
+    """Return the text of a field of that kind. DataError D162 unless it is UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        fix = f"correct it, or add '{group}.kinds={{{field}: bytes}}'"
+        raise DataError(162, where, "is not UTF-8 text", fix) from error
+
+
+def of_kind(value: Any, kind: str, where: str, group: str = "input") -> Any:
+    """Return a field's value as its kind has it: ``str``, ``bytes`` or an array.
+
+    Boxes are float32 [n, 4], points float32.
+
+    Raises:
+        DataError: D167 for another value.
+    """
+    if kind in OF_STRINGS:
+        if isinstance(value, OF_STRINGS[kind]):
+            return value
+        raise _misfit(value, where, f"{kind}, a Python {OF_STRINGS[kind].__name__}", group)
+    array = np.asarray(value)
+    is_number = array.dtype.kind in "biufc"
+    if kind == RAGGED and is_number and array.ndim:
+        return array
+    if kind == "boxes" and is_number and (array.shape[1:] == (4,) or array.size == 0):
+        return np.ascontiguousarray(array.reshape(-1, 4), np.float32)
+    if kind == "points" and is_number and array.ndim and array.shape[-1] in (2, 3):
+        return np.ascontiguousarray(array, np.float32)
+    wanted = {
+        "boxes": "boxes [n, 4]: left, top, right, bottom",
+        "points": "points [..., 2] or [..., 3]: x, y and perhaps the visibility",
+        RAGGED: "an array of at least one dimension",
+    }
+    raise _misfit(value, where, wanted[kind], group)
+
+
+def field_of_kind(value: Any, kind: str) -> Field:
+    """Return the field of a value that ``of_kind`` returned. Its number of rows may differ."""
+    if kind in OF_STRINGS:
+        return Field("uint8", (None,), kind=kind)
+    if kind == RAGGED:
+        kind = ""
+    return Field(value.dtype.name, (None, *value.shape[1:]), kind=kind)
+
+
+def as_rows(value: Any) -> np.ndarray:
+    """Return a string as a store keeps it: uint8 [n]."""
+    data = value.encode() if isinstance(value, str) else value
+    return np.frombuffer(data, np.uint8)
+
+
+def _misfit(value: Any, where: str, wanted: str, group: str) -> DataError:
+    given = type(value).__name__
+    if isinstance(value, np.ndarray):
+        given = f"{value.dtype} {value.shape}"
+    what = f"is {given}, and {group}.kinds wants {wanted}"
+    return DataError(167, where, what, f"correct the record, or {group}.kinds")
