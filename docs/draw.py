@@ -24,13 +24,13 @@ from typing import Any
 
 import cv2
 import numpy as np
-from paceline_examples.digits_input import DIGITS
 from paceline_examples.drawn_lines import drawn_lines
 from paceline_examples.noisy_waves import noisy_waves
 from paceline_examples.photo_shapes import CLASSES, detect_scenes, segment_scenes
 
 from framework.cli.palette import COLORS, OF_SPAN
 from framework.contracts.span import SPANS
+from framework.input.digits_input import DIGITS
 from framework.media.label_map import label_colors
 
 HERE = Path(__file__).parent

@@ -1,6 +1,6 @@
 """Keep what the trained nets of recipes say, and which batches buckets make, for ``docs/draw.py``.
 
-python docs/predictions.py segment RUN    # the run directory of paceline train recipes=segment
+python docs/predictions.py segment RUN    # the run directory of the recipe segment
 python docs/predictions.py detect RUN
 python docs/predictions.py recognize RUN
 python docs/predictions.py hear outputs/data/hear/train.h5

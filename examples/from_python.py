@@ -6,10 +6,10 @@ Run it with ``python examples/from_python.py``.
 from functools import partial
 
 import torch
-from paceline_examples.digits_input import DigitsInput
-from paceline_examples.digits_net import DigitsCNN
 
 import framework as pace
+from framework.input.digits_input import DigitsInput
+from framework.model.digits_net import DigitsCNN
 
 cpu = torch.device("cpu")
 normalize = pace.Normalize("image", mean=[0.5], std=[0.5])

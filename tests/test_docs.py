@@ -133,6 +133,7 @@ def folder(tmp_path, monkeypatch):
         size = (72 + number, 96, 3)
         name = f"photos/{('cat', 'dog')[number % 2]}/{number}.jpg"
         write_image(tmp_path / name, rng.integers(0, 256, size, np.uint8))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     for number in range(4):
         write_image(tmp_path / f"scenes/{number}.png", rng.integers(0, 256, (32, 32, 3), np.uint8))
         mask = rng.integers(0, 2, (32, 32), np.uint8)

@@ -10,10 +10,9 @@ import framework
 from framework.config.paths import CONF, ROOT
 
 PACKAGE = Path(framework.__file__).parent
-EXAMPLES = ROOT / "examples" / "paceline_examples"
 TESTS = Path(__file__).parent
 CHOICES = sorted(CONF.glob("*/*.yaml"))
-RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+RECIPES = sorted([*(ROOT / "recipes").glob("*.yaml"), *(ROOT / "examples").glob("*/*.yaml")])
 
 
 def targets(node):
@@ -32,8 +31,6 @@ def module_of(target):
     parts = target.split(".")[:-1]
     if parts[0] == "framework":
         return PACKAGE.joinpath(*parts[1:]).with_suffix(".py")
-    if parts[0] == "paceline_examples":
-        return EXAMPLES.joinpath(*parts[1:]).with_suffix(".py")
     return None
 
 

@@ -45,7 +45,7 @@ def installed(folder: Path, *words: str | Path) -> None:
 def test_every_command_of_the_readme_runs_in_a_bare_environment(tmp_path):
     wheel = made_wheel(tmp_path)
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"framework/conf/train.yaml", "paceline_examples/digits.npz"} <= set(names)
+    assert {"framework/conf/train.yaml", "framework/input/digits.npz"} <= set(names)
     assert ("framework/system/native/_native.so" in names) == ("-py3-none-any" not in wheel.name)
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)

@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from paceline_examples.digits_net import block
+from framework.model.digits_net import block
 
 STRIDE = 4  # pixels between two places of the result
 RARE = 0.05  # the score of every place before training, since most places hold no center

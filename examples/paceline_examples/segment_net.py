@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from paceline_examples.digits_net import block
+from framework.model.digits_net import block
 
 
 @final

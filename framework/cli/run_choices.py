@@ -7,7 +7,7 @@ from framework.system.json_values import shown, words
 
 # Begin the overrides that only say where and how a run starts.
 NOT_CHOICES = ("hydra.", "hydra/", "resume", "allow_targets")
-OURS = ("framework.", "paceline_examples.")
+OURS = "framework."
 UNKNOWN = "default"  # of a key that was not typed and whose value is not recorded
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from framework.config.foreign_models import is_foreign, secured
-from framework.config.paths import CONF, ROOT
+from framework.config.paths import CONF
 from framework.config.signature import classes_of, static_signature
 from framework.errors import ConfigError, did_you_mean
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
@@ -23,12 +23,11 @@ LISTED: dict[str, Mapping[str, str]] = {
 }
 OWN_LAYERS = ("framework.model.airbench.Whitening",)  # which docs/model.md recommends
 TARGET = re.compile(r"^[^#\n]*\b_target_: *([\w.]+)", re.MULTILINE)
-EXAMPLE = re.compile(r"\bpaceline_examples\.\w+\.\w+")
 BY_NAME = ("metrics", "sink", "watchers")  # places of several blocks by name
 # Parts of ``data`` that are places of another kind. Objects of the user's have no list.
 IN_DATA = {"source": "data", "writer": "output", "val_transform": "transform"}
 # Values are always plain lists and dicts, as with Hydra's ``_convert_: all``.
-OURS = ("framework.", "paceline_examples.")
+OURS = "framework."
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
 STORE_INPUT = "framework.input.store.StoreInput"  # its ``add`` names a function
 MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
@@ -78,9 +77,6 @@ def _names(place: str) -> frozenset[str]:
     names = {name for text in texts for name in TARGET.findall(text)}
     if place != "output":
         names -= _names("output")  # writers, of data that is packed on the way
-    if place == "input":  # functions that make the records of our recipes
-        recipes = [path.read_text(encoding="utf-8") for path in (ROOT / "recipes").glob("*.yaml")]
-        names.update(EXAMPLE.findall("\n".join(recipes)))
     for package, module in LISTED.get(place, {}).items():
         names.update(f"{package}.{name}" for name in classes_of(module))
         if place == "metrics":  # most have their name in the package, too

@@ -11,9 +11,7 @@ from framework.errors import PacelineError, ResourceError, UserCodeError, words_
 from framework.system.no_memory import lacks_memory, memory_error
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# A checkout has the examples beside this package. Once installed, they are a library.
-_EXAMPLES = os.path.join(os.path.dirname(_PACKAGE), "examples", "paceline_examples")
-OURS = (os.path.join(_PACKAGE, ""), os.path.join(_EXAMPLES, ""))
+OURS = os.path.join(_PACKAGE, "")
 THIRD_PARTY = ("site-packages", "dist-packages")
 GENERATED = "torchinductor_"  # the folders into which torch compiles
 

@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 # Modules below these folders stay loaded. Others are the test's own.
 LIBRARIES = (str(ROOT), *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 SIGNALS = (*NUMBERS, signal.SIGCHLD)
+EXAMPLES = ("--config-dir", str(ROOT / "examples"), "allow_targets=[paceline_examples]")
 
 
 class Done(NamedTuple):

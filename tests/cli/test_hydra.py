@@ -236,7 +236,7 @@ def test_a_file_may_describe_a_sweep():
 
 EVIL = (
     "open('ran', 'w').close()\n"
-    "from paceline_examples.digits_net import DigitsCNN\nclass Net(DigitsCNN): pass\n"
+    "from framework.model.digits_net import DigitsCNN\nclass Net(DigitsCNN): pass\n"
     "def records(item):\n    yield {'x': 1.0}\n"
 )
 WAYS = {

@@ -40,7 +40,7 @@ def explained(key, *words, config_dir="."):
 
 def test_a_typed_model_replaces_the_one_of_a_recipe():
     config, notes = composition("recipes=sines", "model=digits", config_dir=EXAMPLE)
-    assert config["model"]["_target_"] == "paceline_examples.digits_net.DigitsCNN"
+    assert config["model"]["_target_"] == "framework.model.digits_net.DigitsCNN"
     assert config["model"].get("width") != 256
     dropped = "dropped model._target_=sines.Net, model.width=256, because of model=digits"
     assert f"sines.yaml: {dropped}" in notes
@@ -109,7 +109,7 @@ def test_without_a_recipe_data_must_be_named():
     ("words", "later", "whole"),
     [
         (["optim=adam"], ["data.train=a.h5"], ["recipes=digits", "optim=adam"]),
-        (["recipes=chips"], ["data.train=a.h5"], ["recipes=chips"]),
+        (["recipes=photos"], ["data.train=a.h5"], ["recipes=photos"]),
         (["dataset=d"], ["data.train=a.h5"], ["dataset=d"]),
         (["optim=adam"], ["loader=plain"], ["optim=adam"]),
     ],

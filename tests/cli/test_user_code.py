@@ -15,7 +15,7 @@ import torch
 from framework.contracts.data import MicroBatch
 from framework.data.synthetic import SyntheticSource
 from framework.objective.classify import Classify
-from paceline_examples.digits_net import DigitsCNN
+from framework.model.digits_net import DigitsCNN
 
 class Net(torch.nn.Module):
     def __init__(self, fails, in_channels=1, num_classes=10, width=4):

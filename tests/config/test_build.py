@@ -107,7 +107,7 @@ def test_a_wrong_value_in_a_nested_block_is_one_line():
     [
         "framework.store.folder_store.Path",
         "framework.train.checkpoint.torch.load",
-        "paceline_examples.digits_net.Tensor",
+        "framework.model.digits_net.Tensor",
         "torch.nn.modules.module.functools.partial",
     ],
 )

@@ -64,7 +64,7 @@ def test_each_place_takes_its_own_list(where, name):
         ("model", "torch.utils.collect_env.run"),
         ("model", "torch.optim.SGD"),
         ("model", "framework.store.hdf5_store.HDF5Writer"),
-        ("model", "paceline_examples.digits_input.DigitsInput"),
+        ("model", "framework.input.digits_input.DigitsInput"),
         ("model", "mine.Net"),
         ("optim", "torch.nn.Linear"),
         ("optim", "torch.optim.swap_in_optimizer_params_and_state"),

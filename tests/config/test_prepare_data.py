@@ -3,11 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paceline_examples.digits_input import DigitsInput
 
 from framework.config.prepare_data import input_of, packed_from_others, prepare
 from framework.config.targets import STORE_INPUT
 from framework.errors import ConfigError
+from framework.input.digits_input import DigitsInput
 from framework.media.decode import encode_png
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packing
@@ -16,7 +16,7 @@ from framework.store.lmdb_store import LMDBWriter
 from tests.conftest import make_records, write_store
 from tests.faults.forked import Command
 
-DIGITS = {"_target_": "paceline_examples.digits_input.DigitsInput"}
+DIGITS = {"_target_": "framework.input.digits_input.DigitsInput"}
 
 
 HDF5 = {"_target_": "framework.store.hdf5_store.HDF5Writer"}

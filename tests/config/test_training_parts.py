@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline_examples.digits_net import DigitsCNN
 from torch import nn
 
 from framework.config.assemble import Assembly
@@ -24,6 +23,7 @@ from framework.contracts.data import DRAW_KEYS
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError, DataError, UserCodeError
 from framework.model.airbench import Whitening
+from framework.model.digits_net import DigitsCNN
 from framework.objective.classify import Classify
 from framework.objective.own_loss import OwnLoss
 from framework.order.batches import Order
@@ -56,7 +56,7 @@ def test_the_first_layer_starts_from_the_training_data_as_the_model_sees_it():
 
 
 def test_a_teacher_is_built_with_the_facts_of_the_data():
-    target = "_target_: paceline_examples.digits_net.DigitsCNN"
+    target = "_target_: framework.model.digits_net.DigitsCNN"
     teacher = f"{{{target}, in_channels: auto, num_classes: auto, width: 4}}"
     _, parts = parts_of("objective=distill", f"objective.teacher={teacher}")
     assert parts.objective.teacher.head.out_features == 10
@@ -248,7 +248,7 @@ def test_an_epoch_without_a_step_is_refused():
 
 # --------------------------------------------------------------------------- trials of the parts
 
-CONFIG = {"model": {"_target_": "paceline_examples.digits_net.DigitsCNN"}}
+CONFIG = {"model": {"_target_": "framework.model.digits_net.DigitsCNN"}}
 
 
 def records(channels=1, **fields):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from paceline_examples.detect_net import DetectNet
 
-from tests.cli.command import paceline
+from tests.cli.command import EXAMPLES, paceline
 
 
 @pytest.mark.parametrize(("side", "places"), [(64, 16), (80, 20), (33, 9)])
@@ -37,7 +37,7 @@ def map_of(*words, folder="run"):
     small = [f"prepare.{split}.input.call.size=48" for split in ("train", "val")]
     known = "prepare.val.input.call.split=train"
     run = ["transform.size=[48,48]", f"hydra.run.dir={folder}"]
-    done = paceline("train", "recipes=detect", *scenes, *small, known, *run, *words)
+    done = paceline("train", *EXAMPLES, "recipes=detect", *scenes, *small, known, *run, *words)
     assert done.code == 0, done.err
     reports = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
     return [report["map"] for report in reports if report["split"] == "val"]

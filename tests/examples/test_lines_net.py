@@ -7,7 +7,7 @@ from paceline_examples.drawn_lines import drawn_lines
 from paceline_examples.lines_net import LinesNet
 
 from framework.objective.recognize import Recognize
-from tests.cli.command import paceline
+from tests.cli.command import EXAMPLES, paceline
 
 
 def lines(*widths):
@@ -62,7 +62,7 @@ def test_it_learns_to_read_a_few_lines():
 def validations(*words, folder="run"):
     """Train the recipe, and return the report of each validation."""
     items = ["prepare.val.input.items=64", f"hydra.run.dir={folder}"]
-    done = paceline("train", "recipes=recognize", *items, *words)
+    done = paceline("train", *EXAMPLES, "recipes=recognize", *items, *words)
     assert done.code == 0, done.err
     reports = map(json.loads, Path(folder, "metrics.jsonl").read_text().splitlines())
     return [report for report in reports if report["split"] == "val"]

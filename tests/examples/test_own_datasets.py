@@ -54,7 +54,7 @@ def test_pictures_train_with_facts_from_the_data():
     best = best_of(
         *("data.train={_target_: pictures.Pictures, folder: train}", "epochs=10", "batch_size=8"),
         *("data.val={_target_: pictures.Pictures, folder: train, mirror: false}", "model=null"),
-        *("+model._target_=paceline_examples.digits_net.DigitsCNN", "+model.in_channels=auto"),
+        *("+model._target_=framework.model.digits_net.DigitsCNN", "+model.in_channels=auto"),
         *("+model.num_classes=auto", "+model.width=8", "allow_targets=[pictures]"),
     )
     assert best["accuracy"] > 0.9

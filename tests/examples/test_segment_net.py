@@ -5,7 +5,7 @@ import pytest
 import torch
 from paceline_examples.segment_net import SegmentNet
 
-from tests.cli.command import paceline
+from tests.cli.command import EXAMPLES, paceline
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (37, 50), (8, 9)])
@@ -35,7 +35,7 @@ def iou_of(*words, folder="run"):
     small = [f"prepare.{split}.input.call.size=48" for split in ("train", "val")]
     known = "prepare.val.input.call.split=train"
     run = ["transform.size=[48,48]", f"hydra.run.dir={folder}"]
-    done = paceline("train", "recipes=segment", *scenes, *small, known, *run, *words)
+    done = paceline("train", *EXAMPLES, "recipes=segment", *scenes, *small, known, *run, *words)
     assert done.code == 0, done.err
     reports = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
     return [report["iou"] for report in reports if report["split"] == "val"]

@@ -9,7 +9,7 @@ from paceline_examples.sounds_net import SoundsNet
 from framework.augment.spectrogram import Spectrogram
 from framework.media.sound_file import read_sound
 from framework.objective.classify import Classify
-from tests.cli.command import paceline
+from tests.cli.command import EXAMPLES, paceline
 
 
 def batch_of(*items):
@@ -61,7 +61,7 @@ def test_it_learns_a_few_sounds():
 @pytest.mark.slow
 def test_the_recipe_learns_with_little_padding():
     items = ["prepare.train.input.items=1024", "prepare.val.input.items=64"]
-    done = paceline("train", "recipes=hear", "epochs=3", *items, "hydra.run.dir=run")
+    done = paceline("train", *EXAMPLES, "recipes=hear", "epochs=3", *items, "hydra.run.dir=run")
     assert done.code == 0, done.err
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["val"]["accuracy"] > 0.3

@@ -379,7 +379,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "framework.main.run": {
         "_args_": [["train", "model={_target_: evil.Net}", "allow_targets=[evil]"]]
     },
-    "paceline_examples.digits_net.nn.modules.module.warnings.sys.modules": {},
+    "framework.model.digits_net.nn.modules.module.warnings.sys.modules": {},
     "framework.input.list.csv.csv.sys.exit": {},
     "torch.nn.modules.module.functools.partial": {"_args_": ["evil.run"]},
     "torch.nn.Module.__init__.__globals__": {},

@@ -326,7 +326,7 @@ def packed_inputs(draw: random.Random) -> str:
 
 def recipe(dataset: str, draw: random.Random) -> str:
     """recipes, trained by the command"""
-    text = (RECIPES / f"{draw.choice(('digits', 'cifar10', 'speedup'))}.yaml").read_text()
+    text = (RECIPES / f"{draw.choice(('digits', 'cifar10', 'photos'))}.yaml").read_text()
     for _ in range(draw.randint(1, 3)):
         text = draw.choice((bad_value, bad_value, without_line, indented, as_bytes))(text, draw)
     Path("recipes").mkdir()

@@ -75,9 +75,7 @@ MORE = (
         (),
         ("model=resnet9", "model.width=4", "model.in_channels=1"),
         ("model=resnet9",),
-        ("model=conv1d",),
         ("model=unet", "model.width=4"),
-        ("model=speedup",),
     ),
     ((), ("objective=regress",), ("objective=restore",)),
     (

@@ -120,6 +120,6 @@ def test_what_is_allowed_still_runs():
         "limit=16",
         "max_steps=1",
         "sink=[jsonl]",
-        "model._target_=paceline_examples.digits_net.DigitsCNN",
+        "model._target_=framework.model.digits_net.DigitsCNN",
     ]
     assert paceline("train", *words).code == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from framework.errors import ConfigError
 from framework.parallel.virtual import VirtualParallel, pairwise_sum
 from framework.train.checkpoint import newest_path, read_state
-from tests.cli.command import losses, paceline
+from tests.cli.command import EXAMPLES, losses, paceline
 from tests.parallel.launching import of_two_ranks
 
 # Everything that could reveal how the work was shared: batch norm, momentum, an average, clipping,
@@ -169,7 +169,14 @@ def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothi
     tmp_path,
 ):
     chips = [
-        *("recipes=chips", "model.image_size=32", "batch_size=16", "epochs=3", "report_every=1"),
+        *(
+            *EXAMPLES,
+            "recipes=chips",
+            "model.image_size=32",
+            "batch_size=16",
+            "epochs=3",
+            "report_every=1",
+        ),
         "sink=[jsonl]",
     ]
     chips += [

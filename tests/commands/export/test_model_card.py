@@ -31,7 +31,7 @@ def test_a_card_has_digests_metrics_configuration_and_how_to_use_it(run, known, 
     assert facts.data["train"]["digest"] in text
     assert facts.data["val"]["digest"] in text
     assert f"| accuracy | {facts.best['accuracy']:.6g} |" in text
-    assert "_target_: paceline_examples.digits_net.DigitsCNN" in text
+    assert "_target_: framework.model.digits_net.DigitsCNN" in text
     assert "| image | uint8 [batch, 1, 8, 8] |" in text
     assert 'session.run(None, {"image": image})' in text
     assert hashlib.sha256(b"model").hexdigest() in text

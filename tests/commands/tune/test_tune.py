@@ -106,7 +106,7 @@ CASES = [
     ),
     (
         [
-            "recipes=deblur",
+            "recipes=photos",
             "loader=plain",
             "loader.pin_memory=false",
             "workers.num=3",
@@ -116,7 +116,7 @@ CASES = [
     ),
     (
         [
-            "recipes=deblur",
+            "recipes=photos",
             "loader=plain",
             "loader.pin_memory=false",
             "transform.size=[8,8]",

@@ -1,6 +1,7 @@
 import pytest
 import torch
-from paceline_examples.digits_net import DigitsCNN
+
+from framework.model.digits_net import DigitsCNN
 
 
 @pytest.mark.parametrize(("channels", "side"), [(1, 4), (1, 8), (3, 28)])

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from paceline_examples.digits_input import DigitsInput
 
 from framework.errors import ConfigError
+from framework.input.digits_input import DigitsInput
 
 TRAIN, VAL = DigitsInput("train"), DigitsInput("val")
 
