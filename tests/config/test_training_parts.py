@@ -276,7 +276,7 @@ def test_a_trial_gives_the_figures_of_a_validation_and_changes_no_model():
     ids=["channels", "no such field", "the wrong way round"],
 )
 def test_a_model_that_does_not_fit_the_data_is_refused_with_the_shapes(model, objective):
-    words = r"^error\[C118\]: model = paceline_examples.*: does not fit the data's"
+    words = r"^error\[C118\]: model = framework.model.*: does not fit the data's"
     with pytest.raises(ConfigError, match=words) as caught:
         check_fit(model, objective, records(), CONFIG)
     assert "image (1, 8, 8), label ()" in str(caught.value)
