@@ -29,7 +29,7 @@ from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import CropFlip
 from framework.measure.statistics import median, quartiles
 from framework.order.draws import draws
-from framework.system.malloc import keep_freed_memory
+from framework.system.memory import keep_freed_memory
 from framework.system.native import find
 
 PADDING, MEAN, STD = 4, (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)

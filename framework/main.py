@@ -17,7 +17,7 @@ from framework.errors import (
     did_you_mean,
     say,
 )
-from framework.system.no_memory import lacks_memory, memory_error
+from framework.system.memory import lacks_memory, memory_error
 from framework.system.stopping import ends_on_signals, leave
 
 COMMANDS = {

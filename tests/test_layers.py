@@ -80,7 +80,7 @@ HOMES = {
         "commands/evaluate/evaluation_pages.py",
     },
     "jinja2": {"cli/page_template.py"},
-    "rich": {"system/safe_console.py", "sink/console.py", "cli", "commands"},
+    "rich": {"system/safe_text.py", "sink/console.py", "cli", "commands"},
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from framework.system.checked_kernel import CheckedKernel
+from framework.system.native import CheckedKernel
 
 
 class PixelForm(NamedTuple):

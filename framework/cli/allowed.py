@@ -16,7 +16,7 @@ from framework.config.paths import is_below
 from framework.config.rule import option_rules
 from framework.config.targets import as_prefixes, val_sets
 from framework.errors import ConfigError
-from framework.system.redaction import redacted
+from framework.system.run_dir import redacted
 
 VARIABLE = "PACELINE_ALLOW_TARGETS"
 

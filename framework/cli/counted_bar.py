@@ -7,7 +7,7 @@ from functools import partial
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from framework.errors import printable
-from framework.system.safe_console import SafeConsole
+from framework.system.safe_text import SafeConsole
 
 
 @contextmanager

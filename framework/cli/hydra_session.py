@@ -20,7 +20,7 @@ from omegaconf.resolvers import oc
 from framework.cli.guard import RECIPES, SCHEME, CheckedFolder, GuardedLoader, set_users_folder
 from framework.cli.options import time_stamp
 from framework.config.paths import CONF, ROOT
-from framework.system.redaction import note, redacted
+from framework.system.run_dir import note, redacted
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra

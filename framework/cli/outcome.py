@@ -34,10 +34,9 @@ from framework.errors import (
     words_of,
 )
 from framework.measure.statistics import BUSY_CORES
-from framework.system.no_memory import lacks_memory, memory_error
-from framework.system.redaction import redacted
-from framework.system.run_dir import ENDED, NEXT_FACTS, SUMMARY, read_object, write_object
-from framework.system.safe_console import SafeConsole
+from framework.system.memory import lacks_memory, memory_error
+from framework.system.run_dir import ENDED, NEXT_FACTS, SUMMARY, read_object, redacted, write_object
+from framework.system.safe_text import SafeConsole
 from framework.system.stopping import Stop, message_if_stopped, undone
 from framework.system.user_code import user_error
 
@@ -385,7 +384,7 @@ def _limit(error: BaseException) -> PacelineError | None:
         fix = "use fewer workers, or raise 'ulimit -u' or 'ulimit -v'"
         return ResourceError(110, "threads", "the system starts no more of them", fix)
     if isinstance(error, RuntimeError) and NOT_REPEATABLE in words:
-        from framework.system.algorithms import is_deterministic  # noqa: PLC0415  # loads torch, as above
+        from framework.system.rng import is_deterministic  # noqa: PLC0415  # loads torch, as above
 
         if is_deterministic():
             *_, operator = words.partition(NOT_REPEATABLE)[0].split() or [""]

@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from framework.errors import printable
-from framework.system.safe_console import SafeConsole
+from framework.system.safe_text import SafeConsole
 
 COLUMNS = 110  # without a terminal Rich wraps rows at 80 columns
 BORDERS = 3  # around a cell, beside one more for the whole row

@@ -15,7 +15,7 @@ from framework.data.classes import is_numbered
 from framework.errors import listed, printable, say
 from framework.pack.pack_store import pack
 from framework.pack.packing import Packed, Packing, PackProgress
-from framework.system.safe_console import SafeConsole
+from framework.system.safe_text import SafeConsole
 
 
 def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from framework.system.json_values import shown, words
+from framework.system.run_dir import shown, words
 
 # Begin the overrides that only say where and how a run starts.
 NOT_CHOICES = ("hydra.", "hydra/", "resume", "allow_targets")

@@ -45,7 +45,7 @@ from framework.run import run
 from framework.store.staging import remove_leftovers
 from framework.system.durable import remove_leftovers as remove_temporary
 from framework.system.durable import uninterrupted, write_json
-from framework.system.redaction import note, noted
+from framework.system.run_dir import note, noted
 from framework.system.stopping import die_with_parent, exit_code, leave, undone
 
 Config = dict[str, Any]

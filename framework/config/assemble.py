@@ -55,10 +55,9 @@ from framework.measure.host import cores_per_rank, stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order.batches import Order, OrderChoice
 from framework.order.select import Fold
-from framework.system.algorithms import choose_algorithms
-from framework.system.malloc import keep_freed_memory
+from framework.system.memory import keep_freed_memory
 from framework.system.page_locked import use
-from framework.system.rng import seed_generators
+from framework.system.rng import choose_algorithms, seed_generators
 from framework.train.ema import is_sharded
 from framework.train.parameter_groups import Scaling, optimizer_keys, scaling_of
 from framework.transform.none import NoTransform

@@ -33,7 +33,7 @@ from framework.pack.packing import MakeWriter, Packing
 from framework.pack.split import SplitRule
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
-from framework.system.lock import locked
+from framework.system.durable import locked
 from framework.system.stopping import undone
 
 OF_PACKING = ("on_error", "one_file", "part", "parts", "split", "split_by")  # others: Preparation

@@ -17,8 +17,16 @@ from framework.config.rule import check_values, option_rules
 from framework.config.targets import Config
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
-from framework.system.redaction import REFERENCE, note, restored
-from framework.system.run_dir import FACTS, check_entry, newest_config, reached, read_json
+from framework.system.run_dir import (
+    FACTS,
+    REFERENCE,
+    check_entry,
+    newest_config,
+    note,
+    reached,
+    read_json,
+    restored,
+)
 
 # The keys and parts of a configuration that use needs; training alone reads the others.
 KEYS = (

@@ -67,10 +67,9 @@ from framework.errors import CheckpointError, ConfigError, listed, say
 from framework.measure.clock import NoClock
 from framework.measure.host import stay_beside
 from framework.store.foreign import format_of
-from framework.system.algorithms import choose_algorithms, is_deterministic
-from framework.system.malloc import keep_freed_memory
+from framework.system.memory import keep_freed_memory
 from framework.system.page_locked import use
-from framework.system.rng import seed_generators
+from framework.system.rng import choose_algorithms, is_deterministic, seed_generators
 from framework.train.checkpoint import FOLDER, OF_OBJECTIVE, newest_path, newest_state
 from framework.train.objective_state import ObjectiveState
 from framework.train.weight_files import read_dict, read_weights, weights_path

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from framework.system.copy_engine import Pieces, stream_aside
-from framework.system.page_locked import block
+from framework.system.page_locked import Pieces, block, stream_aside
 
 Batch = dict[str, Any]
 NESTS = (Tensor, dict, list, tuple)

@@ -32,7 +32,7 @@ from framework.data.requests import LEAST_S, Request, Timed, Usual, Work, plain
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import record_seeds
-from framework.system.no_memory import lacks_memory, memory_error
+from framework.system.memory import lacks_memory, memory_error
 from framework.system.rng import (
     generator_mark,
     kept_generators,

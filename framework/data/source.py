@@ -25,8 +25,8 @@ from framework.store.columns import NoFacts, StoreFacts
 from framework.store.open_store import ShardedStore, files_of
 from framework.store.resident import LockedRecords, ResidentStore, lockable
 from framework.store.staging import Staged, drop_cached, remove_leftovers
-from framework.system.copy_engine import CopyEngineError
-from framework.system.malloc import keep_freed_memory
+from framework.system.memory import keep_freed_memory
+from framework.system.page_locked import CopyEngineError
 
 R = TypeVar("R", bound=Reader)
 UNEVEN = 107  # the number of the error for images of several sizes in a batch

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from framework.system.checked_kernel import CheckedKernel
-from framework.system.native import find
+from framework.system.native import CheckedKernel, find
 
 
 def _signed(word: int) -> int:

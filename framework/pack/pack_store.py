@@ -53,8 +53,7 @@ from framework.pack.packing import (
     PackProgress,
 )
 from framework.pack.process_pool import ProcessPool, Row, Tell
-from framework.system.durable import move, remove_leftovers, tidied
-from framework.system.lock import PATIENCE_S, locked
+from framework.system.durable import PATIENCE_S, locked, move, remove_leftovers, tidied
 
 PAGE_BYTES = 4096  # LMDB gives a value of more than half a page whole pages
 RECORD_BYTES = 64  # what a store adds to a record

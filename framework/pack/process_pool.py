@@ -15,8 +15,7 @@ import torch
 
 from framework.errors import PacelineError, ResourceError, words_of
 from framework.system.durable import uninterrupted
-from framework.system.malloc import keep_freed_memory
-from framework.system.no_memory import lacks_memory
+from framework.system.memory import keep_freed_memory, lacks_memory
 from framework.system.stopping import deaf_children, die_with_parent, set_all
 from framework.system.user_code import user_error
 

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from framework.contracts.span import IDLE, shares
 from framework.contracts.training import Report, RunContext
-from framework.system.safe_console import SafeConsole
+from framework.system.safe_text import SafeConsole
 
 REFRESH_S = 0.1  # more often would slow the steps and show no more
 BAR = 16  # characters of the bar

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import final
 
 from framework.contracts.training import Report, RunContext
-from framework.system.csv_text import csv_cell
 from framework.system.durable import publish
+from framework.system.safe_text import csv_cell
 
 FIRST = ("step", "epoch")
 LAST = ("lr", "records_per_s")

@@ -10,9 +10,7 @@ from typing import Any, final
 from torch import Tensor
 
 from framework.contracts.training import Report, RunContext
-from framework.system.json_values import parsed
-from framework.system.redaction import redacted
-from framework.system.run_dir import REPORTS
+from framework.system.run_dir import REPORTS, parsed, redacted
 
 
 @final

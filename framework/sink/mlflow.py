@@ -15,7 +15,7 @@ from framework.errors import ConfigError, words_of
 from framework.sink.outbox import Event, Outbox, StartOver
 from framework.sink.tracked_sink import TrackedSink, inside, read_config
 from framework.system.extras import needed
-from framework.system.redaction import redacted
+from framework.system.run_dir import redacted
 
 NAME = "mlflow"
 # The limits of MLflow's server.

@@ -19,9 +19,7 @@ from typing import Any, NamedTuple, Protocol, final
 
 from framework.errors import words_of
 from framework.system.durable import write_json
-from framework.system.json_values import parsed
-from framework.system.redaction import redacted
-from framework.system.run_dir import read_object
+from framework.system.run_dir import parsed, read_object, redacted
 
 MOST_EVENTS = 200  # of one batch; a report of a training step has about 25 values
 FIRST_PAUSE_S = 1.0  # after a failure; it doubles with every further one

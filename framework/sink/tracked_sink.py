@@ -14,8 +14,7 @@ from framework.sink.report_values import (
     write_arrays,
     write_pictures,
 )
-from framework.system.json_values import flat
-from framework.system.run_dir import configurations, newest_config, read_object
+from framework.system.run_dir import configurations, flat, newest_config, read_object
 
 CHECKPOINTS = ("checkpoints/best.pt", "checkpoints/last.pt")
 

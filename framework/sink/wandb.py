@@ -15,7 +15,7 @@ from framework.errors import ConfigError
 from framework.sink.outbox import Event, Outbox
 from framework.sink.tracked_sink import TrackedSink, inside, read_config
 from framework.system.extras import needed
-from framework.system.redaction import redacted
+from framework.system.run_dir import redacted
 
 NAME = "wandb"
 # Nothing is sent anywhere, the library's own statistics included.

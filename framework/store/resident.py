@@ -24,8 +24,8 @@ from framework.errors import ConfigError, ResourceError
 from framework.store.columns import column_of, lengths_of
 from framework.store.files import ask_item_files
 from framework.store.gather import gather_at, joined
-from framework.system.copy_engine import LockedFiles, Pieces
 from framework.system.native import find
+from framework.system.page_locked import LockedFiles, Pieces
 
 
 class _InputStore:

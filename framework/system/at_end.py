@@ -1,8 +1,6 @@
 """End at the end of a program the threads and processes that it has left open.
 
-Python kills a daemon thread that is inside a library when it ends. A library in C++ then aborts the
-whole process, with "terminate called without an active exception" and exit code 134. So threads are
-told to stop, and awaited. If one still runs then, `stopping.leave` keeps a command's exit code.
+A daemon thread that is inside a C++ library then would abort the process with exit code 134.
 """
 
 import atexit

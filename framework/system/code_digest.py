@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
@@ -74,9 +74,14 @@ def user_sources(modules: Iterable[str], packages: Collection[str] = ()) -> dict
     waiting = [name for module in modules for name in _with_parents(module)]
     while waiting:
         name = waiting.pop()
-        file = None if name in seen else _user_file(name, packages)
+        if name in seen:
+            continue
         seen.add(name)
-        if file is not None:
+        top = name.partition(".")[0]
+        if top not in packages and not is_users(_file_of(top) or ""):
+            continue
+        file = _file_of(name)
+        if file is not None and (top in packages or is_users(file)):
             sources[name] = Path(file).read_bytes()
             is_package = Path(file).stem == "__init__"
             waiting += _imported(sources[name], name if is_package else name.rpartition(".")[0])
@@ -90,7 +95,11 @@ class _DigestPickler(pickle.Pickler):
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
         self.modules: set[str] = set()
-        super().__init__(_DigestFile(self.digest), PROTOCOL)
+        super().__init__(self, PROTOCOL)  # it is its own file, see ``write``
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return len(data)
 
     def persistent_id(self, obj: Any) -> Any:
         """Return what stands for an object whose pickle differs from process to process."""
@@ -109,33 +118,9 @@ class _DigestPickler(pickle.Pickler):
         return None
 
 
-@final
-class _DigestFile:
-    """A file that keeps nothing but the digest of what is written."""
-
-    def __init__(self, digest: Any) -> None:
-        self._digest = digest
-
-    def write(self, data: Any) -> int:
-        self._digest.update(data)
-        return len(data)
-
-
 def _with_parents(name: str) -> Iterator[str]:
     """Yield a, a.b and a.b.c for ``a.b.c``."""
     return accumulate(name.split("."), "{}.{}".format)
-
-
-def _user_file(name: str, packages: Collection[str]) -> str | None:
-    """Return the file of a module of the user's, and None for other modules."""
-    top = name.partition(".")[0]
-    if top in packages:
-        return _file_of(name)
-    top_file = _file_of(top)
-    if top_file is not None and not is_users(top_file):
-        return None
-    file = _file_of(name)
-    return file if file is not None and is_users(file) else None
 
 
 def _file_of(name: str) -> str | None:
@@ -148,7 +133,8 @@ def _file_of(name: str) -> str | None:
     return file if file is not None and os.path.isfile(file) else None
 
 
-def _spec_of(name: str) -> ModuleSpec | None:
+def _spec_of(name: str) -> Any:
+    """Return how a module would be imported, without importing its parents; None if not found."""
     parent = name.rpartition(".")[0]
     try:
         if not parent:
@@ -175,13 +161,8 @@ def _imported(source: bytes, package: str) -> set[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names += [f"{_origin(node, package)}.{alias.name}" for alias in node.names]
+            parts = [node.module] if node.module else []
+            if node.level and package:
+                parts = package.split(".")[: 1 - node.level or None] + parts
+            names += [".".join([*parts, alias.name]) for alias in node.names]
     return {part for name in names for part in _with_parents(name)}
-
-
-def _origin(node: ast.ImportFrom, package: str) -> str:
-    """Return the whole name of the module from which names are imported."""
-    parts = [node.module] if node.module else []
-    if node.level and package:
-        parts = package.split(".")[: 1 - node.level or None] + parts
-    return ".".join(parts)

@@ -1,30 +1,35 @@
-"""Publish files atomically and durably.
+"""Publish files atomically and durably, and lock them.
 
-Every file is written under a temporary name, flushed, synced and renamed, and then its directory is
-synced. A reader sees the old file or the new one, never a part. After a crash or on a full disk,
-the old file is intact.
+A file is written under a temporary name, synced and renamed, and then its directory is synced. So
+readers see the old file or the new one, also after a crash or on a full disk.
 """
 
 import ctypes
 import errno
+import fcntl
 import json
+import math
 import os
 import secrets
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from framework.errors import ResourceError, escaped
-from framework.system.stopping import NUMBERS, at_end, handled
+from framework.errors import PacelineError, ResourceError, escaped
+from framework.system.stopping import NUMBERS, at_end, handled, undone
 
-# The errors of a full disk, a quota and a limit.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the errors of a full disk, a quota and a limit
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system without locks
 AT_FDCWD = -100  # linux/fcntl.h
 RENAME_EXCHANGE = 2  # linux/fs.h
+# The children of a killed process hold its lock until the kernel has ended them, too.
+PATIENCE_S = 1.0
+RETRY_S = 0.05
 
 # Tests of faults set this in a process of their own.
 _reached: Callable[[str], None] | None = None
@@ -39,10 +44,7 @@ def reach(point: str) -> None:
 
 
 def tidied(folder: Path) -> None:
-    """Remove the temporary files in ``folder`` if a signal ends this process.
-
-    That includes the files of processes that this one started.
-    """
+    """Remove the temporary files in ``folder`` if a signal ends this process or its children."""
     at_end(_remove_own_leftovers, key=_remove_own_leftovers)
     _folders.add(folder.absolute())
 
@@ -66,8 +68,7 @@ def temporary_name(path: Path) -> Path:
 def publish(path: Path) -> Generator[Path, None, None]:
     """Yield a temporary name to write to, for writers that open the file themselves.
 
-    On a clean exit the temporary file becomes ``path``. On an error it is removed. ResourceError
-    R101 if the file cannot be written.
+    After the block it becomes ``path``; after an error it is removed. R101 if it cannot be written.
     """
     temporary = temporary_name(path)
     try:
@@ -93,8 +94,7 @@ def publish(path: Path) -> Generator[Path, None, None]:
 def move(source: Path, target: Path) -> None:
     """Rename ``source``, a synced file or folder, to ``target``, durably.
 
-    An existing ``target`` stays until the new one has its name, and is then removed. ResourceError
-    R101 if the name cannot be written.
+    An existing ``target`` stays until the new one has its name. R101 if it cannot be written.
     """
     try:
         # A plain rename does not replace a folder.
@@ -111,7 +111,9 @@ def move(source: Path, target: Path) -> None:
 def _replace(source: Path, target: Path) -> None:
     """Give ``source`` the name of ``target``, then remove what had it."""
     old = temporary_name(target)
-    if _exchange(source, target):
+    names = (AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target))
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not everywhere
+    if rename is not None and rename(*names, RENAME_EXCHANGE) == 0:
         os.rename(source, old)
     else:
         os.rename(target, old)
@@ -125,21 +127,8 @@ def _unwritable(path: Path, error: OSError) -> ResourceError:
     return ResourceError(101, str(path), what, "free space or choose another place")
 
 
-def _exchange(path: Path, other: Path) -> bool:
-    """Swap two names atomically. Return False if the system cannot."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:  # neither Linux nor a recent C library
-        return False
-    names = (AT_FDCWD, os.fsencode(path), AT_FDCWD, os.fsencode(other))
-    return rename(*names, RENAME_EXCHANGE) == 0
-
-
 def remove_leftovers(path: Path) -> list[str]:
-    """Remove the temporary files of dead processes of this host, and return their names.
-
-    These are temporary files of ``path`` and, if ``path`` is a folder, all temporary files inside.
-    """
+    """Remove what dead processes of this host have left of ``path`` and in it. Return the names."""
     removed: list[str] = []
     for folder, prefix in ((path.parent, f"{path.name}.tmp."), (path, "")):
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -229,3 +218,89 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(
+    path: Path,
+    busy: Callable[[str], PacelineError | None],
+    *,
+    shared: bool = False,
+    patience_s: float = PATIENCE_S,
+    waits: Callable[[str], object] = lambda _: None,
+    needed: bool = True,
+) -> Generator[None, None, None]:
+    """Hold the lock ``path`` (``flock``) inside the block. The last holder removes the file.
+
+    The kernel frees the lock of a process that dies.
+
+    Args:
+        path: The lock file. ResourceError R101 if it cannot be locked.
+        busy: Makes the error from the owner's name; None to keep waiting.
+        shared: Whether others that also share the lock may hold it at the same time.
+        patience_s: How long to wait before ``busy`` is called.
+        waits: Called with the owner's name if the lock is not free at once.
+        needed: Whether a file system without locks is an error. If not, nothing is held there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        descriptor = _acquire(path, kind, busy, patience_s, waits)
+    except OSError as error:
+        if error.errno in NO_LOCKS and not needed:
+            path.unlink(missing_ok=True)
+            yield
+            return
+        fix = "choose another place, one whose file system has locks"
+        raise ResourceError(101, str(path), f"cannot be locked: {error.strerror}", fix) from error
+    try:
+        with suppress(OSError):  # a lock works on a full disk, too
+            os.ftruncate(descriptor, 0)
+            process = f"process {os.getpid()} on {socket.gethostname()}"
+            os.pwrite(descriptor, f"{process} since {time.strftime('%F %T')}\n".encode(), 0)
+        with undone(lambda _: _unlink(path, descriptor)):
+            yield
+    finally:
+        _unlink(path, descriptor)
+        os.close(descriptor)
+
+
+def _unlink(path: Path, descriptor: int) -> None:
+    with suppress(OSError):  # others still share the lock
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+
+
+def _acquire(
+    path: Path,
+    kind: int,
+    busy: Callable[[str], PacelineError | None],
+    patience_s: float,
+    waits: Callable[[str], object],
+) -> int:
+    end = time.monotonic() + patience_s
+    has_told = False
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            # The last holder may have removed the file after we opened it.
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BlockingIOError as error:
+            owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            owner = owner or "another process"
+            if not has_told:
+                has_told = True
+                waits(owner)
+            if time.monotonic() > end:
+                end = math.inf
+                refusal = busy(owner)
+                if refusal is not None:
+                    os.close(descriptor)
+                    raise refusal from error
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        time.sleep(RETRY_S)

@@ -1,14 +1,26 @@
-"""Page-locked host memory, which a GPU can copy while it computes."""
+"""Page-locked host memory, which a GPU can copy while it computes, and copies by its copy engine.
 
+Source: cuMemcpyBatchAsync in NVIDIA's "CUDA Driver API", which drivers have since CUDA 12.8.
+"""
+
+import ctypes
 import math
+import mmap
 import os
 import threading
-from typing import final
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 ALIGNED = 256  # bytes; kernels then read every field in whole words
+DRIVER = "libcuda.so.1"
+FOR_ALL_CONTEXTS = 1  # CU_MEMHOSTREGISTER_PORTABLE
+IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: sources are read when their turn comes
 
 
 @final
@@ -67,16 +79,14 @@ _thread = _Thread()
 def use(device: torch.device, pinned: bool, stream: torch.cuda.Stream | None = None) -> None:
     """Make ``device``, and ``stream`` on it, the current ones of this thread.
 
-    CUDA keeps them per thread. If ``pinned``, ``empty`` returns page-locked memory in this thread.
+    If ``pinned``, ``empty`` returns page-locked memory in this thread.
     """
     # torch refuses a CUDA device without a number.
     if device.type == "cuda" and device != torch.device("cuda"):
         torch.cuda.set_device(device)
     if stream is not None:
         torch.cuda.set_stream(stream)
-    _thread.pins_in = 0
-    if pinned:
-        _thread.pins_in = os.getpid()
+    _thread.pins_in = os.getpid() if pinned else 0
 
 
 def pins_here() -> bool:
@@ -92,3 +102,162 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     if pins_here():
         return block.take(shape, dtype)
     return torch.empty(shape, dtype=dtype)
+
+
+class CopyEngineError(Exception):
+    """Why a GPU cannot copy pieces by itself: one line."""
+
+
+class _Attributes(ctypes.Structure):
+    """CUmemcpyAttributes: order, kind and number of the source and of the target, flags."""
+
+    _fields_ = (("order", ctypes.c_uint), ("rest", ctypes.c_uint * 5))
+
+
+@final
+class LockedFiles:
+    """Files in memory that are mapped and page-locked until ``close``.
+
+    Attributes:
+        maps: The memory of each file: uint8 [size].
+        starts: The address of each file: int64 [files].
+
+    Raises:
+        CopyEngineError: The driver cannot lock them, or cannot copy pieces.
+        OSError: A file cannot be opened for writing, which locking needs. Nothing is written.
+    """
+
+    def __init__(self, paths: Sequence[str], device: torch.device) -> None:
+        driver = _driver()  # before the files are read
+        self.maps: list[np.ndarray] = []
+        self._device = device
+        torch.empty(1, device=device)  # makes the device's context
+        try:
+            for path in paths:
+                array = shared_map(path)
+                size = ctypes.c_size_t(len(array))
+                _check(driver.cuMemHostRegister_v2(_pointer(array), size, FOR_ALL_CONTEXTS), path)
+                self.maps.append(array)
+            starts = [array.ctypes.data for array in self.maps]
+            self.starts = torch.tensor(starts, dtype=torch.int64)
+            # A driver may know the function and refuse it.
+            with torch.cuda.stream(stream_aside(device)):
+                copied = Pieces(self.starts[:1], (1,), torch.uint8, self.maps).to(device).cpu()
+            if copied.numpy().tobytes() != self.maps[0][:1].tobytes():
+                raise CopyEngineError(f"{DRIVER} copies other bytes")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Unlock the files. Pieces that are still to be copied keep the maps."""
+        with suppress(RuntimeError):  # an error of the device, which was raised before
+            torch.cuda.synchronize(self._device)
+        for array in self.maps:
+            _driver().cuMemHostUnregister(_pointer(array))
+        self.maps = []
+        self.starts = torch.empty(0, dtype=torch.int64)  # nothing can be read any more
+
+
+def shared_map(path: str) -> np.ndarray:
+    """Return a file in memory as uint8 [size], ready to be page-locked.
+
+    Locking asks for writable pages. A page that nobody has read would count as written then, which
+    changes the time of the file. So each is read.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        array = np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
+    finally:
+        os.close(descriptor)
+    array[:: mmap.PAGESIZE].max()
+    return array
+
+
+@final
+class Pieces:
+    """The values of a field of B records, where they lie in page-locked memory.
+
+    Args:
+        addresses: Where each value begins: int64 [B].
+        shape: Of a value.
+        dtype: Of a value.
+        maps: The memory, which lives as long as they do.
+    """
+
+    def __init__(
+        self,
+        addresses: Tensor,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        maps: Sequence[np.ndarray],
+    ) -> None:
+        self.addresses = addresses
+        self.shape = shape
+        self.dtype = dtype
+        self._piece_bytes = math.prod(shape) * dtype.itemsize
+        self._maps = maps
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self) * self._piece_bytes
+
+    def to(self, device: torch.device) -> Tensor:
+        """Return the values on a GPU, [B, *shape], copied asynchronously on the current stream.
+
+        CopyEngineError for the default stream, which the driver refuses.
+        """
+        count = len(self)
+        values = torch.empty((count, *self.shape), dtype=self.dtype, device=device)
+        if not values.numel():
+            return values
+        size = self._piece_bytes
+        targets = values.data_ptr() + size * np.arange(count, dtype=np.uint64)
+        sizes = np.full(count, size, np.uint64)
+        options = _Attributes(order=IN_STREAM_ORDER)
+        first = ctypes.c_size_t(0)  # the options hold from this piece on
+        failed = ctypes.c_size_t(0)
+        code = _driver().cuMemcpyBatchAsync(
+            *map(_pointer, (targets, self.addresses.numpy(), sizes)),
+            ctypes.c_size_t(count),
+            ctypes.byref(options),
+            ctypes.byref(first),
+            ctypes.c_size_t(1),
+            ctypes.byref(failed),
+            ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream),
+        )
+        _check(code, "cuMemcpyBatchAsync")
+        return values
+
+
+def _pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _check(code: int, where: str) -> None:
+    """Raise CopyEngineError, with the driver's word for the code, unless it is 0."""
+    if code:
+        name = ctypes.c_char_p()
+        _driver().cuGetErrorName(code, ctypes.byref(name))
+        raise CopyEngineError(f"{where}: {(name.value or b'').decode() or code}")
+
+
+@cache
+def _driver() -> Any:
+    """Return NVIDIA's driver. CopyEngineError if it is not there, or too old."""
+    try:
+        driver = ctypes.CDLL(DRIVER)
+    except OSError as error:
+        raise CopyEngineError(f"{DRIVER} is not there") from error
+    if not hasattr(driver, "cuMemcpyBatchAsync"):
+        raise CopyEngineError(f"{DRIVER} has no cuMemcpyBatchAsync, which came with CUDA 12.8")
+    return driver
+
+
+@cache
+def stream_aside(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for what cannot be copied on the default one."""
+    return torch.cuda.Stream(device)

@@ -1,8 +1,13 @@
-"""The random generators that dropout and users' code may use; ``framework.order`` uses none."""
+"""What decides whether torch's numbers repeat: the random generators, and its algorithms.
 
+Dropout and users' code use the generators; ``framework.order`` does not.
+"""
+
+import os
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +18,7 @@ from torch import Tensor
 _PYTHON = 625
 _NUMPY = 624
 _restored = 0
+_deterministic = False  # whether the newest run in this process asked for it
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _DEPTH = 4  # of objects inside objects, such as a transform of a Dataset
 _MOST_PARTS = 100  # of a list that is searched, such as the steps of a transform
@@ -74,19 +80,12 @@ def kept_generators(device: torch.device) -> Generator[None, None, None]:
 @contextmanager
 def kept_own_generators(owner: object) -> Generator[None, None, None]:
     """Restore the generators that an object has, or the objects inside it, after the block."""
-    states = [(generator, _state_of(generator)) for generator in _generators_in(owner, _DEPTH)]
+    restore = [_restorer(generator) for generator in _generators_in(owner, _DEPTH)]
     try:
         yield
     finally:
-        for generator, state in states:
-            if isinstance(generator, torch.Generator):
-                generator.set_state(state)
-            elif isinstance(generator, np.random.Generator):
-                generator.bit_generator.state = state
-            elif isinstance(generator, np.random.RandomState):
-                generator.set_state(state)
-            else:
-                generator.setstate(state)
+        for action in restore:
+            action()
 
 
 def _generators_in(owner: object, depth: int) -> Iterator[Any]:
@@ -100,11 +99,14 @@ def _generators_in(owner: object, depth: int) -> Iterator[Any]:
             yield from _generators_in(part, depth - 1)
 
 
-def _state_of(generator: Any) -> Any:
+def _restorer(generator: Any) -> Callable[[], object]:
+    """Return a function that gives a generator the state that it has now."""
     if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    is_python = isinstance(generator, random.Random)
-    return generator.getstate() if is_python else generator.get_state()
+        bits = generator.bit_generator
+        return partial(setattr, bits, "state", bits.state)
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    return partial(generator.set_state, generator.get_state())
 
 
 def num_restored() -> int:
@@ -126,3 +128,26 @@ def set_generator_state(state: Tensor, device: torch.device) -> None:
     torch.set_rng_state(state[split : split + size].clone())
     if device.type == "cuda" and len(state) > split + size:
         torch.cuda.set_rng_state(state[split + size :].clone(), device)
+
+
+def is_deterministic() -> bool:
+    """Return whether the newest run in this process asked for algorithms that repeat."""
+    return _deterministic
+
+
+def choose_algorithms(device: torch.device, deterministic: bool) -> None:
+    """Let cuDNN try which algorithms are fastest, or take those that repeat their results.
+
+    With ``deterministic``, an operator that has no such algorithm raises RuntimeError. Call it
+    before the first use of the device.
+    """
+    global _deterministic  # noqa: PLW0603  # torch has one choice, too
+    if deterministic or _deterministic:  # otherwise the user's own code may have chosen
+        _deterministic = deterministic
+        torch.use_deterministic_algorithms(deterministic)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS looks when it starts
+        # filling memory that is about to be written would only take time
+        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # torch's stub lacks it
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = not deterministic  # batches have few sizes

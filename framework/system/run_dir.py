@@ -1,7 +1,9 @@
-"""The files of a run directory: their names, and the one way to read them.
+"""The files of a run directory: their names, how they are read, and what they never hold.
 
-A run directory may be half written, damaged, or come from somebody else. So it is entered by
-``check_entry``, and no file is read that is a pipe, or larger than a run writes.
+A run directory may be half written, damaged, or come from somebody else: ``check_entry`` comes
+first, and no file is read that is a pipe, or larger than a run writes. What ``${oc.env:NAME}``
+stands for may be a secret: whoever reads it calls ``note``, and whoever writes a file of a run or
+sends a part of it calls ``redacted``.
 """
 
 import glob
@@ -10,15 +12,15 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import quote
 
-from framework.errors import CheckpointError
+from framework.errors import CheckpointError, printable
 from framework.system.durable import publish, write_json
-from framework.system.redaction import redacted
 
 FACTS = "run.json"  # what is known before the first step
 NEXT_FACTS = "run.next.json"  # what FACTS will be, once a resumed run has loaded its state
@@ -44,6 +46,13 @@ FOLDERS = (
 )
 FILES = (*MARKS, NEXT_FACTS, RESOLVED, "config.yaml", "debug.log", "report.html", "run.lock")
 TRACKED = "wandb"  # a folder in which Weights & Biases links to files of its own
+LONGEST = 500  # characters of a shown text: a configuration may hold a whole file
+LEAST_LETTERS = 4  # shorter values are no secrets, and are part of every other word
+REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
+# Keys whose values are Paceline's own words, such as train and finished.
+KEPT = ("split", "status", "config", "report", "begin", "_target_")
+
+_names: set[str] = set()  # of the environment's variables that were read
 
 
 def check_entry(run_dir: Path) -> None:
@@ -87,15 +96,15 @@ def _used(run_dir: Path) -> Iterator[str]:
 def _strangeness(run_dir: Path, path: str) -> str:
     """Return what makes a path in a run's directory lead out of it, or nothing."""
     facts = os.lstat(path)
-    if stat.S_ISLNK(facts.st_mode):
-        inside = os.path.join(os.path.realpath(run_dir), "")
-        folder, *below = os.path.relpath(path, run_dir).split(os.sep)
-        if folder == TRACKED and (below[1:] or os.path.realpath(path).startswith(inside)):
-            return ""  # nobody follows what lies in one of its runs
-        return f"is a link to {os.readlink(path)}"
-    if not stat.S_ISDIR(facts.st_mode) and not stat.S_ISREG(facts.st_mode):
+    if stat.S_ISDIR(facts.st_mode) or stat.S_ISREG(facts.st_mode):
+        return ""
+    if not stat.S_ISLNK(facts.st_mode):
         return "is neither a file nor a folder"
-    return ""
+    inside = os.path.join(os.path.realpath(run_dir), "")
+    folder, *below = os.path.relpath(path, run_dir).split(os.sep)
+    if folder == TRACKED and (below[1:] or os.path.realpath(path).startswith(inside)):
+        return ""  # nobody follows what lies in one of its runs
+    return f"is a link to {os.readlink(path)}"
 
 
 def is_run(path: Path) -> bool:
@@ -125,7 +134,9 @@ def write_object(path: Path, value: Mapping[str, Any], redact: bool = True) -> N
 
     With ``redact``, it has no values from the environment.
     """
-    plain = json.loads(json.dumps(redacted(value) if redact else value))
+    if redact:
+        value = redacted(value)
+    plain = json.loads(json.dumps(value))
     write_json(path, {**plain, DIGEST: _digest(plain)})
 
 
@@ -157,9 +168,7 @@ def read_json(path: Path) -> Any:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the object that a file holds; {} if it is missing, damaged, or holds another thing."""
     with suppress(OSError, ValueError):
-        known = read_json(path)
-        if isinstance(known, dict):
-            return known
+        return mapping(read_json(path))
     return {}
 
 
@@ -185,13 +194,105 @@ def reached(given: Any, folder: str) -> Any:
     they are, also where a run comes from another machine.
     """
     if isinstance(given, dict):
-        return {
-            key: part if key == "_target_" else reached(part, folder) for key, part in given.items()
-        }
+        parts = {key: reached(part, folder) for key, part in given.items() if key != "_target_"}
+        return given | parts
     if isinstance(given, list):
         return [reached(part, folder) for part in given]
     if not isinstance(given, str) or not given or "\0" in given:
         return given
     path = os.path.join(folder, given)
-    is_there = os.path.exists(path) or (glob.has_magic(given) and glob.glob(path, recursive=True))
-    return path if is_there else given
+    if os.path.exists(path) or (glob.has_magic(given) and glob.glob(path, recursive=True)):
+        return path
+    return given
+
+
+def note(names: Iterable[str]) -> None:
+    """Remember variables whose values were read."""
+    _names.update(names)
+
+
+def noted() -> list[str]:
+    """Return the variables whose values were read."""
+    return sorted(_names)
+
+
+def redacted(value: Any) -> Any:
+    """Return plain values with ``${oc.env:NAME}`` in place of what was read. Keys stay."""
+    if isinstance(value, dict):
+        return {key: item if key in KEPT else redacted(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    values = {name: os.environ.get(name, "") for name in _names}
+    for name in sorted(values, key=lambda name: -len(values[name])):
+        secret = values[name]
+        if len(secret) >= LEAST_LETTERS:
+            path = os.path.normpath(secret)
+            forms = (secret, repr(secret)[1:-1], " ".join(secret.split()), quote(secret, safe=""))
+            for form in (*forms, *[path] * (len(path) >= LEAST_LETTERS)):
+                value = value.replace(form, f"${{oc.env:{name}}}")
+    return value
+
+
+def restored(text: str) -> str:
+    """Return a text with the values that ``redacted`` took out, where the variables are set."""
+    return REFERENCE.sub(lambda match: os.environ.get(match[1], match[0]), text)
+
+
+def parsed(text: bytes) -> dict[str, Any]:
+    """Return the object that ``text`` holds; {} if it holds anything else."""
+    with suppress(ValueError, RecursionError):
+        return mapping(json.loads(text))
+    return {}
+
+
+def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the object in each line of ``path``; {} for a line that holds anything else."""
+    with open_file(path) as file:
+        yield from map(parsed, file)
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return ``value`` if it is an object, else {}."""
+    return value if isinstance(value, dict) else {}
+
+
+def words(value: Any) -> list[str]:
+    """Return the items of a list as text; [] if ``value`` is no list."""
+    return list(map(str, value)) if isinstance(value, list) else []
+
+
+def number(value: Any) -> float | None:
+    """Return ``value`` as a float, NaN and infinity included; None if it is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    with suppress(OverflowError):
+        return float(value)
+    return None
+
+
+def numbers(value: Any) -> dict[str, float]:
+    """Return the numbers of an object by name."""
+    known = {shown(str(name)): number(item) for name, item in mapping(value).items()}
+    return {name: item for name, item in known.items() if item is not None}
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested objects by dotted names; a list is a leaf."""
+    leaves: dict[str, Any] = {}
+    for name, item in mapping(value).items():
+        key = f"{prefix}{name}"
+        if item and isinstance(item, dict):
+            leaves.update(flat(item, f"{key}."))
+        else:
+            leaves[key] = item
+    return leaves
+
+
+def shown(value: Any) -> str:
+    """Return ``value`` as one line of printable characters of limited length."""
+    if not isinstance(value, str):
+        value = json.dumps(value, ensure_ascii=False, default=str)
+    text = printable(" ".join(value.split()))
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

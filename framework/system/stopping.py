@@ -1,8 +1,6 @@
-"""End the process inside the signal handler while there is no training state to save.
+"""End the process inside the signal handler while there is no state to save, without raising.
 
-An exception from a handler passes through whatever code runs at that moment: an import, C++,
-``__del__``. That code may turn it into another error, or abort. So this module never raises:
-docs/design/0011-signals.md.
+Why nothing here may raise: docs/design/0011-signals.md.
 """
 
 import atexit
@@ -61,13 +59,6 @@ def exit_code(number: int) -> int:
     return EXIT_TERMINATED
 
 
-def by_signal(number: int) -> str:
-    """Return words such as " by SIGTERM", and "" for Ctrl-C."""
-    if number == signal.SIGINT:
-        return ""
-    return f" by {signal.Signals(number).name}"
-
-
 @contextmanager
 def handled(
     numbers: Iterable[signal.Signals],
@@ -75,7 +66,7 @@ def handled(
 ) -> Generator[None, None, None]:
     """Install ``handler`` for ``numbers`` until the block ends.
 
-    Does nothing outside the main thread, the only one in which Python accepts handlers.
+    Does nothing outside the main thread, the only one that may have handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -148,13 +139,17 @@ def _listed(items: list[Any], item: object) -> Generator[None]:
 def message_if_stopped(words: str | Callable[[str], str]) -> AbstractContextManager[None]:
     """Print a message if a signal ends the process inside the block.
 
-    Args:
-        words: The message, in which ``{by}`` becomes text such as " by SIGTERM". Or a function that
-            returns the message for this text.
+    ``words``: the message, in which ``{by}`` becomes text such as " by SIGTERM", or a function of
+    this text.
     """
     if isinstance(words, str):
         words = partial(words.replace, "{by}")
     return _listed(_reasons, words)
+
+
+def polite(pid: int) -> AbstractContextManager[None]:
+    """Give the child ``pid`` time to clean up after itself if a signal ends this process."""
+    return _listed(_polite, pid)
 
 
 def printed(tell: Callable[[], object]) -> Action:
@@ -172,20 +167,12 @@ def printed(tell: Callable[[], object]) -> Action:
 
 @contextmanager
 def scratch_folder(prefix: str, place: str | None = None) -> Generator[str]:
-    """Yield a temporary folder that is also removed if a signal ends the process.
-
-    ``place`` is the folder in which it is made; None: the system's for temporary files.
-    """
+    """Yield a temporary folder in ``place`` that is also removed if a signal ends the process."""
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=place) as folder,
         undone(lambda _: shutil.rmtree(folder, ignore_errors=True)),
     ):
         yield folder
-
-
-def polite(pid: int) -> AbstractContextManager[None]:
-    """Give the child ``pid`` time to clean up after itself if a signal ends this process."""
-    return _listed(_polite, pid)
 
 
 def end(number: int, frame: FrameType | None = None) -> None:
@@ -202,28 +189,24 @@ def end(number: int, frame: FrameType | None = None) -> None:
             os._exit(exit_code(number))
         return
     _began_at = time.monotonic()
-    by = by_signal(number)
-    words = "interrupted"
-    if by:
-        words = f"stopped{by}"
+    by = ""
+    reason = "interrupted"
+    if number != signal.SIGINT:
+        by = f" by {signal.Signals(number).name}"
+        reason = f"stopped{by}"
     with suppress(Exception):  # no reason, or one that fails
-        words = _reasons[-1](by)
-    stop = Stop(exit_code(number), words)
+        reason = _reasons[-1](by)
+    stop = Stop(exit_code(number), reason)
     with suppress(Exception):
-        end_children()
+        _end_children()
     for action in reversed(list(_actions.values())):
         with suppress(Exception):
             action(stop)
-    leave_with(stop)
-
-
-def leave_with(stop: Stop) -> NoReturn:
-    """Print the reason and end the process without tearing Python down."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the interrupted code may be in the middle of a write
             stream.flush()
     with suppress(OSError):
-        line = f"{stop.reason}\n"
+        line = f"{reason}\n"
         if os.isatty(2):
             line = SHOW_CURSOR + line
         os.write(2, line.encode(errors="backslashreplace"))
@@ -242,7 +225,7 @@ def die_by(number: int) -> None:
 def deaf_children(start_method: str | None = None) -> Generator[None]:
     """Block the signals in this thread, and so in the children that it starts.
 
-    Otherwise a child could get a signal before it has its own handlers. It calls ``set_all`` then.
+    A child calls ``set_all`` once it has its own handlers.
     """
     if start_method in ("spawn", "forkserver"):
         from multiprocessing import resource_tracker  # noqa: PLC0415
@@ -271,14 +254,21 @@ def die_with_parent() -> None:
 def has_ended(pid: int) -> bool:
     """Return whether a process has ended, even if its parent has not noticed. Linux only."""
     try:
-        return ") Z " in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return sys.platform == "linux"
+    return stat.rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 
-def end_children() -> None:
+def _end_children() -> None:
     """End all descendants of this process. Linux only."""
-    _end_politely()
+    asked = list(_polite)
+    for pid in asked:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + CHILD_S
+    while not all(map(has_ended, asked)) and time.monotonic() < until:
+        time.sleep(LOOK_S)
     for _ in range(100):  # another thread may start one meanwhile
         living = _living(os.getpid())
         if not living:
@@ -291,16 +281,6 @@ def end_children() -> None:
         # In a container without an init they would stay in the process table.
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-
-
-def _end_politely() -> None:
-    asked = list(_polite)
-    for pid in asked:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + CHILD_S
-    while any(_lives(pid) for pid in asked) and time.monotonic() < until:
-        time.sleep(LOOK_S)
 
 
 def children_of(pid: int) -> list[int]:
@@ -325,17 +305,9 @@ def _living(pid: int) -> list[int]:
     living: list[int] = []
     for child in children_of(pid):
         command = command_of(child)
-        if _lives(child) and not any(keeper in command for keeper in KEEPERS):
+        if not has_ended(child) and not any(keeper in command for keeper in KEEPERS):
             living.append(child)
     return living + [other for child in living for other in _living(child)]
-
-
-def _lives(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
 
 
 def expects_signals(pid: int) -> bool:
@@ -350,9 +322,8 @@ def expects_signals(pid: int) -> bool:
 def leave(code: int) -> NoReturn:
     """End the process with an exit code, after everything that Python does before its teardown.
 
-    Python's teardown ends each thread that comes back from a native call, and in C++ this aborts
-    the process. So if another thread still runs, the process ends without a teardown. A rank
-    always does, because gloo's threads would wake up and abort one exit in five.
+    A thread that comes back from C++ during the teardown aborts the process. So while another
+    thread runs, and in every rank (gloo has threads), the process ends without a teardown.
     """
     set_all(signal.SIG_IGN)  # the work is done: a signal must not change the exit code
     if "RANK" not in os.environ:
@@ -364,16 +335,15 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # its reader may be gone
             stream.flush()
-    # A thread that still runs may hold the lock of a file for as long as it likes.
     flusher = threading.Thread(target=_flush_files, name="paceline-flush", daemon=True)
     with suppress(RuntimeError):  # the system starts no more threads
         flusher.start()
-        flusher.join(FLUSH_S)
+        flusher.join(FLUSH_S)  # another thread may hold the lock of a file for long
     os._exit(code)
 
 
 def _flush_files() -> None:
-    """Write what waits in files that somebody's code has not closed, as Python's teardown would."""
+    """Write what waits in files that nobody has closed, as Python's teardown would."""
     kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
     for item in gc.get_objects():
         if issubclass(type(item), kinds):  # ``isinstance`` would run code of odd objects

@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from framework.errors import PacelineError, ResourceError, UserCodeError, words_of
-from framework.system.no_memory import lacks_memory, memory_error
+from framework.system.memory import lacks_memory, memory_error
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OURS = os.path.join(_PACKAGE, "")
@@ -74,31 +74,18 @@ def _source_of(error: BaseException, packages: Sequence[str]) -> tuple[BaseExcep
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        place = _syntax_place(cause) or _innermost(cause, packages)
-        if place is not None:
-            return cause, place
+        if isinstance(cause, SyntaxError) and os.path.isfile(str(cause.filename)):
+            file = str(cause.filename)
+            if is_users(file):
+                return cause, Place(file, cause.lineno or 1, "")
+        for frame, line in reversed(list(traceback.walk_tb(cause.__traceback__))):
+            code = frame.f_code
+            if _is_ours(code.co_filename):
+                break
+            name = f"{frame.f_globals.get('__name__')}."
+            if name.startswith(tuple(packages)) or not _is_library(code.co_filename):
+                return cause, Place(code.co_filename, line, code.co_qualname)
         cause = cause.__cause__
-    return None
-
-
-def _syntax_place(error: BaseException) -> Place | None:
-    if not isinstance(error, SyntaxError) or not isinstance(error.filename, str):
-        return None
-    file = error.filename
-    if not os.path.isfile(file) or _is_library(file) or _is_ours(file):
-        return None
-    return Place(file, error.lineno or 1, "")
-
-
-def _innermost(error: BaseException, packages: Sequence[str]) -> Place | None:
-    """Return the innermost line outside libraries if it is the user's."""
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        code = frame.f_code
-        if _is_ours(code.co_filename):
-            return None
-        name = f"{frame.f_globals.get('__name__')}."
-        if name.startswith(tuple(packages)) or not _is_library(code.co_filename):
-            return Place(code.co_filename, line, code.co_qualname)
     return None
 
 
@@ -108,18 +95,16 @@ def user_line(file: str, line: int) -> str | None:
 
 
 def nearest_line(frames: Iterable[Place]) -> str:
-    """Return the innermost place outside libraries as ``file:line (function)``, "" for none.
-
-    ``frames`` are places from the innermost to the outermost.
-    """
+    """Return the first place outside libraries as ``file:line (function)``, "" for none."""
     places = list(frames)
     own = [place for place in places if _is_ours(place.file) or not _is_library(place.file)]
-    for place in own or places:
-        file = _shortest(place.file)
-        if _is_ours(place.file):
-            file = os.path.relpath(place.file, os.path.dirname(_PACKAGE))
-        return f"{file}:{place.line} ({place.function})"
-    return ""
+    if not places:
+        return ""
+    file, line, function = (own or places)[0]
+    short = _shortest(file)
+    if _is_ours(file):
+        short = os.path.relpath(file, os.path.dirname(_PACKAGE))
+    return f"{short}:{line} ({function})"
 
 
 def is_users(file: str) -> bool:

@@ -36,8 +36,7 @@ from framework.measure.host import (
     threads_per_rank,
 )
 from framework.system.durable import write_json
-from framework.system.malloc import give_back_freed_memory
-from framework.system.no_memory import WORDS, lacks_memory
+from framework.system.memory import REFUSALS, give_back_freed_memory, lacks_memory
 from framework.system.stopping import die_with_parent, install, leave, scratch_folder, set_all
 from framework.system.user_code import user_error
 from framework.trials.probe import Probe
@@ -202,7 +201,7 @@ def yardstick() -> float:
 def is_memory(error: BaseException) -> bool:
     """Return whether an error, here or in a worker, means that memory is used up."""
     is_refused = isinstance(error, ResourceError) and error.args[0] in (104, 107)
-    return is_refused or lacks_memory(error) or any(word in words_of(error) for word in WORDS)
+    return is_refused or lacks_memory(error) or any(word in words_of(error) for word in REFUSALS)
 
 
 def limit_memory(device: torch.device, limit: int | str | None) -> None:

@@ -20,7 +20,7 @@ from framework.errors import (
     ResourceError,
     UserCodeError,
 )
-from framework.system.algorithms import choose_algorithms
+from framework.system.rng import choose_algorithms
 from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import save_state
 from tests.cli.command import is_one_error_line, paceline

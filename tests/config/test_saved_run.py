@@ -16,7 +16,7 @@ from framework.config.saved_config import read_config
 from framework.config.saved_run import open_run
 from framework.errors import CheckpointError, ConfigError
 from framework.measure.clock import NoClock
-from framework.system.algorithms import choose_algorithms, is_deterministic
+from framework.system.rng import choose_algorithms, is_deterministic
 from framework.system.run_dir import read_json, write_object
 from framework.train.checkpoint import newest_state, save_state
 from framework.train.validate import evaluate

@@ -11,7 +11,7 @@ import torch
 
 from framework.loader import queue
 from framework.store import resident, staging
-from framework.system import copy_engine
+from framework.system import page_locked
 from framework.system.page_locked import use
 from tests.simulated_cuda.device import Device, Event, Graph, Stream
 from tests.simulated_cuda.driver import Driver
@@ -41,13 +41,13 @@ def simulated(seed: int) -> Iterator[Device]:
         stack.enter_context(mock.patch.object(torch, "from_dlpack", lambda tensor: tensor))
         stack.enter_context(mock.patch.object(queue, "Ahead", AheadInTurns))
         driver = device.driver = Driver(device)
-        stack.enter_context(mock.patch.object(copy_engine, "_driver", return_value=driver))
+        stack.enter_context(mock.patch.object(page_locked, "_driver", return_value=driver))
         stack.enter_context(mock.patch.object(resident, "LEAST_BYTES", 9))  # small images, too
         memory = Path("memory").absolute()  # other tests look for what is left in /dev/shm
         memory.mkdir(exist_ok=True)
         stack.enter_context(mock.patch.object(staging, "MEMORY", memory))
-        copy_engine.stream_aside.cache_clear()  # those of another device
-        stack.callback(copy_engine.stream_aside.cache_clear)
+        page_locked.stream_aside.cache_clear()  # those of another device
+        stack.callback(page_locked.stream_aside.cache_clear)
         AheadInTurns.device = device
         stack.callback(use, torch.device("cpu"), False)
         stack.enter_context(OnDevice(device))

@@ -9,7 +9,7 @@ import framework.sink.console
 from framework.contracts.rank_spans import LateRank, RankReport
 from framework.contracts.training import Report, RunContext
 from framework.sink.console import ConsoleSink
-from framework.system.safe_console import SafeConsole
+from framework.system.safe_text import SafeConsole
 from tests.fakes import span
 
 SPANS = {"wait": span(0.25), "forward": span(0.75)}

@@ -4,7 +4,7 @@ import pytest
 
 from framework.sink import outbox as module
 from framework.sink.outbox import MOST_EVENTS, Delivery, Outbox, StartOver
-from framework.system import redaction
+from framework.system import run_dir
 from tests.small_disk import small_disk
 
 
@@ -34,7 +34,7 @@ def test_events_wait_until_they_are_sent_also_for_the_next_process(tmp_path):
 
 
 def test_values_of_the_environment_wait_under_their_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(redaction, "_names", {"TOKEN"})
+    monkeypatch.setattr(run_dir, "_names", {"TOKEN"})
     monkeypatch.setenv("TOKEN", "hunter2")
     box = Outbox(tmp_path, "mlflow", 0)
     box.append({"end": "cannot reach hunter2@host"})

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from framework.system.rng import (
+    choose_algorithms,
     generator_mark,
     generator_state,
     kept_generators,
@@ -73,3 +74,26 @@ def test_a_gpu_s_generator_is_part_of_it():
     set_generator_state(state, device)
     assert torch.equal(torch.rand(5, device=device), expected)
     set_generator_state(generator_state(CPU), device)  # of a run without one
+
+
+@pytest.fixture
+def algorithms(monkeypatch):
+    """Put the choice back, which is the process's."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    yield
+    choose_algorithms(CPU, deterministic=True)
+    choose_algorithms(CPU, deterministic=False)
+
+
+def test_an_operator_without_a_repeatable_algorithm_is_an_error_until_the_next_run(algorithms):
+    choose_algorithms(CPU, deterministic=True)
+    with pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+    choose_algorithms(CPU, deterministic=False)
+    torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+
+
+def test_what_the_user_s_code_has_chosen_stays(algorithms):
+    torch.use_deterministic_algorithms(True)
+    choose_algorithms(CPU, deterministic=False)
+    assert torch.are_deterministic_algorithms_enabled()

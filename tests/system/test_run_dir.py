@@ -6,16 +6,21 @@ import stat
 import pytest
 
 from framework.errors import CheckpointError
-from framework.system import redaction
 from framework.system.run_dir import (
+    LONGEST,
     check_entry,
     configurations,
     is_run,
     newest_config,
+    note,
+    noted,
     open_file,
     own_files,
     read_json,
     read_object,
+    redacted,
+    restored,
+    shown,
     write_object,
 )
 
@@ -94,7 +99,7 @@ def test_neither_formatting_nor_the_order_of_keys_matters(tmp_path):
 
 
 def test_values_of_the_environment_are_written_only_on_request(tmp_path, monkeypatch):
-    monkeypatch.setattr(redaction, "_names", {"TOKEN"})
+    monkeypatch.setattr("framework.system.run_dir._names", {"TOKEN"})
     monkeypatch.setenv("TOKEN", "hunter2")
     write_object(tmp_path / "run.json", {"a": ["x hunter2"]})
     assert read_json(tmp_path / "run.json") == {"a": ["x ${oc.env:TOKEN}"]}
@@ -181,3 +186,62 @@ def test_the_directory_itself_may_be_a_link_and_need_not_exist(run_dir):
     (run_dir / "x").symlink_to("nowhere")
     with pytest.raises(CheckpointError, match="K126"):
         check_entry(link)
+
+
+# ---- secrets and shown values
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Note variables that other tests do not know."""
+    monkeypatch.setattr("framework.system.run_dir._names", set())
+    values = {"TOKEN": "hunter2", "LONGER": "hunter2-of-mine", "SHORT": "no"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    note(["TOKEN", "LONGER", "SHORT", "GONE"])
+
+
+def test_what_was_noted_is_known_in_order(environment):
+    note(["TOKEN", "A"])
+    assert noted() == ["A", "GONE", "LONGER", "SHORT", "TOKEN"]
+
+
+def test_values_are_replaced_at_every_depth_and_keys_stay(environment):
+    value = {"hunter2": ["hunter2", {"a": ("x=hunter2&y", 3, None, True)}], "b": 1.5}
+    written = {
+        "hunter2": ["${oc.env:TOKEN}", {"a": ["x=${oc.env:TOKEN}&y", 3, None, True]}],
+        "b": 1.5,
+    }
+    assert redacted(value) == written
+
+
+def test_the_longest_value_is_replaced_first(environment):
+    assert redacted("hunter2-of-mine hunter2") == "${oc.env:LONGER} ${oc.env:TOKEN}"
+
+
+def test_short_values_and_variables_that_nobody_read_stay(environment, monkeypatch):
+    monkeypatch.setenv("UNREAD", "something else")
+    assert redacted("no, something else") == "no, something else"
+    monkeypatch.setenv("SHORT", "four")
+    assert redacted("no, four") == "no, ${oc.env:SHORT}"
+
+
+def test_a_value_is_found_as_messages_show_it(environment, monkeypatch):
+    monkeypatch.setenv("TOKEN", "it's\n  long")
+    for text in ("it's\n  long", "it's\\n  long", "it's long"):
+        assert redacted(f"say {text}, twice: {text}").count("${oc.env:TOKEN}") == 2
+
+
+def test_restored_gives_back_what_redacted_took(environment):
+    text = "user:hunter2@host/hunter2-of-mine?no"
+    assert restored(redacted(text)) == text
+
+
+def test_a_variable_that_is_not_set_keeps_its_reference(environment):
+    assert restored("x ${oc.env:GONE}, ${oc.env: TOKEN}") == "x ${oc.env:GONE}, hunter2"
+
+
+def test_what_is_shown_is_one_line_of_letters_and_not_endless():
+    assert shown("a\n\tb\x1b[31m\x00\udcff") == "a b\\x1b[31m\\x00\\udcff"
+    assert shown({"a": [1]}) == '{"a": [1]}'
+    assert len(shown("x" * 10_000)) == LONGEST

@@ -103,7 +103,7 @@ def test_the_exit_code_and_the_line_name_the_signal(name: str, code: int, words:
 def test_what_is_half_done_is_undone_the_newest_first_and_what_is_done_is_kept():
     done = run("""
         from framework.system.durable import publish, write_text
-        from framework.system.lock import locked
+        from framework.system.durable import locked
         from framework.system.stopping import message_if_stopped, undone
         from pathlib import Path
         write_text(Path("kept.txt"), "all of it")

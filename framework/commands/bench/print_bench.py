@@ -12,7 +12,7 @@ from framework.cli.units import plural, rate
 from framework.commands.bench.bench_lines import BenchCell, Line, label
 from framework.commands.bench.compare_benches import CellVerdict, DecisionRule
 from framework.errors import say
-from framework.system.safe_console import SafeConsole
+from framework.system.safe_text import SafeConsole
 
 DOES_NOT_RUN = "does not run"
 

@@ -17,7 +17,7 @@ from framework.cli.outcome import RunOutcome, spans_table, told
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import check_targets
 from framework.errors import ConfigError, ResourceError
-from framework.system.safe_console import SafeConsole
+from framework.system.safe_text import SafeConsole
 from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from framework.measure.host import threads_per_rank
 from framework.run import span_figures
 from framework.system.durable import write_json, write_text
 from framework.system.extras import needed
-from framework.system.redaction import redacted
+from framework.system.run_dir import redacted
 from framework.train.record_losses import GivenOutputs, OutputRecorder, record_losses
 from framework.train.validate import evaluate
 

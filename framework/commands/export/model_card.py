@@ -14,8 +14,17 @@ from framework.commands.export.exportable import Exportable
 from framework.config.saved_run import SavedRun, chosen_file
 from framework.config.targets import targets
 from framework.system.durable import write_json, write_text
-from framework.system.json_values import flat, mapping, numbers, shown, words
-from framework.system.run_dir import FACTS, SUMMARY, newest_config, read_object
+from framework.system.run_dir import (
+    FACTS,
+    SUMMARY,
+    flat,
+    mapping,
+    newest_config,
+    numbers,
+    read_object,
+    shown,
+    words,
+)
 
 USER = re.compile(r"://[^/@\s]+@")  # a name and a password in an address, which nobody publishes
 USE = {

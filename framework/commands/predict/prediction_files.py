@@ -24,9 +24,9 @@ from framework.contracts.prediction import (
     ScoredBoxes,
 )
 from framework.errors import ConfigError
-from framework.system.csv_text import csv_cell
 from framework.system.durable import move, open_durable, sync
 from framework.system.extras import needed
+from framework.system.safe_text import csv_cell
 
 Columns = dict[str, list[Any]]
 Parts = Callable[[], Iterator[Columns]]  # yields the columns of each part, in order

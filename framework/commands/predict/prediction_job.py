@@ -49,8 +49,7 @@ from framework.pack.jobs import file_sha256, hash_of, make_plan, stamps
 from framework.pack.join import list_bad
 from framework.pack.packing import BadItem, Journal
 from framework.store.folder_store import LONGEST_NAME
-from framework.system.durable import reach, remove_leftovers, sync, tidied, write_text
-from framework.system.lock import locked
+from framework.system.durable import locked, reach, remove_leftovers, sync, tidied, write_text
 
 FORMAT = 1  # of the parts
 MOST_IN_MASK = 255

@@ -18,7 +18,7 @@ from framework.media.decode import data_uri
 from framework.sink.report_values import write_grid_picture
 from framework.system.durable import write_json, write_text
 from framework.system.extras import needed
-from framework.system.redaction import redacted
+from framework.system.run_dir import redacted
 
 TEMPLATE = Path(__file__).parent / "templates" / "replay.html"
 RESULT = "replay.json"

@@ -37,8 +37,7 @@ from framework.errors import (
     listed,
 )
 from framework.measure.host import threads_per_rank
-from framework.system.json_values import lines_of, number
-from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY, read_object
+from framework.system.run_dir import ENDED, FACTS, REPORTS, SUMMARY, lines_of, number, read_object
 from framework.train.checkpoint import Damaged, read_state, saved_steps
 from framework.train.trainer import Trainer
 

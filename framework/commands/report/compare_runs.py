@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from framework.cli.run_choices import UNKNOWN, chosen, varying
 from framework.commands.report.read_runs import RecordedRun
 from framework.measure.statistics import median
-from framework.system.json_values import shown
+from framework.system.run_dir import shown
 
 NO_WORDS = ("true", "false", "null", "none")  # values that say nothing without their key
 ABSENT = "not set"

@@ -22,7 +22,7 @@ from framework.commands.report.compare_runs import (
 from framework.commands.report.read_runs import RecordedRun, RecordedSpan
 from framework.contracts.span import ALL_SPANS, IDLE
 from framework.measure.statistics import NO_CLAIM, claim, median, spread_share
-from framework.system.json_values import shown
+from framework.system.run_dir import shown
 
 MOST_METRICS = 4
 

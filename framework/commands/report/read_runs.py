@@ -32,7 +32,6 @@ from framework.errors import (
     words_of,
 )
 from framework.measure.statistics import median, quartiles, spread_share
-from framework.system.json_values import flat, lines_of, number, numbers, parsed, shown, words
 from framework.system.run_dir import (
     ENDED,
     FACTS,
@@ -40,10 +39,17 @@ from framework.system.run_dir import (
     REPORTS,
     SUMMARY,
     check_entry,
+    flat,
     is_file,
     is_run,
+    lines_of,
     newest_config,
+    number,
+    numbers,
+    parsed,
     read_object,
+    shown,
+    words,
 )
 
 RESOURCES = ("stages_s", "queue", "usage")

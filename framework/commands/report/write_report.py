@@ -17,7 +17,7 @@ from framework.commands.report.page_values import cards, machines, remarks, tabl
 from framework.commands.report.read_runs import RecordedRun, find_runs
 from framework.errors import ConfigError
 from framework.system.durable import write_bytes, write_text
-from framework.system.json_values import shown
+from framework.system.run_dir import shown
 
 TEMPLATES = Path(__file__).parent / "templates"
 RELATIVE = ("first", "slowest")

@@ -15,16 +15,20 @@ from typing import Any
 
 from framework.cli.run_choices import typed_choices
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
-from framework.system.json_values import flat, number, numbers, parsed, shown
 from framework.system.run_dir import (
     ENDED,
     FACTS,
     REPORTS,
     SUMMARY,
+    flat,
     is_run,
     newest_config,
+    number,
+    numbers,
     open_file,
+    parsed,
     read_object,
+    shown,
 )
 
 # Where MLflow keeps copies of a run's files, as in mlruns/1/<id>/artifacts.

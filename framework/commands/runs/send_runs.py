@@ -14,7 +14,7 @@ from framework.sink.outbox import Outbox, StartOver, Tracker, reason_of
 from framework.sink.tracked_sink import end_events
 from framework.sink.wandb import NAME as WANDB
 from framework.sink.wandb import WandbTracker
-from framework.system.lock import locked
+from framework.system.durable import locked
 from framework.system.run_dir import FACTS, check_entry, is_file, own_files
 
 

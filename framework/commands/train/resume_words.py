@@ -15,8 +15,7 @@ from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import DATA_PATHS, with_recipe_said
 from framework.config.schema import GROUPS
 from framework.errors import CheckpointError, ConfigError, words_of
-from framework.system.redaction import restored
-from framework.system.run_dir import FACTS, check_entry, reached, read_json
+from framework.system.run_dir import FACTS, check_entry, reached, read_json, restored
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 NAMES_DATA = (

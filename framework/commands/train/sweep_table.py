@@ -11,7 +11,7 @@ from framework.cli.outcome import metrics_words
 from framework.contracts.span import IDLE
 from framework.measure.statistics import NO_CLAIM, claim
 from framework.system.run_dir import ENDED, FACTS, SUMMARY, read_object
-from framework.system.safe_console import SafeConsole
+from framework.system.safe_text import SafeConsole
 
 # Without a terminal rich assumes 80 columns, and folds every row of a sweep.
 SWEEP_COLUMNS = 110

@@ -35,8 +35,7 @@ from framework.errors import (
     say,
 )
 from framework.parallel.launch.srun import rank_environment
-from framework.system.durable import remove_leftovers, uninterrupted, write_text
-from framework.system.lock import locked
+from framework.system.durable import locked, remove_leftovers, uninterrupted, write_text
 from framework.system.run_dir import (
     ENDED,
     FACTS,

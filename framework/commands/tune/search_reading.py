@@ -43,7 +43,7 @@ from framework.measure.statistics import (
 )
 from framework.system.durable import write_json
 from framework.system.extras import needed
-from framework.system.safe_console import SafeConsole
+from framework.system.safe_text import SafeConsole
 from framework.system.stopping import message_if_stopped, printed, undone
 from framework.trials.trial_process import ReadFacts, TrialProcess, TrialSetting
 

@@ -1,22 +1,24 @@
-"""The C functions of this package, compiled when it is installed, and threads beside the step.
+"""Compiled code that takes the place of torch's operators, and threads beside the step.
 
 Every caller also works without the C functions, and gets the same numbers.
 
-The threads of a step wait for each other between two operators. GCC's libgomp lets them spin for
-milliseconds as long as all OpenMP teams together have no more threads than there are cores, and for
-microseconds otherwise (``do_spin`` in its ``config/linux/wait.h``). Spinning is best if the step
-has the cores to itself. It takes them from the threads that decode beside the step.
+The threads of a step spin between two operators: for milliseconds as long as all OpenMP teams have
+no more threads than there are cores, else for microseconds (``do_spin`` in GCC's
+``config/linux/wait.h``). Spinning takes the cores from threads that decode beside the step.
 """
 
 import ctypes
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
+from torch import Tensor
+
+from framework.errors import words_of
 
 SHARED = 1 << 17  # elements: torch splits operators from 32,768 elements on
 POINTER = ctypes.c_void_p
@@ -28,15 +30,7 @@ SIGNATURES = {
     "paceline_should_ask": (),
     "paceline_ask_pages": (POINTER, NUMBER, POINTER, NUMBER, POINTER, NUMBER, NUMBER),
     "paceline_crc32": (POINTER, NUMBER, NUMBER, POINTER),
-    "paceline_lmdb_heads": (
-        *(POINTER,) * 3,
-        NUMBER,
-        POINTER,
-        NUMBER,
-        POINTER,
-        *(NUMBER,) * 2,
-        POINTER,
-    ),
+    "paceline_lmdb_heads": (*(POINTER,) * 3, *(NUMBER, POINTER) * 2, NUMBER, NUMBER, POINTER),
     "paceline_permutation": (NUMBER, NUMBER, POINTER),
     "paceline_bijection": (NUMBER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER),
     "paceline_draws": (POINTER, *(NUMBER,) * 3, POINTER),
@@ -141,6 +135,44 @@ def crowded() -> Generator[None]:
     finally:
         end.set()
         thread.join()
+
+
+@final
+class CheckedKernel:
+    """Runs a GPU kernel, whose first result of each kind must be that of torch's operators.
+
+    Attributes:
+        failure: Why it is no longer used, or None.
+    """
+
+    def __init__(self) -> None:
+        self.failure: str | None = None
+        self._checked: set[Hashable] = set()
+
+    def __call__(
+        self, kind: Hashable, kernel: Callable[[], Tensor], operators: Callable[[], Tensor]
+    ) -> Tensor | None:
+        """Return the kernel's result, or None if the operators must do the work.
+
+        Args:
+            kind: What the compiled code depends on.
+            kernel: Runs the kernel. It may raise anything: a package or a compiler may be missing.
+            operators: Computes the same.
+        """
+        if self.failure is not None:
+            return None
+        try:
+            result = kernel()
+            if kind not in self._checked and result.numel():
+                expected = operators()
+                if result.dtype != expected.dtype or not torch.equal(result, expected):
+                    self.failure = "its numbers differ from the operators'"
+                    return None
+                self._checked.add(kind)
+        except Exception as error:  # noqa: BLE001  # see ``kernel``
+            self.failure = f"{type(error).__name__}: {words_of(error)[:200]}"
+            return None
+        return result
 
 
 @cache

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from framework.commands.runs.listed_run import read_listed, run_dirs
-from framework.system.lock import locked
+from framework.system.durable import locked
 from framework.system.run_dir import write_object
 from tests.commands.runs.run_folders import age, make_run
 

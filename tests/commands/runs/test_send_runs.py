@@ -3,7 +3,7 @@ import pytest
 from framework.commands.runs.send_runs import send
 from framework.errors import ConfigError, ResourceError
 from framework.sink.outbox import Outbox
-from framework.system.lock import locked
+from framework.system.durable import locked
 from tests.commands.runs.run_folders import make_run
 from tests.sink.tracking_server import TrackingServer
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from framework.system.malloc import SETTINGS, keep_freed_memory
+from framework.system.memory import SETTINGS, keep_freed_memory
 
 HEAP = """
 import ctypes, sys
-from framework.system.malloc import give_back_freed_memory, keep_freed_memory
+from framework.system.memory import give_back_freed_memory, keep_freed_memory
 kept = keep_freed_memory(of_any_size=sys.argv[1] == "any")
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = \
