@@ -29,7 +29,7 @@ from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
-from framework.sink.measured import MeasuredSink
+from framework.sink.relays import MeasuredSink
 from framework.system.run_dir import (
     ENDED,
     FACTS,

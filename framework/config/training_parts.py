@@ -53,7 +53,7 @@ from framework.data.source import StoreSource
 from framework.errors import ConfigError, PacelineError, ResourceError
 from framework.media.label_map import colored
 from framework.parallel.ddp import warm_up_ddp
-from framework.sink.tolerant import TolerantSink
+from framework.sink.relays import TolerantSink
 from framework.store.columns import is_number
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder

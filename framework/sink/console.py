@@ -76,7 +76,12 @@ def _parts(report: Report) -> Iterator[str]:
     for name, share in report.content.items():
         yield f"{name} {100 * share:.0f} %"
     if report.left_s is not None:
-        yield f"left {_duration(report.left_s)}"
+        minutes, seconds = divmod(round(report.left_s), 60)
+        hours, minutes = divmod(minutes, 60)
+        time_left = f"{minutes}:{seconds:02}"
+        if hours:
+            time_left = f"{hours}:{minutes:02}:{seconds:02}"
+        yield f"left {time_left}"
     if report.epoch_left is not None:
         yield f"{report.epoch_left:,} left of epoch"
     usage = report.usage
@@ -87,12 +92,3 @@ def _parts(report: Report) -> Iterator[str]:
         yield f"gpu {100 * usage['gpu_busy_share']:.0f} %"
     if "workers_cpu_cores" in usage:
         yield f"workers {usage['workers_cpu_cores']:.1f} cores"
-
-
-def _duration(seconds: float) -> str:
-    """Return hours, minutes and seconds as in 1:02:03 and 2:03."""
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minute:02}:{second:02}"
-    return f"{minute}:{second:02}"

@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import compress
 from pathlib import Path
 from typing import final
@@ -30,15 +30,15 @@ class CsvSink:
             self._curves[path.stem] = _Curve(path, run.start_step)
 
     def write(self, report: Report) -> None:
-        name = report.split.replace(os.sep, "_")
-        if name not in self._curves:
-            self._curves[name] = _Curve(self._folder / f"{name}.csv", report.step)
-        rate = "" if report.learning_rate is None else repr(report.learning_rate)
-        means = {name: repr(float(value)) for name, value in report.means.items()}
-        where = {"step": str(report.step), "epoch": str(report.epoch)}
-        speed = {"lr": rate, "records_per_s": repr(float(report.records_per_s))}
-        row = {**where, **means, **speed}
-        self._curves[name].add({csv_cell(name): cell for name, cell in row.items()})
+        split = report.split.replace(os.sep, "_")
+        if split not in self._curves:
+            self._curves[split] = _Curve(self._folder / f"{split}.csv", report.step)
+        row = {"step": str(report.step), "epoch": str(report.epoch)}
+        for name, value in report.means.items():
+            row[csv_cell(name)] = repr(float(value))
+        row["lr"] = "" if report.learning_rate is None else repr(report.learning_rate)
+        row["records_per_s"] = repr(float(report.records_per_s))
+        self._curves[split].add(row)
 
     def flush(self) -> None:
         for curve in self._curves.values():
@@ -58,7 +58,7 @@ class _Curve:
         if path.exists():
             self._columns, rows = self._read()
             steps = (row.get("step", "") for row in rows)  # another program may write anything
-            kept = [step.isdecimal() and int(step) <= last_step for step in steps]
+            kept = (step.isdecimal() and int(step) <= last_step for step in steps)
             self._rewrite(self._columns, compress(rows, kept))
         self._open()
 
@@ -85,22 +85,13 @@ class _Curve:
         self._writer = csv.DictWriter(self.file, self._columns, restval="", lineterminator="\n")
 
     def _read(self) -> tuple[list[str], list[Row]]:
-        """Return the columns and the whole rows.
-
-        A killed run may leave a part of a row, and a full disk a row with too many cells.
-        """
+        """Return the columns and the whole rows: a kill or a full disk may have torn the last."""
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            del lines[-1]
-        reader = csv.DictReader(lines)
-        rows = [row for row in reader if None not in row]
-        return list(reader.fieldnames or ()), rows
+        reader = csv.DictReader(line for line in lines if line.endswith("\n"))
+        return list(reader.fieldnames or ()), [row for row in reader if None not in row]
 
-    def _rewrite(self, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        with (
-            publish(self._path) as temporary,
-            open(temporary, "w", encoding="utf-8", newline="") as file,
-        ):
+    def _rewrite(self, columns: list[str], rows: Iterable[Row]) -> None:
+        with publish(self._path) as path, open(path, "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)

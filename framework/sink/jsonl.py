@@ -4,10 +4,9 @@ import json
 import math
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, final
 
-from torch import Tensor
+import torch
 
 from framework.contracts.training import Report, RunContext
 from framework.system.run_dir import REPORTS, parsed, redacted
@@ -22,7 +21,14 @@ class JsonlSink:
 
     def __init__(self, *, run: RunContext) -> None:
         path = run.run_dir / REPORTS
-        _truncate(path, run.start_step)
+        length = 0  # of the whole lines up to the step that the run starts from
+        with suppress(FileNotFoundError), open(path, "rb+") as file:
+            for line in file:
+                step = parsed(line).get("step", math.inf)
+                if not line.endswith(b"\n") or step > run.start_step:
+                    break
+                length += len(line)
+            file.truncate(length)
         # Buffered by the line, so that readers see whole lines at once.
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
 
@@ -41,21 +47,17 @@ class JsonlSink:
             line[f"{name}_s"] = span.mean_s
             line[f"{name}_p50_s"] = span.p50_s
             line[f"{name}_p90_s"] = span.p90_s
-        measured = {
-            "stages_s": report.stages_s,
-            "content": report.content,
-            "usage": report.usage,
-            "slow_records": report.slow_records,
-            "tuning": report.tuning,
-            "skipped": report.skipped,
-        }
-        line |= {name: value for name, value in measured.items() if value}
+        for name in ("stages_s", "content", "usage", "slow_records", "tuning", "skipped"):
+            if value := getattr(report, name):
+                line[name] = value
         if report.ranks is not None:
             line["ranks"] = report.ranks.as_dict()
         if report.ready is not None:
             line["ready"] = report.ready
-        if report.arrays:
-            line["arrays"] = {name: _nested(array) for name, array in report.arrays.items()}
+        for name, array in report.arrays.items():
+            whole = array.long()  # counts are whole numbers
+            shown = whole if torch.equal(whole.to(array.dtype), array) else array
+            line.setdefault("arrays", {})[name] = shown.tolist()
         self._file.write(json.dumps(redacted(line)) + "\n")
 
     def flush(self) -> None:
@@ -63,20 +65,3 @@ class JsonlSink:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _nested(array: Tensor) -> list[Any]:
-    """Return an array as nested lists; counts are whole numbers."""
-    whole = array.long()
-    return (whole if bool((whole == array).all()) else array).tolist()
-
-
-def _truncate(path: Path, last_step: int) -> None:
-    """Cut off, at once, what follows the last whole line not later than ``last_step``."""
-    length = 0
-    with suppress(FileNotFoundError), open(path, "rb+") as file:
-        for line in file:
-            if not line.endswith(b"\n") or parsed(line).get("step", math.inf) > last_step:
-                break
-            length += len(line)
-        file.truncate(length)

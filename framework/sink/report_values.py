@@ -79,7 +79,8 @@ def write_grid_picture(path: Path, images: Tensor) -> None:
     tiles = np.zeros((rows * columns, channels, height, width), np.uint8)
     tiles[:count] = images.cpu().numpy()[:, ::-1]  # OpenCV's order of colors
     grid = tiles.reshape(rows, columns, channels, height, width).transpose(0, 3, 1, 4, 2)
-    _write(path, np.ascontiguousarray(grid.reshape(rows * height, columns * width, channels)))
+    picture = np.ascontiguousarray(grid.reshape(rows * height, columns * width, channels))
+    write_bytes(path, cv2.imencode(".png", picture)[1].tobytes())
 
 
 def array_picture(array: Tensor) -> Tensor | None:
@@ -104,14 +105,10 @@ def write_arrays(arrays: Mapping[str, Tensor], split: str, folder: Path) -> list
         picture = array_picture(array)
         if picture is not None:
             paths.append(folder / f"{_plain(name)}-{_plain(split)}.png")
-            _write(paths[-1], picture[0].cpu().numpy())
+            write_grid_picture(paths[-1], picture.unsqueeze(0))
     return paths
 
 
 def _plain(name: str) -> str:
     """Return a name for a file: a field or a metric may have any name."""
     return re.sub(r"[^\w.-]", "_", name)
-
-
-def _write(path: Path, picture: np.ndarray) -> None:
-    write_bytes(path, cv2.imencode(".png", picture)[1].tobytes())

@@ -1,7 +1,6 @@
 """TensorBoard: loss, metrics, learning rate, speed, spans and usage; sample images once."""
 
 import time
-from pathlib import Path
 from typing import final
 
 # protobuf makes this module when it is imported.
@@ -9,12 +8,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[repo
 from torch.utils.tensorboard import SummaryWriter
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.report_values import (
-    array_picture,
-    learned_values,
-    measured_values,
-    sample_pictures,
-)
+from framework.sink import report_values
 
 
 @final
@@ -29,20 +23,24 @@ class TensorBoardSink:
     def __init__(self, num_images: int, *, run: RunContext) -> None:
         folder = run.run_dir / "tensorboard"
         purge_step = run.start_step + 1 if folder.exists() else None
-        _leave_second(folder)
+        # TensorBoard reads files in the order of their names, which begin with the second.
+        now_s = time.time()
+        if any(folder.glob(f"events.out.tfevents.{int(now_s):010d}.*")):
+            time.sleep(int(now_s) + 1 - now_s)
         self._writer = SummaryWriter(str(folder), purge_step=purge_step)
         if num_images and not run.start_step:
-            for name, images in sample_pictures(run.sample, num_images).items():
+            for name, images in report_values.sample_pictures(run.sample, num_images).items():
                 self._writer.add_images(f"sample/{name}", images, global_step=0)
 
     def write(self, report: Report) -> None:
-        scalars = learned_values(report) | measured_values(report)
+        scalars = report_values.learned_values(report)
+        scalars |= report_values.measured_values(report)
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         assert self._writer.file_writer is not None
         # One event for all values: add_scalar takes 30 us for each.
         self._writer.file_writer.add_summary(Summary(value=values), report.step)
         for name, array in report.arrays.items():
-            picture = array_picture(array)
+            picture = report_values.array_picture(array)
             if picture is not None:
                 self._writer.add_image(f"{name}/{report.split}", picture, report.step)
 
@@ -51,13 +49,3 @@ class TensorBoardSink:
 
     def close(self) -> None:
         self._writer.close()
-
-
-def _leave_second(folder: Path) -> None:
-    """Wait until the next second if a file of events in ``folder`` is of the present one.
-
-    TensorBoard reads files in the order of their names, which begin with the second.
-    """
-    now_s = time.time()
-    if any(folder.glob(f"events.out.tfevents.{int(now_s):010d}.*")):
-        time.sleep(int(now_s) + 1 - now_s)

@@ -1,19 +1,16 @@
 """Weights & Biases, offline: a run in ``run_dir/wandb``, for ``wandb sync`` to upload."""
 
 import os
-import re
 import shlex
 import shutil
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from framework.contracts.training import RunContext
 from framework.errors import ConfigError
-from framework.sink.outbox import Event, Outbox
-from framework.sink.tracked_sink import TrackedSink, inside, read_config
+from framework.sink.tracked_sink import Event, Outbox, TrackedSink, inside, read_config
 from framework.system.extras import needed
 from framework.system.run_dir import redacted
 
@@ -53,63 +50,58 @@ class WandbSink(TrackedSink):
                 what = "would stand in files of wandb with the value from the environment"
                 raise ConfigError(208, where, what, "write it out")
         shown: str = name or redacted(run.run_dir.resolve().name)
-        tracker = WandbTracker(project, shown, run.say)
-        super().__init__(NAME, tracker, num_images, checkpoints, every_s, close_s, run)
+        outbox = Outbox(run.run_dir, NAME)
+        tracker = WandbTracker(outbox, project, shown, run.say)
+        super().__init__(outbox, tracker, num_images, checkpoints, every_s, close_s, run)
 
 
 @final
 class WandbTracker:
-    """Writes events into an offline run."""
+    """Writes the events of an outbox into an offline run, always from the first one."""
 
-    def __init__(self, project: str, name: str, say: Callable[[str], None]) -> None:
+    def __init__(self, outbox: Outbox, project: str, name: str, say: Callable[[str], None]) -> None:
         for variable, value in CLIENT.items():
             os.environ.setdefault(variable, value)
         needed("wandb", "wandb")
+        self._outbox = outbox
         self._project = project
         self._name = name
         self._say = say
         self._run: Any = None
         self._exit_code = 1
+        outbox.state |= {"project": project, "name": name}
+        outbox.sent = 0
+        outbox.save()
 
-    def prepare(self, outbox: Outbox, checkpoints: bool) -> None:
-        """Remember in the outbox what writes the run again, and write it from the first event."""
-        known = str(outbox.state.get("id"))  # names a folder
-        outbox.state |= {
-            "id": known if re.fullmatch("[0-9a-f]{8}", known) else uuid.uuid4().hex[:8],
-            "project": self._project,
-            "name": self._name,
-            "checkpoints": checkpoints,
-        }
-        outbox.start_over()
-
-    def send(self, outbox: Outbox, events: Sequence[Event]) -> None:
+    def send(self, events: Sequence[Event]) -> None:
         import wandb  # noqa: PLC0415
 
+        run_dir = self._outbox.run_dir
         if self._run is None:
-            self._run = self._open(outbox)
+            self._run = self._open(run_dir)
         for event in events:
             if "report" in event:
                 values = {**event["learned"], **event["measured"]}
                 self._run.log(values, step=event["step"])
             elif "begin" in event:
-                config = read_config(inside(outbox.run_dir, event["begin"]))
+                config = read_config(run_dir, event["begin"])
                 self._run.config.update(config, allow_val_change=True)
             elif "end" in event:
                 self._exit_code = EXIT_CODES[event["end"]]
             for name in event.get("files", ()):  # pictures to the charts, others as links
-                path = inside(outbox.run_dir, name)
+                path = inside(run_dir, name)
                 if path is None:
                     continue
                 if path.suffix == ".png":
                     self._run.log({path.stem: wandb.Image(str(path))}, step=event["step"])
                 else:
-                    self._run.save(str(path), base_path=str(outbox.run_dir), policy="now")
+                    self._run.save(str(path), base_path=str(run_dir), policy="now")
 
-    def _open(self, outbox: Outbox) -> Any:
+    def _open(self, run_dir: Path) -> Any:
         import wandb  # noqa: PLC0415
 
-        run_id = outbox.state["id"]
-        for folder in (outbox.run_dir / "wandb").glob(f"offline-run-*-{run_id}"):
+        run_id = self._outbox.state["token"][:8]
+        for folder in (run_dir / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(folder)
         self._hooks = sys.exit, sys.excepthook
         settings = wandb.Settings(
@@ -122,7 +114,7 @@ class WandbTracker:
         )
         return wandb.init(
             mode="offline",
-            dir=str(outbox.run_dir),
+            dir=str(run_dir),
             id=run_id,
             project=self._project,
             name=self._name,

@@ -6,7 +6,7 @@ import torch
 from framework.contracts.training import Report, RunContext
 from framework.errors import ConfigError
 from framework.sink.mlflow import MLflowSink, MLflowTracker
-from framework.sink.outbox import Outbox
+from framework.sink.tracked_sink import Outbox
 from framework.system.run_dir import write_object
 from tests.cli.command import losses, paceline
 from tests.sink.tracking_server import TrackingServer
@@ -111,14 +111,17 @@ def test_a_server_that_ends_and_starts_again_gets_everything(mortal_server, run_
 
 
 @pytest.mark.slow
-def test_a_resumed_run_that_learns_the_same_continues_its_run_without_doubles(server, run_dir):
-    log(server, run_dir, report(2), report(4), report(6))
+@pytest.mark.parametrize("last", [4, 6], ids=["nothing ahead", "a report ahead"])
+def test_a_resumed_run_continues_its_run_or_replaces_it_if_the_server_is_ahead(
+    server, run_dir, last
+):
+    log(server, run_dir, report(2), report(4), *([report(6)] if last == 6 else []))
     (before,) = runs(server, run_dir)[1]
     write_object(run_dir / "resolved.1.json", {"optim": {"lr": 0.2}, "epochs": 1})
-    log(server, run_dir, report(6), report(10), start_step=4)
+    log(server, run_dir, report(6, 0.5), report(10), start_step=4)
     (after,) = runs(server, run_dir)[1]
-    assert after.info.run_id == before.info.run_id
-    assert curve(server, run_dir) == [(2, 1.0), (4, 1.0), (6, 1.0), (10, 1.0)]
+    assert (after.info.run_id == before.info.run_id) == (last == 4)
+    assert curve(server, run_dir) == [(2, 1.0), (4, 1.0), (6, 0.5), (10, 1.0)]
     assert (before.info.status, after.info.status) == ("KILLED", "FINISHED")
     assert after.data.tags["changed.optim.lr"] == "0.2"
 
@@ -149,31 +152,30 @@ def test_a_run_of_a_lost_server_trains_and_is_sent_by_the_command_that_it_names(
 def test_a_run_needs_the_address_of_a_server(run_dir, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ConfigError, match=r"C370.*give sink.mlflow.uri"):
-        MLflowTracker(None, "paceline", "name")
+        MLflowTracker(Outbox(run_dir, "mlflow"), None, "paceline", "name")
 
 
-def test_an_address_that_mlflow_cannot_use_is_named_without_its_password():
+def test_an_address_that_mlflow_cannot_use_is_named_without_its_password(run_dir):
     words = r"C370.* = foo://x: names no server or database .*'foo://x'.*; give .* sqlite:///FILE"
     with pytest.raises(ConfigError, match=words) as failed:
-        MLflowTracker("foo://me:secret@x", "paceline", "name")
+        MLflowTracker(Outbox(run_dir, "mlflow"), "foo://me:secret@x", "paceline", "name")
     assert "secret" not in str(failed.value)
 
 
 def test_no_file_holds_the_password_of_a_server(run_dir):
-    box = Outbox(run_dir, "mlflow")
-    MLflowTracker("http://me:secret@127.0.0.1:9", "paceline", "name").prepare(box, True)
+    MLflowTracker(Outbox(run_dir, "mlflow"), "http://me:secret@127.0.0.1:9", "paceline", "name")
     text = (run_dir / "outbox" / "mlflow.json").read_text()
     assert "secret" not in text
     assert '"http://127.0.0.1:9"' in text
 
 
 def test_another_server_gets_all_events(run_dir):
-    box = Outbox(run_dir, "mlflow")
-    MLflowTracker("http://127.0.0.1:9", "paceline", "name").prepare(box, True)
-    box.append({"step": 1})
-    box.state["run_id"] = "known"
-    box.mark_sent(box.waiting().end)
-    box.close()
-    again = Outbox(run_dir, "mlflow")
-    MLflowTracker("http://127.0.0.1:10", "paceline", "name").prepare(again, True)
-    assert ("run_id" in again.state, again.num_waiting()) == (False, 1)
+    for port, sent in ((9, 1), (9, 0), (10, 1)):
+        box = Outbox(run_dir, "mlflow")
+        MLflowTracker(box, f"http://127.0.0.1:{port}", "paceline", "name")
+        if port == 9 and sent:
+            box.append({"step": 1})
+            box.close()
+        assert box.num_waiting() == sent
+        box.sent = box.path.stat().st_size
+        box.save()

@@ -1,26 +1,119 @@
+import errno
 import json
 import os
+import threading
+import time
 
 import cv2
 import pytest
 import torch
 
 from framework.contracts.training import Report, RunContext
-from framework.sink.outbox import Outbox
-from framework.sink.tracked_sink import TrackedSink, inside, read_config
+from framework.sink import tracked_sink
+from framework.sink.tracked_sink import MOST_EVENTS, Outbox, TrackedSink, inside, read_config
+from framework.system import run_dir
 from tests.saved_runs import write_signed
-from tests.sink.test_outbox import Notebook
+from tests.small_disk import small_disk
 
 SAMPLE = {"image": torch.zeros(2, 1, 4, 4, dtype=torch.uint8)}
+
+
+class Notebook:
+    """A tracker that keeps what it is sent, and fails as often as it is asked to."""
+
+    def __init__(self, *failures):
+        self.failures = list(failures)
+        self.events = []
+        self.closed = False
+
+    def send(self, events):
+        if self.failures:
+            raise self.failures.pop(0)
+        self.events += events
+
+    def close(self):
+        self.closed = True
+
+
+def fill(folder, *steps):
+    """Fill an outbox with a report at each step."""
+    box = Outbox(folder, "mlflow")
+    for step in steps:
+        box.append({"report": "train", "step": step})
+    box.close()
+
+
+def steps(box):
+    """Return the steps of the next events, which are sent."""
+    notebook = Notebook()
+    box.send(notebook)
+    return [event["step"] for event in notebook.events]
+
+
+def test_events_wait_until_they_are_sent_also_for_the_next_process(tmp_path):
+    fill(tmp_path, 1, 2)
+    assert steps(Outbox(tmp_path, "mlflow")) == [1, 2]
+    fill(tmp_path, 3)
+    with pytest.raises(OSError, match="lost"):
+        Outbox(tmp_path, "mlflow").send(Notebook(OSError("lost")))
+    assert Outbox(tmp_path, "mlflow").num_waiting() == 1
+    assert steps(Outbox(tmp_path, "mlflow")) == [3]
+    assert steps(Outbox(tmp_path, "mlflow")) == []
+
+
+def test_values_of_the_environment_wait_under_their_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_dir, "_names", {"TOKEN"})
+    monkeypatch.setenv("TOKEN", "hunter2")
+    box = Outbox(tmp_path, "mlflow")
+    box.append({"end": "cannot reach hunter2@host"})
+    box.close()
+    assert json.loads(box.path.read_text()) == {"end": "cannot reach ${oc.env:TOKEN}@host"}
+
+
+def test_a_batch_has_a_limit(tmp_path):
+    fill(tmp_path, *range(MOST_EVENTS + 5))
+    box = Outbox(tmp_path, "mlflow")
+    assert [len(steps(box)), len(steps(box))] == [MOST_EVENTS, 5]
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["sent", "waiting"])
+def test_a_resumed_run_drops_what_came_after_its_step(tmp_path, sent):
+    fill(tmp_path, 2, 4, 6)
+    if sent:
+        steps(Outbox(tmp_path, "mlflow"))
+    box = Outbox(tmp_path, "mlflow")
+    box.drop_after(4)
+    assert steps(box) == [2, 4]
+    assert box.state.get("is_stale", False) == sent
+
+
+@pytest.mark.parametrize("torn", [b'{"step": 4', b"\0\0\n", b"[1]\n", b"9" * 5000 + b"\n"])
+def test_a_torn_line_costs_no_other(tmp_path, torn):
+    fill(tmp_path, 2)
+    with open(tmp_path / "outbox" / "mlflow.jsonl", "ab") as file:
+        file.write(torn)
+    fill(tmp_path, 6)
+    assert steps(Outbox(tmp_path, "mlflow")) == [2, 6]
+
+
+def test_a_disk_that_is_full_for_a_while_costs_no_event(tmp_path):
+    fill(tmp_path, 2)
+    box = Outbox(tmp_path, "mlflow")
+    with small_disk(box.path.stat().st_size + 5), pytest.raises(OSError, match=r"large|space"):
+        box.append({"report": "train", "step": 4})
+    box.append({"report": "train", "step": 6})
+    assert steps(box) == [2, 4, 6]
+    box.close()
 
 
 def report(step):
     return Report("train", step, 1, {"loss": 1.0}, 9.0, learning_rate=0.5)
 
 
-def open_sink(run, num_images=2, checkpoints=True):
-    settings = {"num_images": num_images, "checkpoints": checkpoints, "every_s": 9.0}
-    return TrackedSink("notes", Notebook(), **settings, close_s=9.0, run=run)
+def open_sink(run, num_images=2, checkpoints=True, tracker=None, **settings):
+    settings = {"num_images": num_images, "checkpoints": checkpoints, "every_s": 9.0, **settings}
+    settings = {"close_s": 9.0, **settings}
+    return TrackedSink(Outbox(run.run_dir, "notes"), tracker or Notebook(), **settings, run=run)
 
 
 def events_in(folder):
@@ -87,7 +180,7 @@ def test_weights_stay_here_if_that_is_wanted(tmp_path):
 )
 def test_a_configuration_is_read_by_dotted_names(tmp_path, text, values):
     write_signed(tmp_path / "resolved.json", text)
-    assert read_config(tmp_path / "resolved.json") == values
+    assert read_config(tmp_path, "resolved.json") == values
 
 
 def test_only_files_of_the_run_directory_are_sent(tmp_path):
@@ -99,3 +192,51 @@ def test_only_files_of_the_run_directory_are_sent(tmp_path):
     assert inside(run_dir, "a.pt") == run_dir / "a.pt"
     for name in ("../secret", str(tmp_path / "secret"), "link", "missing", ".", "a\0b", 7):
         assert inside(run_dir, name) is None
+
+
+def deliver(folder, tracker, *steps, wait_for=lambda said: True, **settings):
+    """Write reports of a run to a server, and return what is said."""
+    said = []
+    sink = open_sink(RunContext(folder, 4, 1, say=said.append), tracker=tracker, **settings)
+    for step in steps:
+        sink.write(report(step))
+    while not wait_for(said):
+        time.sleep(0.001)
+    sink.close()
+    return said
+
+
+def test_everything_is_sent_before_it_closes(tmp_path):
+    notebook = Notebook()
+    assert deliver(tmp_path, notebook, *range(500)) == []
+    assert [event["step"] for event in notebook.events if "report" in event] == list(range(500))
+    assert (notebook.closed, "end" in notebook.events[-1]) == (True, True)
+
+
+def test_a_server_that_comes_back_gets_everything_and_one_warning_was_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracked_sink, "FIRST_PAUSE_S", 0.0)
+    notebook = Notebook(*[ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")] * 3)
+    said = deliver(tmp_path, notebook, 1, wait_for=lambda _: notebook.events)
+    assert (len(said), len(notebook.events)) == (1, len(events_in(tmp_path)))
+    assert "notes cannot be reached (Connection refused); training continues" in said[0]
+
+
+def test_what_remains_is_counted_and_kept_with_the_command_that_sends_it(tmp_path):
+    said = deliver(tmp_path, Notebook(*[OSError(113, "No route to host")] * 9), 1)
+    assert said[-1] == (
+        "notes: 5 events could not be sent (No route to host); they are kept, "
+        f"send them with: paceline runs send {tmp_path}"
+    )
+    assert Outbox(tmp_path, "notes").num_waiting() == 5
+
+
+def test_a_server_without_an_answer_is_not_waited_for(tmp_path):
+    answer = threading.Event()
+
+    class Silent(Notebook):
+        def send(self, events):
+            answer.wait()
+
+    said = deliver(tmp_path, Silent(), 1, close_s=0.1)
+    answer.set()
+    assert "5 events could not be sent (no answer within 0.1 s)" in said[0]

@@ -10,8 +10,7 @@ from framework.commands.runs.listed_run import LOCK, ListedRun, read_listed, run
 from framework.errors import ConfigError, ResourceError, say
 from framework.sink.mlflow import NAME as MLFLOW
 from framework.sink.mlflow import MLflowTracker
-from framework.sink.outbox import Outbox, StartOver, Tracker, reason_of
-from framework.sink.tracked_sink import end_events
+from framework.sink.tracked_sink import Outbox, Tracker, reason_of
 from framework.sink.wandb import NAME as WANDB
 from framework.sink.wandb import WandbTracker
 from framework.system.durable import locked
@@ -52,22 +51,13 @@ def _send(run: ListedRun, name: str) -> None:
         tracker = _mlflow_tracker(outbox)
     else:
         project, title = (outbox.state.get(key) or "paceline" for key in ("project", "name"))
-        tracker = WandbTracker(str(project), str(title), say)
-        tracker.prepare(outbox, checkpoints)
-    if not outbox.has_ended():
-        status = {"finished": "FINISHED", "failed": "FAILED"}.get(run.status, "KILLED")
-        for event in end_events(status, run.steps or 0, checkpoints):
-            outbox.append(event)
-        outbox.close()
+        tracker = WandbTracker(outbox, str(project), str(title), say)
+    status = {"finished": "FINISHED", "failed": "FAILED"}.get(run.status, "KILLED")
+    outbox.end(status, run.steps or 0, checkpoints)
     count = outbox.num_waiting()
     try:
-        while (batch := outbox.waiting()).events:
-            try:
-                tracker.send(outbox, batch.events)
-            except StartOver:
-                outbox.start_over()
-            else:
-                outbox.mark_sent(batch.end)
+        while not outbox.send(tracker):
+            pass
         tracker.close()
     except (ConfigError, ResourceError):
         raise
@@ -92,4 +82,4 @@ def _mlflow_tracker(outbox: Outbox) -> MLflowTracker:
         what = "is where the run was sent, and a file must not choose who gets your token"
         raise ConfigError(379, where, what, "if you trust it, set MLFLOW_TRACKING_URI to it")
     experiment, name = (str(outbox.state.get(key)) for key in ("experiment", "name"))
-    return MLflowTracker(uri, experiment, name)
+    return MLflowTracker(outbox, uri, experiment, name)

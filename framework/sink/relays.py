@@ -1,13 +1,15 @@
-"""Add to each training report what the loader and the machine measured during its steps."""
+"""Sinks that pass reports on: with what was measured beside them, and without failing."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, final
 
-from framework.contracts.data import Content
 from framework.contracts.loader import LoaderStats
 from framework.contracts.training import Report, Sink
+from framework.errors import ResourceError
 
 # Measuring the usage takes up to a millisecond, and its values are means over about this time.
 USAGE_EVERY_S = 1.0
@@ -15,10 +17,10 @@ USAGE_EVERY_S = 1.0
 
 @final
 class MeasuredSink:
-    """Passes reports on to ``sinks`` with ``stats`` and ``usage``, and sums them up over the run.
+    """Adds ``stats`` and ``usage`` to training reports, and sums them up over the run.
 
     Args:
-        sinks: Where the reports go.
+        sinks: Where the reports go. ``close`` leaves them open.
         stats: Returns how preparing batches went since the last call.
         usage: Returns the usage of the machine: values named ``peak_`` are peaks so far, all others
             are means since the last call.
@@ -49,17 +51,19 @@ class MeasuredSink:
         self._asked_at = time.monotonic()
         self._used: Mapping[str, float] = {}
         self._peaks: dict[str, float] = {}
-        self._sums: dict[str, tuple[float, float]] = {}  # value times seconds, and seconds
+        self._value_s: dict[str, float] = defaultdict(float)  # value times seconds
+        self._seconds: dict[str, float] = defaultdict(float)
         self._ready = 0.0
         self._ready_steps = 0
-        self.stages_s: dict[str, float] = {}
+        self._parts: dict[str, float] = defaultdict(float)
+        self._wholes: dict[str, float] = defaultdict(float)
+        self.stages_s: dict[str, float] = defaultdict(float)
         self.depth = 0
-        self._content: dict[str, tuple[float, float]] = {}
 
     @property
     def content(self) -> dict[str, float]:
         """Shares of what the batches of the whole run held, by name."""
-        return _shares(self._content)
+        return {name: self._parts[name] / whole for name, whole in self._wholes.items() if whole}
 
     @property
     def ready(self) -> float | None:
@@ -69,8 +73,8 @@ class MeasuredSink:
     def usage(self) -> dict[str, float]:
         """Return the usage of the whole run up to now: means over time, and peaks."""
         self._ask()
-        sums = self._sums.items()
-        return {name: total / seconds for name, (total, seconds) in sums if seconds} | self._peaks
+        means = {name: self._value_s[name] / s for name, s in self._seconds.items() if s}
+        return means | self._peaks
 
     def write(self, report: Report) -> None:
         if report.split == "train":
@@ -83,7 +87,7 @@ class MeasuredSink:
             sink.flush()
 
     def close(self) -> None:
-        """Do nothing: ``open_sinks`` closes the sinks."""
+        pass
 
     def _measured(self, report: Report) -> Report:
         num_steps = max(1, report.step - self._step)
@@ -91,38 +95,69 @@ class MeasuredSink:
         stats = self._stats()
         self.depth = stats.depth
         for name, seconds in stats.stages_s.items():
-            self.stages_s[name] = self.stages_s.get(name, 0.0) + seconds
+            self.stages_s[name] += seconds
         for name, (part, whole) in stats.content.items():
-            old_part, old_whole = self._content.get(name, (0.0, 0.0))
-            self._content[name] = (old_part + part, old_whole + whole)
+            self._parts[name] += part
+            self._wholes[name] += whole
         if stats.ready is not None:
             self._ready += stats.ready * num_steps
             self._ready_steps += num_steps
         if not self._used or time.monotonic() - self._asked_at > USAGE_EVERY_S:
             self._ask()
-        per_step_s = {name: seconds / num_steps for name, seconds in stats.stages_s.items()}
         return replace(
             report,
             slow_records=self._slow() if report.epoch_left == 0 else {},
             tuning=self._tuning(),
-            stages_s=per_step_s,
+            stages_s={name: seconds / num_steps for name, seconds in stats.stages_s.items()},
             ready=stats.ready,
             usage=self._used,
-            content=_shares(stats.content),
+            content={name: part / all_ for name, (part, all_) in stats.content.items() if all_},
         )
 
     def _ask(self) -> None:
-        now = time.monotonic()
-        seconds = now - self._asked_at
-        self._asked_at = now
+        seconds = time.monotonic() - self._asked_at
+        self._asked_at += seconds
         self._used = self._usage()
         for name, value in self._used.items():
             if name.startswith("peak_"):
                 self._peaks[name] = max(value, self._peaks.get(name, 0.0))
             else:
-                total, total_s = self._sums.get(name, (0.0, 0.0))
-                self._sums[name] = (total + value * seconds, total_s + seconds)
+                self._value_s[name] += value * seconds
+                self._seconds[name] += seconds
 
 
-def _shares(content: Content) -> dict[str, float]:
-    return {name: part / whole for name, (part, whole) in content.items() if whole}
+@final
+class TolerantSink:
+    """Passes everything on to ``sink``, and warns once about its OSError or ResourceError.
+
+    So a run continues, such as on a full disk.
+    """
+
+    def __init__(self, sink: Sink, warn: Callable[[str], None]) -> None:
+        self._sink = sink
+        self._warn = warn
+        self._has_failed = False
+
+    def write(self, report: Report) -> None:
+        with self._tolerant():
+            self._sink.write(report)
+
+    def flush(self) -> None:
+        with self._tolerant():
+            self._sink.flush()
+
+    def close(self) -> None:
+        with self._tolerant():
+            self._sink.close()
+
+    @contextmanager
+    def _tolerant(self) -> Generator[None]:
+        try:
+            yield
+        except (OSError, ResourceError) as error:
+            cause = error.__cause__ or error
+            reason = cause.strerror if isinstance(cause, OSError) else None
+            if not self._has_failed:
+                self._has_failed = True
+                what = f"{type(self._sink).__name__} cannot write: {reason or error}"
+                self._warn(f"warning: {what}; training continues without it")
