@@ -55,7 +55,7 @@ HOMES = {
     "simplejpeg": {"media/decode.py"},
     "hydra": {"config/build.py", "cli", "commands"},
     "omegaconf": {"config/saved_config.py", "cli", "commands"},
-    "psutil": {"measure", "parallel/launch/hosts.py"},
+    "psutil": {"measure", "parallel/meeting.py"},
     "scipy": {"measure/statistics.py"},
     "soundfile": {"media/sound_file.py"},
     "soxr": {"media/sound_file.py"},

@@ -39,8 +39,8 @@ from framework.errors import (
     say,
 )
 from framework.measure.host import num_cores
-from framework.parallel.launch.hang import end_useless, hung_rank
-from framework.parallel.launch.hosts import Meeting
+from framework.parallel.hang import end_useless, hung_rank
+from framework.parallel.meeting import Meeting
 from framework.run import run
 from framework.store.staging import remove_leftovers
 from framework.system.durable import remove_leftovers as remove_temporary
@@ -147,7 +147,7 @@ def launch_ranks(
     They write their outcomes to files: a launcher sees only exit codes.
     """
     # torch.distributed.elastic is slow to import
-    from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415
+    from framework.parallel.start_ranks import launch  # noqa: PLC0415
 
     run_dir = Path(job.run_dir)
     parallel = job.config["parallel"]
@@ -243,7 +243,7 @@ def run_shared(composed: RankedJob | None) -> int:
 
     Rank 0 composes the job. The other ranks pass None and get it through the launcher's store.
     """
-    from framework.parallel.launch.ranks import share_text  # noqa: PLC0415
+    from framework.parallel.meeting import share_text  # noqa: PLC0415
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
@@ -264,7 +264,7 @@ def read_job(text: str) -> RankedJob:
 
 
 def _run_shared(job: RankedJob, leads: bool) -> RunOutcome:
-    from framework.parallel.launch.ranks import share_text  # noqa: PLC0415
+    from framework.parallel.meeting import share_text  # noqa: PLC0415
 
     find_packages(job.allowed)
     if leads:

@@ -12,7 +12,7 @@ from typing import Any
 from framework.config.rule import Rule, check_known, check_values, option_rules
 from framework.config.targets import makes_data, split_of, val_sets, walk
 from framework.errors import ConfigError
-from framework.parallel.virtual_counts import check_virtual_ranks
+from framework.parallel.processes import check_virtual_ranks
 from framework.train.parameter_groups import GROUPS as PARAMETER_GROUPS
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 from framework.train.parameter_groups import named_groups

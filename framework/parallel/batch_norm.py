@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from framework.parallel.exchange import Exchange
+from framework.parallel.hang import Exchange
 
 _BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
@@ -58,39 +58,29 @@ class HostSyncBatchNorm(nn.Module):
         self.register_buffer("num_batches_tracked", old.num_batches_tracked)
         self.train(old.training)
 
-    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weight and bias, with the dtype and device of ``like``."""
-        if self.affine:
-            return self.weight.to(like.dtype), self.bias.to(like.dtype)
-        return like.new_ones(like.shape[1]), like.new_zeros(like.shape[1])
-
     def forward(self, x: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
             return nn.functional.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
-        wide = x
-        if x.dtype != torch.float64:
-            wide = x.float()
-        result, mean, variance, count = _Normalized.apply(
-            wide, *self._affine(wide), self.eps, self._exchange
-        )
-        self._track(mean, variance * (count / (count - 1).clamp(min=1)).to(variance.dtype))
+        wide = x if x.dtype == torch.float64 else x.float()
+        if self.affine:
+            affine = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
+        else:
+            affine = wide.new_ones(wide.shape[1]), wide.new_zeros(wide.shape[1])
+        result, mean, variance, count = _Normalized.apply(wide, *affine, self.eps, self._exchange)
+        if self.running_mean is not None:
+            assert self.running_var is not None
+            assert self.num_batches_tracked is not None
+            unbiased = variance * (count / (count - 1).clamp(min=1)).to(variance.dtype)
+            with torch.no_grad():
+                self.num_batches_tracked += 1
+                momentum = self.momentum
+                if momentum is None:
+                    momentum = 1 / float(self.num_batches_tracked)
+                self.running_mean.lerp_(mean, momentum)
+                self.running_var.lerp_(unbiased, momentum)
         return result.to(x.dtype)
-
-    @torch.no_grad()
-    def _track(self, mean: Tensor, unbiased: Tensor) -> None:
-        """Update the running statistics with a pass's mean and unbiased variance."""
-        if self.running_mean is None:
-            return
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked += 1
-        momentum = self.momentum
-        if momentum is None:
-            momentum = 1 / float(self.num_batches_tracked)
-        self.running_mean.lerp_(mean, momentum)
-        self.running_var.lerp_(unbiased, momentum)
 
 
 @final
@@ -108,10 +98,13 @@ class _Normalized(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, exchange: Exchange
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        own = torch.batch_norm_update_stats(x, None, None, 0.0)
+        stats = torch.batch_norm_update_stats(x, None, None, 0.0)
+        own = torch.cat([x.new_tensor([x.numel() / x.shape[1]]), *stats])
+        gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         exchange.begin()  # torch.compile does not know our context
-        every = _gathered(torch.cat([x.new_tensor([x.numel() / x.shape[1]]), *own])).double()
+        dist.all_gather(gathered, own)
         exchange.end()
+        every = torch.stack(gathered).double()  # in rank order, so that all ranks add alike
         counts = every[:, :1]
         means, variances = every[:, 1:].chunk(2, dim=1)
         count = counts.sum()
@@ -145,10 +138,3 @@ class _Normalized(torch.autograd.Function):
         rest = -by_x * mean - by_gradient * mean_of_bias
         of_x = torch.addcmul(rest.view(shape), gradient, by_gradient.view(shape))
         return of_x.addcmul_(x, by_x.view(shape)), of_weight, of_bias, None, None
-
-
-def _gathered(own: Tensor) -> Tensor:
-    """Return all ranks' values [ranks, values], in rank order, so that all ranks add alike."""
-    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, own)
-    return torch.stack(every)

@@ -15,21 +15,17 @@ from framework.contracts.batch import Batch
 from framework.contracts.parallel import Precision
 from framework.contracts.training import Objective
 from framework.errors import ConfigError, printable
-from framework.parallel.defaults import UnshardedState
-from framework.parallel.exchange import ExchangeEnds
 from framework.parallel.group import RankGroup
 from framework.system.rng import kept_generators
 
 COMPRESS = ("none", "bf16")
-_UNFINISHED = "Expected to have finished reduction"  # torch's error in the next forward pass
-_TWICE = "Expected to mark a variable ready only once"
 _NUMBERS = re.compile(r"did not receive grad for rank \d+:([ \d]*)")
 _MOST_NAMED = 4
 _engine: Any = torch.autograd.Variable._execution_engine  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
 
 @final
-class DistributedParallel(UnshardedState, RankGroup):
+class DistributedParallel(RankGroup):
     """One replica per rank. Gradients are averaged over ranks in buckets while backward still runs.
 
     The launcher reads ``num_processes``, ``num_nodes``, ``endpoint`` and ``max_restarts``.
@@ -70,7 +66,6 @@ class DistributedParallel(UnshardedState, RankGroup):
             raise ConfigError(136, "parallel.find_unused = True", what, "leave one of them out")
         super().__init__("ddp", timeout_s, sync_batch_norm, device)
         self._hooks: list[RemovableHandle] = []
-        self._until_exchanged = ExchangeEnds(self.exchange)
         self.syncs = True  # False: no gradients are exchanged, to measure what that costs
         self.bucket_mb = bucket_mb
         self.static_graph = static_graph
@@ -91,12 +86,9 @@ class DistributedParallel(UnshardedState, RankGroup):
         return self._replica(model.module)
 
     def _replica(self, model: nn.Module) -> nn.Module:
-        device_ids = None
-        if self.device.type == "cuda":
-            device_ids = [self.device]
         replica = DistributedDataParallel(
             model,
-            device_ids=device_ids,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
             bucket_cap_mb=self.bucket_mb,
             static_graph=self.static_graph,
             find_unused_parameters=self.find_unused,
@@ -104,15 +96,9 @@ class DistributedParallel(UnshardedState, RankGroup):
         )
         if self.compress == "bf16":
             replica.register_comm_hook(None, bf16_compress_hook)
-        self._time(replica)
-        return replica
-
-    def _time(self, replica: DistributedDataParallel) -> None:
-        """Mark when this rank has computed its gradients, before it waits for those of the others.
-
-        DDP waits in a callback at the end of backward. One that is queued earlier comes first. DDP
-        also waits before the forward pass, for the buffers of rank 0.
-        """
+        # Mark when this rank has computed its gradients, before it waits for the others: DDP waits
+        # in a callback at the end of backward, and one that is queued earlier comes first. DDP also
+        # waits before the forward pass, for the buffers of rank 0.
         for hook in self._hooks:
             hook.remove()
         exchange = self.exchange
@@ -135,23 +121,23 @@ class DistributedParallel(UnshardedState, RankGroup):
                 replica.register_forward_pre_hook(before_buffers),
                 replica.module.register_forward_pre_hook(after_buffers),
             ]
+        return replica
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        if isinstance(model, DistributedDataParallel):
-            return model.module
-        return model
+        return model.module if isinstance(model, DistributedDataParallel) else model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        if not isinstance(model, DistributedDataParallel):
-            return self._until_exchanged
-        if last and self.syncs:
-            return self._exchanging(model)
-        return model.no_sync()
+        if isinstance(model, DistributedDataParallel) and not (last and self.syncs):
+            return model.no_sync()
+        return self._exchanging(model)
 
     @contextmanager
-    def _exchanging(self, replica: DistributedDataParallel) -> Generator[None, None, None]:
-        with explained(replica), self._until_exchanged:
-            yield
+    def _exchanging(self, model: nn.Module) -> Generator[None, None, None]:
+        with explained(model):
+            try:
+                yield
+            finally:
+                self.exchange.end()
 
 
 @contextmanager
@@ -163,12 +149,12 @@ def explained(model: nn.Module) -> Generator[None, None, None]:
         if not isinstance(model, DistributedDataParallel):
             raise
         text = str(error)
-        if text.startswith(_UNFINISHED):
+        if text.startswith("Expected to have finished reduction"):  # in the next forward pass
             numbers = _NUMBERS.search(text)
             names = list(_trained(model))
             missing = [names[int(number)] for number in numbers[1].split()] if numbers else []
             raise _without_gradient(missing) from error
-        if text.startswith(_TWICE) and model.find_unused_parameters:
+        if text.startswith("Expected to mark a variable ready") and model.find_unused_parameters:
             what = "parallel.find_unused=true takes used parameters for unused ones"
             fix = "let forward return tensors, or tuples, lists, dicts or dataclasses of them"
             raise ConfigError(146, "model", what, fix) from error
@@ -182,32 +168,23 @@ def warm_up_ddp(
 
     After its first pass DDP rearranges its buckets by the order in which gradients arrive. The sums
     of three ranks depend on that, and a resumed run must add in the same order from its first step
-    on. All ranks must call this together, with the wrapped model and a batch as in a step.
+    on. All ranks call this together, with the wrapped model and a batch as in a step.
 
-    ConfigError C146 if a gradient is missing.
+    ConfigError C146 if a gradient is missing, which torch says only in the next forward pass.
     """
     buffers = [buffer.clone() for buffer in model.buffers()]
     with kept_generators(device), explained(model):
         with precision.autocast():
             loss = objective(model, batch).loss
         loss.backward()
-    check_gradients(model)
+    if isinstance(model, DistributedDataParallel):
+        missing = [name for name, own in _trained(model).items() if own.grad is None]
+        if missing and not (model.static_graph or model.find_unused_parameters):
+            raise _without_gradient(missing)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, before in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(before)
-
-
-def check_gradients(model: nn.Module) -> None:
-    """Check after a backward pass that DDP got all gradients for which it waits. ConfigError C146.
-
-    torch says so only in the next forward pass.
-    """
-    if not isinstance(model, DistributedDataParallel):
-        return
-    missing = [name for name, own in _trained(model).items() if own.grad is None]
-    if missing and not (model.static_graph or model.find_unused_parameters):
-        raise _without_gradient(missing)
 
 
 def _trained(replica: DistributedDataParallel) -> dict[str, nn.Parameter]:
@@ -219,11 +196,9 @@ def _without_gradient(names: Sequence[str]) -> ConfigError:
     listed = ", ".join(names[:_MOST_NAMED]) or "some parameters"
     if len(names) > _MOST_NAMED:
         listed += f" and {len(names) - _MOST_NAMED} more"
-    what = (
-        f"parallel=ddp waits for the gradient of {printable(listed)}, which the loss does not use"
-    )
+    unused = f"{printable(listed)}, which the loss does not use"
     fix = (
         "set parallel.static_graph=true if no step uses them, parallel.find_unused=true if some "
         "steps do, or name them in freeze"
     )
-    return ConfigError(146, "model", what, fix)
+    return ConfigError(146, "model", f"parallel=ddp waits for the gradient of {unused}", fix)

@@ -3,7 +3,7 @@
 Each rank keeps a shard of every weight, gradient and optimizer state.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import torch
@@ -12,11 +12,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from framework.parallel.exchange import Exchange
 from framework.parallel.group import RankGroup
-
-_NOTHING = nullcontext()
-CAN_TIME = "set_custom_all_gather" in vars(FSDPModule)  # since torch 2.8
+from framework.parallel.hang import Exchange
+from framework.parallel.none import NOTHING
 
 
 @final
@@ -56,7 +54,7 @@ class ShardedParallel(RankGroup):
         for unit in (*self._units(model), model):
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)
             if self.device.type == "cpu":  # a GPU waits in a stream, of which the host sees nothing
-                time_unit(unit, self.exchange)
+                _time(unit, self.exchange)
         return model
 
     def _units(self, model: nn.Module) -> list[nn.Module]:
@@ -74,7 +72,7 @@ class ShardedParallel(RankGroup):
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(last)
-        return _NOTHING
+        return NOTHING
 
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         return _gathered(state)
@@ -96,15 +94,26 @@ class ShardedParallel(RankGroup):
         return result
 
 
-def time_unit(unit: nn.Module, exchange: Exchange) -> None:
+def _time(unit: nn.Module, exchange: Exchange) -> None:
     """Mark when a sharded module waits for other ranks, to gather weights or reduce gradients."""
-    if not CAN_TIME:
+    if "set_custom_all_gather" not in vars(FSDPModule):  # before torch 2.8
         return
-    from framework.parallel.timed_fsdp import TimedGather, TimedReduce  # noqa: PLC0415
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as own  # noqa: PLC0415
 
     assert isinstance(unit, FSDPModule)
-    unit.set_custom_all_gather(TimedGather(exchange))
-    unit.set_custom_reduce_scatter(TimedReduce(exchange))
+    unit.set_custom_all_gather(timed(own.DefaultAllGather, exchange)())
+    unit.set_custom_reduce_scatter(timed(own.DefaultReduceScatter, exchange)())
+
+
+def timed(kind: Any, exchange: Exchange) -> Any:
+    """Return the class of an exchange of torch, which now takes place inside ``exchange``."""
+
+    class Timed(kind):
+        def __call__(self, *tensors: Any, **options: Any) -> Any:
+            with exchange:
+                return super().__call__(*tensors, **options)
+
+    return Timed
 
 
 def _gathered(node: Any) -> Any:

@@ -20,17 +20,13 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.batch_norm import synchronized
-from framework.parallel.exchange import Exchange
-from framework.parallel.launch.hang import own_notes
-from framework.parallel.launch.hosts import choose_interface
-from framework.parallel.launch.ranks import all_up, meet, under_launcher
+from framework.parallel.hang import Exchange, own_notes
+from framework.parallel.meeting import all_up, choose_interface, meet
+from framework.parallel.processes import under_launcher
 from framework.system.stopping import handled
 
-# Groups that were closed. They live until the process ends: see RankGroup.close.
-_closed: list[dist.ProcessGroup | None] = []
-
-# The most steps and seconds between two exchanges of the flags, which take 0.1 ms each on gloo.
-AGREE_STEPS = 16
+_closed: list[dist.ProcessGroup | None] = []  # they live until the process ends: see close
+AGREE_STEPS = 16  # the most steps between two exchanges of the flags, which take 0.1 ms on gloo
 AGREE_S = 1.0
 SAVE_S = 3600.0  # how long rank 0 may save while the others wait
 
@@ -61,39 +57,33 @@ class RankGroup:
             what = "this process is not one of several ranks"
             raise ConfigError(109, where, what, "start with 'paceline train' or torchrun")
         self.device = device
+        backend, device_id = "gloo", None
         if device.type == "cuda":
-            self.device = _own_gpu(where)
+            index = int(os.environ.get("LOCAL_RANK", "0"))
+            num_gpus = torch.cuda.device_count()
+            if index >= num_gpus:
+                what = f"rank {index} of this host finds {num_gpus} GPU"
+                fix = "start as many ranks as there are GPUs, or set device=cpu"
+                raise ConfigError(145, where, what, fix)
+            self.device = device_id = torch.device("cuda", index)
+            torch.cuda.set_device(device_id)
+            backend = "cpu:gloo,cuda:nccl"
         self._timeout = timedelta(seconds=timeout_s)
         self.exchange = Exchange(own_notes().state)
         self._excepthook = sys.excepthook
-        self._join(where)
-        self.rank = dist.get_rank()
-        self.world_size = dist.get_world_size()
-        self.sync_batch_norm = sync_batch_norm
-        self.notes: tuple[str, ...] = ()
-        self._steps_left = self._every_steps = 1
-        self._agreed_at = time.monotonic()
-        self._flags: list[bool] = []
-
-    def _join(self, where: str) -> None:
-        backend = "gloo"
-        device_id = None
-        if self.device.type == "cuda":
-            backend = "cpu:gloo,cuda:nccl"
-            device_id = self.device
         try:
             choose_interface()
             # A rank that waits for others, which may be dead, would not run a Python handler. It
             # has nothing to save.
             with handled((signal.SIGTERM, signal.SIGUSR1), signal.SIG_DFL):
-                store, rank, world_size = meet()
-                all_up(store, rank, world_size)
+                store, self.rank, self.world_size = meet()
+                all_up(store, self.rank, self.world_size)
                 dist.init_process_group(
                     backend,
                     # A group that a rank opens after another must not find its addresses.
                     store=PrefixStore(f"paceline/group{len(_closed)}", store),
-                    rank=rank,
-                    world_size=world_size,
+                    rank=self.rank,
+                    world_size=self.world_size,
                     timeout=self._timeout,
                     device_id=device_id,
                 )
@@ -104,6 +94,23 @@ class RankGroup:
             what = f"the ranks could not meet ({error})"
             fix = "look at MASTER_ADDR and MASTER_PORT"
             raise DistributedError(101, where, what, fix) from error
+        self.sync_batch_norm = sync_batch_norm
+        self.notes: tuple[str, ...] = ()
+        self._steps_left = self._every_steps = 1
+        self._agreed_at = time.monotonic()
+        self._flags: list[bool] = []
+
+    @property
+    def home(self) -> torch.device:
+        return self.device
+
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        return state
+
+    def shard_state(
+        self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
+        return state
 
     def trainable(self, model: nn.Module) -> nn.Module:
         """Return ``model``, with synchronized batch norm if that was chosen.
@@ -134,10 +141,7 @@ class RankGroup:
         self.exchange.mark = mark
 
     def total(self, sums: Tensor) -> Tensor:
-        shared = sums.clone()
-        with self.exchange:
-            dist.all_reduce(shared)
-        return shared.cpu()
+        return self.sum_on_device(sums).cpu()
 
     def sum_on_device(self, sums: Tensor) -> Tensor:
         shared = sums.clone()
@@ -162,8 +166,8 @@ class RankGroup:
         Ranks exchange the flags every 16 steps, or about once a second by the clock of rank 0 if
         that is sooner. Between exchanges the answer is False.
         """
-        known = zip_longest(self._flags, flags, fillvalue=False)
-        self._flags = [earlier or flag for earlier, flag in known]
+        pairs = zip_longest(self._flags, flags, fillvalue=False)
+        self._flags = [earlier or flag for earlier, flag in pairs]
         self._steps_left -= 1
         if self._steps_left > 0:
             return [False] * len(flags)
@@ -172,9 +176,8 @@ class RankGroup:
         if self.rank == 0:
             step_s = (now - self._agreed_at) / self._every_steps
             steps = min(AGREE_STEPS, max(1, int(AGREE_S / step_s)))
-        *counts, every_steps = self.total(
-            torch.tensor([*self._flags, steps], dtype=torch.float64)
-        ).tolist()
+        known = torch.tensor([*self._flags, steps], dtype=torch.float64)
+        *counts, every_steps = self.total(known).tolist()
         self._steps_left = self._every_steps = int(every_steps)
         self._agreed_at = now
         self._flags = []
@@ -191,25 +194,11 @@ class RankGroup:
     def close(self) -> None:
         """Leave the group, but keep the object alive.
 
-        A replica holds the group, too. If the replica were the last owner, its destruction would
-        wait for gloo's threads while it holds the interpreter's lock, which they may need:
-        pytorch#56297.
-
-        torch's hook for exceptions, which would name a rank of this group for ever, goes too.
+        A replica holds it, too. As the last owner, it would wait for gloo's threads while it holds
+        the interpreter's lock, which they may need: pytorch#56297. torch's hook for exceptions,
+        which would name a rank of this group for ever, goes too.
         """
         if dist.is_initialized():
             sys.excepthook = self._excepthook
             _closed.extend((dist.group.WORLD, self._patient))
             dist.destroy_process_group()
-
-
-def _own_gpu(where: str) -> torch.device:
-    index = int(os.environ.get("LOCAL_RANK", "0"))
-    num_gpus = torch.cuda.device_count()
-    if index >= num_gpus:
-        what = f"rank {index} of this host finds {num_gpus} GPU"
-        fix = "start as many ranks as there are GPUs, or set device=cpu"
-        raise ConfigError(145, where, what, fix)
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
-    return device

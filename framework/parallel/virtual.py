@@ -14,9 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from framework.errors import ConfigError
-from framework.parallel.defaults import UnshardedState
 from framework.parallel.group import RankGroup
-from framework.parallel.virtual_counts import check_virtual_ranks
+from framework.parallel.processes import check_virtual_ranks
 from framework.system.rng import seed_generators
 
 _SEEDS = 1 << 62
@@ -30,8 +29,10 @@ class PairwiseSum:
     Source: Higham, "The accuracy of floating point summation", 1993.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, values: Iterable[Tensor] = ()) -> None:
         self._parts: list[tuple[int, Tensor]] = []
+        for value in values:
+            self.add(value)
 
     def add(self, value: Tensor) -> None:
         count = 1
@@ -48,16 +49,8 @@ class PairwiseSum:
         return value
 
 
-def pairwise_sum(values: Iterable[Tensor]) -> Tensor:
-    """Return the sum in the order of ``PairwiseSum``, in the memory of one of the values."""
-    result = PairwiseSum()
-    for value in values:
-        result.add(value)
-    return result.total()
-
-
 @final
-class VirtualParallel(UnshardedState, RankGroup):
+class VirtualParallel(RankGroup):
     """Each process computes its share of the virtual ranks, which are the parts of every batch.
 
     Like a rank of ddp, a part sees only its own records in batch norm, and draws its own random
@@ -122,7 +115,7 @@ class VirtualParallel(UnshardedState, RankGroup):
         pieces = torch.empty_like(padded)
         with self.exchange:
             dist.all_to_all_single(pieces, padded)
-        summed = pairwise_sum(pieces.view(self.world_size, size))
+        summed = PairwiseSum(pieces.view(self.world_size, size)).total()
         with self.exchange:
             dist.all_gather(list(padded.view(self.world_size, size)), summed)
         return padded[: len(own)]
@@ -137,11 +130,7 @@ class _Step:
         self._model = model
         self._count = count
         self._part = 0
-        self._parameters = {
-            name: parameter
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
-        }
+        self._parameters = [own for own in model.parameters() if own.requires_grad]
         self._start = {name: buffer.clone() for name, buffer in model.named_buffers()}
         self._versions = self._current_versions()
         self._used = [False] * len(self._parameters)  # by a part of this rank
@@ -166,25 +155,23 @@ class _Step:
         A parameter without a gradient adds zeros.
         """
         self._check()
-        gradients = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
-            for parameter in self._parameters.values()
-        ]
-        flags = gradients[0].real.new_ones(len(gradients))
-        for number, parameter in enumerate(self._parameters.values()):
+        flags = torch.ones(len(self._parameters), device=self._parameters[0].device)
+        gradients: list[Tensor] = []
+        for number, parameter in enumerate(self._parameters):
             if parameter.grad is None:
                 flags[number] = 0
+                gradients.append(torch.zeros_like(parameter))
             else:
                 self._used[number] = True
+                gradients.append(parameter.grad.to_dense())
+                parameter.grad = None
         buffers = zip(_reals(self._model.buffers()), _reals(self._start.values()), strict=True)
         values = [self._value(buffer, start) for buffer, start in buffers]
-        tensors = (*_reals(gradients), flags, *values)
-        everything = torch.cat([tensor.flatten() for tensor in tensors])
+        reals = _reals(gradients)
+        tensors = (*reals, flags.to(reals[0].dtype), *values)
         # Divide before the sum, which could overflow.
-        self._sum.add(everything.div_(self._count))
+        self._sum.add(torch.cat([own.flatten() for own in tensors]).div_(self._count))
         self.num_passes += 1
-        for parameter in self._parameters.values():
-            parameter.grad = None
 
     def _current_versions(self) -> list[int]:
         # torch's own count of changes in place
@@ -217,19 +204,17 @@ class _Step:
         if buffer.is_floating_point():
             return torch.cat([changed, buffer.flatten()])
         change = (buffer.long() - start.long()).to(torch.float32).flatten()
-        if self._part > 0:
-            return torch.cat([changed, change * 0])
-        return torch.cat([changed, change * self._count])
+        return torch.cat([changed, change * (0 if self._part > 0 else self._count)])
 
     @torch.no_grad()
     def finish(self, exchanged: Callable[[Tensor], Tensor]) -> None:
         """Give the model the means over the parts. Without any part's gradient, it is None."""
         # Fused optimizers want gradients with the memory layout of the weights.
-        gradients = [torch.empty_like(parameter) for parameter in self._parameters.values()]
+        gradients = [torch.empty_like(parameter) for parameter in self._parameters]
         reals = _reals(gradients)
         buffers = _reals(self._model.buffers())
         starts = _reals(self._start.values())
-        sizes = [tensor.numel() for tensor in reals]
+        sizes = [own.numel() for own in reals]
         sizes += [len(reals), *(1 + own.numel() for own in buffers)]
         means = exchanged(self._sum.total()).split(sizes)
         for gradient, mean in zip(reals, means, strict=False):
@@ -237,8 +222,7 @@ class _Step:
         used = self._used
         if not all(used):  # otherwise the host need not wait for a GPU
             used = means[len(reals)].tolist()
-        pairs = zip(self._parameters.values(), gradients, strict=True)
-        for (parameter, gradient), is_used in zip(pairs, used, strict=True):
+        for parameter, gradient, is_used in zip(self._parameters, gradients, used, strict=True):
             parameter.grad = gradient if is_used else None
         for buffer, start, values in zip(buffers, starts, means[len(reals) + 1 :], strict=True):
             mean = values[1:].view(buffer.shape)

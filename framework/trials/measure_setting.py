@@ -114,7 +114,7 @@ def measure(request: dict[str, Any], allowed: tuple[str, ...]) -> Answer:
 
 def measure_ranks(request: dict[str, Any], num_ranks: int) -> Answer:
     """Start ranks that measure together, and combine their answers."""
-    from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415  # slow to import
+    from framework.parallel.start_ranks import launch  # noqa: PLC0415  # slow to import
 
     with scratch_folder("paceline-trial-") as folder:
         path = Path(folder, "request.json")

@@ -370,7 +370,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "framework.run.subprocess.call": {"_args_": [["touch", CANARY]]},
     "framework.train.checkpoint.torch.load": {"_args_": ["evil.pt"], "weights_only": False},
     "framework.system.durable.write_text": {"_args_": [CANARY, "x"]},
-    "framework.parallel.launch.start_ranks.launch": {
+    "framework.parallel.start_ranks.launch": {
         "num_processes": 1,
         "module": "evil",
         "arguments": [],

@@ -4,7 +4,7 @@ import json
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 
-from framework.parallel.launch.start_ranks import launch
+from framework.parallel.start_ranks import launch
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

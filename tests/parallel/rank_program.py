@@ -26,7 +26,7 @@ from framework.objective.classify import Classify
 from framework.objective.segment import confusion_of
 from framework.parallel.ddp import DistributedParallel, warm_up_ddp
 from framework.parallel.fsdp import ShardedParallel
-from framework.parallel.launch.ranks import share_text
+from framework.parallel.meeting import share_text
 from framework.parallel.virtual import VirtualParallel
 from framework.precision.fp32 import FP32
 from framework.system.stopping import die_with_parent, leave, set_all

@@ -2,7 +2,7 @@ import pytest
 from torch import nn
 
 from framework.parallel.batch_norm import HostSyncBatchNorm, synchronized
-from framework.parallel.exchange import Exchange
+from framework.parallel.hang import Exchange
 from tests.fakes import CPU
 from tests.parallel.launching import of_two_ranks
 from tests.parallel.rank_program import KINDS, SPLITS, flat, gradients, learn, make_input, make_net

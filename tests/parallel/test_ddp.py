@@ -6,7 +6,7 @@ from torch import nn
 
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.ddp import DistributedParallel
-from framework.parallel.launch.ranks import under_launcher
+from framework.parallel.processes import under_launcher
 from tests.parallel.launching import of_two_ranks
 
 

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from framework.parallel.dp import DataParallel
+from framework.parallel.none import NoParallel
 
 CPU = torch.device("cpu")
 
@@ -22,12 +23,14 @@ def test_the_model_inside_has_the_plain_names():
     assert DataParallel(device=CPU).unwrap(inside) is inside
 
 
-def test_gradients_of_passes_add_up():
-    parallel, model = DataParallel(device=CPU), nn.Linear(1, 1)
+@pytest.mark.parametrize("kind", [NoParallel, DataParallel])
+def test_gradients_of_passes_add_up(kind):
+    parallel, model = kind(device=CPU), nn.Linear(1, 1)
     for last in (False, True):
         with parallel.accumulate(model, last):
             parallel.wrap(model)(torch.ones(1, 1)).sum().backward()
     assert model.weight.grad.tolist() == [[2.0]]
+    assert (parallel.rank, parallel.world_size, parallel.device) == (0, 1, CPU)
 
 
 @pytest.mark.gpu

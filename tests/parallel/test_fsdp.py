@@ -4,8 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from framework.errors import ConfigError
-from framework.parallel.fsdp import ShardedParallel
 from framework.train.checkpoint import newest_path, read_state
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.parallel.launching import of_two_ranks
@@ -39,14 +37,6 @@ def test_gradients_over_passes_and_ranks_are_those_of_ddp(ranks):
 
 def test_large_modules_are_units_of_their_own_and_lists_never(ranks):
     assert ranks[0]["units"] == [["large"], ["inner.0", "small.0", "large"]]
-
-
-def test_a_process_that_is_no_rank_learns_how_to_start_some(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):
-        ShardedParallel(
-            2, sync_batch_norm=True, timeout_s=1.0, unit_parameters=1, device=torch.device("cpu")
-        )
 
 
 # ---- the command

@@ -9,10 +9,13 @@ import sys
 import pytest
 import torch
 import torch.distributed
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 
+from framework.contracts.span import EXCHANGE, OWN
 from framework.errors import ConfigError
+from framework.parallel import meeting
+from framework.parallel.fsdp import timed
 from framework.parallel.group import RankGroup
-from framework.parallel.launch import ranks
 from tests.parallel.launching import ROOT, launched
 
 
@@ -25,11 +28,11 @@ def alone(monkeypatch):
         "MASTER_PORT": "0",
     }.items():
         monkeypatch.setenv(name, value)
-    ranks.meet.cache_clear()
+    meeting.meet.cache_clear()
     group = RankGroup("ddp", 10.0, False, torch.device("cpu"))
     yield group
     group.close()
-    ranks.meet.cache_clear()
+    meeting.meet.cache_clear()
 
 
 def test_a_rank_alone_talks_to_itself(alone):
@@ -45,10 +48,18 @@ def test_a_closed_group_no_longer_marks_exceptions_with_its_rank(alone):
     assert sys.excepthook is sys.__excepthook__
 
 
-def test_a_process_that_is_no_rank_learns_which_choice_wants_ranks(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):
-        RankGroup("fsdp", 1.0, False, torch.device("cpu"))
+def test_gathering_and_reducing_are_marked_and_do_what_they_did(alone):
+    marks = []
+    alone.time_exchanges(marks.append)
+    world, own = torch.distributed.group.WORLD, torch.arange(4.0)
+    gathered, reduced = torch.zeros(4), torch.zeros(4)
+    timed(collectives.DefaultAllGather, alone.exchange)()(gathered, own, group=world)
+    assert marks == [OWN, EXCHANGE]
+    operation = torch.distributed.ReduceOp.SUM
+    reduce = timed(collectives.DefaultReduceScatter, alone.exchange)()
+    reduce(output_tensor=reduced, input_tensor=own, group=world, op=operation)
+    assert marks == [OWN, EXCHANGE] * 2
+    assert gathered.tolist() == reduced.tolist() == own.tolist()
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
@@ -64,11 +75,11 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 MANY_ENDS = """
 import sys
 import torch
-from framework.parallel.launch import ranks
+from framework.parallel import meeting
 from framework.parallel.ddp import DistributedParallel
 
 for _ in range(60):
-    ranks.meet.cache_clear()
+    meeting.meet.cache_clear()
     group = DistributedParallel(1, False, 60.0, device=torch.device("cpu"))
     replica = group.wrap(torch.nn.Linear(2, 1))
     replica(torch.ones(1, 2)).sum().backward()

@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.errors import ConfigError
-from framework.parallel.virtual import VirtualParallel, pairwise_sum
+from framework.parallel.virtual import PairwiseSum
 from framework.train.checkpoint import newest_path, read_state
 from tests.cli.command import EXAMPLES, losses, paceline
 from tests.parallel.launching import of_two_ranks
@@ -35,12 +34,12 @@ def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
     ]
     groups = data.draw(st.sampled_from(fitting))
     each = count // groups
-    whole = pairwise_sum(entry.clone() for entry in values)
+    whole = PairwiseSum(entry.clone() for entry in values).total()
     parts = [
-        pairwise_sum(entry.clone() for entry in values[first : first + each])
+        PairwiseSum(entry.clone() for entry in values[first : first + each]).total()
         for first in range(0, count, each)
     ]
-    assert pairwise_sum(parts).tolist() == whole.tolist()
+    assert PairwiseSum(parts).total().tolist() == whole.tolist()
     assert whole.double().tolist() == pytest.approx(
         torch.stack(values).double().sum(0).tolist(), rel=1e-4, abs=1
     )
@@ -105,14 +104,6 @@ def test_each_virtual_rank_draws_its_own_numbers_and_others_at_each_step(ranks):
 
 def test_a_pass_that_fails_ends_its_step(ranks):
     assert all(facts["after_failure"] == facts["gradients"] for facts in ranks)
-
-
-def test_a_process_that_is_no_rank_learns_how_to_start_some(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = virtual: "):
-        VirtualParallel(
-            2, virtual_ranks=4, num_threads=1, timeout_s=1.0, device=torch.device("cpu")
-        )
 
 
 # ---- the command

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
+from framework.parallel import meeting as ranks
 from framework.parallel.group import RankGroup
-from framework.parallel.launch import ranks
 from framework.train.checkpoint import read_state, save_state
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA

@@ -9,7 +9,6 @@ from torch import nn
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.own_loss import OwnLoss
-from framework.parallel.defaults import SingleProcess
 from framework.parallel.none import NoParallel
 from framework.train.objective_state import ObjectiveState, evaluating
 from framework.train.owned_objects import untouched
@@ -213,16 +212,16 @@ def test_validation_evaluates_the_modules_of_an_objective():
     assert (objective.centers.training, objective.teacher.training) == (True, False)
 
 
-class TwoRanks(SingleProcess):
+class TwoRanks(NoParallel):
     """The first of two ranks, of which the other one has no gradients."""
 
-    world_size, rank, device = 2, 0, CPU
+    world_size = 2
 
 
 def test_a_weight_without_a_gradient_on_any_rank_gets_none():
     objective = ByCenters()
     objective.idle = nn.Linear(2, 2)
-    owned = ObjectiveState(objective, TwoRanks())
+    owned = ObjectiveState(objective, TwoRanks(device=CPU))
     objective.centers.weights.grad = torch.ones(3, 3, dtype=torch.float64)
     owned.average_gradients()
     assert objective.centers.weights.grad.sum() == 4.5

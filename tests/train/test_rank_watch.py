@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.span import ALL_SPANS, SPANS
 from framework.measure.clock import HostClock, RankClock
-from framework.parallel.launch.start_ranks import launch
+from framework.parallel.start_ranks import launch
 from framework.train import rank_watch
 from framework.train.rank_watch import (
     COMPARED_S,

@@ -20,7 +20,7 @@ from framework.config.paths import CONF
 from framework.config.rule import Rule
 from framework.config.schema import LOADER
 from framework.errors import ConfigError, did_you_mean, printable, say
-from framework.parallel.launch.srun import rank_environment
+from framework.parallel.processes import rank_environment
 from framework.system.durable import write_json
 from framework.system.stopping import message_if_stopped, undone
 

@@ -11,7 +11,7 @@ from framework.cli.progress import pack_missing
 from framework.cli.run_ranks import RankedJob, launch_ranks, read_job, run_rank
 from framework.config.targets import check_targets
 from framework.diagnosis.facts import RankFacts
-from framework.parallel.launch.hosts import Meeting, parse_endpoint
+from framework.parallel.meeting import Meeting, parse_endpoint
 from framework.system.durable import write_json
 
 MODULE = "framework.commands.diagnose.start_measuring"
@@ -62,7 +62,7 @@ def measured_here(
 
 def measured_as_rank(job: RankedJob | None, seconds: float) -> RankFacts:
     """Measure as one rank of a launcher that is not ours. Rank 0 gives the job, others None."""
-    from framework.parallel.launch.ranks import share_text  # noqa: PLC0415  # loads torch
+    from framework.parallel.meeting import share_text  # noqa: PLC0415  # loads torch
 
     if job is not None:
         pack_missing(job.config, job.allowed)

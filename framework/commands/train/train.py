@@ -34,7 +34,7 @@ from framework.errors import (
     ResourceError,
     say,
 )
-from framework.parallel.launch.srun import rank_environment
+from framework.parallel.processes import rank_environment
 from framework.system.durable import locked, remove_leftovers, uninterrupted, write_text
 from framework.system.run_dir import (
     ENDED,
@@ -50,7 +50,7 @@ from framework.system.run_dir import (
 from framework.system.stopping import undone
 
 if TYPE_CHECKING:
-    from framework.parallel.launch.hosts import Meeting
+    from framework.parallel.meeting import Meeting
 
 Config = dict[str, Any]
 # How long a requeued job waits for the job before it.
@@ -233,7 +233,7 @@ def _meeting(config: Config, is_sweep: bool) -> "Meeting | None":
         raise ConfigError(138, f"parallel.num_nodes = {num_nodes}", what, fix)
     # torch's sockets complain of hosts without a name; what fails, our own messages say
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    from framework.parallel.launch.hosts import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
+    from framework.parallel.meeting import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
 
     return Meeting(parse_endpoint(config["parallel"]["endpoint"]), num_nodes)
 

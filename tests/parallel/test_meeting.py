@@ -7,10 +7,11 @@ import socket
 from types import SimpleNamespace
 
 import pytest
+from torch.distributed import HashStore
 
 from framework.errors import ConfigError, DistributedError
-from framework.parallel.launch import hosts
-from framework.parallel.launch.hosts import Endpoint, Meeting, choose_interface, parse_endpoint
+from framework.parallel import meeting
+from framework.parallel.meeting import Endpoint, Meeting, choose_interface, parse_endpoint
 from tests.forks import forked
 
 
@@ -37,8 +38,8 @@ def test_what_is_no_place_to_meet_is_refused(text):
 
 def follow(leader_is_up, port, answers):
     leader_is_up.wait()
-    meeting = Meeting(Endpoint("127.0.0.1", port), 2)
-    answers.put((meeting.leads, meeting.share(None), meeting.address, meeting.interface))
+    own = Meeting(Endpoint("127.0.0.1", port), 2)
+    answers.put((own.leads, own.share(None), own.address, own.interface))
 
 
 def test_the_first_leads_and_the_others_hear_what_it_says(free_port):
@@ -56,7 +57,7 @@ def test_the_first_leads_and_the_others_hear_what_it_says(free_port):
 
 
 def test_nobody_there_is_said(monkeypatch):
-    monkeypatch.setattr(hosts, "MEET_S", 1)
+    monkeypatch.setattr(meeting, "MEET_S", 1)
     with pytest.raises(
         DistributedError,
         match=r"^error\[P101\]: parallel.endpoint = 192.0.2.1:29400: nobody answers there for 1 s",
@@ -93,10 +94,16 @@ def test_a_signal_ends_the_waiting_for_what_to_train(free_port, alarm):
         Meeting(Endpoint("127.0.0.1", free_port), 2).share(None)
 
 
+def test_a_signal_ends_the_waiting_for_the_text_of_rank_0(monkeypatch, alarm):
+    monkeypatch.setattr(meeting, "meet", lambda: (HashStore(), 1, 2))
+    with pytest.raises(Stopped):
+        meeting.share_text(None)
+
+
 def test_an_address_of_another_host_is_not_here():
-    assert hosts._is_here("127.0.0.1")
-    assert not hosts._is_here("192.0.2.1")
-    assert not hosts._is_here("no such host")
+    assert meeting._is_here("127.0.0.1")
+    assert not meeting._is_here("192.0.2.1")
+    assert not meeting._is_here("no such host")
 
 
 @pytest.fixture
@@ -114,9 +121,9 @@ def chosen(monkeypatch):
         name: [SimpleNamespace(address=address) for address in own]
         for name, own in networks.items()
     }
-    senders = {"rank0": "10.1.0.7", "here": "127.0.1.1", hosts.NOWHERE: "10.0.0.7"}
-    monkeypatch.setattr(hosts.psutil, "net_if_addrs", lambda: addresses)
-    monkeypatch.setattr(hosts, "_sender_to", lambda host, port: senders[host])
+    senders = {"rank0": "10.1.0.7", "here": "127.0.1.1", meeting.NOWHERE: "10.0.0.7"}
+    monkeypatch.setattr(meeting.psutil, "net_if_addrs", lambda: addresses)
+    monkeypatch.setattr(meeting, "_sender_to", lambda host, port: senders[host])
 
     def choose(**variables):
         for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", **variables}.items():

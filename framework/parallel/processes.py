@@ -1,14 +1,22 @@
-"""Make ranks of the processes that Slurm's srun starts: torch reads torchrun's variables."""
+"""How many processes share a run, and what makes a process one of them. Loads no torch."""
 
+import os
 import re
 from collections.abc import Mapping
+
+from framework.errors import ConfigError
 
 FIRST_PORT = 20_000
 NUM_PORTS = 10_000
 
 
+def under_launcher() -> bool:
+    """Return whether a launcher has made this process one of several ranks."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
 def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that torchrun would have set for this task of an srun with several.
+    """Return the variables that torchrun would have set for this task of a srun with several.
 
     Any other process, such as a batch script or a rank of torchrun, gets {}. The ranks meet on the
     first host of the step, at a port that is derived from the job's number.
@@ -32,9 +40,7 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def first_host(nodes: str) -> str:
     """Return the first host of Slurm's list, as node003 of ``node[003-010,12],login``."""
     match = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\]([^,\[]*))?", nodes)
-    if match is None:
-        return nodes
-    return "".join(match.groups(""))
+    return "".join(match.groups("")) if match else nodes
 
 
 def local_tasks(tasks: str, node: int) -> str:
@@ -45,3 +51,18 @@ def local_tasks(tasks: str, node: int) -> str:
         if node < 0:
             return count
     return "1"
+
+
+def check_virtual_ranks(virtual_ranks: int, num_processes: int) -> None:
+    """Raise ConfigError C143 unless the processes can share the virtual ranks and keep the sums.
+
+    The virtual ranks of one process must form a subtree of the pairwise sum: they are all of them,
+    or a power of two.
+    """
+    divisors = [n for n in range(1, virtual_ranks + 1) if virtual_ranks % n == 0]
+    fitting = [n for n in divisors if n == 1 or (virtual_ranks // n).bit_count() == 1]
+    if num_processes not in fitting:
+        where = f"parallel.virtual_ranks = {virtual_ranks}"
+        what = f"cannot be dealt out to {num_processes} processes so that sums stay the same"
+        fix = f"have {' or '.join(map(str, fitting))} processes in all"
+        raise ConfigError(143, where, what, fix)

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from framework.errors import DistributedError
-from framework.parallel.launch.hosts import Meeting
+from framework.parallel.meeting import Meeting
 from framework.system.at_end import stop_at_end
 from framework.system.stopping import (
     NUMBERS,
@@ -59,39 +59,14 @@ def launch(
             cannot reach each other.
     """
     # These modules are slow to import.
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
     from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
-    from torch.distributed.launcher.api import elastic_launch  # noqa: PLC0415
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
 
-    config = _launch_config(num_processes, max_restarts, meeting)
-    entry = elastic_launch(config, sys.executable)
-    launcher = _LauncherThread(lambda: entry("-m", module, *arguments))
-    try:
-        with _surroundings(environment):
-            return launcher.run(_Ranks(module, num_processes), meeting is not None)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        what = f"ended with exit code {failure.exitcode}"
-        fix = "read its own message above"
-        raise DistributedError(102, f"rank {rank}", what, fix) from error
-    except RendezvousError as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        what = f"the hosts cannot reach each other ({reason})"
-        where = "parallel"
-        if meeting is not None:
-            where = f"parallel.endpoint = {meeting.endpoint}"
-        raise DistributedError(101, where, what, "check the other hosts") from error
-
-
-def _launch_config(num_processes: int, max_restarts: int, meeting: Meeting | None) -> Any:
-    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs  # noqa: PLC0415
-    from torch.distributed.launcher.api import LaunchConfig  # noqa: PLC0415
-
-    options: dict[str, Any] = {
-        "shutdown_timeout": SAVE_S,
-        "logs_specs": DefaultLogsSpecs(log_dir=os.devnull),
-    }
-    known = LaunchConfig.__dataclass_fields__  # older versions of torch lack some options
+    options: dict[str, Any] = {}
+    if "shutdown_timeout" in LaunchConfig.__dataclass_fields__:  # not in older versions of torch
+        options["shutdown_timeout"] = SAVE_S
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -101,19 +76,35 @@ def _launch_config(num_processes: int, max_restarts: int, meeting: Meeting | Non
         rdzv_endpoint="localhost:0",  # a free port
         max_restarts=max_restarts,
         monitor_interval=0.1,
-        **{name: value for name, value in options.items() if name in known},
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        **options,
     )
-    if meeting is None:
-        return config
-    return replace(
-        config,
-        min_nodes=meeting.num_nodes,
-        max_nodes=meeting.num_nodes,
-        run_id="paceline",
-        rdzv_endpoint=str(meeting.endpoint),
-        rdzv_configs={"is_host": meeting.leads, "join_timeout": JOIN_S},
-        local_addr=meeting.address,
-    )
+    where = "parallel"
+    if meeting is not None:
+        where = f"parallel.endpoint = {meeting.endpoint}"
+        config = replace(
+            config,
+            min_nodes=meeting.num_nodes,
+            max_nodes=meeting.num_nodes,
+            run_id="paceline",
+            rdzv_endpoint=str(meeting.endpoint),
+            rdzv_configs={"is_host": meeting.leads, "join_timeout": JOIN_S},
+            local_addr=meeting.address,
+        )
+    entry = elastic_launch(config, sys.executable)
+    ranks = _Ranks(module, num_processes, lambda: entry("-m", module, *arguments))
+    try:
+        with _surroundings(environment):
+            return ranks.run(meeting is not None)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        what = f"ended with exit code {failure.exitcode}"
+        fix = "read its own message above"
+        raise DistributedError(102, f"rank {rank}", what, fix) from error
+    except RendezvousError as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        what = f"the hosts cannot reach each other ({reason})"
+        raise DistributedError(101, where, what, "check the other hosts") from error
 
 
 @contextmanager
@@ -136,74 +127,40 @@ def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
 
 
 class _Ranks:
-    """The rank processes of this host, and which of them already got a signal.
+    """The rank processes of this host, and torch's launcher, in a thread that signals do not reach.
+
+    After a signal, ``run`` does not wait for the launcher, which may wait for other hosts. The end
+    of the process waits for it for a short time.
 
     Args:
         module: The module that the ranks run, by which their processes are recognized.
         num_processes: The number of ranks on this host.
+        call: Runs the launcher.
     """
 
-    def __init__(self, module: str, num_processes: int) -> None:
+    def __init__(self, module: str, num_processes: int, call: Callable[[], object]) -> None:
         self._module = module.encode()
         self._num_processes = num_processes
-        self._signaled: set[int] = set()  # ids of processes
-        self._seen = False  # whether there was a rank at all
-        self._all_trained = False  # whether all ranks have done their first step
-
-    def look(self) -> list[int]:
-        """Return the ids of ranks that handle signals. A rank does so after its first step."""
-        living = self._living()
-        ready = [pid for pid in living if expects_signals(pid)]
-        self._seen = self._seen or bool(living)
-        self._all_trained = self._all_trained or len(ready) >= self._num_processes
-        return ready
-
-    def starting(self) -> bool:
-        """Return whether a rank has not yet done its first step."""
-        return not self._all_trained and not self.all_gone()
-
-    def signal_once(self, number: int) -> None:
-        """Send the signal to each rank that handles it and has not got it by an earlier call."""
-        for pid in set(self.look()) - self._signaled:
-            self._signaled.add(pid)
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def all_gone(self) -> bool:
-        """Return whether ranks were started, and all of them have ended."""
-        return self._seen and not self._living()
-
-    def _living(self) -> list[int]:
-        return [pid for pid in children_of(os.getpid()) if self._module in command_of(pid)]
-
-
-class _LauncherThread:
-    """torch's launcher in a thread of its own, while the main thread handles signals.
-
-    In the main thread, a signal would interrupt the launcher at any line.
-
-    After a signal, ``run`` does not wait for the launcher, which may wait for other hosts. The end
-    of the process waits for it for a short time.
-    """
-
-    def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # of the launcher
         self._signal = 0  # the number of the first signal; 0: none came
         self._signal_at = 0.0  # when the first signal came
+        self._signaled: set[int] = set()  # ids of the ranks that got it from this process
+        self._seen = False  # whether there was a rank at all
+        self._all_trained = False  # whether all ranks have done their first step
         self.threads: list[threading.Thread] = []
 
     def stop(self) -> None:
         """Do nothing: the launcher ends by itself once the ranks of all hosts have ended."""
 
-    def run(self, ranks: _Ranks, has_other_hosts: bool) -> int:
+    def run(self, has_other_hosts: bool) -> int:
         """Run the launcher. Return the number of the signal that stopped the ranks, or 0.
 
         Until all ranks have done their first step there is nothing to save, so a signal ends this
         process. After a signal, do not wait for other hosts once the ranks of this host have ended.
         An error of the launcher is raised here.
         """
-        thread = threading.Thread(target=self._run, name="paceline-launch", daemon=True)
+        thread = threading.Thread(target=self._launch, name="paceline-launch", daemon=True)
         is_main = threading.current_thread() is threading.main_thread()
         with handled(NUMBERS, self._on_signal):
             with deaf_children():
@@ -213,14 +170,14 @@ class _LauncherThread:
             while thread.is_alive():
                 thread.join(LOOK_S)
                 if is_main:
-                    self._pass_on_signal(ranks)
-                if self._signal and has_other_hosts and ranks.all_gone():
+                    self._look()
+                if self._signal and has_other_hosts and self._all_gone():
                     return self._signal
         if self._error is not None and not self._signal:
             raise self._error
         return self._signal
 
-    def _run(self) -> None:
+    def _launch(self) -> None:
         try:
             self._call()
         except BaseException as error:  # noqa: BLE001  # raised by ``run``
@@ -233,10 +190,24 @@ class _LauncherThread:
         elif time.monotonic() - self._signal_at > SAME_S:
             end(number)
 
-    def _pass_on_signal(self, ranks: _Ranks) -> None:
+    def _look(self) -> None:
+        """Look at the ranks, and pass on a signal once to each that handles it."""
+        living = self._living()
+        ready = {pid for pid in living if expects_signals(pid)}  # after its first step
+        self._seen = self._seen or bool(living)
+        self._all_trained = self._all_trained or len(ready) >= self._num_processes
         if not self._signal:
-            ranks.look()
             return
-        ranks.signal_once(self._signal)
-        if ranks.starting() or time.monotonic() - self._signal_at > SAVE_S:
+        for pid in ready - self._signaled:
+            self._signaled.add(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, self._signal)
+        starting = not self._all_trained and not self._all_gone()
+        if starting or time.monotonic() - self._signal_at > SAVE_S:
             end(self._signal)
+
+    def _all_gone(self) -> bool:
+        return self._seen and not self._living()
+
+    def _living(self) -> list[int]:
+        return [pid for pid in children_of(os.getpid()) if self._module in command_of(pid)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework.errors import DistributedError
-from framework.parallel.launch.start_ranks import launch
+from framework.parallel.start_ranks import launch
 from tests.parallel.launching import ENVIRONMENT
 
 

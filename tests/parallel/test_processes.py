@@ -1,6 +1,13 @@
 import pytest
 
-from framework.parallel.launch.srun import first_host, local_tasks, rank_environment
+from framework.errors import ConfigError
+from framework.parallel.processes import (
+    check_virtual_ranks,
+    first_host,
+    local_tasks,
+    rank_environment,
+    under_launcher,
+)
 
 STEP = {
     "SLURM_JOB_ID": "1234",
@@ -65,3 +72,24 @@ def test_tasks_of_a_node(tasks, node, count):
 def test_the_port_is_one_that_anybody_may_use(job):
     port = int(rank_environment({**STEP, "SLURM_JOB_ID": str(job)})["MASTER_PORT"])
     assert 1024 < port < 1 << 16
+
+
+def test_the_environment_says_whether_a_launcher_is_there(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert not under_launcher()
+    monkeypatch.setenv("RANK", "3")
+    assert not under_launcher()
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert under_launcher()
+
+
+@pytest.mark.parametrize(("virtual_ranks", "num_processes"), [(1, 1), (4, 2), (6, 3), (12, 3)])
+def test_processes_that_add_up_in_the_same_order_pass(virtual_ranks, num_processes):
+    check_virtual_ranks(virtual_ranks, num_processes)
+
+
+@pytest.mark.parametrize(("virtual_ranks", "num_processes"), [(4, 3), (4, 8), (6, 2)])
+def test_other_numbers_of_processes_are_refused(virtual_ranks, num_processes):
+    with pytest.raises(ConfigError, match=f"cannot be dealt out to {num_processes} processes"):
+        check_virtual_ranks(virtual_ranks, num_processes)

@@ -1,5 +1,6 @@
 """The rank that hangs is named by the ranks that have waited for it, with its line."""
 
+import copy
 import multiprocessing
 import os
 import re
@@ -7,9 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
-import framework.parallel.launch.hang as hang
+from framework.contracts.span import EXCHANGE, OWN
 from framework.errors import HungRankError
+from framework.parallel import hang
 from tests.forks import forked
 
 TIMED_OUT = "[gloo] Timed out waiting 5000ms for recv operation to complete"
@@ -85,3 +88,37 @@ def test_a_rank_that_has_ended_does_not_hang(other):
     os.kill(other, signal.SIGKILL)
     os.waitid(os.P_PID, other, os.WEXITED | os.WNOWAIT)
     assert named(TIMED_OUT) is None
+
+
+# ---- exchanges
+
+
+def test_an_exchange_is_marked_at_both_ends():
+    marks, exchange = [], hang.Exchange()
+    with exchange:
+        pass
+    exchange.mark = marks.append
+    with exchange:
+        assert marks == [OWN]
+    exchange.end()
+    assert marks == [OWN, EXCHANGE]
+
+
+def test_a_copied_model_keeps_the_exchange_of_its_rank():
+    exchange = hang.Exchange()
+    assert copy.deepcopy({"model": exchange})["model"] is exchange
+
+
+def test_what_is_compiled_marks_nothing():
+    marks, exchange = [], hang.Exchange()
+    exchange.mark = marks.append
+
+    def doubled(x):
+        exchange.begin()
+        x = 2 * x
+        exchange.end()
+        return x
+
+    compiled = torch.compile(doubled, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert marks == []

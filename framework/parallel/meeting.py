@@ -1,26 +1,66 @@
-"""Several hosts that run the same command: they meet at one endpoint, whose host leads."""
+"""Where ranks, and hosts that run the same command, meet and share a text."""
 
 import os
 import socket
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from ipaddress import ip_address
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import psutil
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.rendezvous import TCPStore, rendezvous  # pyright: ignore[reportPrivateImportUsage]
 
 from framework.errors import ConfigError, DistributedError
-from framework.parallel.launch.ranks import MEET_S, PREPARE_S
+from framework.parallel.hang import own_peer, set_peers
 
-_KEY = "run"
-# Calls into the store are short, because Python handles signals only between them.
-TRY_S = 2
-LOOK_S = 0.2
+PREPARE_S = 6 * 3600  # how long the leader may take to pack the missing stores
+MEET_S = 120  # how long hosts and ranks may take to start
+TRY_S = 2  # of one try to reach the leader: Python handles signals only between tries
+LOOK_S = 0.2  # between two looks for the leader's text
 NOWHERE = "192.0.2.1"  # nobody's address, by RFC 5737: packets to it take the default route
+
+
+@cache
+def meet() -> tuple[Any, int, int]:
+    """Return (store, rank, world size), or raise RuntimeError. A process meets the others once."""
+    store, rank, world_size = next(iter(rendezvous("env://", timeout=timedelta(seconds=MEET_S))))
+    # torchrun's restarts reuse the agent's store: the prefix hides the addresses of a dead attempt.
+    # If each attempt has its own store there is no prefix, because a host that has come back counts
+    # its attempts from zero.
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        store = PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return store, rank, world_size
+
+
+def all_up(store: Any, rank: int, world_size: int) -> None:
+    """Wait for every rank to start, which on a host that was lost may take long."""
+    store.set(f"paceline/up/{rank}", own_peer())
+    keys = [f"paceline/up/{other}" for other in range(world_size)]
+    store.wait(keys, timedelta(seconds=MEET_S))
+    set_peers(store.multi_get(keys))
+
+
+def share_text(text: str | None, store: Any = None) -> str:
+    """Return the leader's text in every process. The others pass None.
+
+    ``store`` is by default that of the launcher, so no process group is needed yet.
+    """
+    if store is None:
+        store, _, _ = meet()
+    key = "paceline/config"
+    if text is not None:
+        store.set(key, text)
+        return text
+    end = time.monotonic() + PREPARE_S
+    # Not by ``store.wait``, during which Python handles no signal: if rank 0 fails, torchrun stops
+    # the other ranks, and would kill them only 30 s later.
+    while not store.check([key]) and time.monotonic() < end:
+        time.sleep(LOOK_S)
+    return store.get(key).decode()
 
 
 class Endpoint(NamedTuple):
@@ -30,9 +70,8 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        if ":" in self.host:
-            return f"[{self.host}]:{self.port}"
-        return f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 def parse_endpoint(text: str | None) -> Endpoint:
@@ -48,14 +87,15 @@ def parse_endpoint(text: str | None) -> Endpoint:
 
 @final
 class Meeting:
-    """This host among ``num_nodes``. The one with the free port at ``endpoint`` holds the store."""
+    """This host among ``num_nodes``. The one with the free port at ``endpoint`` holds the store.
+
+    DistributedError P101 if nobody answers there.
+    """
 
     def __init__(self, endpoint: Endpoint, num_nodes: int) -> None:
         self.endpoint = endpoint
         self.num_nodes = num_nodes
-        store = None
-        if _is_here(endpoint.host):
-            store = self._store(leads=True)
+        store = self._store(leads=True) if _is_here(endpoint.host) else None
         self.leads = store is not None
         end = time.monotonic() + MEET_S
         while store is None and time.monotonic() < end:
@@ -71,8 +111,7 @@ class Meeting:
         """Return the store, or None if the port is taken or nobody answers for ``TRY_S``."""
         with suppress(DistNetworkError, DistStoreError):
             return TCPStore(
-                self.endpoint.host,
-                self.endpoint.port,
+                *self.endpoint,
                 is_master=leads,
                 timeout=timedelta(seconds=TRY_S),
                 wait_for_workers=False,
@@ -83,14 +122,8 @@ class Meeting:
     def share(self, text: str | None) -> str:
         """Return the leader's text on every host (DistributedError P101). The others pass None."""
         try:
-            if text is not None:
-                self._prefixed.set(_KEY, text)
-                return text
-            end = time.monotonic() + PREPARE_S
-            while not self._prefixed.check([_KEY]) and time.monotonic() < end:
-                time.sleep(LOOK_S)
-            return self._prefixed.get(_KEY).decode()
-        except (DistNetworkError, DistStoreError, RuntimeError) as error:
+            return share_text(text, self._prefixed)
+        except RuntimeError as error:
             where = f"parallel.endpoint = {self.endpoint}"
             what = "the host there ended before it said what to train"
             raise DistributedError(101, where, what, "look there") from error
@@ -98,9 +131,7 @@ class Meeting:
     @property
     def address(self) -> str:
         """This host's address as the others reach it: the sender of packets to the endpoint."""
-        if self.leads:
-            return self.endpoint.host
-        return _sender_to(*self.endpoint)
+        return self.endpoint.host if self.leads else _sender_to(*self.endpoint)
 
     @property
     def interface(self) -> str | None:
