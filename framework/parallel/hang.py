@@ -1,4 +1,4 @@
-"""Mark when a rank waits for the others, find the one that hangs, and say where it does.
+"""Mark when a rank waits for the others, and find the one that hangs, with its line.
 
 Each rank keeps notes in memory that the other ranks of its host read through ``/proc``. The first
 byte says whether the rank waits for the others. Behind it ``faulthandler`` writes the lines of
