@@ -42,8 +42,14 @@ import numpy as np
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.cli.progress import pack_missing
-from framework.commands.tune.candidate import Candidate, candidates, present, whole_grid
-from framework.commands.tune.search_reading import Measure, measure_in
+from framework.commands.tune.search_reading import (
+    Candidate,
+    Measure,
+    candidates,
+    measure_in,
+    present,
+    whole_grid,
+)
 from framework.measure.host import machine
 from framework.measure.statistics import median, quartiles
 from framework.trials.trial_process import TrialProcess, TrialSetting

@@ -6,7 +6,7 @@ The search doubles, then bisects. ``attempt`` trains, so that tests need no trai
 import shlex
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -23,7 +23,7 @@ from framework.errors import ResourceError, say
 from framework.measure.host import machine
 from framework.measure.statistics import median, spread_share
 from framework.system.durable import write_json
-from framework.system.stopping import message_if_stopped, printed, undone
+from framework.system.stopping import message_if_stopped
 from framework.trials.trial_process import TrialProcess, TrialSetting
 
 if TYPE_CHECKING:
@@ -60,17 +60,6 @@ class Trial(NamedTuple):
     @property
     def records_per_s(self) -> float:
         return median(self.rates)
-
-    @property
-    def spread(self) -> float:
-        """Half the interquartile range, as a share of the median."""
-        return spread_share(self.rates)
-
-    def as_json(self) -> dict[str, Any]:
-        known = {**self._asdict(), "fits": self.fits}
-        if self.fits:
-            known |= {"records_per_s": self.records_per_s, "spread": self.spread}
-        return known
 
 
 Attempt = Callable[[int, float, float], Trial]  # (batch size, seconds, seconds before giving up)
@@ -128,54 +117,26 @@ class BatchSizeSearch:
     def run(self) -> Iterator[Trial]:
         """Double, bisect, then measure the rates again. Stop if the smallest size fails."""
         seconds = (1 - SECOND_LOOK) * self.budget_s / NUM_TRIALS
-        bad = yield from self._double(seconds)
-        if bad is not None:
-            yield from self._bisect(bad, seconds)
-        yield from self._repeat()
-
-    def _double(self, seconds: float) -> Generator[Trial, None, int | None]:
-        """Double until a size does not fit in memory, and return it; None if all fit."""
-        size = min(self.most, -(-LEAST // self.step) * self.step)
-        others = 0  # for example, batch normalization fails on a last batch of a single record
-        while True:
-            trial = self._try(size, seconds)
-            yield trial
-            if trial.memory:
-                self.bound = "memory"
-                if not self.curve.fitting:
-                    return None
-                return size
-            # The next size takes at least three steps of twice the time.
-            too_slow = trial.fits and 3 * 2 * trial.step_s > LONGEST * self.budget_s
-            if trial.late or too_slow:
-                self.bound = "time"
-                return None
-            others += 1
-            self.bound = "error"
-            if trial.fits:
-                others = 0
-                self.bound = "records"
-            if size == self.most or others == MOST_OTHERS or not self.curve.fitting:
-                return None
-            size = min(self.most, 2 * size)
-
-    def _bisect(self, bad: int, seconds: float) -> Iterator[Trial]:
-        good = self.curve.largest.batch_size
-        while bad - good > max(self.step, good // FINE) and self._left_s() > 0:
-            middle = max(good + self.step, (good + bad) // 2 // self.step * self.step)
-            trial = self._try(middle, seconds)
-            yield trial
-            if trial.fits:
-                good = middle
-            else:
-                bad = middle
-
-    def _repeat(self) -> Iterator[Trial]:
-        """Measure again, the largest size first, so that drift of the machine cancels out."""
+        yield from self._double(seconds)
+        fitting = self.curve.fitting
+        if not fitting:
+            return
+        if self.bound == "memory":
+            good = fitting[-1].batch_size
+            bad = max(self.trials)
+            while bad - good > max(self.step, good // FINE) and self.clock() < self.end:
+                middle = max(good + self.step, (good + bad) // 2 // self.step * self.step)
+                trial = self._try(middle, seconds)
+                yield trial
+                if trial.fits:
+                    good = middle
+                else:
+                    bad = middle
+        # Measure again, the largest size first, so that drift of the machine cancels out.
         sizes = [trial.batch_size for trial in reversed(self.curve.fitting)]
         for number, size in enumerate(sizes):
             before = self.trials[size]
-            left_s = self._left_s() / (len(sizes) - number)
+            left_s = max(0.0, self.end - self.clock()) / (len(sizes) - number)
             if left_s < 3 * before.step_s:
                 continue
             trial = self._try(size, left_s / 2)
@@ -187,8 +148,26 @@ class BatchSizeSearch:
                 self.bound = "memory"
             yield trial
 
-    def _left_s(self) -> float:
-        return max(0.0, self.end - self.clock())
+    def _double(self, seconds: float) -> Iterator[Trial]:
+        """Double until a size does not run or takes too long, and note the bound."""
+        size = min(self.most, -(-LEAST // self.step) * self.step)
+        others = 0  # for example, batch normalization fails on a last batch of a single record
+        while True:
+            trial = self._try(size, seconds)
+            yield trial
+            # The next size takes at least three steps of twice the time.
+            too_slow = trial.fits and 3 * 2 * trial.step_s > LONGEST * self.budget_s
+            if trial.memory:
+                self.bound = "memory"
+                return
+            if trial.late or too_slow:
+                self.bound = "time"
+                return
+            others = 0 if trial.fits else others + 1
+            self.bound = "records" if trial.fits else "error"
+            if size == self.most or others == MOST_OTHERS or not self.curve.fitting:
+                return
+            size = min(self.most, 2 * size)
 
     def _try(self, size: int, seconds: float) -> Trial:
         limit_s = FIRST_S
@@ -204,7 +183,8 @@ def tune_batch_size(request: "TuneRequest", config: Config, allowed: tuple[str, 
     print_busy()
     key = "batch_size" if config["rank_batch_size"] is None else "rank_batch_size"
     epochs = count()
-    with closing(TrialProcess(request.memory or "free")) as process:
+    stopped = "stopped{by}: the results so far are above; nothing was written"
+    with closing(TrialProcess(request.memory or "free")) as process, message_if_stopped(stopped):
         facts = process.facts(TrialSetting(f"{key} = {config[key]}", config, allowed))
 
         def attempt(size: int, seconds: float, limit_s: float) -> Trial:
@@ -216,25 +196,16 @@ def tune_batch_size(request: "TuneRequest", config: Config, allowed: tuple[str, 
                 return Trial(size, why=why, memory=measured.lacks_memory, late=measured.is_late)
             return Trial(size, measured.windows, measured.step_s, measured.peak_bytes)
 
-        most, step = facts.num_records, config["accumulate"]
-        search = BatchSizeSearch(attempt, most, step, request.budget)
-
-        def print_known() -> Config:
+        search = BatchSizeSearch(attempt, facts.num_records, config["accumulate"], request.budget)
+        for trial in search.run():
+            print_trial(trial)
             if not search.curve.fitting:
-                return {}
-            words = [*config_flags(request.config_dir), *request.words]
-            return print_curve(search.curve, words, config, facts.cuda)
-
-        stopped = "stopped{by}: the results so far are above; nothing was written"
-        with undone(printed(print_known)), message_if_stopped(stopped):
-            for trial in search.run():
-                print_trial(trial)
-                if not search.curve.fitting:
-                    fix = "see that 'paceline train' runs with it"
-                    if trial.memory:
-                        fix = "free memory, choose a smaller model, or raise memory="
-                    raise ResourceError(104, f"batch_size = {trial.batch_size}", trial.why, fix)
-        curve = print_known()
+                fix = "see that 'paceline train' runs with it"
+                if trial.memory:
+                    fix = "free memory, choose a smaller model, or raise memory="
+                raise ResourceError(104, f"batch_size = {trial.batch_size}", trial.why, fix)
+    words = [*config_flags(request.config_dir), *request.words]
+    curve = print_curve(search.curve, words, config, facts.cuda)
     if request.output:
         write_json(Path(request.output), {"command": sys.argv, "machine": machine(), **curve})
         say(f"written: {request.output}")
@@ -268,7 +239,7 @@ def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: b
             bar = "█" * max(1, round(BAR * trial.records_per_s / fastest))
             figures = [
                 rate(trial.records_per_s),
-                f"± {100 * trial.spread:.0f} %",
+                f"± {100 * spread_share(trial.rates):.0f} %",
                 f"{step_ms:,.1f}",
             ]
             rows.append([size, *figures, _mib(trial.peak_bytes), bar])
@@ -296,8 +267,15 @@ def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: b
         "largest": curve.largest.batch_size,
         "bound": curve.bound,
         "recommended": best.batch_size,
-        "curve": [trial.as_json() for trial in curve.trials],
+        "curve": [_plain(trial) for trial in curve.trials],
     }
+
+
+def _plain(trial: Trial) -> Config:
+    plain = {**trial._asdict(), "fits": trial.fits}
+    if trial.fits:
+        plain |= {"records_per_s": trial.records_per_s, "spread": spread_share(trial.rates)}
+    return plain
 
 
 def _mib(num_bytes: int) -> str:

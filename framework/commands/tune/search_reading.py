@@ -1,11 +1,10 @@
-"""Search for the fastest way to read: a grid, measured in turn, and a final against the settings.
+"""Search for the fastest way to read: grids, measured in turn, then pairs against the settings.
 
-All candidates are measured, then the best of them with other depths. The best of these is compared
-with the present settings in pairs. ``measure(candidate, seconds)`` returns a rate, so that tests
-need no training.
+``measure(candidate, seconds)`` returns a rate, so that tests need no training.
 """
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -16,43 +15,36 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
 from framework.cli.compose_config import composed
 from framework.cli.outcome import RunOutcome
 from framework.cli.own_keys import config_flags
+from framework.cli.precedence import default_recipes, typed_for_train
 from framework.cli.print_table import print_table
 from framework.cli.progress import pack_missing
 from framework.cli.units import plural, rate
-from framework.commands.tune.candidate import (
-    Candidate,
-    applied,
-    candidates,
-    preference,
-    present,
-    whole_grid,
-)
-from framework.commands.tune.recipe_writer import recipe_text, typed, without_searched, write_recipe
-from framework.errors import ConfigError, PacelineError, say
+from framework.errors import ConfigError, PacelineError, printable, say
+from framework.measure import statistics
 from framework.measure.host import machine, num_cores
-from framework.measure.statistics import (
-    LEAST_GAIN,
-    LEAST_PAIRS,
-    Pairs,
-    median,
-    spread_share,
-    take_turns,
-)
-from framework.system.durable import write_json
+from framework.measure.statistics import Pairs, median, spread_share
+from framework.system.durable import write_json, write_text
 from framework.system.extras import needed
 from framework.system.safe_text import SafeConsole
-from framework.system.stopping import message_if_stopped, printed, undone
+from framework.system.stopping import message_if_stopped
 from framework.trials.trial_process import ReadFacts, TrialProcess, TrialSetting
 
 if TYPE_CHECKING:
     from framework.commands.tune.tune import TuneRequest
 
 Config = dict[str, Any]
-Measure = Callable[[Candidate, float], float]
 LOADERS = ("plain", "prefetch", "stream")
+DEPTHS = (1, 2, 4, 8)  # batches ready ahead of the step
+# Threads for records that are only copied: two copy no more than one, but may read ahead.
+GATHERERS = (0, 1, 2)
+# What a search decides.
+SEARCHED = ("loader", "loader.depth", "workers.num", "workers.kind", "workers.start_method")
 KEPT = 3  # so many candidates are tried with other depths
 EQUAL = 0.02  # rates that differ by a smaller share are equal, and the simpler candidate wins
 GRID = 0.3  # the share of the budget for each grid; the rest is for the pairs
@@ -63,6 +55,27 @@ BURN_IN_S = 0.15  # all queues are full after this time
 BUSY = 0.7  # programs per core that run or wait, over the last minute
 RECENT = 9  # visits whose overhead is remembered
 MOST_PASSES = 4  # over the candidates of a grid
+
+
+class Candidate(NamedTuple):
+    num_workers: int
+    kind: str  # of workers; thread if there are none
+    loader: str
+    depth: int  # of the loader; 0 if it has none
+
+    @property
+    def workers(self) -> Config:
+        """The keys of ``workers`` that a search decides."""
+        kind = self.kind if self.num_workers else None
+        return {"num": self.num_workers, "kind": kind}
+
+    def __str__(self) -> str:
+        workers = plural(self.num_workers, self.kind) if self.num_workers else "no workers"
+        depth = f" depth {self.depth}" if self.depth else ""
+        return f"{workers}, {self.loader}{depth}"
+
+
+Measure = Callable[[Candidate, float], float]
 
 
 class Grid(NamedTuple):
@@ -98,6 +111,74 @@ class Final(NamedTuple):
         return self.default
 
 
+def present(config: Config, facts: ReadFacts, loader: str) -> Candidate:
+    """Return the present settings. The depth of a user's loader, a dotted name, is left alone."""
+    kind = "thread"
+    if facts.num_workers:
+        kind = config["workers"]["kind"] or facts.kinds[0]
+    depth = 0 if "." in loader else config["loader"].get("depth", 0)
+    return Candidate(facts.num_workers, kind, loader, depth)
+
+
+def worker_counts(facts: ReadFacts) -> list[int]:
+    """Return powers of two up to twice the cores, the cores, and 0 if the source can do without."""
+    most = 2 * facts.num_cores
+    if not facts.kinds:
+        return [0]
+    if not facts.decodes:
+        return [num for num in GATHERERS if num <= most]
+    counts = {1 << bit for bit in range(most.bit_length())} | {facts.num_cores}
+    if "process" in facts.kinds:  # DALI always has a thread
+        counts.add(0)
+    return sorted(counts)
+
+
+def candidates(
+    default: Candidate, facts: ReadFacts, loaders: Mapping[str, Config]
+) -> list[Candidate]:
+    """Return the default, then all others with the configured depth, those most similar first.
+
+    ``loaders`` maps the names of usable loaders to their configurations.
+    """
+    others: set[Candidate] = set()
+    for name, block in loaders.items():
+        if name == "stream" and not facts.cuda and default.loader != "stream":
+            continue
+        depth = default.depth if name == default.loader else block.get("depth", 0)
+        for num in worker_counts(facts):
+            kinds = facts.kinds if num else ("thread",)
+            others |= {Candidate(num, kind, name, depth) for kind in kinds}
+    return [default, *sorted(others - {default}, key=lambda each: preference(each, default))]
+
+
+def whole_grid(chosen: Sequence[Candidate]) -> list[Candidate]:
+    """Return each candidate, followed by itself with all other depths if its loader has one."""
+    grid: list[Candidate] = []
+    for candidate in chosen:
+        grid.append(candidate)
+        if candidate.depth:
+            grid += [candidate._replace(depth=depth) for depth in DEPTHS]
+    return list(dict.fromkeys(grid))
+
+
+def preference(candidate: Candidate, default: Candidate) -> tuple[Any, ...]:
+    """Return a sort key that prefers few changes, threads, few workers and little read ahead."""
+    changes = sum(mine != its for mine, its in zip(candidate, default, strict=True))
+    is_process = candidate.kind != "thread"
+    return changes, is_process, candidate.num_workers, candidate.depth, candidate.loader
+
+
+def applied(config: Config, candidate: Candidate, loaders: Mapping[str, Config]) -> Config:
+    """Return ``config`` with the candidate's choices."""
+    loader = dict(loaders[candidate.loader])
+    if candidate.depth:
+        loader["depth"] = candidate.depth
+    workers = {**config["workers"], **candidate.workers}
+    if candidate.kind != "process":
+        workers["start_method"] = None  # threads have none
+    return {**config, "workers": workers, "loader": loader}
+
+
 @final
 class ReadingSearch:
     """A search over ``candidates``, the present settings first, within ``budget_s`` seconds."""
@@ -115,52 +196,43 @@ class ReadingSearch:
         self.clock = clock
         self.budget_s = budget_s
         self.end = clock() + budget_s
-        self.rates: dict[Candidate, list[float]] = {}  # of this grid
-        self.before: dict[Candidate, list[float]] = {}  # of the grid before it
+        self.challenger: Candidate | None = None  # the simplest of the fastest others
         self._overheads_s: deque[float] = deque(maxlen=RECENT)
 
     def grids(self) -> Iterator[Grid]:
         """Measure and yield grid by grid."""
         self._visit(self.default, LEAST_S)  # the first visit is cold and does not count
         grid = self._grid("all", self.candidates)
-        yield grid
-        kept = [candidate for candidate in grid.rates if candidate in grid.kept]
-        deeper = whole_grid(list(dict.fromkeys([self.default, *kept])))
+        kept = {self.default, *list(grid.rates)[:KEPT]}
+        yield grid._replace(kept=kept)
+        best = [candidate for candidate in grid.rates if candidate in kept]
+        deeper = whole_grid(list(dict.fromkeys([self.default, *best])))
         if len(deeper) > 1:
             yield self._grid("the best, with other depths", deeper)
 
     def final(self) -> Final:
         """Compare the best with the present settings in pairs, until the budget is used up."""
-        challenger = self._challenger()
-        if challenger is None:
+        if self.challenger is None:
             return Final(self.default, None, None)
-        sides = (self.default, challenger)
+        sides = (self.default, self.challenger)
         pair_s = (self.end - self.clock()) / 2
-        num_pairs = min(NUM_PAIRS, int(pair_s / (self.overhead_s + LEAST_S)))
+        num_pairs = min(NUM_PAIRS, int(pair_s / (self._overhead_s + LEAST_S)))
         if num_pairs < 1:
-            return Final(self.default, challenger, None)
-        seconds = max(LEAST_S, pair_s / num_pairs - self.overhead_s)
-        pairs = take_turns(lambda side: self._visit(sides[side], seconds), num_pairs)
-        return Final(self.default, challenger, pairs)
-
-    def best_so_far(self) -> tuple[Candidate, float] | None:
-        """Return the fastest candidate and its rate over that of the present settings, if known."""
-        for rates in (self.rates, self.before):
-            if len(rates) > 1 and self.default in rates:
-                best = max(rates, key=lambda candidate: median(rates[candidate]))
-                return best, median(rates[best]) / median(rates[self.default])
-        return None
+            return Final(*sides, None)
+        seconds = max(LEAST_S, pair_s / num_pairs - self._overhead_s)
+        pairs = statistics.take_turns(lambda side: self._visit(sides[side], seconds), num_pairs)
+        return Final(*sides, pairs)
 
     @property
-    def overhead_s(self) -> float:
+    def _overhead_s(self) -> float:
         """How much longer recent visits took than planned: parts are built, steps may be long."""
         return median(self._overheads_s)
 
     def _visit(self, candidate: Candidate, seconds: float) -> float:
         start = self.clock()
-        rate = self.measure(candidate, seconds)
+        records_per_s = self.measure(candidate, seconds)
         self._overheads_s.append(max(0.0, self.clock() - start - seconds))
-        return rate
+        return records_per_s
 
     def _grid(self, title: str, tried: Sequence[Candidate]) -> Grid:
         """Measure candidates in turn, forwards and backwards, for the share of a grid."""
@@ -168,42 +240,34 @@ class ReadingSearch:
         until = self.clock() + share_s
         each_s = share_s / len(tried)
         # Several short visits see more of what disturbs the machine for a while.
-        passes = max(1, min(MOST_PASSES, int(each_s / (self.overhead_s + GOOD_S))))
-        seconds = max(LEAST_S, each_s / passes - self.overhead_s)
-        self.before = self.rates
-        self.rates = {}
+        passes = max(1, min(MOST_PASSES, int(each_s / (self._overhead_s + GOOD_S))))
+        seconds = max(LEAST_S, each_s / passes - self._overhead_s)
+        known: dict[Candidate, list[float]] = {}
         refused: dict[Candidate, str] = {}
         for number in range(passes):
             # The present settings come first, because every grid needs them.
             for candidate in tried if number % 2 == 0 else tried[::-1]:
-                is_late = self.clock() > until + seconds and len(self.rates) > 1
+                is_late = self.clock() > until + seconds and len(known) > 1
                 if is_late or candidate in refused:
                     continue
                 try:
-                    rate = self._visit(candidate, seconds)
-                    self.rates.setdefault(candidate, []).append(rate)
+                    known.setdefault(candidate, []).append(self._visit(candidate, seconds))
                 except PacelineError as error:
                     if candidate == self.default:
                         raise
-                    self.rates.pop(candidate, None)
+                    del known[candidate]
                     refused[candidate] = str(error)
-        order = sorted(self.rates, key=lambda candidate: -median(self.rates[candidate]))
-        kept = {self.default, *order[:KEPT]}
-        if tried != self.candidates:
-            kept = {self.default, self._challenger() or self.default}
-        rates = {candidate: self.rates[candidate] for candidate in order}
+        medians = {candidate: median(rates) for candidate, rates in known.items()}
+        rates = {each: known[each] for each in sorted(medians, key=lambda each: -medians[each])}
+        del medians[self.default]
+        self.challenger = None
+        if medians:
+            least = (1 - EQUAL) * max(medians.values())
+            fast = [candidate for candidate in medians if medians[candidate] >= least]
+            self.challenger = min(fast, key=lambda each: preference(each, self.default))
+        kept = {self.default, self.challenger or self.default}
         untried = [each for each in tried if each not in rates and each not in refused]
         return Grid(title, seconds, rates, kept, refused, untried)
-
-    def _challenger(self) -> Candidate | None:
-        """Return the simplest of the fastest candidates, apart from the present settings."""
-        medians = {each: median(rates) for each, rates in self.rates.items()}
-        medians.pop(self.default, None)
-        if not medians:
-            return None
-        least = (1 - EQUAL) * max(medians.values())
-        fast = [candidate for candidate in medians if medians[candidate] >= least]
-        return min(fast, key=lambda candidate: preference(candidate, self.default))
 
 
 def tune_reading(
@@ -212,38 +276,46 @@ def tune_reading(
     """Search, print every grid, and write the recipe to ``path``."""
     pack_missing(config, allowed)
     needed("scipy", "stats")  # for the verdict, which comes after minutes of measuring
-    loaders, refused = _loaders(request)
+    loaders: dict[str, Config] = {}
+    refused: dict[str, str] = {}
+    words = without_searched(request.words, loader_changed=True)
+    for name in LOADERS:
+        try:
+            made, _ = composed([*words, f"loader={name}"], request.grant, request.config_dir)
+            loaders[name] = made["loader"]
+        except ConfigError as error:
+            refused[name] = str(error)
     target = config["loader"]["_target_"]
     # A loader of the user goes by its target.
     loader = next((each for each in loaders if loaders[each]["_target_"] == target), target)
     loaders[loader] = config["loader"]
-    with closing(TrialProcess()) as process:
+    grids: list[Grid] = []
+    with (
+        closing(TrialProcess()) as process,
+        message_if_stopped("stopped{by}: nothing was written"),
+    ):
         facts = process.facts(TrialSetting("paceline tune", config, allowed))
         default = present(config, facts, loader)
         tried = candidates(default, facts, loaders)
         measure = measure_in(process, config, allowed, default, loaders)
         search = ReadingSearch(tried, measure, request.budget)
-        stopped = printed(lambda: _print_stopped(search))
-        with undone(stopped), message_if_stopped("stopped{by}: nothing was written"):
-            _print_plan(tried, facts, request.budget, refused)
-            grids: list[Grid] = []
-            status = SafeConsole(stderr=True).status("measuring")
-            with status:
-                for grid in search.grids():
-                    status.stop()
-                    grids.append(grid)
-                    _print_grid(grid, default, len(grids))
-                    status.start()
-                final = search.final()
-            say(f"final: {verdict(final)}")
-    _keep(request, config, path, loaders, final)
+        _print_plan(tried, facts, request.budget, refused)
+        with SafeConsole(stderr=True).status("measuring") as status:
+            for grid in search.grids():
+                status.stop()
+                grids.append(grid)
+                _print_grid(grid, default, len(grids))
+                status.start()
+            final = search.final()
+    say(f"final: {verdict(final)}")
+    _write_recipe(request, path, final)
     if request.output:
-        pairs = final.pairs
         plain_grids: list[Config] = []
         for grid in grids:
             entries = [{**each._asdict(), "rates": grid.rates[each]} for each in grid.rates]
             untried = [each._asdict() for each in grid.untried]
             plain_grids.append({"title": grid.title, "entries": entries, "untried": untried})
+        pairs = final.pairs
         figures = {
             "command": sys.argv,
             "machine": machine(),
@@ -282,18 +354,14 @@ def measure_in(
     return measure
 
 
-def _loaders(request: "TuneRequest") -> tuple[dict[str, Config], dict[str, str]]:
-    """Return the configuration of each loader that composes with the run, and why others do not."""
-    words = without_searched(request.words, loader_changed=True)
-    loaders: dict[str, Config] = {}
-    refused: dict[str, str] = {}
-    for name in LOADERS:
-        try:
-            config, _ = composed([*words, f"loader={name}"], request.grant, request.config_dir)
-            loaders[name] = config["loader"]
-        except ConfigError as error:
-            refused[name] = str(error)
-    return loaders, refused
+def without_searched(words: Sequence[str], loader_changed: bool) -> list[str]:
+    """Return ``words`` without what a search decides, and without all keys of a changed loader."""
+    kept: list[str] = []
+    for word in words:
+        key = word.lstrip("+~").split("=")[0]
+        if key not in SEARCHED and not (loader_changed and key.startswith("loader.")):
+            kept.append(word)
+    return kept
 
 
 def _print_plan(
@@ -341,19 +409,6 @@ def _print_grid(grid: Grid, default: Candidate, number: int) -> None:
     sys.stdout.flush()  # a pipe shows each grid as soon as it is done
 
 
-def _print_stopped(search: ReadingSearch) -> None:
-    """Print the best candidate so far, without the console, which may be printing itself."""
-    best = search.best_so_far()
-    if best is None:
-        say("stopped before anything could be compared")
-        return
-    candidate, ratio = best
-    words = f"{candidate} (as configured)"
-    if candidate != search.default:
-        words = f"{candidate}, {_percent(ratio)}: {' '.join(candidate.words)}"
-    say(f"stopped; the fastest so far, not proved: {words}")
-
-
 def verdict(final: Final) -> str:
     """Return the result of the pairs in a line."""
     if final.challenger is None:
@@ -364,55 +419,87 @@ def verdict(final: Final) -> str:
         return f"{as_configured}; no time was left to compare {final.challenger}: raise budget="
     low, high = pairs.quartiles
     sign = "faster" if pairs.gain >= 1 else "slower"
-    details = f"quartiles {_percent(low)} to {_percent(high)}, {len(pairs.before)} pairs"
-    difference = f"{final.challenger} is {abs(100 * pairs.gain - 100):.1f} % {sign}"
-    difference += f" ({details}, p = {pairs.chance:.2g})"
-    if len(pairs.before) < LEAST_PAIRS and pairs.gain >= LEAST_GAIN:
-        why = f"fewer than {LEAST_PAIRS} pairs cannot prove: raise budget="
+    difference = (
+        f"{final.challenger} is {abs(100 * pairs.gain - 100):.1f} % {sign} "
+        f"(quartiles {_percent(low)} to {_percent(high)}, {len(pairs.before)} pairs, "
+        f"p = {pairs.chance:.2g})"
+    )
+    if pairs.is_won:
+        rates = f"{rate(median(pairs.after))} records/s instead of {rate(median(pairs.before))}"
+        return f"{difference} than {as_configured}: {rates}"
+    if len(pairs.before) < statistics.LEAST_PAIRS and pairs.gain >= statistics.LEAST_GAIN:
+        why = f"fewer than {statistics.LEAST_PAIRS} pairs cannot prove: raise budget="
         return f"{as_configured}; {difference}, which {why}"
-    if not pairs.is_won:
-        least = 100 * LEAST_GAIN - 100
-        return f"{as_configured}; {difference}: less than {least:.0f} %, or no more than chance"
-    rates = f"{rate(median(pairs.after))} records/s instead of {rate(median(pairs.before))}"
-    return f"{difference} than {as_configured}: {rates}"
+    least = 100 * statistics.LEAST_GAIN - 100
+    return f"{as_configured}; {difference}: less than {least:.0f} %, or no more than chance"
 
 
 def _percent(ratio: float) -> str:
     return f"{100 * ratio - 100:+.1f} %"
 
 
-def _keep(
-    request: "TuneRequest",
-    config: Config,
-    path: Path,
-    loaders: Mapping[str, Config],
-    final: Final,
-) -> None:
-    """Write the recipe, and print how to use it."""
+def base_recipes(words: Sequence[str]) -> list[str]:
+    """Return the recipes that ``train`` uses with these words."""
+    bases = [] if typed_for_train(words).without_recipe else default_recipes()
+    for override in OverridesParser.create().parse_overrides(list(words)):
+        if override.key_or_group == "recipes":
+            value: Any = override.value() or []
+            bases = [value] if isinstance(value, str) else value
+    return bases
+
+
+def recipe_path(request: "TuneRequest") -> Path:
+    """Return the path of the recipe to write. ConfigError C197 if it exists or has no such name."""
+    bases = base_recipes(request.words)
+    name = request.name or ["defaults", *bases][-1].split("/")[-1]
+    where = f"name = {name[:100]}"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        fix = "give up to 100 letters, digits, dots, dashes"
+        raise ConfigError(197, where, "cannot be the name of a recipe", fix)
+    if f"tuned/{name}" in bases:
+        raise ConfigError(197, where, "the recipe would contain itself", "give another name=")
+    path = Path(request.folder, "recipes", "tuned", f"{name}.yaml")
+    if path.exists() and not request.force:
+        fix = "give another name=, or force=true to replace it"
+        raise ConfigError(197, str(path), "exists already", fix)
+    return path
+
+
+def recipe(bases: Sequence[str], winner: Candidate | None, comments: Sequence[str]) -> str:
+    """Return the YAML of a recipe: its bases, and what was decided (None: as configured)."""
+    defaults: list[Any] = [*(f"/recipes/{base}" for base in bases), "_self_"]
+    content: Config = {"defaults": defaults}
+    if winner is not None:
+        defaults.append({"override /loader": winner.loader})
+        content["workers"] = {**winner.workers, "start_method": None}
+        if winner.depth:
+            content["loader"] = {"depth": winner.depth}
+    notes = "".join(f"# {printable(comment)}\n" for comment in comments)
+    return f"# @package _global_\n{notes}{OmegaConf.to_yaml(OmegaConf.create(content))}"
+
+
+def _write_recipe(request: "TuneRequest", path: Path, final: Final) -> None:
+    """Write the recipe, and print how to use it: with the other words that were typed."""
     winner = None
     words = list(request.words)
-    wanted = config
     won = "as configured; nothing was proved faster"
     if final.winner != final.default and final.pairs is not None:
         winner = final.winner
         words = without_searched(words, winner.loader != final.default.loader)
-        wanted = applied(config, winner, loaders)
         won = f"{100 * final.pairs.gain - 100:.0f} % faster"
-    parts = typed(words, request.config_dir)
-    again = [f"recipes=tuned/{path.stem}", *parts.again]
-    tuned_by = ["paceline", "tune", *config_flags(request.config_dir), *request.words]
     facts = machine()
     processor = facts["processor"] or "an unnamed processor"
     gpus = ", ".join(facts["gpus"]) or "no GPU"
     place = f"{plural(facts['num_cores'], 'core')} of {processor}, {gpus}"
+    tuned_by = ["paceline", "tune", *config_flags(request.config_dir), *request.words]
+    again = [f"recipes=tuned/{path.stem}"]
+    again += [word for word in words if not word.startswith("recipes=")]
+    command = shlex.join(["paceline", "train", "--config-dir", request.folder, *again])
     comments = [
         f"{won}; tuned {time.strftime('%Y-%m-%d %H:%M')} on {place}",
         verdict(final),
         f"{shlex.join(tuned_by)} budget={request.budget:g}",
+        f"train with it: {command}",
     ]
-    if parts.again:
-        comments.append(f"give with it: {shlex.join(parts.again)}")
-    text = recipe_text(parts, winner, comments)
-    write_recipe(path, text, wanted, again, request.grant, request.folder)
-    command = ["paceline", "train", "--config-dir", request.folder, *again]
-    say(f"written: {path}; train with it:\n  {shlex.join(command)}")
+    write_text(path, recipe(base_recipes(request.words), winner, comments))
+    say(f"written: {path}; train with it:\n  {command}")

@@ -12,7 +12,6 @@ from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.cli.own_keys import CONFIG_DIR, check_output, read_keys, split_words
-from framework.commands.tune.recipe_writer import check_name, typed
 from framework.config.rule import Rule
 from framework.errors import ConfigError, did_you_mean
 
@@ -33,7 +32,8 @@ HELP = """usage: paceline tune [group=choice] [key=value] ... [budget=60] [name=
 Searches for the fastest way to read on this machine, for the run that 'paceline train' would start
 with the same words: the number of workers, their kind, the loader, its depth. It times training
 steps but keeps no model. All candidates are measured in turn, then the fastest with other depths.
-The best is compared with the present settings in pairs. The result is a recipe:
+The best is compared with the present settings in pairs. The result is a recipe, which goes with the
+other words:
 
   paceline tune recipes=cifar10 name=here
   paceline train --config-dir . recipes=tuned/here
@@ -115,20 +115,6 @@ def _bytes(text: str) -> int:
 
 def _tune(request: TuneRequest) -> RunOutcome:
     config, allowed = composed(request.words, request.grant, request.config_dir, tuple(RULES))
-    _check_run(config)
-    check_output(request.output, 195)
-    if request.what == "reading":
-        path = recipe_path(request)
-        # These load torch, which a wrong key should not have to wait for.
-        from framework.commands.tune.search_reading import tune_reading  # noqa: PLC0415
-
-        return tune_reading(request, config, allowed, path)
-    from framework.commands.tune.search_batch_size import tune_batch_size  # noqa: PLC0415
-
-    return tune_batch_size(request, config, allowed)
-
-
-def _check_run(config: Config) -> None:
     if "num_processes" in config["parallel"] or "RANK" in os.environ:
         fix = "leave parallel= out, and give the share of a rank as rank_batch_size="
         raise ConfigError(196, "parallel = ddp", "tune measures one replica, in one process", fix)
@@ -136,15 +122,12 @@ def _check_run(config: Config) -> None:
     if run is not None:
         fix = "give the words of that run"
         raise ConfigError(196, f"resume = {run}", "tune cannot continue a run", fix)
+    check_output(request.output, 195)
+    # These load torch, which a wrong key should not have to wait for.
+    if request.what == "reading":
+        from framework.commands.tune.search_reading import recipe_path, tune_reading  # noqa: PLC0415
 
+        return tune_reading(request, config, allowed, recipe_path(request))
+    from framework.commands.tune.search_batch_size import tune_batch_size  # noqa: PLC0415
 
-def recipe_path(request: TuneRequest) -> Path:
-    """Return the path of the recipe to write. ConfigError C197 if it exists or has no such name."""
-    bases = typed(request.words, request.config_dir).bases
-    name = request.name or ["defaults", *bases][-1].split("/")[-1]
-    check_name(name, bases)
-    path = Path(request.folder, "recipes", "tuned", f"{name}.yaml")
-    if path.exists() and not request.force:
-        fix = "give another name=, or force=true to replace it"
-        raise ConfigError(197, str(path), "exists already", fix)
-    return path
+    return tune_batch_size(request, config, allowed)

@@ -1,13 +1,34 @@
 import random
+from pathlib import Path
 
 import pytest
 
-from framework.commands.tune.candidate import Candidate, candidates, whole_grid
-from framework.commands.tune.search_reading import Final, Grid, ReadingSearch, print_busy, verdict
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
+from framework.commands.tune.search_reading import (
+    Candidate,
+    Final,
+    Grid,
+    ReadingSearch,
+    applied,
+    base_recipes,
+    candidates,
+    preference,
+    print_busy,
+    recipe,
+    verdict,
+    whole_grid,
+    without_searched,
+    worker_counts,
+)
+from framework.config.schema import check
 from framework.errors import ResourceError
 from framework.measure.statistics import LEAST_PAIRS, Pairs, median
 from framework.trials.trial_process import ReadFacts
 
+NOBODY = Grant(frozenset(), "")
+DECODED = ReadFacts(2, False, True, ("thread", "process"), 2)
+GATHERED = ReadFacts(2, False, False, ("thread",), 0)
 LOADERS = {"plain": {}, "prefetch": {"depth": 2}, "stream": {"depth": 2}}
 DEFAULT = Candidate(2, "thread", "prefetch", 2)
 SMALL = candidates(DEFAULT, ReadFacts(2, False, True, ("thread", "process"), 2), LOADERS)
@@ -111,21 +132,6 @@ def test_present_settings_that_cannot_run_raise_their_error():
         Machine(refusing(DEFAULT)).search(SMALL)
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 20, 60])
-def test_the_best_so_far_is_known_when_a_visit_is_broken_off(at):
-    machine = Machine(planted)
-
-    def measure(candidate: Candidate, seconds: float):
-        if len(machine.visits) == at:
-            raise KeyboardInterrupt
-        return machine.measure(candidate, seconds)
-
-    search = ReadingSearch(SMALL, measure, 60.0, machine.clock)
-    with pytest.raises(KeyboardInterrupt):
-        list(search.grids())
-    assert (search.best_so_far() is None) == (at < 3)
-
-
 OTHER = Candidate(4, "thread", "prefetch", 2)
 FASTER, SLOWER = Pairs((100.0,) * 10, (120.0,) * 10), Pairs((100.0,) * 10, (90.0,) * 10)
 FEW = Pairs((100.0,) * 3, (120.0,) * 3)
@@ -155,3 +161,123 @@ def test_a_busy_machine_is_noted(monkeypatch, capsys):
     monkeypatch.setattr("os.getloadavg", lambda: (1.0, 0.0, 0.0))
     print_busy()
     assert capsys.readouterr().out == ""
+
+
+def test_no_processes_and_few_threads_for_records_that_are_only_gathered():
+    result = candidates(Candidate(0, "thread", "prefetch", 2), GATHERED, LOADERS)
+    assert {candidate.kind for candidate in result} == {"thread"}
+    assert {candidate.num_workers for candidate in result} == {0, 1, 2}
+
+
+def test_no_more_workers_than_twice_the_cores():
+    assert worker_counts(DECODED) == [0, 1, 2, 4]
+    assert worker_counts(ReadFacts(6, True, True, ("thread", "process"), 6)) == [0, 1, 2, 4, 6, 8]
+    assert worker_counts(ReadFacts(1, False, True, ("thread", "process"), 1)) == [0, 1, 2]
+
+
+def test_stream_is_tried_with_cuda_only_or_if_it_was_chosen():
+    cuda = ReadFacts(2, True, True, ("thread", "process"), 2)
+    assert not [each for each in candidates(DEFAULT, DECODED, LOADERS) if each.loader == "stream"]
+    assert [each for each in candidates(DEFAULT, cuda, LOADERS) if each.loader == "stream"]
+    chosen = Candidate(2, "thread", "stream", 2)
+    assert candidates(chosen, DECODED, LOADERS)[0] == chosen
+
+
+def test_the_present_settings_come_first_and_nothing_twice():
+    result = candidates(DEFAULT, DECODED, LOADERS)
+    assert result[0] == DEFAULT
+    assert len(set(result)) == len(result) == 14
+    assert len(set(whole_grid(result))) == len(whole_grid(result)) == 7 + 7 * 4
+
+
+def test_among_equals_few_changes_threads_and_few_workers_are_preferred():
+    order = [
+        Candidate(2, "thread", "plain", 0),
+        Candidate(1, "thread", "plain", 0),
+        Candidate(1, "process", "plain", 0),
+    ]
+    places = [preference(each, order[0]) for each in order]
+    assert places == sorted(places)
+    assert len(set(places)) == len(order)
+
+
+def test_a_candidate_makes_a_valid_configuration():
+    config, _ = composed(["workers.kind=process", "workers.start_method=spawn"], NOBODY)
+    for candidate in candidates(DEFAULT, DECODED, {"prefetch": config["loader"]}):
+        made = applied(config, candidate, {"prefetch": config["loader"]})
+        check(made)
+        assert made["workers"]["num"] == candidate.num_workers
+        assert made["workers"]["start_method"] == ("spawn" if candidate.kind == "process" else None)
+
+
+DEEP, PLAIN = Candidate(4, "process", "prefetch", 8), Candidate(0, "thread", "plain", 0)
+CASES = [
+    ([], None),
+    ([], DEEP),
+    (
+        [
+            "recipes=cifar10",
+            "source=there",
+            "model.width=64",
+            "optim.lr=1e-3",
+            "data=lmdb",
+            "data.train=a b.lmdb",
+        ],
+        PLAIN,
+    ),
+    (
+        [
+            "recipes=photos",
+            "loader=plain",
+            "loader.pin_memory=false",
+            "workers.num=3",
+            "+optim.maximize=true",
+        ],
+        None,
+    ),
+    (
+        [
+            "recipes=photos",
+            "loader=plain",
+            "loader.pin_memory=false",
+            "transform.size=[8,8]",
+            "sink=[console]",
+        ],
+        DEEP,
+    ),
+    (
+        [
+            "workers.kind=process",
+            "workers.start_method=spawn",
+            "workers.num=2",
+            "sink=[]",
+            "debug=tiny",
+        ],
+        PLAIN,
+    ),
+    (
+        [
+            "recipes=[]",
+            "dataset=d",
+            "data.val=null",
+            "+input@prepare.train.input=digits",
+        ],
+        DEEP,
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "winner"), CASES, ids=range(len(CASES)))
+def test_a_recipe_with_the_other_words_is_the_run_that_was_tuned(words, winner):
+    wanted, _ = composed(words, NOBODY)
+    kept = words if winner is None else without_searched(words, loader_changed=True)
+    if winner is not None:
+        block = composed([*kept, f"loader={winner.loader}"], NOBODY)[0]["loader"]
+        wanted = applied(wanted, winner, {winner.loader: block})
+    text = recipe(base_recipes(words), winner, ["tuned today"])
+    path = Path("recipes/tuned/x.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    others = [word for word in kept if not word.startswith("recipes=")]
+    assert composed(["recipes=tuned/x", *others], NOBODY, ".")[0] == wanted
+    assert text.splitlines()[:2] == ["# @package _global_", "# tuned today"]
