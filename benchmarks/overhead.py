@@ -17,7 +17,7 @@ import time
 import torch
 from torch import nn
 
-from framework.contracts.data import MicroBatch
+from framework.contracts.data import MicroBatch, Source
 from framework.contracts.loader import Clock, LoaderContext
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import HostClock
@@ -85,7 +85,7 @@ def hand_written(
     return time.perf_counter() - start
 
 
-class OneBatch:
+class OneBatch(Source):
     """A Source that yields the same batch every time.
 
     It makes and cuts the order as any Source does, but reads nothing.

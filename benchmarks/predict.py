@@ -91,7 +91,9 @@ def prepare(photos: str | None) -> None:
 def evaluated(run: SavedRun, store: str) -> float:
     loader = run.loader(run.source(store))
     start = time.perf_counter()
-    _, count, _ = evaluate(run.model, loader, run.objective, run.precision, NoClock(), run.parallel)
+    _, count, _ = evaluate(
+        run.model, loader.epoch(0), run.objective, run.precision, NoClock(), run.parallel
+    )
     seconds = time.perf_counter() - start
     loader.close()
     return count / seconds

@@ -23,8 +23,8 @@ from framework.config.saved_config import put
 from framework.config.schema import AFTER_STEP, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.parallel import Parallel
-from framework.contracts.slow_records import joined_blocks, slow_block
 from framework.contracts.span import Span, shares
+from framework.contracts.waits import joined_blocks, slow_block
 from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
@@ -123,7 +123,7 @@ def _fit(
         sinks = open_sinks(stack, assembly, trainer, run_dir)
 
         def slow() -> dict[str, Any]:
-            return slow_block(assembly.train_source, assembly.waits)
+            return slow_block(assembly.train_source.slow_records(), assembly.waits)
 
         tuning = assembly.tuning
         tuned = tuning.take if tuning is not None else dict

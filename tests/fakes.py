@@ -35,6 +35,9 @@ class FakeLoader:
         self.num_steps, self.identity = self.order.num_steps, self.order.identity
         self.started, self.yielded, self.closed = [], 0, 0
 
+    def expect(self, epoch, start, steps):
+        pass
+
     def epoch(self, epoch, start=0):
         self.started.append((epoch, start))
         try:

@@ -17,6 +17,7 @@ from framework.augment.labels import leaving_alone
 from framework.augment.normalize import Fields, fields_of, threads_for, unit
 from framework.augment.pixels import check_pictures
 from framework.contracts.batch import Batch
+from framework.contracts.data import AugmentTraits
 from framework.errors import ConfigError
 from framework.system.native import find
 
@@ -24,7 +25,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 4, 8  # as in native/color_jitter.
 
 
 @final
-class ColorJitter:
+class ColorJitter(AugmentTraits):
     """Random colors, always changed in the same order. torchvision shuffles the order per image.
 
     Images, integers or floats in [0, 1], become float32 in [0, 1], outside training too. Normalize
@@ -48,19 +49,11 @@ class ColorJitter:
                 raise ValueError(f"{name} = {value} must be a number of at least 0")
         if not 0 <= hue <= 0.5:
             raise ValueError(f"hue = {hue} must be from 0 to 0.5")
-        self.fields = fields_of(field)
+        self.fields = self.unit_fields = self.scaled_fields = fields_of(field)
         self.brightness = brightness
         self.contrast = contrast
         self.saturation = saturation
         self.hue = hue
-
-    @property
-    def unit_fields(self) -> tuple[str, ...]:
-        return self.fields
-
-    @property
-    def scaled_fields(self) -> tuple[str, ...]:
-        return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "ColorJitter":
         return leaving_alone(self, labels, "changes the colors of")

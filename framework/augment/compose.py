@@ -9,20 +9,14 @@ from torch import Tensor
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Augment,
+    AugmentTraits,
     KnowsLabels,
-    KnowsLayout,
-    MakesUnitRange,
-    MovesPixels,
-    NeedsUnitRange,
-    Normalizes,
-    Paints,
-    alternating_draws,
-    is_exact,
+    traits_of,
 )
 
 
 @final
-class Compose:
+class Compose(AugmentTraits):
     """Augments that run in the order of ``parts``.
 
     Each gets its part of a record's row of random numbers. A new last part therefore changes the
@@ -40,10 +34,8 @@ class Compose:
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in parts.values())
         self.alternating = tuple(_alternating(parts))
-        self.exact = all(map(is_exact, parts.values()))
-        self.moves_pixels = any(
-            isinstance(part, MovesPixels) and part.moves_pixels for part in parts.values()
-        )
+        self.exact = all(traits_of(part).exact for part in parts.values())
+        self.moves_pixels = any(traits_of(part).moves_pixels for part in parts.values())
 
     def with_labels(self, labels: Sequence[str]) -> "Compose":
         parts = dict(self.parts)
@@ -55,7 +47,7 @@ class Compose:
     def with_layout(self, layout: torch.memory_format) -> "Compose":
         parts = dict(self.parts)
         for name, part in parts.items():
-            if isinstance(part, KnowsLayout):
+            if isinstance(part, AugmentTraits):
                 parts[name] = part.with_layout(layout)
         return Compose(parts)
 
@@ -74,7 +66,7 @@ def _alternating(parts: Mapping[str, Augment]) -> Iterator[int]:
     """Yield the columns that alternate, counted over the draws of all parts."""
     start = 0
     for part in parts.values():
-        for column in alternating_draws(part):
+        for column in traits_of(part).alternating:
             yield start + column
         start += part.num_draws
 
@@ -93,22 +85,20 @@ def _check_pixels(parts: Mapping[str, Augment]) -> None:
     normalized: dict[str, str] = {}  # fields, and by which part
     scaled: dict[str, str] = {}  # fields from 0 to 1, and by which part
     for place, part in flat_parts(parts):
-        if isinstance(part, NeedsUnitRange):
-            for other in (normalized[field] for field in part.unit_fields if field in normalized):
-                what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
-                raise ValueError(f"{what}: put it before {other}")
-        if isinstance(part, Paints) and max(part.value) > 1:
-            from_0_to_1 = scaled.keys() - normalized.keys()
-            for other in (scaled[field] for field in part.painted_fields if field in from_0_to_1):
-                what = f"{place}.value = {list(part.value)} is above 1, and {other} before it"
+        traits = traits_of(part)
+        for other in (normalized[field] for field in traits.unit_fields if field in normalized):
+            what = f"{place} takes pixels from 0 to 1, and {other} before it normalizes them"
+            raise ValueError(f"{what}: put it before {other}")
+        from_0_to_1 = scaled.keys() - normalized.keys()
+        if max(traits.value, default=0) > 1:
+            for other in (scaled[field] for field in traits.painted_fields if field in from_0_to_1):
+                what = f"{place}.value = {list(traits.value)} is above 1, and {other} before it"
                 raise ValueError(f"{what} makes pixels from 0 to 1: give values from 0 to 1")
-        if isinstance(part, Normalizes):
-            for field in part.normalized_fields:
-                if field in normalized:
-                    other = normalized[field]
-                    what = f"{place} normalizes {field}, and {other} before it has already"
-                    fix = "set mean and std of one of them to null, or leave it out"
-                    raise ValueError(f"{what}: {fix}")
-            normalized |= dict.fromkeys(part.normalized_fields, place)
-        if isinstance(part, MakesUnitRange):
-            scaled |= dict.fromkeys(part.scaled_fields, place)
+        for field in traits.normalized_fields:
+            if field in normalized:
+                other = normalized[field]
+                what = f"{place} normalizes {field}, and {other} before it has already"
+                fix = "set mean and std of one of them to null, or leave it out"
+                raise ValueError(f"{what}: {fix}")
+        normalized |= dict.fromkeys(traits.normalized_fields, place)
+        scaled |= dict.fromkeys(traits.scaled_fields, place)

@@ -19,14 +19,14 @@ from framework.augment.normalize import (
 )
 from framework.augment.pixels import PixelChange, by_operators, form_of, laid_out
 from framework.contracts.batch import Batch
-from framework.contracts.data import chance
+from framework.contracts.data import AugmentTraits, chance
 
 PADDING_MODES = ("zeros", "reflect")
 Numbers = Sequence[float] | None
 
 
 @final
-class CropFlip:
+class CropFlip(AugmentTraits):
     """Random shifts and mirror images in training; normalization always.
 
     Label maps move with the image. The black parts of the image are ``IGNORE``.
@@ -63,6 +63,7 @@ class CropFlip:
         if padding_mode not in PADDING_MODES:
             raise ValueError(f"padding_mode = {padding_mode} must be {' or '.join(PADDING_MODES)}")
         self.fields = fields_of(field)
+        self.normalized_fields = () if mean is None else self.fields
         self.padding = padding
         self.flip = chance("flip", flip)
         self.mean = mean
@@ -70,12 +71,6 @@ class CropFlip:
         self.labels: tuple[str, ...] = ()
         self.reflects = padding_mode == "reflect" and padding > 0
         self.alternating = (2,) if alternate else ()
-
-    @property
-    def normalized_fields(self) -> tuple[str, ...]:
-        if self.mean is None:
-            return ()
-        return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "CropFlip":
         return moving(self, labels)

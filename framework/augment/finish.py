@@ -7,7 +7,7 @@ from torch import Tensor
 
 from framework.augment.fused import Fused
 from framework.contracts.batch import Batch
-from framework.contracts.data import DRAW_KEYS, Augment, alternating_draws
+from framework.contracts.data import DRAW_KEYS, Augment, traits_of
 from framework.order.draws import DeviceDraws
 
 Finish = Callable[[Batch, int], Batch]  # (batch, epoch) -> the augmented batch
@@ -20,7 +20,7 @@ def finish_with(
 
     ``fuses`` compiles it for training. ``say`` prints why that was not possible.
     """
-    draws = DeviceDraws(seed, augment.num_draws, alternating_draws(augment))
+    draws = DeviceDraws(seed, augment.num_draws, traits_of(augment).alternating)
     is_random = training and draws.num_draws > 0
 
     def plain(batch: Batch, *keys: Tensor) -> Batch:

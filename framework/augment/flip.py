@@ -10,7 +10,7 @@ from torch.compiler import is_compiling
 from framework.augment.labels import moving
 from framework.augment.normalize import Fields, fields_of
 from framework.contracts.batch import Batch
-from framework.contracts.data import chance
+from framework.contracts.data import AugmentTraits, chance
 
 
 def words(image: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
 
 
 @final
-class Flip:
+class Flip(AugmentTraits):
     """Random mirror images, in training only. Label maps are flipped with the images.
 
     Attributes:

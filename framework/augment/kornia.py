@@ -17,12 +17,13 @@ from torch import Tensor
 from framework.augment.labels import inverted, moving
 from framework.augment.normalize import Fields, fields_of, unit
 from framework.contracts.batch import Batch
+from framework.contracts.data import AugmentTraits
 from framework.errors import ResourceError
 from framework.system.extras import Step, make_step, pip_install
 
 
 @final
-class Kornia:
+class Kornia(AugmentTraits):
     """Kornia's augmentations in training.
 
     A step of the ``pipeline`` is such as ``{name: RandomRotation, params: {degrees: 10.0}}``.
@@ -38,7 +39,7 @@ class Kornia:
         if not pipeline:
             raise ValueError("pipeline = [] changes nothing")
         library = _import()
-        self.fields = fields_of(field)
+        self.fields = self.unit_fields = self.scaled_fields = fields_of(field)
         self.together = together
         self.labels: tuple[str, ...] = ()
         kinds = {
@@ -53,14 +54,6 @@ class Kornia:
         ]
         keys = ["input"] * len(self.fields)
         self.sequence = library.AugmentationSequential(*self.steps, data_keys=keys)
-
-    @property
-    def unit_fields(self) -> tuple[str, ...]:
-        return self.fields
-
-    @property
-    def scaled_fields(self) -> tuple[str, ...]:
-        return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "Kornia":
         known = moving(self, labels)

@@ -13,7 +13,7 @@ from framework.augment.curve import beta
 from framework.augment.normalize import Fields, fields_of, unit
 from framework.contracts.batch import Batch
 from framework.contracts.class_labels import IGNORE_INDEX, class_labels
-from framework.contracts.data import chance
+from framework.contracts.data import AugmentTraits, chance
 from framework.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def blended(values: Tensor, share: Tensor) -> Tensor:
     return (values * share).add_(partner(values) * (1 - share))
 
 
-class BlendedTarget:
+class BlendedTarget(AugmentTraits):
     """The keys of Mixup and CutMix, and how both blend a target.
 
     A record's partner is the record before it in its rank's part of the micro-batch. With another
@@ -49,6 +49,7 @@ class BlendedTarget:
 
     exact = True
     moves_pixels = True  # from one picture to another
+    makes_floats = False  # from 0 to 1
 
     def __init__(
         self,
@@ -60,6 +61,8 @@ class BlendedTarget:
         ignore_index: int = IGNORE_INDEX,
     ) -> None:
         self.fields = fields_of(field)
+        if self.makes_floats:
+            self.scaled_fields = self.fields
         self.target = target
         self.num_classes = num_classes
         self.curve = beta(alpha)
@@ -86,10 +89,7 @@ class Mixup(BlendedTarget):
     """Blends of two records in training; last in a composition. Images become float32."""
 
     num_draws = 2
-
-    @property
-    def scaled_fields(self) -> tuple[str, ...]:
-        return self.fields
+    makes_floats = True
 
     def with_labels(self, labels: Sequence[str]) -> "Mixup":
         """Raise ConfigError C193 for data with label maps."""

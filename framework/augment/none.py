@@ -6,10 +6,11 @@ from typing import final
 from torch import Tensor
 
 from framework.contracts.batch import Batch
+from framework.contracts.data import AugmentTraits
 
 
 @final
-class NoAugment:
+class NoAugment(AugmentTraits):
     """An augment that changes nothing."""
 
     num_draws = 0

@@ -12,6 +12,7 @@ from torch.compiler import assume_constant_result, is_compiling
 from framework.augment.labels import leaving_alone
 from framework.augment.pixels import PLAIN, PixelChange, PixelForm, form_of, laid_out, pixel_kernel
 from framework.contracts.batch import Batch
+from framework.contracts.data import AugmentTraits
 from framework.system.native import find, num_threads
 
 SHARED = 1 << 16  # pixels from which threads share a batch
@@ -136,7 +137,7 @@ def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) 
 
 
 @final
-class Normalize:
+class Normalize(AugmentTraits):
     """Subtract the mean and divide by the deviation, in training and evaluation.
 
     ``mean`` and ``std`` hold a number per channel, or one for all, for pixels in [0, 1]. ``dtype``
@@ -151,13 +152,9 @@ class Normalize:
     ) -> None:
         check_statistics(mean, std)
         self.form = form_of(dtype)
-        self.fields = fields_of(field)
+        self.fields = self.normalized_fields = fields_of(field)
         self.mean = mean
         self.std = std
-
-    @property
-    def normalized_fields(self) -> tuple[str, ...]:
-        return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "Normalize":
         return leaving_alone(self, labels, "normalizes")

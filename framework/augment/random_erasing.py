@@ -19,11 +19,11 @@ from framework.augment.labels import leaving_alone
 from framework.augment.normalize import Fields, fields_of, white_of
 from framework.augment.pixels import check_pictures
 from framework.contracts.batch import Batch
-from framework.contracts.data import chance
+from framework.contracts.data import AugmentTraits, chance
 
 
 @final
-class RandomErasing:
+class RandomErasing(AugmentTraits):
     """Painted boxes in training. Label maps stay: what was there is still to be predicted.
 
     Attributes:
@@ -50,17 +50,13 @@ class RandomErasing:
         if not (is_range and 0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1] < inf):
             what = f"scale = {list(scale)} or ratio = {list(ratio)}"
             raise ValueError(f"{what} is not [least, largest]")
-        self.fields = fields_of(field)
+        self.fields = self.painted_fields = fields_of(field)
         self.probability = chance("probability", probability)
         self.scale = scale
         self.curve = log_uniform(*ratio)
         if not value:
             raise ValueError("value = [] is no paint: give one number, or one per channel")
         self.value = tuple(float(v) for v in value)
-
-    @property
-    def painted_fields(self) -> tuple[str, ...]:
-        return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "RandomErasing":
         return leaving_alone(self, labels, "paints over")

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from framework.config.schema import AFTER_STEP, PROFILE
-from framework.contracts.rank_spans import LateRank
-from framework.contracts.slow_records import slow_words
-from framework.contracts.span import IDLE
+from framework.contracts.span import IDLE, LateRank
+from framework.contracts.waits import slow_words
 from framework.errors import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,

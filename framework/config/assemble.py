@@ -32,19 +32,16 @@ from framework.contracts.batch import Batch
 from framework.contracts.class_labels import LabelCheck
 from framework.contracts.data import (
     Augment,
+    AugmentTraits,
     KnowsLabels,
-    KnowsLayout,
-    MovesPixels,
-    NamesRecords,
     Source,
     SourceContext,
     Transform,
-    is_exact,
+    traits_of,
 )
 from framework.contracts.loader import Clock, Loader, LoaderContext
-from framework.contracts.parallel import Parallel, TimesExchanges
+from framework.contracts.parallel import Parallel
 from framework.contracts.records import Manifest
-from framework.contracts.slow_records import waits_for
 from framework.contracts.waits import Waits
 from framework.data.classes import with_agreed_classes
 from framework.data.fields import followers
@@ -230,7 +227,7 @@ def assemble(
     trace: ProfiledClock | None = None
     if profile is not None:
         clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
-    if of_rank and isinstance(parallel, TimesExchanges):
+    if of_rank:
         parallel.time_exchanges(clock.mark)
     with ExitStack() as stack:
         config, from_data, train_source, val_sources = _sources(
@@ -245,12 +242,11 @@ def assemble(
         def loader(split: str, source: Source, loader_clock: Clock, waits: Waits) -> Loader:
             finish = make_augmenter(config, augment, device, split == "train", say)
             where = f"data.{split} = {data_name(given[split])}"
-            names = (source.key,) if isinstance(source, NamesRecords) else ()
-            checks[split] = LabelCheck(where, *names)  # which checks nothing yet
+            checks[split] = LabelCheck(where, source.key)  # which checks nothing yet
             context = LoaderContext(source, device, finish, loader_clock, waits, checks[split])
             return build("loader", config["loader"], allowed, context=context)
 
-        waits = waits_for(train_source)
+        waits = Waits(train_source.slow_batches)
         train = loader("train", train_source, clock, waits)
         val_loaders = {
             name: loader(split_of(name), source, val_clock, Waits())
@@ -444,10 +440,10 @@ def make_augment(config: Config, allowed: Sequence[str], manifest: Manifest) -> 
     for where, part in list(targets(block, "augment"))[1:]:
         build(where, part, allowed)
     augment: Augment = build("augment", block, allowed)
-    if config["channels_last"] and isinstance(augment, KnowsLayout):
+    if config["channels_last"] and isinstance(augment, AugmentTraits):
         augment = augment.with_layout(torch.channels_last)
     moved = ", ".join(followers(manifest))
-    if moved and isinstance(augment, MovesPixels) and augment.moves_pixels:
+    if moved and traits_of(augment).moves_pixels:
         what = f"moves pixels, but cannot move {moved} with them"
         fix = "choose a transform that does, such as transform=flip or random_resized_crop"
         raise ConfigError(199, f"augment = {block['_target_']}", what, fix)
@@ -459,7 +455,7 @@ def make_augment(config: Config, allowed: Sequence[str], manifest: Manifest) -> 
 
 def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
     """Return whether to compile the augment. On the CPU, slow augments are already written in C."""
-    return config["compile"] and device.type != "cpu" and is_exact(augment)
+    return config["compile"] and device.type != "cpu" and traits_of(augment).exact
 
 
 def make_augmenter(

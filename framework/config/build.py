@@ -18,7 +18,7 @@ from framework.config.foreign_models import advice, is_foreign, prepare, secured
 from framework.config.rule import Rule
 from framework.config.signature import static_signature
 from framework.config.targets import SPECIAL, Config, check_name, data_name, targets
-from framework.contracts.training import Schedule, SetsRates
+from framework.contracts.training import Schedule
 from framework.errors import ConfigError, words_of
 from framework.schedule.constant import Constant
 from framework.schedule.torch_schedule import TorchSchedule
@@ -198,7 +198,7 @@ def build_schedule(
     allowed: Sequence[str],
     optimizer: torch.optim.Optimizer,
     warmup_steps: float | None,
-) -> tuple[Schedule, SetsRates | None]:
+) -> tuple[Schedule, TorchSchedule | None]:
     """Return the schedule, and the scheduler of torch that sets the rates in its place, if any.
 
     Args:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from framework.config.foreign_models import FOLDER
 from framework.config.targets import Config
-from framework.contracts.training import HasTeacher
 from framework.errors import CheckpointError, ConfigError, did_you_mean
+from framework.objective.distill import Distill
 from framework.train.weight_files import read_weights, weights_path
 
 FEW = 4  # names in a message
@@ -282,7 +282,7 @@ def load_teacher(objective: object) -> None:
         ConfigError: C319 if they are those of another model.
         CheckpointError: As ``read_weights``, if the file cannot be read.
     """
-    if not isinstance(objective, HasTeacher) or objective.weights is None:
+    if not isinstance(objective, Distill) or objective.weights is None:
         return
     own: dict[str, Any] = objective.teacher.state_dict()
     saved = read_weights(objective.weights, names=own)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.data import MicroBatch, MicroBatches, Source, SourceContext
 from framework.contracts.records import (
     Chunk,
     Field,
@@ -223,7 +223,7 @@ class ReadPart:
 
 
 @final
-class InputSource:
+class InputSource(Source):
     """Batches of the records of an input, in order. The last batch of a part may be short.
 
     Every batch has ``part``, the number of its part, and ``index``, the numbers of its records
@@ -350,14 +350,8 @@ class InputSource:
         good = [chunk for chunk in chunks if chunk.keys]
         return joined(good, self.source.manifest.fields), numbers
 
-    def sample(self, count: int) -> dict[str, Tensor]:
-        raise NotImplementedError("an input that is read once has no sample")
-
     def stages(self) -> dict[str, float]:
         return self._stages.take()
-
-    def close(self) -> None:
-        pass  # its consumer still looks at the parts
 
 
 def _record_name(

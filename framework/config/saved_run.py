@@ -53,7 +53,12 @@ from framework.config.targets import (
     with_functions,
 )
 from framework.contracts.batch import Batch
-from framework.contracts.data import Augment, MakesUnitRange, Normalizes, Source, SourceContext
+from framework.contracts.data import (
+    Augment,
+    Source,
+    SourceContext,
+    traits_of,
+)
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.prediction import PredictedBoxes, PredictedMaps, Predictions, Predicts
@@ -497,10 +502,8 @@ class SavedRun:
         """
         scaled: set[str] = set()
         for _, part in flat_parts({"augment": self.augment}):
-            if isinstance(part, Normalizes):
-                scaled.update(part.normalized_fields)
-            if isinstance(part, MakesUnitRange):
-                scaled.update(part.scaled_fields)
+            traits = traits_of(part)
+            scaled |= {*traits.normalized_fields, *traits.scaled_fields}
         for name, field in fields.items():
             trained = self.train.fields.get(name)
             forms = _pixel_form(field), _pixel_form(trained)

@@ -41,8 +41,6 @@ from framework.contracts.data import Source
 from framework.contracts.parallel import Precision
 from framework.contracts.records import LABEL, KnowsColumns
 from framework.contracts.training import (
-    FollowsValidation,
-    KnowsMean,
     Objective,
     RunContext,
     Sink,
@@ -52,7 +50,9 @@ from framework.data.dataloader import LoaderSource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError, PacelineError, ResourceError
 from framework.media.label_map import colored
+from framework.objective.own_loss import OwnLoss
 from framework.parallel.ddp import warm_up_ddp
+from framework.schedule.plateau import Plateau
 from framework.sink.relays import TolerantSink
 from framework.store.columns import is_number
 from framework.system.rng import kept_generators
@@ -101,7 +101,7 @@ def training_parts(
         owned.check_called(parallel.unwrap(model))
     order = assembly.train_source.order
     is_cut = order.accumulate > 1 or order.world_size > 1 or (order.virtual_ranks or 1) > 1
-    if is_cut and isinstance(objective, KnowsMean) and objective.unknown_mean:
+    if is_cut and isinstance(objective, OwnLoss) and objective.unknown_mean:
         raise objective.unknown_mean  # several passes or ranks would not learn what one does
     _check_labels(assembly, objective)
     classes = assembly.train_source.manifest.classes
@@ -115,7 +115,7 @@ def training_parts(
         optimizer,
         assembly.effective.get("warmup_steps"),
     )
-    if isinstance(schedule, FollowsValidation) and assembly.val is None:
+    if isinstance(schedule, Plateau) and assembly.val is None:
         where = f"schedule = {config['schedule']['_target_']}"
         what = "follows a metric of validation, and there is no validation data"
         raise ConfigError(314, where, what, "give data.val, or choose another schedule")

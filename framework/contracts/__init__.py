@@ -7,6 +7,6 @@ There are four questions and four groups:
 - Parallel: how many replicas compute, and how do they communicate?
 - Precision: with which numbers do they compute?
 
-Implementations are final classes that inherit nothing, and the Trainer sees only these contracts.
+The Trainer sees only these contracts. A Protocol is implemented without inheriting from it.
 ``tests/contract/`` checks every promise. In shapes, B is the number of records in a batch.
 """

@@ -74,44 +74,14 @@ class LoaderContext:
 
 
 class LoaderStats(NamedTuple):
-    """How preparing batches went since the last call of ``Loader.stats``.
-
-    ``ready`` is the average number of host batches that were ready when the next one was requested.
-    It is None if none was requested, or if there is no queue.
-    """
+    """How preparing batches went since the last call of ``Loader.stats``."""
 
     stages_s: Mapping[str, float]  # thread-seconds per stage, as in ``Source.stages``
+    # The average number of host batches that were ready when the next one was requested. None if
+    # none was requested, or if there is no queue.
     ready: float | None
     depth: int  # the most batches that the queue holds; 0 without a queue
-    content: Content = MappingProxyType(
-        {}
-    )  # shares of what the batches held, as in ``KnowsContent.content``
-
-
-@runtime_checkable
-class ReadsAhead(Protocol):
-    """A capability of a Loader: it reads what follows before its turn."""
-
-    def expect(self, epoch: int, start: int, steps: int) -> None:
-        """Begin to read ``steps`` steps from ``start`` of an epoch on, those of next epochs too.
-
-        ``Loader.epoch`` goes on with what has begun if it asks for the next of these steps. Another
-        call replaces what the last one expected; with 0 steps it ends all reading. Nothing happens
-        for a source that does not read on.
-        """
-        ...
-
-
-def expect(loader: object, epoch: int, start: int, steps: int) -> None:
-    """Let a loader read what follows, if it can."""
-    if isinstance(loader, ReadsAhead):
-        loader.expect(epoch, start, steps)
-
-
-class Epochs(Protocol):
-    """The one thing of a Loader that evaluation needs."""
-
-    def epoch(self, epoch: int, start: int = 0) -> MicroBatches: ...
+    content: Content = MappingProxyType({})  # what the batches held, as in ``Source.content``
 
 
 class Loader(Protocol):
@@ -133,6 +103,15 @@ class Loader(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about this choice on this machine; printed once."""
+        ...
+
+    def expect(self, epoch: int, start: int, steps: int) -> None:
+        """Begin to read ``steps`` steps from ``start`` of an epoch on, those of next epochs too.
+
+        ``epoch`` continues what has begun if it asks for the next of these steps. Another call
+        replaces what the last one expected; with 0 steps it ends all reading. Nothing happens if
+        the source does not read on.
+        """
         ...
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +108,13 @@ class Parallel(Protocol):
         """
         ...
 
+    def time_exchanges(self, mark: Callable[[str], None]) -> None:
+        """Call ``mark`` with ``OWN`` before each exchange of a step, and ``EXCHANGE`` after it.
+
+        A single process exchanges nothing.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -116,17 +123,13 @@ def on_any_rank(parallel: Parallel, flag: bool) -> bool:
     return bool(parallel.total(torch.tensor([flag], dtype=torch.float64)))
 
 
-@runtime_checkable
-class TimesExchanges(Protocol):
-    """A capability of a Parallel of several processes: it says when it waits for the others."""
-
-    def time_exchanges(self, mark: Callable[[str], None]) -> None:
-        """Call ``mark`` with ``OWN`` before each exchange of a step, and ``EXCHANGE`` after it."""
-        ...
-
-
 class Precision(Protocol):
     """How numbers are computed and stepped."""
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor on the loss, and so on the gradients before ``step``. It may synchronize."""
+        ...
 
     def autocast(self) -> AbstractContextManager[Any]: ...
 
@@ -144,13 +147,3 @@ class Precision(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-@runtime_checkable
-class ScalesLoss(Protocol):
-    """A capability of a Precision: it scales the loss, and so the gradients before ``step``."""
-
-    @property
-    def loss_scale(self) -> float:
-        """The present factor. Reading it may wait for the device."""
-        ...

@@ -1,6 +1,6 @@
 """Contracts for training: objectives, schedules, reports, sinks and checkpoints."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
-from framework.contracts.rank_spans import RankReport
-from framework.contracts.span import Span
-from framework.errors import ConfigError, say
+from framework.contracts.span import RankReport, Span
+from framework.errors import say
 
 
 @dataclass(slots=True, eq=False)  # not frozen, which costs a microsecond per step
@@ -95,77 +94,6 @@ class Schedule(Protocol):
     """
 
     def __call__(self, step: int, total_steps: int) -> float: ...
-
-
-@runtime_checkable
-class KnowsMean(Protocol):
-    """A capability of an objective: it says whether it knows what its loss is a mean over."""
-
-    @property
-    def unknown_mean(self) -> ConfigError | None:
-        """Why several passes or ranks cannot be weighed, or None. Known after the first call."""
-        ...
-
-
-@runtime_checkable
-class HasTeacher(Protocol):
-    """A capability of an objective: a model that is not trained teaches the one that is."""
-
-    @property
-    def teacher(self) -> nn.Module: ...
-
-    @property
-    def weights(self) -> str | None:
-        """The file with the weights of the teacher; None: it has them already."""
-        ...
-
-
-@runtime_checkable
-class FollowsValidation(Protocol):
-    """A capability of a Schedule: it changes after validations, and so has a state."""
-
-    def value_of(self, means: Mapping[str, float]) -> float:
-        """Return the metric that it follows. ConfigError C314 if ``means`` do not have it."""
-        ...
-
-    def follow(self, value: float) -> bool:
-        """Take in the metric of a validation. Return whether the rate has changed."""
-        ...
-
-    def forget_best(self) -> None:
-        """Compare no more with the validations so far, which were on other data."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class SetsRates(Protocol):
-    """What sets the rate of each of the optimizer's groups, in place of a Schedule.
-
-    It takes its steps in order, and so has a state.
-    """
-
-    @property
-    def per(self) -> str:
-        """When it takes a step: after each ``step`` or ``epoch``."""
-        ...
-
-    @property
-    def rates(self) -> list[float]: ...
-
-    def move_to(self, place: int) -> None:
-        """Take steps until there were ``place`` of them since the start of the training."""
-        ...
-
-    def set_options(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Give the optimizer's groups what has changed beside their rates."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)

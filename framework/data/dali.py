@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContext, may_turn
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContext
 from framework.data.fields import Padding
 from framework.data.pictures import unreadable
 from framework.data.reader import BatchReader, check_crcs
@@ -253,7 +253,7 @@ class DALISource(WorkerSource[BatchReader]):
         start, shape = windows[:, :2].int(), windows[:, 2:4].int()
         bits = torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])
         mirrored, upside_down, turned = (windows[:, 4:] & bits).ne(0).unbind(1)
-        if may_turn(self.context.transform):
+        if self.context.transform.turns:
             # ``_turned`` exchanges rows and columns last, and thereby the sides that are flipped
             mirrored, upside_down = (
                 torch.where(turned, upside_down, mirrored),
@@ -292,7 +292,7 @@ def _refuse(context: SourceContext) -> None:
         where = "data = dali, a transform with a function"
         raise ConfigError(174, where, "DALI's operators cannot call it", "choose data=hdf5 or lmdb")
     size = context.transform.size
-    if size is not None and size[0] != size[1] and may_turn(context.transform):
+    if size is not None and size[0] != size[1] and context.transform.turns:
         where = f"data = dali, a transform that turns images and cuts {size[0]} x {size[1]} pixels"
         fix = "cut squares, or choose data=hdf5 or lmdb"
         raise ConfigError(174, where, "DALI's operators turn squares only", fix)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from framework.contracts.batch import Batch, leaves, mapped, taken
-from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.data import MicroBatch, MicroBatches, Source, SourceContext
 from framework.contracts.records import Manifest
 from framework.data.classes import LabelMap
 from framework.data.dataset import classes_of, refuse_transform, split_name, title_of
@@ -78,7 +78,7 @@ class _Pass(NamedTuple):
 
 
 @final
-class LoaderSource:
+class LoaderSource(Source):
     """A Source of ready batches. ``index`` counts an epoch's records, unless they bring their own.
 
     Each rank takes its share of every batch of a DataLoader's sampler, as of the batches of a
@@ -89,8 +89,6 @@ class LoaderSource:
     of ``sample`` are the first ones of epoch 0, so that a generator of the user's own gives what it
     gives in a plain loop.
     """
-
-    graph_refusal = None
 
     def __init__(
         self,
@@ -406,10 +404,6 @@ class LoaderSource:
                 size = _size(batch, name)
                 yield _numbered(batch, position + torch.arange(size))
                 position += size
-
-    def stages(self) -> dict[str, float]:
-        """Return {}: nobody measures the loader's own workers."""
-        return {}
 
     def close(self) -> None:
         """End worker processes that the loader keeps."""

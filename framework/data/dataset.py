@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import IterableDataset, Subset
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import Scales, SourceContext
+from framework.contracts.data import SourceContext
 from framework.contracts.records import Manifest
 from framework.data.fields import Padding
 from framework.data.items import (
@@ -259,7 +259,7 @@ def title_of(data: Any) -> str:
 def refuse_transform(context: SourceContext) -> None:
     """Raise ConfigError C174 for a transform, which only images in stores have."""
     transform = context.transform
-    changes = transform.size is not None or transform.num_draws or isinstance(transform, Scales)
+    changes = transform.size is not None or transform.num_draws or transform.scales
     if changes or transform.function is not None:
         what = "a Dataset of your own makes its own changes"
         fix = "set transform=none, and change the items there, or pack them with input=dataset"

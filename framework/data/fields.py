@@ -12,12 +12,9 @@ from torch import Tensor
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Content,
-    CutsSounds,
-    Scales,
     SourceContext,
     TakesArrays,
     Transform,
-    cuts_videos,
 )
 from framework.contracts.records import CARRIED, Field, Manifest, Ragged, RecordStore
 from framework.errors import ConfigError, DataError
@@ -69,7 +66,7 @@ def check_fields(manifest: Manifest, context: SourceContext) -> None:
     if context.collate not in WAYS:
         what = f"must be {', '.join(WAYS[:-1])} or {WAYS[-1]}"
         raise ConfigError(199, f"collate = {context.collate}", what, "choose one of them")
-    if isinstance(transform, Scales):
+    if transform.scales:
         what = "leaves images of several sizes"
         fix = "make it a part of transform=compose, with a crop behind it"
         raise ConfigError(199, "transform", what, fix)
@@ -82,7 +79,7 @@ def check_fields(manifest: Manifest, context: SourceContext) -> None:
     if videos and function is not None:
         what = f"a function changes images, and cannot change {videos}"
         raise ConfigError(262, "transform", what, "choose a transform without a function")
-    if videos and not cuts_videos(transform):
+    if videos and not transform.num_frames:
         what = f"does not say which frames of {videos} to take"
         fix = "choose transform=video_window, or make it a part of transform=compose"
         raise ConfigError(262, "transform", what, fix)
@@ -104,9 +101,9 @@ def check_fields(manifest: Manifest, context: SourceContext) -> None:
 def _kind_that_is_missing(manifest: Manifest, transform: Transform, kinds: set[str]) -> str:
     """Return what a transform changes if the data has nothing of that kind, or ""."""
     resizes = transform.size is not None or transform.num_draws > 0
-    if isinstance(transform, CutsSounds):
+    if transform.samples:
         return "" if "audio" in kinds else "sounds"
-    if cuts_videos(transform):
+    if transform.num_frames:
         return "" if "video" in kinds else "videos"
     if not resizes and transform.function is None:
         return ""
@@ -141,7 +138,7 @@ def samples_of(
         DataError: D181 for a file that cannot be decoded, D180 for another number of channels.
     """
     arrays = files.arrays()
-    cuts = transform if isinstance(transform, CutsSounds) else None
+    cuts = transform if transform.samples else None
     starts, counts = [0] * len(arrays), [None] * len(arrays)
     sounds: list[np.ndarray] = []
     number = 0

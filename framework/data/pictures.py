@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, CutsVideos, SourceContext
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, SourceContext
 from framework.contracts.records import Field, RecordStore
 from framework.errors import ConfigError, DataError
 from framework.measure.stopwatch import Stopwatch
@@ -175,7 +175,6 @@ class Pictures:
         self, name: str, field: Field, values: Any, part: Slice, out: Tensor | None
     ) -> Tensor:
         """Cut the frames of clips as images of which all of a clip have the same draws."""
-        assert isinstance(self._transform, CutsVideos)
         length = self._transform.num_frames
         videos: list[Any] = []
         for index, value in zip(part.indices.tolist(), values, strict=True):

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
-    CutsSounds,
-    CutsVideos,
     KnowsLabels,
     RecordFunction,
     SourceContext,
@@ -112,7 +110,7 @@ class BatchReader:
         self.padded: dict[str, str] = {}
         for name, own in self.ragged.items():
             length = length_name(name, own, self.collate)
-            is_window = name in self.sounds and isinstance(transform, CutsSounds)  # of one length
+            is_window = name in self.sounds and transform.samples > 0  # of one length
             if length is not None and not is_window:
                 self.padded[name] = length
         moves = transform.size is not None or transform.num_draws > 0
@@ -163,7 +161,6 @@ class BatchReader:
             for name, field in self.cut.items():
                 images[name] = self._memory_of(count, field.channels or 3, *size)
             for name, field in self.videos.items():
-                assert isinstance(self.transform, CutsVideos)
                 shape = (self.transform.num_frames, field.shape[3] or 3, *size)
                 images[name] = self._memory_of(count, *shape)
         return Work(request, {}, [], [], images, self.numbers(request))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
-from framework.contracts.slow_records import SlowRecord, SlowRecords
+from framework.contracts.waits import SlowRecord, SlowRecords
 from framework.errors import words_of
 
 MUCH = 8  # a slow record takes so many times as long as the usual one, and at least

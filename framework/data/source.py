@@ -10,9 +10,9 @@ from typing import Generic, Protocol, TypeVar, final
 from torch import Tensor
 
 from framework.contracts.batch import Batch, size_bytes
-from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext, keyed
+from framework.contracts.data import Content, MicroBatch, MicroBatches, Source, SourceContext, keyed
 from framework.contracts.records import KnowsPlaces, Manifest, Records, RecordStore, notes_of
-from framework.contracts.slow_records import SlowRecords
+from framework.contracts.waits import SlowRecords
 from framework.data.classes import LabelMap
 from framework.data.fields import Padding, cut_fields, with_nested
 from framework.data.reader import BatchReader
@@ -41,14 +41,13 @@ class Counter(Protocol):
     def take(self) -> Content: ...
 
 
-class WorkerSource(Generic[R]):
+class WorkerSource(Source, Generic[R]):
     """What the sources whose batches are read by workers share.
 
     ``kind`` is that of the workers if the context does not choose one. ``counters`` count what
     batches hold.
     """
 
-    graph_refusal: str | None = None
     reads_on = True  # records are the same whenever they are read
     takes_workers = True  # workers can read its records
 
@@ -223,6 +222,8 @@ class StoreSource(WorkerSource[BatchReader]):
     @property
     def notes(self) -> tuple[str, ...]:
         return super().notes + notes_of(self.store) + self._notes
+
+    finds_records = True
 
     def key(self, index: int) -> str:
         return self.store.key(index)

@@ -8,7 +8,7 @@ from typing import final
 import torch
 
 from framework.contracts.batch import Batch, pin
-from framework.contracts.data import MicroBatch, MicroBatches, SourceContext, keyed
+from framework.contracts.data import MicroBatch, MicroBatches, Source, SourceContext, keyed
 from framework.contracts.records import Field, Manifest
 from framework.data.source import make_order
 from framework.errors import ConfigError
@@ -16,10 +16,8 @@ from framework.order.draws import draws
 
 
 @final
-class SyntheticSource:
+class SyntheticSource(Source):
     """The same random images ([C, H, W]) and labels at every step. Memory holds one batch."""
-
-    graph_refusal = None
 
     def __init__(
         self,
@@ -64,9 +62,3 @@ class SyntheticSource:
         if count == self._size:
             return self._largest.copy()
         return self._batch(self.order.sample(count))
-
-    def stages(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        pass

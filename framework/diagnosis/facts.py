@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from framework.contracts.rank_spans import LateRank, RankSpan
-from framework.contracts.span import Span, shares, step_s, waiting_share
+from framework.contracts.span import LateRank, RankSpan, Span, shares, step_s, waiting_share
 from framework.diagnosis.step_load import Load, times_per_step
 from framework.measure.disk import DiskRate
 from framework.measure.machine_watch import MachineUse

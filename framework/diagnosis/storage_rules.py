@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from framework.cli.arguments import quoted
-from framework.contracts.slow_records import FEW, MOST_NAMED, named
+from framework.contracts.waits import FEW, MOST_NAMED, named
 from framework.diagnosis.facts import Facts, Storage
 from framework.diagnosis.findings import Repack, Verdict
 from framework.diagnosis.step_load import gain

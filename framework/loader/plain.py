@@ -5,7 +5,7 @@ The step waits for work that the source's workers have not done ahead.
 
 from typing import final
 
-from framework.contracts.data import MicroBatches, content_of
+from framework.contracts.data import MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.loader.queue import EpochLoader, Steps, copied, host_batches
 
@@ -27,7 +27,7 @@ class PlainLoader(EpochLoader):
     def stats(self) -> LoaderStats:
         # There is no queue.
         source = self.context.source
-        return LoaderStats(source.stages(), ready=None, depth=0, content=content_of(source))
+        return LoaderStats(source.stages(), ready=None, depth=0, content=source.content())
 
     def _open(self, steps: Steps) -> MicroBatches:
         return host_batches(self.context, steps, self.pin)

@@ -12,7 +12,7 @@ import torch
 
 from framework.contracts.batch import move, pin
 from framework.contracts.class_labels import LabelCheck
-from framework.contracts.data import MicroBatch, MicroBatches, content_of, reading_on
+from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.at_end import forgotten, stop_at_end
 from framework.system.native import beside, limit_threads
@@ -60,10 +60,10 @@ def host_batches(
 
 def _checked(context: LoaderContext, steps: Steps) -> MicroBatches:
     """Yield the source's batches. DataError D195 for a label that numbers no class."""
-    source = reading_on(context.source)
-    is_rest = steps.num_steps == context.source.order.num_steps - steps.start
-    if source is None or is_rest:
-        batches = context.source.batches(steps.epoch, steps.start)
+    source = context.source
+    is_rest = steps.num_steps == source.order.num_steps - steps.start
+    if is_rest or not source.reads_on:
+        batches = source.batches(steps.epoch, steps.start)
     else:
         batches = source.stream(*steps)
     if context.labels is None or context.labels.allowed is None:
@@ -286,8 +286,8 @@ class EpochLoader(ABC):
     def expect(self, epoch: int, start: int, steps: int) -> None:
         expected = Steps(epoch, start, steps)
         is_open = self._opened is not None and self._next == expected
-        source = reading_on(self.context.source)
-        if is_open or source is None:
+        source = self.context.source
+        if is_open or not source.reads_on:
             return
         self._end()
         self._expected = expected
@@ -310,15 +310,14 @@ class EpochLoader(ABC):
 
         Closing them ends all reading, unless they are taken and batches of a next epoch follow.
         """
-        source = reading_on(self.context.source)
         if self._opened is None or self._next[:2] != (epoch, start):
             self._end()
             steps = Steps(epoch, start, self.num_steps - start)
             if self._expected.num_steps and self._expected[:2] == steps[:2]:
                 steps = self._expected
             self._begin(steps)
-        elif source is not None:
-            source.check()  # it has read from files that may be others by now
+        elif self.context.source.reads_on:
+            self.context.source.check()  # it has read from files that may be others by now
         return closing(self._taken())
 
     def _taken(self) -> MicroBatches:
@@ -381,4 +380,4 @@ class QueuedLoader(EpochLoader):
     def stats(self) -> LoaderStats:
         source = self.context.source
         ready = self.occupancy.take()
-        return LoaderStats(source.stages(), ready, self.depth, content_of(source))
+        return LoaderStats(source.stages(), ready, self.depth, source.content())

@@ -1,5 +1,6 @@
 """One replica in this process."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -58,6 +59,9 @@ class NoParallel:
         return list(flags)
 
     def wait(self) -> None:
+        pass
+
+    def time_exchanges(self, mark: Callable[[str], None]) -> None:
         pass
 
     def close(self) -> None:

@@ -27,6 +27,8 @@ class FP32:
         # cuDNN convolutions have a flag of their own, which is True by default.
         torch.backends.cudnn.allow_tf32 = tf32
 
+    loss_scale = 1.0
+
     def autocast(self) -> AbstractContextManager[Any]:
         return NOTHING
 

@@ -14,9 +14,9 @@ from framework.contracts.training import (
     Objective,
     PredictionMetrics,
     Schedule,
-    SetsRates,
 )
 from framework.errors import say
+from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.cuda_graph import Recorder
 from framework.train.ema import Average
 from framework.train.freeze import Freeze
@@ -47,7 +47,7 @@ class Parts:
     clock: Clock
     val_clock: Clock
     checkpoints: Checkpoints | None = None  # None: nothing is saved
-    setter: SetsRates | None = None  # sets the learning rates instead of ``schedule``
+    setter: TorchSchedule | None = None  # sets the learning rates instead of ``schedule``
     freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
     owned: ObjectiveState | None = None  # weights and state of ``objective``
     average: Average | None = None  # None: the weights themselves are evaluated and kept

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from framework.contracts.loader import Clock, KnowsOwnWork
 from framework.contracts.parallel import Parallel
-from framework.contracts.rank_spans import LateRank, RankReport, RankSpan
-from framework.contracts.span import ALL_SPANS, IDLE, SPANS, Span
+from framework.contracts.span import ALL_SPANS, IDLE, SPANS, LateRank, RankReport, RankSpan, Span
 
 Array = NDArray[np.float64]
 

@@ -7,8 +7,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from framework.contracts.rank_spans import RankReport
-from framework.contracts.span import Span
+from framework.contracts.span import RankReport, Span
 from framework.contracts.training import Report, Sink
 from framework.system.rng import kept_generators
 from framework.train.metrics import Progress

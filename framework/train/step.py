@@ -11,12 +11,12 @@ from torch import nn
 from framework.contracts.batch import Batch, num_records
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import (
-    FollowsValidation,
     Objective,
     Outcome,
     Schedule,
-    SetsRates,
 )
+from framework.schedule.plateau import Plateau
+from framework.schedule.torch_schedule import TorchSchedule
 from framework.train.count_weights import CountWeights
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
@@ -77,13 +77,13 @@ class Stepper:
     precision: Precision
     average: Average | None
     counts: CountWeights
-    setter: SetsRates | None = None  # sets the rates instead of ``schedule``
+    setter: TorchSchedule | None = None  # sets the rates instead of ``schedule``
     owned: ObjectiveState | None = None  # weights and state of the objective
 
     def __post_init__(self) -> None:
         self.rate_changes = 0  # how often validations have changed the schedule
-        self._follower: FollowsValidation | None = None
-        if isinstance(self.schedule, FollowsValidation):
+        self._follower: Plateau | None = None
+        if isinstance(self.schedule, Plateau):
             self._follower = self.schedule
         self.updated = False  # whether the pass has updated the weights, as a captured step does
         self.infinite = infinite_buffers(self.model)

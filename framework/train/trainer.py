@@ -8,7 +8,6 @@ from typing import Any, final
 
 from framework.contracts.batch import Batch, num_records
 from framework.contracts.class_labels import raise_if_label
-from framework.contracts.loader import expect
 from framework.contracts.parallel import on_any_rank
 from framework.contracts.span import Span, SpanSum
 from framework.contracts.training import Moment, Outcome, Report, Sink
@@ -94,7 +93,7 @@ class Trainer:
                 yield self.val_means
         finally:
             for loader in (self.parts.train, *self._splits.values()):
-                expect(loader, 0, 0, 0)  # nothing more is read
+                loader.expect(0, 0, 0)  # nothing more is read
         if self.stopped:  # only the resumed run will report these records
             self.pace.lap(self._tally.results(self.parts.parallel.total).num_records)
         self.pace.pause()
@@ -129,7 +128,7 @@ class Trainer:
         self.pace.start()
         tally, progress = self._tally, self.progress
         steps_left = self._last_step - progress.step
-        expect(self.parts.train, progress.epoch, progress.epoch_step, steps_left)
+        self.parts.train.expect(progress.epoch, progress.epoch_step, steps_left)
         micro_batches = self.parts.train.epoch(progress.epoch, progress.epoch_step)
         batch: Batch = {}
         try:
@@ -195,7 +194,7 @@ class Trainer:
             self._next_due = min(self._next_due, due - LEAD)
         elif self._splits and progress.step < due:
             loader = next(iter(self._splits.values()))
-            expect(loader, 0, 0, loader.num_steps)
+            loader.expect(0, 0, loader.num_steps)
 
     def _pause(self, validate: bool, weights: bool) -> None:
         """Save, and first validate if ``validate``. The time does not count as training."""

@@ -10,7 +10,8 @@ from torch import nn
 
 from framework.contracts.batch import num_records
 from framework.contracts.class_labels import raise_if_label
-from framework.contracts.loader import Clock, Epochs, Loader, expect
+from framework.contracts.data import MicroBatches
+from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, PredictionMetrics
 from framework.system.rng import kept_generators
@@ -38,11 +39,11 @@ def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> l
     next(following, None)
     for split, loader in splits.items():
         if (after := next(following, None)) is not None:
-            expect(after, 0, 0, after.num_steps)
+            after.expect(0, 0, after.num_steps)
         start = time.perf_counter()
         means, count, arrays = evaluate(
             model,
-            loader,
+            loader.epoch(0),
             parts.objective,
             parts.precision,
             parts.val_clock,
@@ -113,7 +114,7 @@ def prefix_of(split: str) -> str:
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    loader: Epochs,
+    passes: MicroBatches,
     objective: Objective,
     precision: Precision,
     clock: Clock,
@@ -131,7 +132,7 @@ def evaluate(
     with (
         evaluating(objective),
         kept_generators(parallel.device),
-        closing(loader.epoch(0)) as batches,
+        closing(passes) as batches,
     ):
         for batch, weight, _ in batches:
             try:

@@ -9,15 +9,13 @@ from typing import final
 import torch
 from torch import Tensor
 
+from framework.contracts.data import Transform
 from framework.transform.resize import in_the_middle, pixels
 
 
 @final
-class CenterCrop:
+class CenterCrop(Transform):
     """A window of ``size``, (height, width), after the shorter side is scaled to ``resize``."""
-
-    num_draws = 0
-    function = None
 
     def __init__(self, size: Sequence[int], resize: int, antialias: bool) -> None:
         self.size: tuple[int, int] | None = pixels(size)

@@ -15,18 +15,13 @@ from framework.contracts.data import (
     MIRRORED,
     TURNED,
     UPSIDE_DOWN,
-    CutsSounds,
-    CutsVideos,
     RecordFunction,
-    Scales,
     Transform,
-    cuts_videos,
-    may_turn,
 )
 
 
 @final
-class ComposeTransform:
+class ComposeTransform(Transform):
     """Transforms that run in the order of ``parts``. A user's function may be the last.
 
     Each gets its part of a record's row of random numbers.
@@ -40,10 +35,10 @@ class ComposeTransform:
             if not hasattr(part, "windows"):
                 fix = f"add +transform@transform.parts.{name}=CHOICE"
                 raise TypeError(f"parts.{name} = {part} is no transform: {fix}")
-            if isinstance(part, CutsSounds):
+            if part.samples:
                 what = f"parts.{name} cuts sounds, and the other parts cut images"
                 text = f"{what}: choose transform=sound_window alone"
-                raise ValueError(text)  # noqa: TRY004  # a value of the configuration
+                raise ValueError(text)  # a value of the configuration
             self.function = part.function
             if part.function is not None and name != list(parts)[-1]:
                 what = f"parts.{name} calls a function"
@@ -52,16 +47,15 @@ class ComposeTransform:
         self.num_draws = sum(part.num_draws for part in parts.values())
         self.antialias = all(part.antialias for part in parts.values())
         self.size: tuple[int, int] | None = _size(parts)
-        self.turns = any(map(may_turn, parts.values()))
-        cutting = [name for name, part in parts.items() if cuts_videos(part)]
+        self.turns = any(part.turns for part in parts.values())
+        cutting = [name for name, part in parts.items() if part.num_frames]
         if len(cutting) > 1:
             raise ValueError(f"parts {' and '.join(cutting)} both cut clips: leave one out")
-        self.num_frames = sum(part.num_frames for part in parts.values() if cuts_videos(part))
+        self.num_frames = sum(part.num_frames for part in parts.values())
 
     def frame_numbers(self, lengths: Tensor, draws: Tensor | None) -> Tensor:
         pairs = zip(self.parts.values(), self._own(draws), strict=True)
-        part, own = next(pair for pair in pairs if cuts_videos(pair[0]))
-        assert isinstance(part, CutsVideos)
+        part, own = next(pair for pair in pairs if pair[0].num_frames)
         return part.frame_numbers(lengths, own)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
@@ -81,7 +75,7 @@ class ComposeTransform:
             flips = _combined(flips, then)
             if part.size is not None:
                 now = torch.tensor([part.size]).expand_as(sizes)
-            elif isinstance(part, Scales):
+            elif part.scales:
                 now = part.scaled(now)
             else:
                 now = lengths.where((then & TURNED).unsqueeze(1) == 0, lengths.flip(1))
@@ -109,9 +103,9 @@ def _size(parts: Mapping[str, Transform]) -> tuple[int, int] | None:
     for name, part in parts.items():
         if part.size is not None:
             size, scaling = part.size, ""
-        elif isinstance(part, Scales):
+        elif part.scales:
             scaling = name
-        elif size is not None and size[0] != size[1] and may_turn(part):
+        elif size is not None and size[0] != size[1] and part.turns:
             what = f"parts.{name} turns images of {size[0]} x {size[1]} pixels"
             raise ValueError(f"{what}: put it before the part that makes them so, or cut squares")
     if scaling:

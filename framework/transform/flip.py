@@ -5,8 +5,7 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-from framework.contracts.data import MIRRORED, UPSIDE_DOWN, chance
-from framework.transform.none import WholeImages, whole
+from framework.contracts.data import MIRRORED, UPSIDE_DOWN, Transform, chance
 
 
 def flip_codes(draws: np.ndarray, flip: float, flip_vertical: float) -> np.ndarray:
@@ -16,7 +15,7 @@ def flip_codes(draws: np.ndarray, flip: float, flip_vertical: float) -> np.ndarr
 
 
 @final
-class FlipTransform(WholeImages):
+class FlipTransform(Transform):
     """``flip``: probability of a mirror image; ``flip_vertical``: of turning it upside down."""
 
     num_draws = 2
@@ -26,7 +25,7 @@ class FlipTransform(WholeImages):
         self.flip_vertical = chance("flip_vertical", flip_vertical)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        windows = whole(sizes)
+        windows = super().windows(sizes, draws)
         if draws is not None:
             windows.numpy()[:, 4] = flip_codes(draws.numpy(), self.flip, self.flip_vertical)
         return windows

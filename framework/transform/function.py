@@ -9,13 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from framework.contracts.data import (
-    CutsSounds,
     KnowsLabels,
     RecordFunction,
-    Scales,
     TakesArrays,
     Transform,
-    may_turn,
 )
 
 Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field, or arrays of any kind
@@ -100,18 +97,18 @@ class InTurn:
         return self.then(self.first(images, other), seed)
 
 
-class AfterGeometry:
+class AfterGeometry(Transform):
     """A Transform whose function runs after the windows of another Transform, and its function."""
 
     def __init__(self, geometry: Transform, function: RecordFunction) -> None:
-        if isinstance(geometry, CutsSounds):
+        if geometry.samples:
             what = "geometry cuts sounds, and a function changes images"
             text = f"{what}: choose transform=sound_window alone"
-            raise ValueError(text)  # noqa: TRY004  # a value of the configuration
-        if isinstance(geometry, Scales):
+            raise ValueError(text)  # a value of the configuration
+        if geometry.scales:
             what = "geometry leaves images of several sizes"
             text = f"{what}: choose transform=compose, with a crop behind it"
-            raise ValueError(text)  # noqa: TRY004  # a value of the configuration
+            raise ValueError(text)  # a value of the configuration
         self.geometry = geometry
         self.size = geometry.size
         self.antialias = geometry.antialias
@@ -119,7 +116,7 @@ class AfterGeometry:
         self.function: RecordFunction | None = function
         if geometry.function is not None:
             self.function = InTurn(geometry.function, function)
-        self.turns = may_turn(geometry)
+        self.turns = geometry.turns
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         return self.geometry.windows(sizes, draws)

@@ -11,10 +11,9 @@ from typing import final
 import cv2
 import numpy as np
 
-from framework.contracts.data import chance
+from framework.contracts.data import Transform, chance
 from framework.contracts.records import IGNORE
 from framework.transform.function import Images
-from framework.transform.none import WholeImages
 
 
 @final
@@ -50,7 +49,7 @@ class ShiftFlip:
 
 
 @final
-class OpenCVTransform(WholeImages):
+class OpenCVTransform(Transform):
     """``padding``: pixels on every side; ``flip``: probability of a mirror image.
 
     Fields of one record, such as a pair, are changed alike. Nothing changes outside training.

@@ -9,19 +9,17 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.contracts.data import chance
+from framework.contracts.data import Transform, chance
 from framework.errors import DataError
 from framework.transform.flip import flip_codes
 from framework.transform.resize import in_the_middle, pixels
 
 
 @final
-class RandomCrop:
+class RandomCrop(Transform):
     """A window of ``size``. Images of one record and size, such as a pair, get the same window."""
 
-    antialias = True
     num_draws = 4
-    function = None
 
     def __init__(self, size: Sequence[int], flip: float, flip_vertical: float) -> None:
         self.size: tuple[int, int] | None = pixels(size)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.data import chance
+from framework.contracts.data import Transform, chance
 from framework.system.native import find
 from framework.transform.flip import flip_codes
 from framework.transform.resize import centered, pixels
@@ -22,7 +22,7 @@ OPTIONS = ctypes.c_double * 6  # native/windows.c
 
 
 @final
-class RandomResizedCrop:
+class RandomResizedCrop(Transform):
     """A random window. Images of one record and size, such as a pair, get the same window.
 
     Args:
@@ -35,7 +35,6 @@ class RandomResizedCrop:
     """
 
     num_draws = 6
-    function = None
 
     def __init__(
         self,

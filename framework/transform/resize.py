@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.transform.none import whole
+from framework.contracts.data import Transform
 
 
 def pixels(size: Sequence[int]) -> tuple[int, int]:
@@ -31,14 +31,11 @@ def in_the_middle(sizes: Tensor, cut: Tensor) -> Tensor:
 
 
 @final
-class Resize:
+class Resize(Transform):
     """The whole image scaled to ``size``, (height, width) in pixels.
 
     With ``crop``, only its largest centered window of that shape, which keeps the aspect ratio.
     """
-
-    num_draws = 0
-    function = None
 
     def __init__(self, size: Sequence[int], crop: bool, antialias: bool) -> None:
         self._size = pixels(size)
@@ -47,4 +44,6 @@ class Resize:
         self.antialias = antialias
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        return centered(sizes, self._size) if self.crop else whole(sizes)
+        if self.crop:
+            return centered(sizes, self._size)
+        return super().windows(sizes, draws)

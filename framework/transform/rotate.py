@@ -6,15 +6,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
-from framework.transform.none import WholeImages, whole
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN, Transform
 
 # Flip codes of 0 to 3 quarter turns counterclockwise.
 CODES = (0, TURNED | UPSIDE_DOWN, MIRRORED | UPSIDE_DOWN, TURNED | MIRRORED)
 
 
 @final
-class Rotate(WholeImages):
+class Rotate(Transform):
     """``turns``: the numbers of quarter turns, counterclockwise, one of which is drawn."""
 
     num_draws = 1
@@ -26,7 +25,7 @@ class Rotate(WholeImages):
         self._codes = torch.tensor([CODES[turn] for turn in turns])
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        windows = whole(sizes)
+        windows = super().windows(sizes, draws)
         if draws is not None:
             windows[:, 4] = self._codes[(draws[:, 0].double() * len(self._codes)).long()]
         return windows

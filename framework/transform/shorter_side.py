@@ -5,12 +5,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.transform.none import WholeImages
+from framework.contracts.data import Transform
 
 
 @final
-class ShorterSide(WholeImages):
+class ShorterSide(Transform):
     """A step of ``transform=compose``: ``length`` is that of the shorter side, in pixels."""
+
+    scales = True
 
     def __init__(self, length: int, antialias: bool) -> None:
         if length < 1:

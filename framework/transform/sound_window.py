@@ -4,11 +4,11 @@ from typing import final
 
 from torch import Tensor
 
-from framework.transform.none import WholeImages
+from framework.contracts.data import Transform
 
 
 @final
-class SoundWindow(WholeImages):
+class SoundWindow(Transform):
     """A window of ``samples``. Only the window is decoded. Images stay whole."""
 
     num_draws = 1

@@ -5,11 +5,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.transform.none import WholeImages
+from framework.contracts.data import Transform
 
 
 @final
-class VideoWindow(WholeImages):
+class VideoWindow(Transform):
     """A window of ``frames``, of which each is ``stride`` frames behind the one before.
 
     A video that ends before its window has its last frame repeated. Pictures stay whole.

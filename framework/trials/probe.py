@@ -385,6 +385,9 @@ class _OneBatch:
         self.identity = assembly.train.identity
         self.notes: tuple[str, ...] = ()
 
+    def expect(self, epoch: int, start: int, steps: int) -> None:
+        pass
+
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         for _ in range(start, self.num_steps):
             for number in range(self._passes):

@@ -21,7 +21,7 @@ from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
-from framework.contracts.data import alternating_draws
+from framework.contracts.data import traits_of
 from framework.order.draws import DeviceDraws
 
 pytestmark = pytest.mark.filterwarnings(
@@ -70,7 +70,7 @@ def batch_of(count):
 
 def finish_of(augment):
     """Return the numbers of an augment, and a function that draws them and augments a batch."""
-    numbers = DeviceDraws(0, augment.num_draws, alternating_draws(augment))
+    numbers = DeviceDraws(0, augment.num_draws, traits_of(augment).alternating)
 
     def finish(batch, *keys):
         return augment(batch, numbers.of(batch["index"], *keys) if augment.num_draws else None)

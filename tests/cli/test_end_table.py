@@ -2,7 +2,7 @@ import pytest
 
 from framework.cli.outcome import print_run
 from framework.commands.train.sweep_table import SweepJob, print_sweep
-from framework.contracts.rank_spans import LateRank
+from framework.contracts.span import LateRank
 from framework.system.run_dir import write_object
 
 SPAN = {"total_s": 4.0, "mean_s": 0.04, "p50_s": 0.035, "p90_s": 0.0625, "share": 0.5}

@@ -15,7 +15,7 @@ from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
-from framework.contracts.data import alternating_draws, is_exact
+from framework.contracts.data import traits_of
 from framework.order.draws import draws
 
 STEPS = [{"name": "RandomAffine", "params": {"degrees": 30.0}}, {"name": "RandomErasing"}]
@@ -86,9 +86,9 @@ def equal(first, second):
 @every
 def test_an_augment_says_whether_it_is_exact_and_which_draws_alternate(name):
     augment = EVERY[name]("image")
-    assert is_exact(augment) == (name != "kornia")
-    assert set(alternating_draws(augment)) <= set(range(augment.num_draws))
-    assert Compose({"part": augment}).exact == is_exact(augment)
+    assert traits_of(augment).exact == (name != "kornia")
+    assert set(traits_of(augment).alternating) <= set(range(augment.num_draws))
+    assert Compose({"part": augment}).exact == traits_of(augment).exact
 
 
 @every

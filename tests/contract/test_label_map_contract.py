@@ -16,7 +16,7 @@ from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
-from framework.contracts.data import KnowsLabels, is_exact
+from framework.contracts.data import KnowsLabels, traits_of
 from framework.contracts.records import IGNORE
 from framework.errors import ConfigError, DataError
 from framework.order.draws import draws
@@ -218,7 +218,7 @@ def test_an_augment_draws_the_same_with_and_without_a_map(augment):
     known = augment.with_labels(["mask"])
     assert isinstance(augment, KnowsLabels)
     assert known.num_draws == augment.num_draws
-    assert is_exact(known) == is_exact(augment)
+    assert traits_of(known).exact == traits_of(augment).exact
     if not isinstance(augment, CutMix) and augment is not BOTH:
         # for these, without the kind, the map is another target, or a picture
         images = [each(batch_of(), draws_of(each))["image"] for each in (known, augment)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from framework.contracts.data import DRAW_KEYS, MicroBatch, reading_on
+from framework.contracts.data import DRAW_KEYS, MicroBatch
 from framework.order.weighted import WeightedOrder
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import children_of_this_process, settled
@@ -95,8 +95,8 @@ def test_an_epoch_is_the_same_at_any_time_and_a_later_start_is_its_tail(make, ki
 
 @every
 def test_a_stream_is_its_epochs_one_after_another(make, kind):
-    source = reading_on(make(kind, accumulate=2))
-    if source is None:
+    source = make(kind, accumulate=2)
+    if not source.reads_on:
         pytest.skip("it reads epoch by epoch")
     expected = [micro for epoch in range(3) for micro in micros(source, epoch)]
     streamed = [(plain(batch), *rest) for batch, *rest in source.stream(0, 1, 6)]

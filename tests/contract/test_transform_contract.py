@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.contracts.data import may_turn
 from framework.contracts.records import Field
 from framework.data.reader import BatchReader
 from framework.data.requests import Request
@@ -89,7 +88,7 @@ def test_windows_lie_inside_their_images(name, training, sizes, epoch):
     assert bool((corner >= 0).all() and (extent >= 1).all() and (corner + extent <= sizes).all())
     most = 1
     if training:
-        most = 8 if may_turn(transform) else 4
+        most = 8 if transform.turns else 4
     assert set(flip.tolist()) <= set(range(most))
 
 

@@ -3,16 +3,15 @@
 import pytest
 
 from framework.contracts import waits as module
-from framework.contracts.rank_spans import LateRank
-from framework.contracts.slow_records import (
+from framework.contracts.span import LateRank
+from framework.contracts.waits import (
     SlowRecord,
     SlowRecords,
+    Waits,
     joined_blocks,
     slow_block,
     slow_words,
-    waits_for,
 )
-from framework.contracts.waits import Waits
 
 # ---- waits
 
@@ -100,32 +99,15 @@ SLOW = SlowRecords([HUGE], num_slow=2, num_records=1000, slow_s=1.0, read_s=1.99
 BRIEF = SlowRecords([HUGE], num_slow=1, num_records=100, slow_s=0.1, read_s=0.199, numbers=[7])
 
 
-class Finder:
-    """A source whose slow records are known."""
-
-    def __init__(self, slow):
-        self.slow = slow
-        self.slow_batches = {3}
-
-    def slow_records(self):
-        return self.slow
-
-
 def block(slow=SLOW, **changes):
     waits = Waits()
     waits.num_batches, waits.num_slow = 10, 2
     waits.wait_s, waits.slow_wait_s = 1.0, 0.8
-    return {**slow_block(Finder(slow), waits), **changes}
-
-
-def test_a_loader_counts_by_the_numbers_of_its_source():
-    source = Finder(None)
-    assert waits_for(source).slow is source.slow_batches
-    assert waits_for(object()).slow == set()
+    return {**slow_block(slow, waits), **changes}
 
 
 def test_without_slow_records_there_is_neither_block_nor_line():
-    assert slow_block(object(), Waits()) == block(None) == joined_blocks([{}, {}]) == {}
+    assert block(None) == joined_blocks([{}, {}]) == {}
     assert slow_words({}, 3.0) == ""
 
 

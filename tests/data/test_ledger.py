@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from framework.contracts.loader import LoaderContext
-from framework.contracts.slow_records import slow_block, waits_for
+from framework.contracts.waits import Waits, slow_block
 from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source
 from framework.data.requests import LEAST_S, MOST_KEPT, MOST_SHOWN, Ledger, SlowRead, Usual
@@ -54,14 +54,14 @@ def write_images(folder, huge=HUGE):
 
 def read_all(source, make_loader=LOADERS["plain"], num_epochs=1):
     """Read all batches through a loader. Return its block about slow records."""
-    waits = waits_for(source)
+    waits = Waits(source.slow_batches)
     context = LoaderContext(source, torch.device("cpu"), lambda b, _: b, HostClock(), waits)
     loader = make_loader(context)
     try:
         for epoch in range(num_epochs):
             for _ in loader.epoch(epoch):
                 pass
-        return slow_block(source, waits)
+        return slow_block(source.slow_records(), waits)
     finally:
         loader.close()
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from framework.contracts.loader import LoaderContext
-from framework.contracts.slow_records import waits_for
 from framework.contracts.waits import Waits
 from framework.data import live_tuning
 from framework.data.dataset import dataset_source
@@ -79,7 +78,7 @@ def often(monkeypatch):
 
 def loader_over(source, make_loader, say=str):
     """Return a loader, and what tunes it."""
-    waits = waits_for(source)
+    waits = Waits(source.slow_batches)
     context = LoaderContext(source, torch.device("cpu"), lambda b, _: b, HostClock(), waits)
     loader = make_loader(context)
     return loader, LiveTuning(source, loader, waits, 2, say)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from framework.contracts.data import Transform
 from framework.contracts.loader import LoaderContext
 from framework.data.hdf5 import hdf5_source
 from framework.data.requests import Request, Timed, Work
@@ -191,17 +192,11 @@ def test_threads_take_only_a_few_requests_ahead_and_end_at_an_early_close(make):
 # ---- the real reader, with a function that fails at record 5
 
 
-class Faulty:
+class Faulty(Transform):
     """A transform whose function calls ``fault`` for images with this first pixel, or for all."""
-
-    size, antialias, num_draws = None, True, 0
 
     def __init__(self, fault, first):
         self.fault, self.first = fault, first
-
-    def windows(self, sizes, draws):
-        nothing = torch.zeros_like(sizes)
-        return torch.cat([nothing, sizes, nothing[:, :1]], dim=1)
 
     def function(self, images, seed):
         if self.first in (None, images["image"].reshape(-1)[:3].tolist()):

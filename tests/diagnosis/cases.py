@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 
-from framework.contracts.rank_spans import LateRank, RankSpan
+from framework.contracts.span import LateRank, RankSpan
 from framework.diagnosis.facts import Facts, Machine, RankFacts, Rates, Settings, Storage
 from framework.diagnosis.judge import verdicts_of
 

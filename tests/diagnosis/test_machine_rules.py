@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from framework.contracts.rank_spans import RankSpan
+from framework.contracts.span import RankSpan
 from framework.diagnosis.facts import MachineFacts, RankFacts
 from framework.diagnosis.judge import rank_cause, verdicts_of
 from framework.diagnosis.machine_rules import RULES

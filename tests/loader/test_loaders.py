@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from framework.contracts.class_labels import LabelCheck, LabelRange
-from framework.contracts.data import MicroBatch
+from framework.contracts.data import MicroBatch, Source
 from framework.contracts.loader import LoaderContext
 from framework.errors import DataError
 from framework.loader.plain import PlainLoader
@@ -31,8 +31,10 @@ def wait_until(condition):
         threading.Event().wait(0.001)
 
 
-class Watched:
+class Watched(Source):
     """A real source that notes which threads made its batches."""
+
+    starts_processes = False
 
     def __init__(self, count):
         self.source = make_source("hdf5", count)

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from framework.contracts.data import MicroBatch
+from framework.contracts.data import MicroBatch, Source
 from framework.contracts.loader import LoaderContext
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import make_clock
@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-class Erratic:
+class Erratic(Source):
     """A source whose batches have any size and come late or early.
 
     Each batch is filled with its own number.

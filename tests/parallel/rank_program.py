@@ -614,7 +614,7 @@ def metrics_of_ranks(ranks):
         "confusion": MulticlassConfusionMatrix(3),
     }
     parts = FP32(False, device=CPU), FakeClock(), ranks, TorchMetrics(named, ranks)
-    results = evaluate(nn.Identity(), loader, with_confusion, *parts)
+    results = evaluate(nn.Identity(), loader.epoch(0), with_confusion, *parts)
     arrays = {name: array.tolist() for name, array in results.arrays.items()}
     return {**results.means, **arrays, "count": results.num_records}
 

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from framework.contracts.parallel import ScalesLoss
 from framework.errors import ConfigError
 from framework.precision.amp import AMP
 from framework.precision.clip import clip
@@ -41,7 +40,7 @@ def test_tf32_is_torch_s_own_switch_of_products_and_convolutions(tf32, precision
 @pytest.mark.parametrize(
     ("make", "dtype", "scale"),
     [
-        pytest.param(lambda: FP32(tf32=False, device=CPU), torch.float32, None, id="fp32"),
+        pytest.param(lambda: FP32(tf32=False, device=CPU), torch.float32, 1.0, id="fp32"),
         pytest.param(lambda: AMP("bf16", device=CPU), torch.bfloat16, 1.0, id="bf16"),
         pytest.param(lambda: AMP("fp16", device=CPU), torch.float16, 2.0**16, id="fp16"),
     ],
@@ -50,12 +49,10 @@ def test_products_have_the_type_of_the_precision_and_losses_its_scale(make, dtyp
     precision = make()
     with precision.autocast():
         assert nn.Linear(4, 4)(torch.randn(2, 4)).dtype == dtype
-    assert isinstance(precision, ScalesLoss) is (scale is not None)
-    if scale is not None:
-        assert precision.loss_scale == scale
+    assert precision.loss_scale == scale
     weight, _ = one_weight()
     precision.backward(weight.sum())
-    assert weight.grad.tolist() == [scale or 1.0] * 2
+    assert weight.grad.tolist() == [scale] * 2
 
 
 OPTIMIZERS = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import framework.sink.console
-from framework.contracts.rank_spans import LateRank, RankReport
+from framework.contracts.span import LateRank, RankReport
 from framework.contracts.training import Report, RunContext
 from framework.sink.console import ConsoleSink
 from framework.system.safe_text import SafeConsole

@@ -6,7 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.contracts.rank_spans import LateRank, RankReport, RankSpan
+from framework.contracts.span import LateRank, RankReport, RankSpan
 from framework.contracts.training import Report, RunContext
 from framework.sink.jsonl import JsonlSink
 from tests.fakes import span

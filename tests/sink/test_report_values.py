@@ -3,7 +3,7 @@ from dataclasses import replace
 import cv2
 import torch
 
-from framework.contracts.rank_spans import RankReport, RankSpan
+from framework.contracts.span import RankReport, RankSpan
 from framework.contracts.training import Report
 from framework.sink.report_values import (
     learned_values,

@@ -33,7 +33,7 @@ MODEL = nn.Linear(1, 1)
 
 def evaluated(loader, objective=None, metrics=None, clock=None):
     parts = FP32(False, device=CPU), clock or FakeClock(), NoParallel(device=CPU)
-    return evaluate(MODEL, loader, objective or MeanValue(), *parts, metrics)
+    return evaluate(MODEL, loader.epoch(0), objective or MeanValue(), *parts, metrics)
 
 
 def values(count):

@@ -27,8 +27,8 @@ from framework.config.targets import data_name, split_of, val_sets
 from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.data import Source
 from framework.contracts.records import Field, RecordStore
-from framework.contracts.slow_records import slow_block
 from framework.contracts.span import waiting_share
+from framework.contracts.waits import slow_block
 from framework.data.dataset import DatasetSource
 from framework.data.requests import Request
 from framework.data.source import StoreSource, WorkerSource
@@ -148,7 +148,7 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> Facts:
             convolutional=not probe.config["channels_last"] and is_channels_first,
             python=python,
             on_machine=on_machine,
-            slow_records=slow_block(source, probe.assembly.waits),
+            slow_records=slow_block(source.slow_records(), probe.assembly.waits),
             on_run=on_run,
             syncs=syncs,
         )

@@ -15,7 +15,7 @@ from framework.config.init_weights import load_teacher
 from framework.config.run_watchers import make_metrics
 from framework.config.saved_run import SavedRun, chosen_file, open_run
 from framework.contracts.class_labels import class_labels
-from framework.contracts.data import MicroBatch, MicroBatches, Source, record_key
+from framework.contracts.data import MicroBatch, MicroBatches, Source
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import ClassProbabilities, PredictedMaps, Predictions, Predicts
 from framework.contracts.records import IGNORE
@@ -151,7 +151,7 @@ def _evaluate_set(
     watched = _Watched(run, run.loader(source, clock), model, clock, num_worst)
     start = time.perf_counter()
     means, count, arrays = evaluate(
-        model, watched, run.objective, run.precision, clock, run.parallel, metrics
+        model, watched.epoch(0), run.objective, run.precision, clock, run.parallel, metrics
     )
     wall_s = time.perf_counter() - start - watched.extra_s
     if watched.failure:
@@ -172,7 +172,7 @@ def _evaluate_set(
         summary["confusion"] = confusion.long().tolist()
     parts = [part.view(-1, 2) for part in run.parallel.gather(watched.worst.flatten())]
     summary["worst"] = [
-        {"index": int(index), "key": record_key(source, int(index)), "loss": loss}
+        {"index": int(index), "key": source.key(int(index)), "loss": loss}
         for index, loss in _highest(torch.cat(parts), num_worst).tolist()
     ]
     return summary

@@ -17,7 +17,7 @@ from framework.commands.evaluate.evaluation import Summary
 from framework.config.predict_images import as_pixels, class_name
 from framework.config.saved_run import SavedRun
 from framework.contracts.batch import Batch, move
-from framework.contracts.data import FindsRecords, Source
+from framework.contracts.data import Source
 from framework.contracts.prediction import (
     ClassProbabilities,
     PredictedBoxes,
@@ -80,7 +80,7 @@ def shown_set(run: SavedRun, name: str, summary: Summary, source: Source) -> dic
             facts.append(("key", printable(record["key"])))
         facts.append(("record", str(record["index"])))
         pictures: list[tuple[str, str]] = []
-        if isinstance(source, FindsRecords):
+        if source.finds_records:
             # one by one, since their images may differ in size
             batch = source.records(torch.tensor([record["index"]]))
             maps = [n for n in source.manifest.label_maps if isinstance(batch[n], Tensor)]

@@ -25,7 +25,6 @@ from framework.config.resume import FOLLOWS, restore
 from framework.config.saved_config import read_config
 from framework.config.targets import Config, check_targets, data_name, with_folds, with_functions
 from framework.config.training_parts import training_parts
-from framework.contracts.data import record_key
 from framework.contracts.prediction import Predicts
 from framework.contracts.training import Objective, Report
 from framework.errors import (
@@ -386,7 +385,7 @@ def _records(
             names = [class_name(source.manifest.classes, label) for label in target.tolist()]
         losses = [None] * len(indices) if done.losses is None else done.losses.tolist()
         for index, name, loss in zip(indices, names, losses, strict=True):
-            row = {"index": index, "key": record_key(source, index), "class": name, "loss": loss}
+            row = {"index": index, "key": source.key(index), "class": name, "loss": loss}
             rows.append({**row, "place": len(rows)})
     return rows
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch, mapped, num_records, tensors
 from framework.contracts.data import MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
-from framework.contracts.parallel import Parallel, Precision, ScalesLoss
+from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, Outcome
 from framework.errors import words_of
 from framework.precision.clip import gradients
@@ -150,7 +150,7 @@ class StepWatch:
         facts = self.present
         if facts is None:
             return
-        scale = precision.loss_scale if isinstance(precision, ScalesLoss) else 1.0
+        scale = precision.loss_scale
         facts.learning_rate = float(optimizer.param_groups[0]["lr"])
         facts.finite = are_finite(gradients(optimizer))
         if self.target is not None:
@@ -197,6 +197,9 @@ class _WatchedLoader:
         self.num_steps = inner.num_steps
         self.identity = inner.identity
         self.notes = inner.notes
+
+    def expect(self, epoch: int, start: int, steps: int) -> None:
+        pass
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         with closing(self._inner.epoch(epoch, start)) as micro_batches:

@@ -295,7 +295,7 @@ def _resources_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table
 
 
 def slow_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
-    """Return the slow records of all runs, as ``contracts.slow_records`` lists them."""
+    """Return the slow records of all runs, as ``contracts.waits`` lists them."""
     rows: list[list[TableCell]] = []
     for number, (run, run_name) in enumerate(zip(runs, names, strict=True)):
         head = [TableCell(str(number), float(number)), TableCell(run_name)]

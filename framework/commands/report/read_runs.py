@@ -19,9 +19,8 @@ import numpy as np
 
 from framework.cli.run_choices import typed_choices
 from framework.cli.units import plain, share
-from framework.contracts.rank_spans import LateRank, RankReport, RankSpan
-from framework.contracts.slow_records import slow_words
-from framework.contracts.span import ALL_SPANS, IDLE, waiting_share
+from framework.contracts.span import ALL_SPANS, IDLE, LateRank, RankReport, RankSpan, waiting_share
+from framework.contracts.waits import slow_words
 from framework.errors import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
@@ -105,7 +104,7 @@ class RecordedRun:
     best: Mapping[str, float] = field(default_factory=dict)  # means of the best validation
     figures: Mapping[str, float] = field(default_factory=dict)  # names end with the unit
     resources: Mapping[str, float] = field(default_factory=dict)  # stages, use of the machine
-    slow: Sequence[Mapping[str, Any]] = ()  # records, as ``contracts.slow_records`` lists them
+    slow: Sequence[Mapping[str, Any]] = ()  # records, as ``contracts.waits`` lists them
     notes: Sequence[str] = ()
     ranks: RankReport | None = None  # None: one rank
 

@@ -11,7 +11,7 @@ from framework.commands.report.page_values import (
     slow_table,
 )
 from framework.commands.report.read_runs import RecordedRun, read_run
-from framework.contracts.rank_spans import LateRank, RankReport, RankSpan
+from framework.contracts.span import LateRank, RankReport, RankSpan
 from framework.system.run_dir import read_object
 from tests.commands.report.runs import MACHINE, make_run
 from tests.saved_runs import change
