@@ -1,6 +1,5 @@
 """The command ``paceline bench``: measure a grid of choices, or compare two such files."""
 
-import glob
 import json
 import os
 import shlex
@@ -8,21 +7,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
+from framework.cli.counted_bar import counted_bar
 from framework.cli.explain import explained
 from framework.cli.hydra_session import hydra_session, stamp
 from framework.cli.own_keys import CONFIG_DIR, CommandWords, read_keys, split_words
+from framework.cli.units import plural, rate
 from framework.commands.bench.bench_lines import (
     SCHEMA,
     Bench,
@@ -30,18 +31,12 @@ from framework.commands.bench.bench_lines import (
     Line,
     collected,
     label,
-    read_lines,
-)
-from framework.commands.bench.compare_benches import UNDECIDED, DecisionRule, blind, judged, notes
-from framework.commands.bench.print_bench import (
-    MeasuringProgress,
+    named,
     print_bench,
-    print_verdicts,
-    rule_in_words,
 )
+from framework.commands.bench.compare_benches import DecisionRule, compare
 from framework.config.rule import Rule
-from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean
-from framework.measure.statistics import repeats_needed
+from framework.errors import ConfigError, PacelineError, ResourceError, did_you_mean, printable, say
 from framework.system.stopping import printed, undone
 
 if TYPE_CHECKING:
@@ -104,6 +99,7 @@ RULES = {
     "threshold": Rule(float, 0, 10, number=185),
     "level": Rule(float, 1e-9, 1, number=185),
 }
+UNFORESEEN = 185  # the number of such an error
 START_S = 4.0  # until a process measures; measured on two cores
 Axes = dict[str, list[str]]
 OF_COMPARE = {"compare", "threshold", "level"}
@@ -115,7 +111,8 @@ def main(arguments: list[str]) -> int:
         return 0
     options, words = parse(arguments)
     if options.compare is not None:
-        return _compare(options, words.others)
+        rule = DecisionRule(options.threshold, options.level)
+        return compare(*two_sides(options.compare, words.others), rule)
     return _measure(options, words, granted(arguments))
 
 
@@ -151,8 +148,7 @@ def axes_of(words: Sequence[str], config_dir: str | None = None) -> tuple[Axes, 
     is the user's folder of groups and recipes.
 
     Raises:
-        ConfigError: C100 for what Hydra cannot read, C186 for a
-            sweep without a list of values, or over a key of Hydra's.
+        ConfigError: C100 for what Hydra cannot read, C186 for a sweep that is no list of values.
     """
     with explained("train", words, config_dir), hydra_session("train", config_dir) as hydra:
         parser = OverridesParser.create(hydra.config_loader)
@@ -160,8 +156,12 @@ def axes_of(words: Sequence[str], config_dir: str | None = None) -> tuple[Axes, 
         def by_key(texts: Sequence[str]) -> dict[str, Override]:
             return {each.get_key_element(): each for each in parser.parse_overrides(list(texts))}
 
+        def fixed_of(overrides: Mapping[str, Override]) -> list[str]:
+            fixed = [each for each in overrides.values() if not each.is_sweep_override()]
+            return [str(each.input_line) for each in fixed]
+
         typed = by_key(words)
-        fixed = _fixed(typed)
+        fixed = fixed_of(typed)
         params: dict[str, Any] = {}
         with suppress(Exception):  # composing each combination says what is wrong
             config = compose("train", fixed, return_hydra_config=True)
@@ -169,25 +169,16 @@ def axes_of(words: Sequence[str], config_dir: str | None = None) -> tuple[Axes, 
             params = sweeper.get("params") or {}
         of_file = by_key([f"{key}={value}" for key, value in params.items()])
         of_file = {key: override for key, override in of_file.items() if key not in typed}
-        swept = {**of_file, **typed}
-        axes = {key: _values(swept[key]) for key in swept if swept[key].is_sweep_override()}
-        return axes, [*_fixed(of_file), *fixed]
-
-
-def _fixed(overrides: Mapping[str, Override]) -> list[str]:
-    """Return the words that sweep nothing."""
-    fixed = [override for override in overrides.values() if not override.is_sweep_override()]
-    return [str(override.input_line) for override in fixed]
-
-
-def _values(override: Override) -> list[str]:
-    fix = "sweep key=a,b or key=range(0,4)"
-    if override.is_hydra_override():
-        what = "is a key of Hydra's, not of training"
-        raise ConfigError(186, str(override.input_line), what, fix)
-    if not override.is_discrete_sweep():
-        raise ConfigError(186, str(override.input_line), "has no list of values", fix)
-    return list(override.sweep_string_iterator())
+        axes: Axes = {}
+        for key, override in {**of_file, **typed}.items():
+            if not override.is_sweep_override():
+                continue
+            if override.is_hydra_override() or not override.is_discrete_sweep():
+                what = "is no list of values for a key of training"
+                fix = "sweep key=a,b or key=range(0,4)"
+                raise ConfigError(186, str(override.input_line), what, fix)
+            axes[key] = list(override.sweep_string_iterator())
+        return axes, [*fixed_of(of_file), *fixed]
 
 
 def combinations(axes: Mapping[str, Sequence[str]]) -> list[Choice]:
@@ -208,24 +199,16 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
             raise ConfigError(186, word, "bench makes no run directory", fix)
     path = Path(options.output or f"outputs/{stamp()}-bench/bench.jsonl")
     if path.exists():
-        fix = (
-            "choose another name, or remove it; compare=['base-*.jsonl',...] reads several files "
-            "as one"
-        )
+        fix = "choose another name, or remove it; compare=['base-*.jsonl',...] reads several files"
         raise ConfigError(189, f"output = {path}", "exists already", fix)
-    choices, settings, illegal = _settings(axes, fixed, grant, words.config_dir)
+    choices, settings, errors = _settings(axes, fixed, grant, words.config_dir)
     from framework.run import facts  # noqa: PLC0415  # torch is slow to import
     from framework.trials.trial_process import repeated  # noqa: PLC0415
 
     seed = settings[0].config["seed"]
-    plan = {
-        "what": options.what,
-        "repeats": options.repeats,
-        "seconds": options.seconds,
-        "burn_in": options.burn_in,
-        "seed": seed,
-        "cells": choices,
-    }
+    times = (options.seconds, options.burn_in, options.repeats, seed)
+    plan = dict(zip(("seconds", "burn_in", "repeats", "seed"), times, strict=True))
+    plan |= {"what": options.what, "cells": choices}
     bench = Bench({"bench": SCHEMA, **facts(sys.argv, fixed), **plan}, [])
 
     def print_known() -> None:
@@ -234,65 +217,80 @@ def _measure(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
             print(f"lines: {path}")
             print(f"a page of them: paceline report {shlex.quote(str(path))}", flush=True)
 
-    by_name = {label(choice): choice for choice in choices}
-    each_s = START_S + options.burn_in + options.seconds
-    times = (options.seconds, options.burn_in, options.repeats, seed)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "x", encoding="utf-8")  # noqa: SIM115  # closed below
     except OSError as error:
         what = f"cannot write: {error.strerror}"
         raise ResourceError(101, f"output = {path}", what, "choose another place") from error
-    names = [setting.name for setting in settings]
+    by_name = {label(choice): choice for choice in choices}
+    total = options.repeats * len(settings)
+    about = timedelta(seconds=round(total * (START_S + options.burn_in + options.seconds)))
+    many = f"{plural(len(settings), 'combination')}, {plural(options.repeats, 'repeat')} each"
+    say(f"{many}: about {about}", sys.stderr)
+    num_done = 0
     try:
         with (
             undone(printed(print_known)),
             file,
-            MeasuringProgress(names, options.repeats, each_s) as progress,
+            counted_bar("measuring", total) as update,
             closing(repeated(settings, options.what, *times)) as measurements,
         ):
 
             def add(line: Line) -> None:
                 bench.lines.append(line)
                 print(json.dumps(line), file=file, flush=True)
-                progress.add(line)
 
             print(json.dumps(bench.header), file=file, flush=True)
-            for line in illegal:
-                add(line)
+            for name, error in errors.items():
+                add({"cell": by_name[name], "illegal": str(error)})
             for repeat, number, measured in measurements:
-                choice = by_name[names[number]]
+                choice = by_name[settings[number].name]
                 if measured.error is not None:
-                    add({"cell": choice, "illegal": str(measured.error)})
-                    continue
-                figures = {
-                    "records_per_s": measured.records_per_s,
-                    "windows": measured.windows,
-                    "spans_s": measured.spans_s,
-                    "yardstick_per_s": measured.yardstick_per_s,
-                }
-                add({"cell": choice, "repeat": repeat, **figures})
+                    errors[settings[number].name] = measured.error
+                    result = str(measured.error)
+                    add({"cell": choice, "illegal": result})
+                    num_done += options.repeats - repeat  # it is not tried again
+                else:
+                    num_done += 1
+                    result = f"{rate(measured.records_per_s)} records/s"
+                    figures = {
+                        "records_per_s": measured.records_per_s,
+                        "windows": measured.windows,
+                        "spans_s": measured.spans_s,
+                        "yardstick_per_s": measured.yardstick_per_s,
+                    }
+                    add({"cell": choice, "repeat": repeat, **figures})
+                shown = named(choice, result, "  ")
+                update(completed=num_done, description=printable(shown))
+                if not sys.stderr.isatty():
+                    say(f"{num_done}/{total}  {shown}", sys.stderr)
     finally:
         print_known()
-    return _exit_code(bench)
+    failures = list(errors.values())
+    if any("repeat" in line for line in bench.lines):
+        failures = [error for error in failures if error.args[0] == UNFORESEEN]
+    if not failures:
+        return 0
+    print(failures[0], file=sys.stderr)
+    return failures[0].exit_code
 
 
 def _settings(
     axes: Axes, fixed: Sequence[str], grant: Grant, config_dir: str | None
-) -> "tuple[list[Choice], list[TrialSetting], list[Line]]":
+) -> "tuple[list[Choice], list[TrialSetting], dict[str, PacelineError]]":
     """Compose every combination and pack its stores.
 
     Returns:
-        All choices, the settings that can run, and a line for each choice that cannot. If none
-        can run, the first error is raised.
+        All choices, the settings that can run, and the errors of the others by name. If none can
+        run, the first error is raised.
     """
     from framework.cli.progress import pack_missing  # noqa: PLC0415  # torch is slow to import
     from framework.trials.trial_process import TrialSetting  # noqa: PLC0415
 
     choices: list[Choice] = []
     settings: list[TrialSetting] = []
-    illegal: list[Line] = []
-    errors: list[PacelineError] = []
+    errors: dict[str, PacelineError] = {}
     for choice in combinations(axes):
         shown = {key.lstrip("+"): value for key, value in choice.items()}
         choices.append(shown)
@@ -302,91 +300,18 @@ def _settings(
             pack_missing(config, allowed)
             settings.append(TrialSetting(label(shown), config, allowed))
         except PacelineError as error:
-            illegal.append({"cell": shown, "illegal": str(error)})
-            errors.append(error)
+            errors[label(shown)] = error
     if not settings:
-        raise errors[0]
-    return choices, settings, illegal
-
-
-def _exit_code(bench: Bench) -> int:
-    """Return 0 if some combination ran and none failed in an unforeseen way."""
-    illegal = [line["illegal"] for line in bench.lines if "illegal" in line]
-    if len(illegal) < len(bench.lines):
-        illegal = [reason for reason in illegal if reason.startswith("error[R185]")]
-    if not illegal:
-        return 0
-    print(illegal[0], file=sys.stderr)
-    return next(
-        kind.exit_code
-        for kind in PacelineError.__subclasses__()
-        if illegal[0].startswith(f"error[{kind.letter}")
-    )
-
-
-def _compare(options: BenchOptions, rest: list[str]) -> int:
-    """Print the verdicts. Return 1 if something is slower or runs no more."""
-    rule = DecisionRule(options.threshold, options.level)
-    before, after = (_side(pattern) for pattern in two_sides(options.compare or "", rest))
-    whats = {bench.header["what"] for bench in (*before, *after)}
-    if len(whats) > 1:
-        what = f"measured different things: {', '.join(sorted(whats))}"
-        raise ConfigError(187, f"compare = {options.compare}", what, "compare like with like")
-    verdicts = judged(collected(before), collected(after), rule)
-    remarks = list(notes(before, after, rule))
-    if noisy := blind(verdicts, rule):
-        widest = max(verdict.noise for verdict in noisy)
-        remarks.append(
-            f"within the noise, but {len(noisy)} of {len(verdicts)} spread by up to {widest:.0%} "
-            "and would hide a smaller change; measure on an idle machine, or raise repeats="
-        )
-    print_verdicts(verdicts, whats.pop())
-    for remark in remarks:
-        print(f"note: {remark}")
-    print(rule_in_words(rule))
-    if any(verdict.regressed for verdict in verdicts):
-        return 1
-    if any(verdict.word == UNDECIDED for verdict in verdicts):
-        what = f"medians differ, but too few repeats to exclude chance at {rule.level:g}"
-        fix = f"measure both with repeats={repeats_needed(rule.level)}, or raise level="
-        raise ConfigError(188, "compare", what, fix)
-    return 0
+        raise next(iter(errors.values()))
+    return choices, settings, errors
 
 
 def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
     """Return the two names or patterns of ``compare=[A,B]``, ``compare=A,B`` or ``compare=A B``."""
-    value = _parsed(text)
-    if not isinstance(value, list):
-        value = [value]
-    names = [str(name.text if isinstance(name, QuotedString) else name) for name in value]
+    names = [name.strip(" '\"") for name in text.strip("[]").split(",")]
     names += rest
     if len(names) != 2:
         what = f"needs two names and has {len(names)}"
-        raise ConfigError(
-            187, f"compare = {' '.join(names)}", what, "give compare=[A.jsonl,B.jsonl]"
-        )
+        fix = "give compare=[A.jsonl,B.jsonl]"
+        raise ConfigError(187, f"compare = {' '.join(names)}", what, fix)
     return names[0], names[1]
-
-
-def _parsed(text: str) -> Any:
-    """Return the value of ``compare=`` as Hydra reads it; for a sweep, the list of its values."""
-    try:
-        override = OverridesParser.create().parse_override(f"compare={text}")
-        if override.is_discrete_sweep():
-            return list(override.sweep_iterator())
-        return override.value()
-    except HydraException as error:
-        quote = "give compare=[A.jsonl,B.jsonl]; quote names: 'compare=[\"a b.jsonl\",c.jsonl]'"
-        raise ConfigError(187, f"compare = {text}", "cannot be read", quote) from error
-
-
-def _side(pattern: str) -> list[Bench]:
-    """Read a file, the file of a folder, or all files that match a pattern."""
-    paths = sorted(glob.glob(pattern, recursive=True))
-    if os.path.exists(pattern):
-        paths = [pattern]
-    if not paths:
-        fix = "give files that 'paceline bench' has written"
-        raise ConfigError(187, f"compare = {pattern}", "no such file", fix)
-    files = [Path(path, "bench.jsonl") if os.path.isdir(path) else Path(path) for path in paths]
-    return [read_lines(file) for file in files]

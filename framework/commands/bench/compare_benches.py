@@ -1,24 +1,31 @@
 """Decide whether two benches differ, cell by cell.
 
-The samples are processes, that is, the repeats of a cell. Windows of one process share its memory
-layout, its thread placement and the minute it ran in, so eight of them are not eight samples.
-Two cells differ if both of these hold:
-
-- p of the two-sided Mann-Whitney U test over their repeats is at most ``level`` (1 %). The test
-  assumes no distribution: times have long tails, and two humps if a core changes its frequency. It
-  needs five repeats on each side to reach 1 %.
-- Their medians differ by more than ``threshold`` (3 %): a certain difference may not matter.
-
-No test over two files can tell whether the code or the machine has changed. Every measurement
-therefore comes with a yardstick, a fixed computation. A note says if the machine was faster or
-slower by it.
+The samples are processes, that is, the repeats of a cell, since windows of one process share its
+memory layout and its minute. Two cells differ if p of the two-sided Mann-Whitney U test over their
+repeats is at most ``level``, and their medians differ by more than ``threshold``. No test can tell
+whether the code or the machine has changed, so a fixed computation is measured with each cell.
 """
 
+import glob
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from framework.commands.bench.bench_lines import Bench, BenchCell, Choice, choice_key
-from framework.measure.statistics import LEVEL, least_p, median, u_test
+from framework.cli.print_table import print_table
+from framework.cli.units import rate
+from framework.commands.bench.bench_lines import (
+    DOES_NOT_RUN,
+    Bench,
+    BenchCell,
+    Choice,
+    choice_key,
+    collected,
+    figure,
+    read_lines,
+)
+from framework.errors import ConfigError
+from framework.measure.statistics import LEVEL, least_p, median, repeats_needed, u_test
 
 FASTER = "faster"
 SLOWER = "slower"
@@ -58,6 +65,52 @@ class CellVerdict:
         return self.word in (SLOWER, BROKEN)
 
 
+def compare(first: str, second: str, rule: DecisionRule) -> int:
+    """Print the verdicts. Return 1 if something is slower or runs no more.
+
+    Each side is a file, the folder of a bench, or a pattern, whose files count as one.
+    """
+    before = _side(first)
+    after = _side(second)
+    whats = {bench.header["what"] for bench in (*before, *after)}
+    if len(whats) > 1:
+        what = f"measured different things: {', '.join(sorted(whats))}"
+        raise ConfigError(187, f"compare = {first} {second}", what, "compare like with like")
+    verdicts = judged(collected(before), collected(after), rule)
+    print_verdicts(verdicts, whats.pop())
+    for remark in notes(before, after, rule):
+        print(f"note: {remark}")
+    noises = [each.noise for each in verdicts if each.word == NOISE and each.noise > rule.threshold]
+    if noises:
+        print(
+            f"note: within the noise, but {len(noises)} of {len(verdicts)} spread by up to "
+            f"{max(noises):.0%} and would hide a smaller change; measure on an idle machine, or "
+            "raise repeats="
+        )
+    print(
+        f"Benches differ if their medians are more than {100 * rule.threshold:g} % apart and p is "
+        f"at most {rule.level:g}. p is from a Mann-Whitney U test over repeats. "
+        "Parentheses show the number of repeats."
+    )
+    if any(verdict.regressed for verdict in verdicts):
+        return 1
+    if any(verdict.word == UNDECIDED for verdict in verdicts):
+        what = f"medians differ, but too few repeats to exclude chance at {rule.level:g}"
+        fix = f"measure both with repeats={repeats_needed(rule.level)}, or raise level="
+        raise ConfigError(188, "compare", what, fix)
+    return 0
+
+
+def _side(pattern: str) -> list[Bench]:
+    paths = sorted(glob.glob(pattern, recursive=True))
+    if os.path.exists(pattern):
+        paths = [pattern]
+    if not paths:
+        fix = "give files that 'paceline bench' has written"
+        raise ConfigError(187, f"compare = {pattern}", "no such file", fix)
+    return [read_lines(Path(p, "bench.jsonl") if os.path.isdir(p) else Path(p)) for p in paths]
+
+
 def judged(
     before: Sequence[BenchCell], after: Sequence[BenchCell], rule: DecisionRule
 ) -> list[CellVerdict]:
@@ -92,11 +145,6 @@ def _verdict(before: BenchCell, after: BenchCell, rule: DecisionRule) -> CellVer
     elif p > rule.level:
         word = NOISE
     return CellVerdict(before.choice, word, before, after, change, p)
-
-
-def blind(verdicts: Sequence[CellVerdict], rule: DecisionRule) -> list[CellVerdict]:
-    """Return the verdicts "within the noise" whose noise would hide a change of the threshold."""
-    return [each for each in verdicts if each.word == NOISE and each.noise > rule.threshold]
 
 
 def notes(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -> Iterator[str]:
@@ -138,3 +186,22 @@ def _yardsticks(benches: Sequence[Bench]) -> list[float]:
             if "yardstick_per_s" in line:
                 speeds.setdefault((number, line["repeat"]), []).append(line["yardstick_per_s"])
     return [median(values) for values in speeds.values()]
+
+
+def print_verdicts(verdicts: Sequence[CellVerdict], what: str) -> None:
+    """Print a row for each cell of two benches."""
+    keys = list(dict.fromkeys(key for verdict in verdicts for key in verdict.choice))
+    rows: list[list[str]] = []
+    for verdict in verdicts:
+        row = [verdict.choice.get(key, "") for key in keys]
+        for cell in (verdict.before, verdict.after):
+            if cell is None:
+                row.append("")
+            elif not cell.runs:
+                row.append(DOES_NOT_RUN)
+            else:  # such as "1,234 ± 0.5% (5)"
+                row.append(f"{rate(cell.records_per_s)} ± {cell.spread:.1%} ({len(cell.rates)})")
+        row += [figure(verdict.change, "+.1%"), figure(verdict.p, ".2g"), verdict.word]
+        rows.append(row)
+    heads = ["first", "second", "change", "p"]
+    print_table(f"{what}: the second compared with the first", keys, heads, rows, ["verdict"])

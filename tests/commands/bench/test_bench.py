@@ -34,6 +34,9 @@ def test_a_grid_is_measured_and_what_cannot_run_has_its_reason():
     assert os.path.exists("outputs/data/digits/train.h5")
     assert "1.00x" in done.out
     assert "data=hdf6 model.in_channels=1: error[C104]" in done.out
+    *_, first, line = done.err.splitlines()
+    assert first.startswith("1 combination, 1 repeat each: about 0:00:0")
+    assert line.startswith("1/1  data=hdf5 model.in_channels=1  ")
     assert done.out.splitlines()[-2:] == [
         "lines: a.jsonl",
         "a page of them: paceline report a.jsonl",
@@ -90,6 +93,13 @@ def test_a_slower_file_fails_the_gate_and_the_same_one_passes():
     assert "-10.0%" in slower.out
     assert "slower" in slower.out
     assert "note: measured differently: overrides was empty, is workers.num=0" in slower.out
+
+
+def test_noise_that_hides_the_threshold_is_reported(capsys):
+    write_bench("a.jsonl", [100.0, 101.0, 99.0, 100.5, 99.5])
+    write_bench("b.jsonl", [100.0, 80.0, 120.0, 90.0, 110.0])
+    assert main(["compare=a.jsonl", "b.jsonl"]) == 0
+    assert "1 of 1 spread by up to 10% and would hide" in capsys.readouterr().out
 
 
 def test_help_tells_the_keys_and_how_to_compare():

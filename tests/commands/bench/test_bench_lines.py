@@ -3,7 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.bench.bench_lines import SCHEMA, Bench, collected, read_lines
+from framework.commands.bench.bench_lines import (
+    SCHEMA,
+    Bench,
+    BenchCell,
+    collected,
+    print_bench,
+    read_lines,
+)
 from framework.errors import ConfigError
 
 CELLS = [{"data": "hdf5"}, {"data": "lmdb"}]
@@ -70,3 +77,21 @@ def test_what_is_no_bench_is_refused(text):
         read_lines(Path("a.jsonl"))
     with pytest.raises(ConfigError, match=r"C187.*No such file"):
         read_lines(Path("nowhere.jsonl"))
+
+
+def measured(choice, *rates, **more):
+    return BenchCell(choice, {(0, repeat): rate for repeat, rate in enumerate(rates)}, **more)
+
+
+def test_rates_are_relative_to_the_first_that_runs(capsys):
+    cells = [
+        measured({"data": "none"}, illegal="error[C104]: no such choice"),
+        measured(CELLS[0], 100.0, 100.0, waiting=0.25),
+        measured(CELLS[1], 200.0, 200.0),
+    ]
+    print_bench(cells, "train")
+    out = capsys.readouterr().out
+    assert "2.00x" in out
+    assert "does not run" in out
+    assert "25%" in out
+    assert out.splitlines()[-1] == "data=none: error[C104]: no such choice"
