@@ -34,9 +34,9 @@ def test_a_grid_is_measured_and_what_cannot_run_has_its_reason():
     assert os.path.exists("outputs/data/digits/train.h5")
     assert "1.00x" in done.out
     assert "data=hdf6 model.in_channels=1: error[C104]" in done.out
-    *_, first, line = done.err.splitlines()
-    assert first.startswith("1 combination, 1 repeat each: about 0:00:0")
-    assert line.startswith("1/1  data=hdf5 model.in_channels=1  ")
+    about, *numbered = done.err.splitlines()[-3:]
+    assert about.startswith("2 combinations, 1 repeat each: about 0:00:0")
+    assert [line[:5] for line in numbered] == ["1/2  ", "2/2  "]
     assert done.out.splitlines()[-2:] == [
         "lines: a.jsonl",
         "a page of them: paceline report a.jsonl",
