@@ -12,8 +12,7 @@ from torch import nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import IGNORE_INDEX, ClassObjective, mean_of_counted
-from framework.objective.model_inputs import model_inputs, prediction
+from framework.objective.scores import IGNORE_INDEX, ClassObjective, check_shapes, predicted
 
 
 @final
@@ -44,6 +43,7 @@ class Distill(ClassObjective):
         temperature: float,
         ignore_index: int = IGNORE_INDEX,
     ) -> None:
+        super().__init__(input, target, ignore_index)
         if not isinstance(teacher, nn.Module):
             fix = "give objective.teacher={_target_: ..., num_classes: auto}"
             raise ConfigError(319, f"objective.teacher = {teacher}", "is not a model", fix)
@@ -52,37 +52,29 @@ class Distill(ClassObjective):
         if temperature <= 0:
             where = f"objective.temperature = {temperature}"
             raise ConfigError(319, where, "must be above 0", "correct it")
-        self.input = input
-        self.target = target
         self.teacher = teacher.eval().requires_grad_(False)
         self.weights = weights
         self.share = share
         self.temperature = temperature
-        self.ignore_index = ignore_index
         self._device: torch.device | None = None
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        inputs = model_inputs(batch, self.input)
         logits = self.logits(model, batch).float()
         target = self.labels(batch, logits)
         if self._device != logits.device:
             self._device = logits.device
             self.teacher.to(logits.device)
         with torch.no_grad():
-            taught = prediction(self.teacher(*inputs)).float()
-        if taught.shape != logits.shape:
-            what = f"the model gives {tuple(logits.shape)}"
-            raise ValueError(f"{what}, the teacher {tuple(taught.shape)}")
-        ignored = IGNORE_INDEX if target.is_floating_point() else self.ignore_index
-        losses = nn.functional.cross_entropy(logits, target, ignore_index=ignored, reduction="none")
-        of_labels = mean_of_counted(losses, target, self.ignore_index)
+            taught = predicted(self.teacher, batch, self.inputs).float()
+        check_shapes(logits, taught, "the teacher's")
+        of_labels = self.mean(self.losses(logits, target), target)
         divergences = nn.functional.kl_div(
             (logits / self.temperature).log_softmax(1),
             (taught / self.temperature).log_softmax(1),
             reduction="none",
             log_target=True,
         ).sum(1)
-        of_teacher = self.temperature**2 * mean_of_counted(divergences, target, self.ignore_index)
+        of_teacher = self.temperature**2 * self.mean(divergences, target)
         loss = (1 - self.share) * of_labels + self.share * of_teacher
         outcome = self.outcome(model, loss, logits, target)
         outcome.losses = {"labels": of_labels, "teacher": of_teacher}

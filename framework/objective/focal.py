@@ -12,12 +12,7 @@ from torch import nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import (
-    IGNORE_INDEX,
-    ClassObjective,
-    ClassWeights,
-    mean_of_counted,
-)
+from framework.objective.scores import IGNORE_INDEX, ClassObjective, ClassWeights
 
 LEAST = 1e-6  # what is missing to a probability of 1, so that its power has a gradient
 
@@ -44,31 +39,20 @@ class Focal(ClassObjective):
         class_weights: Sequence[float] | None = None,
         ignore_index: int = IGNORE_INDEX,
     ) -> None:
+        super().__init__(input, target, ignore_index)
         if gamma < 0:
             raise ConfigError(317, f"objective.gamma = {gamma}", "must be 0 or more", "correct it")
-        self.input = input
-        self.target = target
         self.gamma = gamma
-        self.ignore_index = ignore_index
         self._weights = ClassWeights(class_weights)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = self.logits(model, batch)
         target = self.labels(batch, logits)
-        is_shares = target.is_floating_point()
-        losses = nn.functional.cross_entropy(
-            logits.float(),
-            target,
-            ignore_index=IGNORE_INDEX if is_shares else self.ignore_index,
-            reduction="none",
-        )
+        losses = self.losses(logits.float(), target)
         losses = losses * (1 - (-losses).exp()).clamp(min=LEAST) ** self.gamma
-        weights = self._weights.on(logits.device, logits.shape[1])
-        if weights is not None:
-            if is_shares:
-                losses = losses * (target @ weights)
-            else:
-                counted = target != self.ignore_index
-                losses = losses * weights[torch.where(counted, target, 0)]
-        loss = mean_of_counted(losses, target, self.ignore_index)
-        return self.outcome(model, loss, logits, target)
+        weights = self._weights.on(logits)
+        if weights is not None and target.is_floating_point():
+            losses = losses * (target @ weights)
+        elif weights is not None:
+            losses = losses * weights[torch.where(self.counted(target), target, 0)]
+        return self.outcome(model, self.mean(losses, target), logits, target)

@@ -10,9 +10,13 @@ from framework.contracts.batch import Batch
 from framework.contracts.class_labels import LabelRange
 from framework.contracts.prediction import ClassProbabilities, Predictions
 from framework.contracts.training import Outcome
-from framework.objective.class_scores import ClassWeights
-from framework.objective.model_inputs import input_names, model_inputs, prediction
-from framework.objective.regress import check_shapes
+from framework.objective.scores import (
+    ClassWeights,
+    check_shapes,
+    input_names,
+    predicted,
+    ranks_higher,
+)
 
 
 @final
@@ -34,17 +38,16 @@ class Multilabel:
         target: str,
         class_weights: Sequence[float] | None = None,
     ) -> None:
-        self.input = input
         self.inputs = input_names(input)
         self.target = target
         self._weights = ClassWeights(class_weights)
         self.label_range = LabelRange(target, 2)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = prediction(model(*model_inputs(batch, self.input))).float()
+        logits = predicted(model, batch, self.inputs).float()
         target = batch[self.target].float()
         check_shapes(logits, target, self.target)
-        weights = self._weights.on(logits.device, logits.shape[-1])
+        weights = self._weights.on(logits)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, target, pos_weight=weights)
         guess = logits.detach() > 0
         truth = target > 0.5
@@ -57,17 +60,11 @@ class Multilabel:
         return outcome
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        logits = prediction(model(*model_inputs(batch, self.input)))
-        return ClassProbabilities(logits.float().sigmoid())
+        return ClassProbabilities(predicted(model, batch, self.inputs).float().sigmoid())
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         either = totals["guessed"] + totals["wanted"]
         return {"f1": (2 * totals["both"] / torch.clamp(either, min=1)).item()}
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return _rank(new) > _rank(old)
-
-
-def _rank(means: Mapping[str, float]) -> tuple[float, ...]:
-    """Return what makes one validation better than another: the first that differs."""
-    return means["f1"], -means["loss"], means.get("accuracy", 0.0)
+        return ranks_higher(new, old, "f1", "-loss", "accuracy")

@@ -12,8 +12,7 @@ from framework.contracts.class_labels import LabelRange, class_labels
 from framework.contracts.prediction import PredictedNumbers, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import predicted_classes
-from framework.objective.model_inputs import for_target, input_names, model_inputs, prediction
+from framework.objective.scores import for_target, input_names, predicted, predicted_classes
 
 CLASSES, NUMBERS = "classes", "numbers"
 TAKES_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
@@ -37,8 +36,8 @@ class OwnLoss:
     Args:
         input: The field that the model takes, or several.
         target: The field that is right, or several.
-        losses: The losses by name. The sum of several is minimized, and each is logged.
-        weights: The weight of each loss by name; 1 for a loss without one.
+        losses: The losses by name, a mapping. The sum of several is minimized, and each is logged.
+        weights: The weight of each loss by name, a mapping; 1 for a loss without one.
         count: What the losses are a mean over: ``records`` (with a label that counts), or the field
             that has a number for each record, such as its tokens. None: only torch's are known.
         predicts: What the model's output means in predictions and metrics: ``classes`` (logits
@@ -53,8 +52,8 @@ class OwnLoss:
         self,
         input: str | Sequence[str],  # noqa: A002
         target: str | Sequence[str],
-        losses: Mapping[str, Callable[..., Tensor]],
-        weights: Mapping[str, float] | None = None,
+        losses: Any,
+        weights: Any = None,
         predicts: str = NUMBERS,
         count: str | None = None,
     ) -> None:
@@ -62,21 +61,38 @@ class OwnLoss:
             where = f"objective.predicts = {predicts}"
             fix = f"choose {CLASSES} or {NUMBERS}"
             raise ConfigError(390, where, "is nothing that a model predicts", fix)
-        self.input = input
+        fix = "give objective.losses={NAME: {_target_: torch.nn.HuberLoss}}"
+        if not isinstance(losses, Mapping) or not losses:
+            where = f"objective.losses = {losses}"[:100]
+            raise ConfigError(390, where, "must have one or more losses by name", fix)
+        for name, loss in losses.items():
+            if not callable(loss):
+                where = f"objective.losses.{name} = {loss}"[:100]
+                raise ConfigError(390, where, "cannot be called", fix)
+        if not isinstance(weights or {}, Mapping):
+            where = f"objective.weights = {weights}"[:100]
+            raise ConfigError(390, where, "must be numbers by the name of a loss", "correct it")
+        for name, weight in (weights or {}).items():
+            where = f"objective.weights.{name} = {weight}"[:100]
+            if name not in losses:
+                what = "is the weight of no loss"
+                raise ConfigError(390, where, what, f"choose from {', '.join(losses)}")
+            if type(weight) not in (int, float) or not math.isfinite(weight):
+                raise ConfigError(390, where, "must be a finite number", "correct it")
         self.inputs = input_names(input)
         self.targets = input_names(target)
+        self.target = self.targets[0]
         self.predicts = predicts
         self.count = count
         self.unknown_mean: ConfigError | None = None
-        self.losses = _checked(losses)
-        self.weights = {**dict.fromkeys(self.losses, 1.0), **_checked_weights(weights, losses)}
+        self.losses: dict[str, Callable[..., Any]] = dict(losses)
+        self.weights: dict[str, float] = {**dict.fromkeys(losses, 1.0), **(weights or {})}
         self.label_range: LabelRange | None = None  # known after the first call
         self._device: torch.device | None = None
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        inputs = model_inputs(batch, self.input)
-        targets = model_inputs(batch, self.targets)
-        output = for_target(prediction(model(*inputs)), targets[0])
+        targets = [batch[name] for name in self.targets]
+        output = for_target(predicted(model, batch, self.inputs), targets[0])
         device = targets[0].device
         if device != self._device:
             self._device = device
@@ -84,7 +100,11 @@ class OwnLoss:
                 if isinstance(loss, nn.Module):
                     loss.to(device)  # its buffers, such as the weights of classes
         values = {name: self._value(loss, output, targets) for name, loss in self.losses.items()}
-        means = {name: _mean(name, value) for name, value in values.items()}
+        for name, value in values.items():
+            if not isinstance(value, Tensor):
+                kind = type(value).__name__
+                raise ValueError(f"the loss {name} returned a {kind}, not a tensor")  # noqa: TRY004
+        means = {name: value.float().mean() for name, value in values.items()}
         total = torch.stack([self.weights[name] * mean for name, mean in means.items()]).sum()
         parts = means if len(means) > 1 else {}
         outcome = Outcome(total, {}, self._count(batch, values, targets[0]), losses=parts)
@@ -100,13 +120,26 @@ class OwnLoss:
         return loss(output, class_labels(targets[0], output.dim() - 1), *targets[1:])
 
     def _count(self, batch: Batch, values: Mapping[str, Tensor], target: Tensor) -> Tensor | None:
-        """Return what the losses are a mean over, if it is not the records."""
+        """Return what the losses are a mean over, if it is not the records.
+
+        Keep the error for losses whose passes and ranks cannot be weighed.
+        """
         over: dict[int | None, str] = {}  # a loss by the label that its mean leaves out
         for name, loss in self.losses.items():
             is_mean = not values[name].dim()  # else its values for the records are averaged
             over[_ignored(loss) if is_mean else None] = name
-            if is_mean and not _is_of_torch(loss):
-                self._refuse_cut(name, loss)
+            if not is_mean or _is_of_torch(loss):
+                continue
+            where = f"objective.losses.{name}"
+            if isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "sum":
+                what = "is a sum, which passes and ranks would average"
+                self.unknown_mean = ConfigError(391, where, what, f"set {where}.reduction=mean")
+            elif self.count is None:
+                what = (
+                    "is a mean over something unknown, by which passes and ranks cannot be weighed"
+                )
+                fix = "set objective.count=records, or to the field with a number for each record"
+                self.unknown_mean = ConfigError(391, where, what, fix)
         if self.count not in (None, RECORDS):
             return batch[self.count].sum()
         if len(over) > 1 and self.count is None and self.unknown_mean is None:
@@ -118,28 +151,12 @@ class OwnLoss:
             fix = f"set ++{where}.reduction=none, for means over all records"
             self.unknown_mean = ConfigError(391, where, what, fix)
         ignored = next(iter(over))
-        if len(over) > 1 or ignored is None or target.is_floating_point():
+        if len(over) > 1 or ignored is None or target.is_floating_point() or self.unknown_mean:
             return None
-        return None if self.unknown_mean else (target.long() != ignored).sum()
-
-    def _refuse_cut(self, name: str, loss: object) -> None:
-        """Keep the error for a loss whose passes and ranks cannot be weighed."""
-        where = f"objective.losses.{name}"
-        if isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "sum":
-            what = "is a sum, which passes and ranks would average"
-            fix = f"set objective.losses.{name}.reduction=mean"
-            self.unknown_mean = ConfigError(391, where, what, fix)
-        elif self.count is None:
-            what = "is a mean over something unknown, by which passes and ranks cannot be weighed"
-            fix = "set objective.count=records, or to the field with a number for each record"
-            self.unknown_mean = ConfigError(391, where, what, fix)
-
-    @property
-    def target(self) -> str:
-        return self.targets[0]
+        return (target.long() != ignored).sum()
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        output = prediction(model(*model_inputs(batch, self.input)))
+        output = predicted(model, batch, self.inputs)
         if self._gives_classes(output):
             return predicted_classes(output)
         return PredictedNumbers(output.float())
@@ -180,39 +197,3 @@ def _is_of_torch(loss: object) -> bool:
     if type(loss).__module__ != nn.modules.loss.__name__ or not isinstance(loss, nn.Module):
         return False
     return loss.reduction in ("mean", "batchmean") and getattr(loss, "weight", None) is None
-
-
-def _checked(losses: Any) -> dict[str, Callable[..., Tensor]]:
-    fix = "give objective.losses={NAME: {_target_: torch.nn.HuberLoss}}"
-    if not isinstance(losses, Mapping) or not losses:
-        what = "must have one or more losses by name"
-        raise ConfigError(390, f"objective.losses = {losses}"[:100], what, fix)
-    for name, loss in losses.items():
-        where = f"objective.losses.{name}"
-        if not callable(loss):
-            raise ConfigError(390, f"{where} = {loss}"[:100], "cannot be called", fix)
-    return dict(losses)
-
-
-def _checked_weights(weights: Any, losses: Mapping[str, Any]) -> dict[str, float]:
-    if weights is None:
-        return {}
-    if not isinstance(weights, Mapping):
-        what = "must be numbers by the name of a loss"
-        raise ConfigError(390, f"objective.weights = {weights}"[:100], what, "correct it")
-    for name, weight in weights.items():
-        where = f"objective.weights.{name} = {weight}"[:100]
-        if name not in losses:
-            fix = f"choose from {', '.join(losses)}"
-            raise ConfigError(390, where, "is the weight of no loss", fix)
-        if isinstance(weight, bool) or not isinstance(weight, int | float):
-            raise ConfigError(390, where, "must be a number", "correct it")
-        if not math.isfinite(weight):
-            raise ConfigError(390, where, "must be finite", "correct it")
-    return {str(name): float(weight) for name, weight in weights.items()}
-
-
-def _mean(name: str, value: Any) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise ValueError(f"the loss {name} returned a {type(value).__name__}, not a tensor")  # noqa: TRY004
-    return value.float().mean()

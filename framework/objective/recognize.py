@@ -16,7 +16,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedTexts, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.model_inputs import input_names, model_inputs
+from framework.objective.scores import input_names, predicted, ranks_higher
 
 BLANK = 0  # the symbol for no character; number i of the alphabet is symbol i + 1
 
@@ -37,7 +37,6 @@ class Recognize:
     """
 
     def __init__(self, input: str | Sequence[str], target: str, alphabet: str) -> None:  # noqa: A002
-        self.input = input
         self.inputs = input_names(input)
         self.target = target
         self.alphabet = alphabet
@@ -47,12 +46,17 @@ class Recognize:
             raise ConfigError(275, f"objective.alphabet = {alphabet!r}", what, "correct it")
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits, steps = model(*model_inputs(batch, self.input))
+        logits, steps = predicted(model, batch, self.inputs)
         texts: list[str] = batch[self.target]
         if logits.shape[2] != len(self.alphabet) + 1:
             what = f"the model gives {logits.shape[2]} symbols"
             raise ValueError(f"{what}, the alphabet has {len(self.alphabet)}, and there is a blank")
-        symbols = [self._symbol(char, text) for text in texts for char in text]
+        for text in texts:
+            for char in text:
+                if char not in self._symbols:
+                    where = f"objective.alphabet = {self.alphabet!r}"
+                    raise ConfigError(276, where, f"lacks {char!r} of the text {text!r}", "add it")
+        symbols = [self._symbols[char] for text in texts for char in text]
         lengths = [len(text) for text in texts]
         loss = nn.functional.ctc_loss(
             logits.float().log_softmax(2).transpose(0, 1),
@@ -69,7 +73,7 @@ class Recognize:
         return Outcome(loss, {}, totals=totals)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        logits, steps = model(*model_inputs(batch, self.input))
+        logits, steps = predicted(model, batch, self.inputs)
         return PredictedTexts(self.read(logits, steps))
 
     def read(self, logits: Tensor, steps: Tensor) -> list[str]:
@@ -81,17 +85,11 @@ class Recognize:
             texts.append("".join(chars))
         return texts
 
-    def _symbol(self, char: str, text: str) -> int:
-        if char not in self._symbols:
-            where = f"objective.alphabet = {self.alphabet!r}"
-            raise ConfigError(276, where, f"lacks {char!r} of the text {text!r}", "add it")
-        return self._symbols[char]
-
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         return {"cer": (totals["errors"] / totals["characters"].clamp(min=1)).item()}
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return (new["cer"], new["loss"]) < (old["cer"], old["loss"])
+        return ranks_higher(new, old, "-cer", "-loss")
 
 
 def edit_distance(text: str, other: str) -> int:

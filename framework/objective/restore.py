@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.training import Outcome
-from framework.objective.model_inputs import prediction
-from framework.objective.regress import check_shapes, loss_of
+from framework.objective.regress import loss_of
+from framework.objective.scores import check_shapes, prediction, ranks_higher
 
 LEAST = 1e-10  # mean squared error, as a part of the peak's square, that counts as 100 dB
 
@@ -25,14 +25,13 @@ class Restore:
     """
 
     def __init__(self, input: str, target: str, loss: str, peak: float) -> None:  # noqa: A002
-        self.input = input
         self.inputs = [input]
         self.target = target
         self.loss = loss_of(loss)
         self.peak = peak
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        damaged = _floats(batch[self.input])
+        damaged = _floats(batch[self.inputs[0]])
         target = _floats(batch[self.target])
         guess = prediction(model(damaged))
         check_shapes(guess, target, self.target)
@@ -45,7 +44,7 @@ class Restore:
         return Outcome(loss, sums, predictions=(guess, target))
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        guess = prediction(model(_floats(batch[self.input]))).float()
+        guess = prediction(model(_floats(batch[self.inputs[0]]))).float()
         return PredictedImages(guess.clamp(0, self.peak) / self.peak)
 
     def _psnr(self, image: Tensor, target: Tensor) -> Tensor:
@@ -54,16 +53,9 @@ class Restore:
         return -10 * torch.log10(error.clamp(min=LEAST))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return _rank(new) > _rank(old)
+        return ranks_higher(new, old, "psnr", "-loss")
 
 
 def _floats(image: Tensor) -> Tensor:
     """Return float32; uint8 over 255."""
-    if image.dtype == torch.uint8:
-        return image.float() / 255
-    return image.float()
-
-
-def _rank(means: Mapping[str, float]) -> tuple[float, ...]:
-    """Return what makes one validation better than another: the first that differs."""
-    return means["psnr"], -means["loss"]
+    return image.float() / 255 if image.dtype == torch.uint8 else image.float()

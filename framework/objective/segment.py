@@ -3,8 +3,7 @@
 Source of the Dice loss: Milletari et al., "V-Net", 2016.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -16,11 +15,10 @@ from framework.contracts.prediction import PredictedMaps, Predictions, class_num
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.model_inputs import prediction
+from framework.objective.scores import predicted, ranks_higher
 
 
 @final
-@dataclass
 class Segment:
     """Cross-entropy over the model's logits [B, classes, H, W]. Better: higher ``iou``.
 
@@ -31,7 +29,7 @@ class Segment:
     ``iou`` is intersection over union, summed over the pixels of all records and ranks, of each
     class, averaged over the classes that occur in target or guess. This is exact.
 
-    Attributes:
+    Args:
         input: The field that the model takes.
         target: The field with the label map.
         dice: The weight of the Dice loss beside the cross-entropy. If it is above 0, both are
@@ -39,19 +37,18 @@ class Segment:
         ignore: Another class whose pixels count as those of ``IGNORE``.
     """
 
-    input: str
-    target: str
-    dice: float = 0.0
-    ignore: int = IGNORE
-
-    def __post_init__(self) -> None:
-        self._num_classes = 0  # that the model tells apart, once it was called
-        if self.dice < 0:
-            where = f"objective.dice = {self.dice}"
+    def __init__(self, input: str, target: str, dice: float = 0.0, ignore: int = IGNORE) -> None:  # noqa: A002
+        if dice < 0:
+            where = f"objective.dice = {dice}"
             raise ConfigError(318, where, "must be 0 or more", "correct it")
+        self.inputs = [input]
+        self.target = target
+        self.dice = dice
+        self.ignore = ignore
+        self._num_classes = 0  # that the model tells apart, once it was called
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = prediction(model(batch[self.input]))
+        logits = predicted(model, batch, self.inputs)
         target = class_labels(batch[self.target], 3).long()
         self._num_classes = logits.shape[1]
         if logits.dim() != 4 or logits.shape[2:] != target.shape[1:]:
@@ -81,12 +78,8 @@ class Segment:
             return None
         return LabelRange(self.target, self._num_classes, (IGNORE, self.ignore), "objective.ignore")
 
-    @property
-    def inputs(self) -> Sequence[str]:
-        return [self.input]
-
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return PredictedMaps(class_numbers(prediction(model(batch[self.input]))))
+        return PredictedMaps(class_numbers(predicted(model, batch, self.inputs)))
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         confusion = totals["confusion"]
@@ -97,7 +90,7 @@ class Segment:
         return {"iou": iou.item(), "pixels": (both.sum() / confusion.sum().clamp(min=1)).item()}
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        return _rank(new) > _rank(old)
+        return ranks_higher(new, old, "iou", "-loss", "pixels")
 
 
 def dice_losses(logits: Tensor, target: Tensor) -> Tensor:
@@ -130,8 +123,3 @@ def confusion_of(guess: Tensor, target: Tensor, num_classes: int) -> Tensor:
     counts = torch.zeros(num_classes**2, dtype=torch.int64, device=target.device)
     counts.scatter_add_(0, place.flatten(), counted.long().flatten())
     return counts.view(num_classes, num_classes)
-
-
-def _rank(means: Mapping[str, float]) -> tuple[float, ...]:
-    """Return what makes one validation better than another: the first that differs."""
-    return means["iou"], -means["loss"], means.get("pixels", 0.0)

@@ -240,7 +240,7 @@ def test_a_teacher_learns_nothing():
 
 
 def test_a_teacher_with_logits_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"gives \(6, 3\), the teacher \(6, 2\)"):
+    with pytest.raises(ValueError, match=r"gives \(6, 3\), the teacher's is \(6, 2\)"):
         distill(teacher=net(1, 2))(net(0), BATCH)
 
 

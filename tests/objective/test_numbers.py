@@ -10,20 +10,13 @@ from sklearn.metrics import r2_score
 from torch import nn
 
 from framework.config.build import build
-from framework.objective.model_inputs import for_target, model_inputs, prediction
 from framework.objective.own_loss import OwnLoss
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
+from framework.objective.scores import for_target, prediction
 from framework.train.metrics import PassPlace, Tally
 
 MODEL = nn.Identity()
-
-
-@pytest.mark.parametrize(
-    ("names", "fields"), [("sound", [1]), (["sound"], [1]), (["length", "sound"], [2, 1])]
-)
-def test_fields_come_in_the_order_of_their_names(names, fields):
-    assert model_inputs({"sound": 1, "length": 2, "label": 3}, names) == fields
 
 
 def test_the_prediction_of_other_libraries_models_is_found_in_their_output():

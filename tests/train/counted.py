@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from framework.objective.class_scores import IGNORE_INDEX
+from framework.objective.scores import IGNORE_INDEX
 from tests.fakes import make_data, make_model
 
 BATCH_SIZE = 10  # of 24 records: the last batch is short

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from framework.measure.clock import make_clock
-from framework.objective.class_scores import ClassObjective
+from framework.objective.scores import ClassObjective
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.plateau import Plateau
