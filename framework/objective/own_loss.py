@@ -99,7 +99,9 @@ class OwnLoss:
             for loss in self.losses.values():
                 if isinstance(loss, nn.Module):
                     loss.to(device)  # its buffers, such as the weights of classes
-        values = {name: self._value(loss, output, targets) for name, loss in self.losses.items()}
+        values: dict[str, Any] = {
+            name: self._value(loss, output, targets) for name, loss in self.losses.items()
+        }
         for name, value in values.items():
             if not isinstance(value, Tensor):
                 kind = type(value).__name__
