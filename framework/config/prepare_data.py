@@ -27,8 +27,9 @@ from framework.contracts.records import (
 )
 from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
+from framework.media.decode import MAX_PIXELS
 from framework.pack.images import Preparation
-from framework.pack.marked import MarkedInput, marked
+from framework.pack.marked import MarkedInput
 from framework.pack.packing import MakeWriter, Packing
 from framework.pack.split import SplitRule
 from framework.store.hdf5_store import HDF5Writer
@@ -121,7 +122,14 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
     source: RecordInput = build(where, with_added(plain), allowed)
     if isinstance(source, ChecksItems):
         source.skip_bad = options.get("on_error") == "skip"
-    return marked(source, marks, options.get("max_pixels"))
+    most = options.get("max_pixels")
+    return MarkedInput(
+        source,
+        marks.get("labels"),
+        marks.get("values"),
+        most if isinstance(most, int) else MAX_PIXELS,
+        marks.get("kinds"),
+    )
 
 
 def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:

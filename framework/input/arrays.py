@@ -56,7 +56,7 @@ class ArraysInput(ColumnInput):
                     arrays = self._members(file)
                 else:
                     names, size = self._chosen([Path(self.path).stem]), file.seek(0, 2)
-                    arrays = {name: _map_array(file, 0, size, self.path) for name in names}
+                    arrays = {name: _MappedArray(file, 0, size, self.path) for name in names}
         except (*UNREADABLE, zipfile.BadZipFile) as error:
             raise not_arrays(self.path, str(error)) from error
         scalars = [name for name, array in arrays.items() if array.ndim == 0]
@@ -78,33 +78,60 @@ class ArraysInput(ColumnInput):
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path,)
 
-    def _members(self, file: BinaryIO) -> dict[str, "MappedArray"]:
-        """Return the chosen arrays of a .npz. Others may be what is no array."""
+    def _members(self, file: BinaryIO) -> dict[str, "_MappedArray"]:
+        """Return the chosen arrays of a .npz, whose CRC32s are compared."""
         with zipfile.ZipFile(file) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             chosen = {name: members[name] for name in self._chosen(list(members))}
-            files = [member.filename for member in chosen.values()]
-            if others := [name for name in files if not name.endswith(".npy")]:
-                raise not_arrays(self.path, f"holds {', '.join(others[:3])}")
             compressed = [m for m in chosen.values() if m.compress_type != zipfile.ZIP_STORED]
             declared, size = sum(m.file_size for m in compressed), os.path.getsize(self.path)
             if declared > most_bytes(size):  # members may overlap
                 what = f"declares {declared:,} bytes, more than a file of {size:,} may expand to"
                 raise DataError(112, self.path, what, "save it with numpy.savez if you trust it")
-            return {
-                name: _array_of_member(archive, member, file, self.path)
-                for name, member in chosen.items()
-            }
+            arrays: dict[str, _MappedArray] = {}
+            for name, member in chosen.items():
+                where = f"{self.path}: {member.filename}"
+                if member in compressed:
+                    arrays[name] = _decompressed(archive, member, where)
+                    continue
+                with archive.open(member) as inside:
+                    while inside.read(BLOCK):  # the last read compares the CRC32
+                        pass
+                file.seek(member.header_offset + 26)
+                begin = member.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+                arrays[name] = _MappedArray(file, begin, member.file_size, where)
+            return arrays
+
+
+def _decompressed(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> "_MappedArray":
+    with archive.open(member) as inside:
+        read_npy_header(inside, member.file_size, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
+    with archive.open(member) as inside, tempfile.TemporaryFile() as copy:
+        try:
+            shutil.copyfileobj(inside, copy, BLOCK)
+            copy.flush()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            what = f"has no space for {where}, which is compressed"
+            fix = "free some, set TMPDIR to another folder, or save it with numpy.savez"
+            raise ResourceError(266, tempfile.gettempdir(), what, fix) from error
+        return _MappedArray(copy, 0, member.file_size, where)
 
 
 @final
-class MappedArray:
-    """An array in a file. A slice of it is a copy, and its pages leave this process's memory."""
+class _MappedArray:
+    """The array of a .npy file of ``size`` bytes at ``begin`` of a file, over a memory map.
 
-    def __init__(self, data: mmap.mmap, array: np.ndarray) -> None:
-        self._data = data
-        self._array = array  # over ``data``
-        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+    A slice of it is a copy, and its pages leave this process's memory.
+    """
+
+    def __init__(self, file: Any, begin: int, size: int, where: str) -> None:
+        file.seek(begin)
+        header = read_npy_header(file, size, where)
+        self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._array = header.view(self._data, begin)
+        self.shape, self.dtype, self.ndim = header.shape, header.dtype, len(header.shape)
 
     def __len__(self) -> int:
         return len(self._array)
@@ -113,39 +140,3 @@ class MappedArray:
         part = np.array(self._array[rows])
         self._data.madvise(mmap.MADV_DONTNEED)
         return part
-
-
-def _map_array(file: BinaryIO, begin: int, size: int, where: str) -> MappedArray:
-    """Return the array of a .npy file of ``size`` bytes at ``begin``, over a memory map."""
-    file.seek(begin)
-    header = read_npy_header(file, size, where)
-    data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return MappedArray(data, header.view(data, begin))
-
-
-def _array_of_member(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: BinaryIO, path: str
-) -> MappedArray:
-    """Map a stored member after a check of its CRC32, or a decompressed copy of it."""
-    where = f"{path}: {member.filename}"
-    if member.compress_type != zipfile.ZIP_STORED:
-        with archive.open(member) as inside:
-            read_npy_header(inside, member.file_size, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
-        with archive.open(member) as inside, tempfile.TemporaryFile() as copy:
-            try:
-                shutil.copyfileobj(inside, copy, BLOCK)
-                copy.flush()
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                what = f"has no space for {where}, which is compressed"
-                fix = "free some, set TMPDIR to another folder, or save it with numpy.savez"
-                raise ResourceError(266, tempfile.gettempdir(), what, fix) from error
-            return _map_array(copy, 0, member.file_size, where)
-    with archive.open(member) as inside:
-        while inside.read(BLOCK):  # the last read compares the CRC32
-            pass
-    file.seek(member.header_offset + 26)
-    name_size, extra_size = struct.unpack("<HH", file.read(4))
-    begin = member.header_offset + 30 + name_size + extra_size
-    return _map_array(file, begin, member.file_size, where)

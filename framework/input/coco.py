@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
+import cv2
 import numpy as np
 
 from framework.contracts.records import IGNORE, Field, Manifest
@@ -15,12 +16,9 @@ from framework.errors import ConfigError, DataError, words_of
 from framework.input.rows import Row, RowInput, read_file
 from framework.media.decode import MAX_PIXELS, encode_png, image_size
 from framework.media.header import BadImage
-from framework.media.regions import FARTHEST, painted
 from framework.store.values import check_classes
 
 FIELDS = ("boxes", "label", "keypoints", "mask")
-CROWDS = ("skip", "keep")
-EMPTY = ("keep", "skip")
 FIELD_OF = {
     "image": Field("uint8", (3, None, None), "image"),
     "boxes": Field("float32", (None, 4), kind="boxes"),
@@ -29,6 +27,8 @@ FIELD_OF = {
 }
 FIX = "correct it, or get the annotations again"
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+FRACTION_BITS = 4  # of a vertex, for OpenCV
+FARTHEST = 1 << 20  # pixels; vertices beyond are moved there, so that they fit int32
 
 
 class _Object(NamedTuple):
@@ -40,25 +40,12 @@ class _Object(NamedTuple):
     region: bytes
     is_crowd: bool
 
-    @property
-    def area(self) -> float:
-        left, top, right, bottom = self.box
-        return (right - left) * (bottom - top)
-
 
 class _Image(NamedTuple):
     file_name: str
     height: int
     width: int
     objects: list[_Object]
-
-
-class _Annotations(NamedTuple):
-    images: list[_Image]
-    classes: list[str]
-    num_keypoints: int
-    num_crowds: int  # left out
-    num_flat: int  # objects without area inside their image, left out
 
 
 @final
@@ -91,38 +78,96 @@ class CocoInput(RowInput):
         if wrong or not self.fields:
             where = f"input.fields = {list(self.fields)}"
             raise ConfigError(162, where, "must choose fields", f"choose from {', '.join(FIELDS)}")
-        for key, value, choices in (("crowd", self.crowd, CROWDS), ("empty", self.empty, EMPTY)):
-            if value not in choices:
-                what = f"must be {' or '.join(choices)}"
-                raise ConfigError(162, f"input.{key} = {value}", what, "choose one of them")
+        for key, value in (("crowd", self.crowd), ("empty", self.empty)):
+            if value not in ("skip", "keep"):
+                where = f"input.{key} = {value}"
+                raise ConfigError(162, where, "must be skip or keep", "choose one of them")
+        self._num_crowds = self._num_flat = self._num_keypoints = 0
+        self._names: list[str] = []
 
     @cached_property
-    def annotations(self) -> _Annotations:
-        """What the file says. DataError D101, D110, D161, D163, D193."""
+    def annotated(self) -> list[_Image]:
+        """The images with their objects. DataError D101, D110, D161, D163, D193."""
         try:
-            data = json.loads(read_file(self.path))
-            annotations = _Reading(self, data).annotations()
+            images = self._parsed(json.loads(read_file(self.path)))
         except BROKEN as error:
             what = f"not COCO annotations ({type(error).__name__}: {words_of(error, 200)})"
             raise DataError(193, self.path, what, FIX) from error
-        if not annotations.images:
+        if not images:
             fix = "give annotations of images; input.empty=keep keeps those without an object"
             raise DataError(110, self.path, "no image", fix)
-        return annotations
+        return images
+
+    def _parsed(self, data: dict[str, Any]) -> list[_Image]:
+        """Check the parts of the file one by one. Raises one of ``BROKEN``, too."""
+        categories = sorted(data["categories"], key=lambda category: int(category["id"]))
+        ids = [int(category["id"]) for category in categories]
+        names = [str(category["name"]) for category in categories]
+        if len(set(ids)) < len(ids) or len(set(names)) < len(names):
+            raise ValueError("two categories have the same id or name")
+        "".join(names).encode()  # ValueError for half characters, which cannot be printed
+        self._names = check_classes(names, self.classes, self.path)
+        numbers = {i: self._names.index(name) for i, name in zip(ids, names, strict=True)}
+        if "mask" in self.fields and len(self._names) >= IGNORE:
+            raise ValueError(f"{len(self._names)} classes do not fit a mask of 8 bits")
+        lengths = {len(category.get("keypoints", ())) for category in categories} - {0}
+        if "keypoints" in self.fields and len(lengths) != 1:
+            raise ValueError("categories have no keypoints, or different numbers of them")
+        self._num_keypoints = max(lengths, default=0)
+        images: dict[Any, _Image] = {}
+        for entry in data["images"]:
+            height, width, name = int(entry["height"]), int(entry["width"]), entry["file_name"]
+            if entry["id"] in images:
+                what = f"has image {entry['id']} twice"
+                raise DataError(163, self.path, what, "keep one of them")
+            if not 0 < height <= MAX_PIXELS or not 0 < width <= MAX_PIXELS // height:
+                raise ValueError(f"image {entry['id']} has {height} x {width} pixels")
+            os.fsencode(name)  # TypeError or ValueError for what no file can be called
+            images[entry["id"]] = _Image(name, height, width, [])
+        for entry in data["annotations"]:
+            try:
+                self._add(entry, images[entry["image_id"]], numbers)
+            except BROKEN as error:
+                number = entry.get("id") if isinstance(entry, dict) else entry
+                where = f"{self.path}: annotation {number}"
+                what = f"is damaged ({type(error).__name__}: {words_of(error, 200)})"
+                raise DataError(193, where, what, FIX) from error
+        return [image for image in images.values() if image.objects or self.empty == "keep"]
+
+    def _add(self, entry: dict[str, Any], image: _Image, numbers: dict[int, int]) -> None:
+        """Add an object to its image, or count it."""
+        x, y, width, height = (float(value) for value in entry["bbox"])
+        if not all(map(math.isfinite, (x, y, width, height))):
+            raise ValueError(f"the box {entry['bbox']}")
+        box = (max(0.0, x), max(0.0, y), min(image.width, x + width), min(image.height, y + height))
+        if box[2] <= box[0] or box[3] <= box[1]:
+            self._num_flat += 1
+            return
+        is_crowd, wants_mask = bool(entry.get("iscrowd", 0)), "mask" in self.fields
+        if is_crowd and self.crowd == "skip":
+            self._num_crowds += 1
+            if not wants_mask:
+                return
+        region = json.dumps(entry["segmentation"]).encode() if wants_mask else b""
+        points: tuple[float, ...] = ()
+        if "keypoints" in self.fields:
+            count = 3 * self._num_keypoints
+            points = tuple(map(float, entry.get("keypoints") or (0.0,) * count))
+            if len(points) != count or not all(abs(value) <= FARTHEST for value in points):
+                raise ValueError(f"the keypoints {points} of {self._num_keypoints}")  # NaN, too
+        image.objects.append(_Object(box, numbers[entry["category_id"]], points, region, is_crowd))
 
     def described(self) -> Manifest:
-        annotations = self.annotations
+        images = self.annotated
         fields = {name: FIELD_OF[name] for name in ("image", *self.fields) if name in FIELD_OF}
         if "keypoints" in self.fields:
-            shape = (None, annotations.num_keypoints, 3)
-            fields["keypoints"] = Field("float32", shape, kind="points")
+            fields["keypoints"] = Field("float32", (None, self._num_keypoints, 3), kind="points")
         # without the field, nothing numbers classes
-        classes = annotations.classes if "label" in self.fields else []
-        notes = [f"{annotations.num_crowds} crowds"] * bool(annotations.num_crowds)
-        notes += [f"{annotations.num_flat} boxes without area"] * bool(annotations.num_flat)
-        left_out = f" ({', '.join(notes)} left out)" if notes else ""
-        source = f"coco {self.path}{left_out}"
-        return Manifest(len(annotations.images), fields, classes, source=source)
+        classes = self._names if "label" in self.fields else []
+        counts = {"crowds": self._num_crowds, "boxes without area": self._num_flat}
+        notes = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        left_out = f" ({notes} left out)" if notes else ""
+        return Manifest(len(images), fields, classes, source=f"coco {self.path}{left_out}")
 
     def row(self, index: int) -> Row:
         """Read an image.
@@ -132,7 +177,7 @@ class CocoInput(RowInput):
                 that is not under ``images``; D172 for one of another size; D193 for a region that
                 cannot be drawn.
         """
-        image = self.annotations.images[index]
+        image = self.annotated[index]
         data = read_file(self._file(index))
         try:
             height, width = image_size(data)
@@ -143,7 +188,7 @@ class CocoInput(RowInput):
             what = f"has {height} x {width} pixels, its annotations {image.height} x {image.width}"
             raise DataError(172, self.name(index), what, "get the images of these annotations")
         objects = [item for item in image.objects if not item.is_crowd or self.crowd == "keep"]
-        shape = (len(objects), self.annotations.num_keypoints, 3)
+        shape = (len(objects), self._num_keypoints, 3)
         row = {
             "image": data,
             "boxes": np.array([item.box for item in objects], np.float32).reshape(-1, 4),
@@ -151,25 +196,16 @@ class CocoInput(RowInput):
             "keypoints": np.array([item.keypoints for item in objects], np.float32).reshape(shape),
         }
         if "mask" in self.fields:
-            row["mask"] = encode_png(self._mask(index, image))
+            try:
+                row["mask"] = encode_png(_mask(image))
+            except BROKEN as error:
+                what = f"a region cannot be drawn: {words_of(error, 200)}"
+                raise DataError(193, self.name(index), what, FIX) from error
         return {name: row[name] for name in self.manifest.fields}
-
-    def _mask(self, index: int, image: _Image) -> np.ndarray:
-        # Crowds are boxes around many objects, of which some have a region of their own.
-        largest_first = sorted(image.objects, key=lambda item: (not item.is_crowd, -item.area))
-        try:
-            regions = [
-                (json.loads(item.region), IGNORE if item.is_crowd else item.label + 1)
-                for item in largest_first
-            ]
-            return painted(regions, image.height, image.width)
-        except BROKEN as error:
-            what = f"a region cannot be drawn: {words_of(error, 200)}"
-            raise DataError(193, self.name(index), what, FIX) from error
 
     def _file(self, index: int) -> str:
         """Return the path of an image. DataError D165 if it is not under the folder ``images``."""
-        name = self.annotations.images[index].file_name
+        name = self.key(index)
         root = os.path.realpath(self.images)
         path = os.path.join(self.images, name)
         if "\0" in name or os.path.commonpath([root, os.path.realpath(path)]) != root:
@@ -178,94 +214,91 @@ class CocoInput(RowInput):
         return path
 
     def key(self, index: int) -> str:
-        return self.annotations.images[index].file_name
+        return self.annotated[index].file_name
 
     def name(self, index: int) -> str:
-        return f"{self.path}: {self.annotations.images[index].file_name}"
+        return f"{self.path}: {self.key(index)}"
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path, self._file(index))
 
 
-@final
-class _Reading:
-    """The parts of a JSON file, checked one by one. Each method raises one of ``BROKEN``, too."""
+def _mask(image: _Image) -> np.ndarray:
+    """Return the label map of an image, uint8 [1, H, W]. Raises one of ``BROKEN``."""
 
-    def __init__(self, source: CocoInput, data: dict[str, Any]) -> None:
-        self.source = source
-        self.data = data
-        self.num_flat = 0
-        self.num_crowds = 0
+    def order(item: _Object) -> tuple[bool, float]:
+        # Crowds are boxes around many objects, of which some have a region of their own.
+        left, top, right, bottom = item.box
+        return not item.is_crowd, -(right - left) * (bottom - top)
 
-    def annotations(self) -> _Annotations:
-        categories = sorted(self.data["categories"], key=lambda category: int(category["id"]))
-        ids = [int(category["id"]) for category in categories]
-        names = [str(category["name"]) for category in categories]
-        if len(set(ids)) < len(ids) or len(set(names)) < len(names):
-            raise ValueError("two categories have the same id or name")
-        "".join(names).encode()  # ValueError for half characters, which cannot be printed
-        classes = check_classes(names, self.source.classes, self.source.path)
-        numbers = {i: classes.index(name) for i, name in zip(ids, names, strict=True)}
-        if "mask" in self.source.fields and len(classes) >= IGNORE:
-            raise ValueError(f"{len(classes)} classes do not fit a mask of 8 bits")
-        lengths = {len(category.get("keypoints", ())) for category in categories} - {0}
-        if "keypoints" in self.source.fields and len(lengths) != 1:
-            raise ValueError("categories have no keypoints, or different numbers of them")
-        num_keypoints = max(lengths, default=0)
-        images = self._images()
-        for entry in self.data["annotations"]:
-            try:
-                self._add(entry, images[entry["image_id"]], numbers, num_keypoints)
-            except BROKEN as error:
-                number = entry.get("id") if isinstance(entry, dict) else entry
-                where = f"{self.source.path}: annotation {number}"
-                what = f"is damaged ({type(error).__name__}: {words_of(error, 200)})"
-                raise DataError(193, where, what, FIX) from error
-        kept = [i for i in images.values() if i.objects or self.source.empty == "keep"]
-        return _Annotations(kept, classes, num_keypoints, self.num_crowds, self.num_flat)
+    objects = sorted(image.objects, key=order)
+    regions = [
+        (json.loads(item.region), IGNORE if item.is_crowd else item.label + 1) for item in objects
+    ]
+    return painted(regions, image.height, image.width)
 
-    def _images(self) -> dict[Any, _Image]:
-        """Return the images by id. DataError D163 for an id that occurs twice."""
-        images: dict[Any, _Image] = {}
-        for entry in self.data["images"]:
-            height, width = int(entry["height"]), int(entry["width"])
-            if entry["id"] in images:
-                fix = "keep one of them"
-                raise DataError(163, self.source.path, f"has image {entry['id']} twice", fix)
-            if not 0 < height <= MAX_PIXELS or not 0 < width <= MAX_PIXELS // height:
-                raise ValueError(f"image {entry['id']} has {height} x {width} pixels")
-            name = entry["file_name"]
-            if not isinstance(name, str):
-                raise TypeError(f"image {entry['id']} has a file_name that is no text")
-            os.fsencode(name)  # ValueError for what no file can be called
-            images[entry["id"]] = _Image(name, height, width, [])
-        return images
 
-    def _add(
-        self, entry: dict[str, Any], image: _Image, numbers: dict[int, int], num_keypoints: int
-    ) -> None:
-        """Add an object to its image, or count it."""
-        x, y, width, height = (float(value) for value in entry["bbox"])
-        if not all(map(math.isfinite, (x, y, width, height))):
-            raise ValueError(f"the box {entry['bbox']}")
-        box = (max(0.0, x), max(0.0, y), min(image.width, x + width), min(image.height, y + height))
-        if box[2] <= box[0] or box[3] <= box[1]:
-            self.num_flat += 1
-            return
-        is_crowd = bool(entry.get("iscrowd", 0))
-        wants_mask = "mask" in self.source.fields
-        if is_crowd and self.source.crowd == "skip":
-            self.num_crowds += 1
-            if not wants_mask:
-                return
-        region = b""
-        if wants_mask:
-            region = json.dumps(entry["segmentation"]).encode()
-        points: tuple[float, ...] = ()
-        if "keypoints" in self.source.fields:
-            points = tuple(map(float, entry.get("keypoints") or (0.0,) * 3 * num_keypoints))
-            if len(points) != 3 * num_keypoints:
-                raise ValueError(f"{len(points)} numbers of {num_keypoints} keypoints")
-            if not all(abs(value) <= FARTHEST for value in points):  # NaN, too
-                raise ValueError(f"the keypoints {points}")
-        image.objects.append(_Object(box, numbers[entry["category_id"]], points, region, is_crowd))
+def painted(regions: Sequence[tuple[Any, int]], height: int, width: int) -> np.ndarray:
+    """Return a label map, uint8 [1, height, width], of pairs (region, value), the last on top.
+
+    A region is a list of polygons, each ``[x, y, x, y, ...]`` in pixels, or ``{size, counts}`` with
+    counts as a list or as text. ValueError if not, or for an image of another size.
+    """
+    painting = np.zeros((height, width), np.uint8)
+    for region, value in regions:
+        if not isinstance(region, list):
+            painting[_run_mask(region, height, width)] = value
+            continue
+        for polygon in region:
+            points = np.asarray(polygon, np.float64)
+            is_flat = points.ndim == 1 and len(points) >= 6 and not len(points) % 2
+            if not is_flat or not np.isfinite(points).all():
+                raise ValueError("a polygon is not at least three points of finite numbers")
+            # COCO's pixel 0 goes from 0 to 1, and OpenCV's has its center at 0.
+            points = (points.reshape(-1, 2).clip(-FARTHEST, FARTHEST) - 0.5) * (1 << FRACTION_BITS)
+            vertices = [np.round(points).astype(np.int32)]
+            cv2.fillPoly(painting, vertices, (value,), shift=FRACTION_BITS)
+    return painting[None]
+
+
+def _run_mask(region: Any, height: int, width: int) -> np.ndarray:
+    if not isinstance(region, dict) or list(region.get("size", ())) != [height, width]:
+        raise ValueError("neither polygons nor run lengths of this image's size")
+    counts = region.get("counts")
+    if isinstance(counts, str):
+        counts = run_lengths(counts)
+    if not isinstance(counts, list) or not all(type(c) is int and c >= 0 for c in counts):
+        raise ValueError("its counts are not whole numbers")
+    if sum(counts) != height * width:
+        raise ValueError(f"its counts make {sum(counts)} pixels, not {height * width}")
+    inside = np.arange(len(counts)) % 2 == 1
+    return np.repeat(inside, counts).reshape(width, height).T  # they go down the columns
+
+
+def run_lengths(text: str) -> list[int]:
+    """Return the run lengths in COCO's compressed text. ValueError for other texts.
+
+    Six bits a character: five of the number, lowest first, and whether more follow. From the fourth
+    on, each number is the difference to the one two places before it.
+
+    Source: the format of ``rleToString`` in the COCO API.
+    """
+    counts: list[int] = []
+    number = place = 0
+    for character in text:
+        bits = ord(character) - 48
+        if not 0 <= bits < 64 or place > 60:
+            raise ValueError("its counts are not compressed run lengths")
+        number |= (bits & 31) << place
+        place += 5
+        if bits & 32:
+            continue
+        if bits & 16:  # the sign
+            number -= 1 << place
+        if len(counts) > 2:
+            number += counts[-2]
+        counts.append(number)
+        number = place = 0
+    if place:
+        raise ValueError("its counts end inside a number")
+    return counts

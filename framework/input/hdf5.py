@@ -11,28 +11,15 @@ import numpy as np
 from framework.contracts.class_labels import is_class_number
 from framework.contracts.records import LABEL, Chunk, Manifest, NumberKeys
 from framework.errors import ConfigError, DataError, listed
-from framework.input.rows import (
-    Row,
-    RowInput,
-    check_same_length,
-    chunk_of,
-    largest_label,
-    text_by_field,
-    typed_row,
-)
+from framework.input import rows as of_rows
+from framework.input.rows import Row, RowInput
 from framework.media.header import is_image
 from framework.media.sound_file import is_sound
+from framework.store import values as labels
 from framework.store.files import named_files
 from framework.store.foreign import fields_word
 from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
-from framework.store.values import (
-    RAGGED,
-    check_classes,
-    label_column,
-    native,
-    numbered_classes,
-    text_of,
-)
+from framework.store.values import RAGGED, native, text_of
 
 WILD = "*"
 ATTRIBUTE = "@"
@@ -49,12 +36,6 @@ class _Node(NamedTuple):
     @property
     def dataset(self) -> Dataset:
         return self.file.datasets[self.name]
-
-    @property
-    def value(self) -> Any:
-        if self.attribute:
-            return self.file.attribute(self.name, self.attribute)
-        return self.file.value(self.name)
 
 
 class _Table(NamedTuple):
@@ -94,9 +75,8 @@ class HDF5Input(RowInput):
         self.where = ", ".join(self.paths)  # what an error about all files calls them
         self.classes, self.given = classes, fields
         if fields is not None:
-            self.given = text_by_field("fields", fields, '{audio: "*/*"}')
-            is_wild = {WILD in name or ATTRIBUTE in name for name in self.given.values()}
-            if len(is_wild) > 1:
+            self.given = of_rows.text_by_field("fields", fields, '{audio: "*/*"}')
+            if len({WILD in name or ATTRIBUTE in name for name in self.given.values()}) > 1:
                 what = "names of one record (with * or @) and of all records exclude each other"
                 raise ConfigError(162, f"input.fields = {fields}", what, "choose one of the two")
 
@@ -122,9 +102,7 @@ class HDF5Input(RowInput):
             wild = any(WILD in name for name in self.fields.values())
             return (f"{self.where}: {self._not_read[2:]}",) if wild and self._not_read else ()
         known = {node.name for nodes in self.table.columns.values() for node in nodes}
-        names = dict.fromkeys(name for file in self.files for name in file.nodes)
-        known.update(name for file in self.files for name in file.outside)
-        known.update(name.rpartition("/")[0] for name in [*names, *known])
+        names = dict.fromkeys(name for file in self.files for name in file.datasets)
         note = f"records are taken to be '{fields_word(self.fields)}'"
         if left := [name for name in names if name not in known]:
             note += f"; left out: {listed(left)}"
@@ -144,14 +122,10 @@ class HDF5Input(RowInput):
             keys: list[str] = []
             for file in self.files:
                 matches = {field: _matches(file, name) for field, name in self.fields.items()}
-                first, *others = matches.values()
-                if alone := sorted(set(first).union(*others) - set(first).intersection(*others)):
-                    what = f"{len(alone)} records lack a field: {listed(alone)}"
-                    fix = "correct input.fields, or complete the file"
-                    raise DataError(160, file.path, what, fix)
-                keys += first
+                names = of_rows.shared_names(file.path, matches)
+                keys += names
                 for field, match in matches.items():
-                    columns[field] += [match[key] for key in first]
+                    columns[field] += [match[name] for name in names]
             if not keys:
                 some = listed(list(self.files[0].nodes)[:10])
                 what = f"no data set is as input.fields says; the first names: {some}"
@@ -159,23 +133,28 @@ class HDF5Input(RowInput):
             return _Table(columns, keys, list(range(len(keys) + 1)))
         starts = [0]
         for file in self.files:
-            for field, name in self.fields.items():
-                columns[field].append(self._column(file, name))
-                _check_alike(field, columns[field][0], columns[field][-1])
-            lengths = {field: nodes[-1].dataset.shape[0] for field, nodes in columns.items()}
-            starts.append(starts[-1] + check_same_length(file.path, lengths))
+            lengths: dict[str, int] = {}
+            for field, given in self.fields.items():
+                node = _Node(file, given.strip("/"))
+                if node.name not in file.datasets or not is_column(node.dataset):
+                    names = [name for name, own in file.datasets.items() if is_column(own)]
+                    what = f"has no array {node.name}, but {listed(names) or 'none'}"
+                    raise DataError(112, file.path, what + self._not_read, "correct input.fields")
+                columns[field].append(node)
+                lengths[field] = node.dataset.shape[0]
+                alike = [
+                    f"{own.dataset.kind} {own.dataset.dtype} {own.dataset.shape[1:]}"
+                    for own in (columns[field][0], node)
+                ]
+                if alike[0] != alike[1]:
+                    first = columns[field][0].file.path
+                    what = f"{field} is {' and '.join(sorted(alike))} in {first} and here"
+                    raise DataError(167, file.path, what, "pack them one by one")
+            starts.append(starts[-1] + of_rows.check_same_length(file.path, lengths))
         return _Table(columns, None, starts)
 
-    def _column(self, file: ForeignHDF5, name: str) -> _Node:
-        node = _Node(file, name.strip("/"))
-        if node.name not in file.datasets or not is_column(node.dataset):
-            names = [name for name, dataset in file.datasets.items() if is_column(dataset)]
-            what = f"has no array {name}, but {listed(names) or 'none'}{self._not_read}"
-            raise DataError(112, file.path, what, "correct input.fields")
-        return node
-
     def described(self) -> Manifest:
-        classes = check_classes((), self.classes, self.where)
+        classes = labels.check_classes((), self.classes, self.where)
         if self.labels is not None:
             classes = self.labels[1]
         return Manifest(self.table.starts[-1], {}, classes, source=f"hdf5 {self.where}")
@@ -189,19 +168,19 @@ class HDF5Input(RowInput):
         if LABEL not in self.fields or LABEL in self.kinds:
             return None
         first = _first(self._own_values(LABEL, 0, 1))
-        starts = range(0, self.table.starts[-1], BLOCK)
+        every = range(self.table.starts[-1])
         blocks = (
-            self._own_values(LABEL, start, min(start + BLOCK, self.table.starts[-1]))
-            for start in starts
+            self._own_values(LABEL, block.start, block.stop)
+            for block in (every[start : start + BLOCK] for start in every[::BLOCK])
         )
         if isinstance(first, str):
             texts = [text for block in blocks for text in block]
-            numbers, classes = label_column(texts, self.classes, self.where, self.name)
+            numbers, classes = labels.label_column(texts, self.classes, self.where, self.name)
             return np.array(numbers, np.int64), classes
         if isinstance(first, np.ndarray) and is_class_number(first.dtype.kind, first.shape):
-            largest = largest_label(map(np.asarray, blocks))
+            largest = of_rows.largest_label(map(np.asarray, blocks))
             if largest >= 0:
-                return None, numbered_classes(largest, self.classes, self.where)
+                return None, labels.numbered_classes(largest, self.classes, self.where)
         return None
 
     def all_kinds(self) -> Mapping[str, str]:
@@ -230,22 +209,24 @@ class HDF5Input(RowInput):
         if self.table.keys is not None:
             keys = self.table.keys[start:stop]
         fields = self.manifest.fields
-        columns = {name: self._values(name, start, stop) for name in fields}
-        arrays = {
-            name: native(values)
-            for name, values in columns.items()
-            if isinstance(values, np.ndarray) and name not in self.kinds
-        }
-        others = [name for name in fields if name not in arrays]
-        if not others:
-            return Chunk(arrays, keys)
-        names = [self.name(index) for index in range(start, stop)]
-        rows = [
-            typed_row({name: columns[name][place] for name in others}, self.all_kinds(), where)
-            for place, where in enumerate(names)
-        ]
-        made = chunk_of(rows, keys, {name: fields[name] for name in others}, names.__getitem__)
-        return Chunk({name: arrays.get(name, made.records.get(name)) for name in fields}, keys)
+        records: dict[str, Any] = dict.fromkeys(fields)
+        others: dict[str, Any] = {}
+        for name in fields:
+            values = self._values(name, start, stop)
+            if isinstance(values, np.ndarray) and name not in self.kinds:
+                records[name] = native(values)
+            else:
+                others[name] = values
+        if others:
+            names = [self.name(index) for index in range(start, stop)]
+            kinds = self.all_kinds()
+            rows: list[Row] = []
+            for place, where in enumerate(names):
+                row = {name: values[place] for name, values in others.items()}
+                rows.append(of_rows.typed_row(row, kinds, where))
+            of_others = {name: fields[name] for name in others}
+            records |= of_rows.chunk_of(rows, keys, of_others, names.__getitem__).records
+        return Chunk(records, keys)
 
     def _values(self, name: str, start: int, stop: int) -> Any:
         """Return an array [n, *shape] of numbers, or a list of values as ``field_of`` has them."""
@@ -254,16 +235,21 @@ class HDF5Input(RowInput):
         return self._own_values(name, start, stop)
 
     def _own_values(self, name: str, start: int, stop: int) -> Any:
-        nodes, keys, starts = self.table.columns[name], self.table.keys, self.table.starts
+        nodes, keys, starts = self.table
+        values: list[Any] = []
         if keys is not None:
-            values = [node.value for node in nodes[start:stop]]
+            for node in nodes[name][start:stop]:
+                if node.attribute:
+                    values.append(node.file.attribute(node.name, node.attribute))
+                else:
+                    values.append(node.file.value(node.name))
         else:
             parts: list[Any] = []
-            for node, first, last in zip(nodes, starts, starts[1:], strict=False):
+            for node, first, last in zip(nodes[name], starts, starts[1:], strict=False):
                 begin, end = max(start, first), min(stop, last)
                 if begin < end:
                     parts.append(node.file.read(node.name, begin - first, end - first))
-            if nodes[0].dataset.kind == "numbers":
+            if nodes[name][0].dataset.kind == "numbers":
                 return np.concatenate(parts) if len(parts) > 1 else parts[0]
             values = [value for part in parts for value in part]
         return [self._value(value, name, index) for index, value in enumerate(values, start)]
@@ -287,39 +273,23 @@ class HDF5Input(RowInput):
         return str(index) if self.table.keys is None else self.table.keys[index]
 
     def name(self, index: int) -> str:
-        node, number = self._node(index)
+        path = self.item_files(index)[0]
         if self.table.keys is not None:
-            return f"{node.file.path}: {self.table.keys[index]}"
-        return f"{node.file.path}: record {number}"
-
-    def _node(self, index: int) -> tuple[_Node, int]:
-        """Return the first field's node of a record, and the record's number in it."""
-        place = bisect_right(self.table.starts, index) - 1
-        first = next(iter(self.table.columns.values()))
-        return first[place], index - self.table.starts[place]
+            return f"{path}: {self.table.keys[index]}"
+        starts = self.table.starts
+        return f"{path}: record {index - starts[bisect_right(starts, index) - 1]}"
 
     def item_files(self, index: int) -> Sequence[str]:
-        return (self._node(index)[0].file.path,)
+        first = next(iter(self.table.columns.values()))
+        return (first[bisect_right(self.table.starts, index) - 1].file.path,)
 
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:
-        columns, keys, starts = self.table.columns.values(), self.table.keys, self.table.starts
-        if keys is not None or self.kinds:
-            return None
-        if any(node.dataset.kind != "numbers" for node, *_ in columns):
+        columns, keys, starts = self.table
+        are_numbers = all(nodes[0].dataset.kind == "numbers" for nodes in columns.values())
+        if keys is not None or self.kinds or not are_numbers:
             return None
         spans = zip(self.files, starts, starts[1:], strict=False)
         return [file.path for file, first, last in spans if first < stop and start < last]
-
-
-def _check_alike(field: str, first: _Node, other: _Node) -> None:
-    """Check that data sets of two files can be one field. DataError D167."""
-    kinds = {
-        f"{node.dataset.kind} {node.dataset.dtype} {node.dataset.shape[1:]}"
-        for node in (first, other)
-    }
-    if len(kinds) > 1:
-        what = f"{field} is {' and '.join(sorted(kinds))} in {first.file.path} and here"
-        raise DataError(167, other.file.path, what, "pack them one by one")
 
 
 def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:

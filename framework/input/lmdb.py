@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
 from framework.contracts.records import LABEL, Manifest
 from framework.errors import ConfigError, DataError, listed
-from framework.input.rows import Row, RowInput, text_by_field
+from framework.input.rows import Row, RowInput, shared_names, text_by_field
 from framework.media.header import is_image
 from framework.media.sound_file import is_sound
 from framework.store import values
@@ -22,13 +22,6 @@ from framework.store.foreign import (
     text_of,
 )
 from framework.store.values import array_of_npy, check_classes, label_column
-
-
-class Matched(NamedTuple):
-    """The place of each field's value, and the key of the first field, for each record."""
-
-    places: list[dict[str, int]]
-    keys: list[str]
 
 
 @final
@@ -62,21 +55,28 @@ class LMDBInput(RowInput):
         return ForeignLMDB(self.path)
 
     @cached_property
-    def items(self) -> Matched:
-        """Match the keys of the fields.
+    def items(self) -> tuple[list[dict[str, int]], list[str]]:
+        """The place of each field's value, and the key of the first field, for each record.
 
         Raises:
             DataError: D160 for names that not every field has, D110 for no record, D111 for another
-                number of records than ``count``.
+                number of records than ``count``, D163 for two keys of one record.
         """
         keys = self.file.keys
-        matches = {field: self._matches(pattern) for field, pattern in self.patterns.items()}
-        first, *others = matches.values()
-        shared = set(first).intersection(*others)
-        if alone := sorted(set(first).union(*others) - shared, key=str):
-            what = f"{len(alone)} records lack a field: {listed(list(map(str, alone)))}"
-            raise DataError(160, self.path, what, "correct input.fields, or complete the file")
-        if not shared:
+        matches: dict[str, dict[int | str, int]] = {}
+        for field, pattern in self.patterns.items():
+            expression, is_number = key_expression(pattern), "%s" not in pattern.replace("%%", "")
+            places = matches[field] = {}
+            for place, key in enumerate(keys):
+                if (match := expression.fullmatch(key)) is None:
+                    continue
+                name = int(match.group(1)) if is_number else match.group(1)
+                if name in places:
+                    what = f"the keys {keys[places[name]]!r} and {key!r} are one record"
+                    raise DataError(163, self.path, what, "give the number of digits, as in %09d")
+                places[name] = place
+        names = shared_names(self.path, matches)
+        if not names:
             what = f"no key is as input.fields says; the first keys: {listed(keys[:10])}"
             raise DataError(110, self.path, what, "correct input.fields")
         count, fix = self.count, "correct input.count, or leave it out"
@@ -86,28 +86,13 @@ class LMDBInput(RowInput):
                 what = f"the key {count!r} holds no number of records"
                 raise DataError(111, self.path, what, fix)
             count = int(text)
-        if count is not None and count != len(shared):
-            raise DataError(111, self.path, f"has {len(shared)} records, not {count}", fix)
-        names = list(first)
+        if count is not None and count != len(names):
+            raise DataError(111, self.path, f"has {len(names)} records, not {count}", fix)
         if all(isinstance(name, int) for name in names):
             names.sort()
-        places = [{field: match[name] for field, match in matches.items()} for name in names]
-        return Matched(places, [keys[first[name]] for name in names])
-
-    def _matches(self, pattern: str) -> dict[int | str, int]:
-        """Return the place of each key, by what the key has in the pattern's place."""
-        expression, is_number = key_expression(pattern), "%s" not in pattern.replace("%%", "")
-        places: dict[int | str, int] = {}
-        for place, key in enumerate(self.file.keys):
-            match = expression.fullmatch(key)
-            if match is None:
-                continue
-            name = int(match.group(1)) if is_number else match.group(1)
-            if name in places:
-                what = f"the keys {self.file.keys[places[name]]!r} and {key!r} are one record"
-                raise DataError(163, self.path, what, "give the number of digits, as in %09d")
-            places[name] = place
-        return places
+        first = next(iter(matches.values()))
+        rows = [{field: match[name] for field, match in matches.items()} for name in names]
+        return rows, [keys[first[name]] for name in names]
 
     @cached_property
     def labels(self) -> tuple[list[int], list[str]] | None:
@@ -115,7 +100,7 @@ class LMDBInput(RowInput):
         if LABEL not in self.patterns or LABEL in self.kinds:
             return None
         texts: list[str] = []
-        for places in self.items.places:
+        for places in self.items[0]:
             text = text_of(self.file.read(places[LABEL]))
             if text is None:
                 return None
@@ -128,7 +113,7 @@ class LMDBInput(RowInput):
         classes = check_classes((), self.classes, self.path)
         if self.labels is not None:
             classes = self.labels[1]
-        return Manifest(len(self.items.keys), {}, classes, source=f"lmdb {self.path}")
+        return Manifest(len(self.items[1]), {}, classes, source=f"lmdb {self.path}")
 
     def row(self, index: int) -> Row:
         return {field: self._value(field, index) for field in self.patterns}
@@ -136,7 +121,7 @@ class LMDBInput(RowInput):
     def _value(self, field: str, index: int) -> Any:
         if field == LABEL and self.labels is not None:
             return np.array(self.labels[0][index], np.int64)
-        data = self.file.read(self.items.places[index][field])
+        data = self.file.read(self.items[0][index][field])
         kind = self.kinds.get(field)
         if kind == "bytes":
             return data
@@ -150,16 +135,16 @@ class LMDBInput(RowInput):
             return text if number is None else number
         if is_image(data) or is_sound(data):
             return data
+        what = f"{field} is not an image, an array, a number or a short text"
         kind = "bytes"
         with suppress(UnicodeDecodeError):
             data.decode()
             kind = "text"
-        what = f"{field} is not an image, an array, a number or a short text"
         fix = f"correct it, or add 'input.kinds={{{field}: {kind}}}'"
         raise DataError(106, self.name(index), what, fix)
 
     def key(self, index: int) -> str:
-        return self.items.keys[index]
+        return self.items[1][index]
 
     def name(self, index: int) -> str:
         return f"{self.path}: {self.key(index)}"

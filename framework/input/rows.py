@@ -10,7 +10,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -18,22 +18,13 @@ import numpy as np
 
 from framework.contracts.class_labels import IGNORE_INDEX, is_class_number
 from framework.contracts.records import LABEL, Chunk, Field, Manifest, NumberKeys, Records
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, listed
 from framework.media.decode import BadImage, num_channels, shared_channels
 from framework.media.sound_file import is_sound
 from framework.media.video_file import is_video
+from framework.store import values as field_kinds
 from framework.store.files import read_all, unreadable
-from framework.store.values import (
-    DTYPES,
-    OF_STRINGS,
-    as_rows,
-    check_classes,
-    check_present,
-    field_of_kind,
-    native,
-    numbered_classes,
-    of_kind,
-)
+from framework.store.values import DTYPES, OF_STRINGS, check_classes, native, numbered_classes
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]
@@ -113,11 +104,11 @@ class RowInput(RowsInput):
 
 def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
     """Return the row with fields as ``input.kinds`` says. DataError D167 for a misfit."""
-    return row | {
-        name: of_kind(row[name], kind, f"{where}: {name}")
-        for name, kind in kinds.items()
-        if name in row
-    }
+    typed = dict(row)
+    for name, kind in kinds.items():
+        if name in row:
+            typed[name] = field_kinds.of_kind(row[name], kind, f"{where}: {name}")
+    return typed
 
 
 class ColumnInput(ABC):
@@ -202,6 +193,21 @@ def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
     return {str(field): str(text) for field, text in given.items()}
 
 
+def shared_names(
+    path: str, matches: Mapping[str, Mapping[Any, Any]], fix: str = "complete the file"
+) -> list[Any]:
+    """Return the names of the records, which each field must have, in the first one's order.
+
+    DataError D160 for names that a field lacks.
+    """
+    first, *others = matches.values()
+    if alone := set(first).union(*others) - set(first).intersection(*others):
+        names = listed(sorted(map(str, alone)))
+        what = f"{len(alone)} records lack a field: {names}"
+        raise DataError(160, path, what, f"correct input.fields, or {fix}")
+    return list(first)
+
+
 def read_file(path: str) -> bytes:
     """Return a file's bytes.
 
@@ -228,12 +234,12 @@ def field_of(value: Any, where: str) -> Field:
             cannot hold.
     """
     if isinstance(value, str):
-        return field_of_kind(value, "text")
-    if isinstance(value, bytes) and is_sound(value):
-        return field_of_kind(value, "audio")
-    if isinstance(value, bytes) and is_video(value):
-        return VIDEO
+        return field_kinds.field_of_kind(value, "text")
     if isinstance(value, bytes):
+        if is_sound(value):
+            return field_kinds.field_of_kind(value, "audio")
+        if is_video(value):
+            return VIDEO
         try:
             return Field("uint8", (num_channels(value), None, None), "image")
         except (BadImage, ValueError) as error:
@@ -287,25 +293,25 @@ def _fields_of(
     where: str,
 ) -> dict[str, Field]:
     """Return the fields of the first record of ``items``."""
+    field_kinds.check_present(kinds, first)
     sampled = {items.start: first}
-
-    def image(name: str, number: int) -> Any:
-        item = items[number]
-        if item not in sampled:
-            sampled[item] = next(iter(rows(item)), {})
-        value = sampled[item].get(name)
-        return value if isinstance(value, bytes) else b""
-
-    check_present(kinds, first)
     fields: dict[str, Field] = {}
     for name, value in first.items():
         if name in kinds:
-            fields[name] = field_of_kind(value, kinds[name])
+            fields[name] = field_kinds.field_of_kind(value, kinds[name])
             continue
         fields[name] = field_of(value, f"{where}: {name}")
-        if fields[name].encoding == "image":
-            channels = shared_channels(len(items), partial(image, name))
-            fields[name] = replace(fields[name], shape=(channels, None, None))
+        if fields[name].encoding != "image":
+            continue
+
+        def image(number: int, name: str = name) -> Any:
+            item = items[number]
+            if item not in sampled:
+                sampled[item] = next(iter(rows(item)), {})
+            own = sampled[item].get(name)
+            return own if isinstance(own, bytes) else b""
+
+        fields[name] = replace(fields[name], shape=(shared_channels(len(items), image), None, None))
     return fields
 
 
@@ -329,11 +335,10 @@ def chunk_of(
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
         for number, value in enumerate(values):
-            if not _fits(value, field):
-                raise _misfit(value, field, name(number), field_name)
+            _check_fit(value, field, field_name, name, number)
         records[field_name] = values
         if field.kind in OF_STRINGS:
-            records[field_name] = list(map(as_rows, values))
+            records[field_name] = list(map(field_kinds.as_rows, values))
         elif field.encoding == "raw" and values:
             records[field_name] = np.stack(values)
         elif field.encoding == "raw":
@@ -342,34 +347,31 @@ def chunk_of(
     return Chunk(records, keys)
 
 
-def _fits(value: Any, field: Field) -> bool:
-    if field.encoding in ("image", "frames"):
-        return isinstance(value, bytes)
-    if field.kind in OF_STRINGS:
-        return isinstance(value, OF_STRINGS[field.kind])
-    if not isinstance(value, np.ndarray) or value.dtype != field.dtype:
-        return False
+def _check_fit(
+    value: Any, field: Field, field_name: str, name: Callable[[int], str], number: int
+) -> None:
+    """Check that a value is of the field. DataError D167."""
+    is_file = field.encoding in ("image", "frames")
+    kind = bytes if is_file else OF_STRINGS.get(field.kind)
+    is_array = isinstance(value, np.ndarray)
     shape = tuple(field.shape)
-    if field.encoding == "ragged":
-        return value.ndim == len(shape) and value.shape[1:] == shape[1:]
-    return value.shape == shape
-
-
-def _misfit(value: Any, field: Field, where: str, name: str) -> DataError:
-    shape = tuple(field.shape)
+    has_rows = is_array and value.dtype == field.dtype and value.shape[1:] == shape[1:]
+    if kind is not None:
+        if isinstance(value, kind):
+            return
+    elif has_rows and (value.shape == shape or (field.encoding == "ragged" and value.ndim)):
+        return
     wanted = f"{field.dtype} {shape}"
-    if field.encoding in ("image", "frames"):
-        wanted = "a video file's bytes" if field.kind == "video" else "an image file's bytes"
-    elif field.kind in OF_STRINGS:
-        wanted = f"a {OF_STRINGS[field.kind].__name__}"
-    given = type(value).__name__
     fix = "give every record the same shape and type"
-    if isinstance(value, np.ndarray):
-        given = f"{value.dtype} {value.shape}"
+    if is_file:
+        wanted = "a video file's bytes" if field.kind == "video" else "an image file's bytes"
+    elif kind is not None:
+        wanted = f"a {kind.__name__}"
+    elif has_rows:
         # () and (n,) are alike: a single number beside a list of numbers is a row, too.
-        if value.dtype == field.dtype and value.shape[1:] == shape[1:]:
-            fix = f"if its number of rows may differ, add 'input.kinds={{{name}: ragged}}'"
+        fix = f"if its number of rows may differ, add 'input.kinds={{{field_name}: ragged}}'"
     if isinstance(value, str) or field.kind == "text":
-        fix = f"if all of them are texts, add 'input.kinds={{{name}: text}}'"
+        fix = f"if all of them are texts, add 'input.kinds={{{field_name}: text}}'"
+    given = f"{value.dtype} {value.shape}" if is_array else type(value).__name__
     what = f"is {given}, but the first record has {wanted}"
-    return DataError(167, f"{where}: {name}", what, fix)
+    raise DataError(167, f"{name(number)}: {field_name}", what, fix)

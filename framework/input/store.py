@@ -17,7 +17,7 @@ import torch
 from framework.contracts.records import LABEL, Chunk, Field, Manifest, Records, RecordStore
 from framework.errors import DataError, listed
 from framework.input.function import rows_of
-from framework.input.list import ListInput
+from framework.input.list import read_table
 from framework.input.rows import Row, chunk_of, first_fields, typed_row
 from framework.order.select import ExpressionWords, selected
 from framework.pack.jobs import joined
@@ -52,16 +52,6 @@ class NewValues(NamedTuple):
     records: np.ndarray
     values: Records
     sha256: str
-
-    def put_into(self, records: Records, numbers: np.ndarray) -> None:
-        """Replace values of ``records``, whose ``numbers`` ascend: int64 [B]."""
-        _, rows, places = np.intersect1d(self.records, numbers, True, return_indices=True)
-        for name, values in self.values.items():
-            if isinstance(values, np.ndarray):
-                records[name][places] = values[rows]
-                continue
-            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-                records[name][place] = values[row]
 
 
 @final
@@ -129,7 +119,13 @@ class StoreInput:
         first, *others = (store.manifest for store in self.stores)
         for path, other in zip(self.paths[1:], others, strict=True):
             if other.fields != first.fields:
-                mine, theirs = _fields_text(first), _fields_text(other)
+                mine, theirs = (
+                    ", ".join(
+                        f"{name} {field.encoding} {field.dtype} {list(field.shape)} ({field.kind})"
+                        for name, field in manifest.fields.items()
+                    )
+                    for manifest in (first, other)
+                )
                 what = f"its fields {theirs} are not {self.paths[0]}'s {mine}"
                 fix = "pack it with the same pack.size and encode first"
                 raise DataError(169, path, what, fix)
@@ -138,11 +134,10 @@ class StoreInput:
                 raise DataError(169, path, what, "pack both with classes, or both without")
         if not self.starts[-1]:
             raise DataError(110, self.paths[0], "no record", "give stores that hold some")
-        label = first.fields.get(LABEL)
-        num_classes = len(self.classes)
-        dtype = label.dtype if label is not None and others else ""
-        if dtype in ("uint8", "int8") and num_classes > np.iinfo(dtype).max + 1:
-            what = f"{num_classes} classes do not fit {dtype}"
+        label, num_classes = first.fields.get(LABEL), len(self.classes)
+        is_small = label is not None and label.dtype in ("uint8", "int8")
+        if others and label and is_small and num_classes > np.iinfo(label.dtype).max + 1:
+            what = f"{num_classes} classes do not fit {label.dtype}"
             raise DataError(169, self.paths[0], what, "pack wider labels first")
         options = first.options
         if any(other.options != options for other in others):
@@ -222,7 +217,14 @@ class StoreInput:
             parts.append(Chunk(records, keys_of(store, indices)))
         chunk = joined(parts, self._stored.fields)
         if self.new_values is not None:
-            self.new_values.put_into(chunk.records, numbers)
+            named = self.new_values.records
+            _, rows, places = np.intersect1d(named, numbers, True, return_indices=True)
+            for name, values in self.new_values.values.items():
+                if isinstance(values, np.ndarray):
+                    chunk.records[name][places] = values[rows]
+                    continue
+                for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                    chunk.records[name][place] = values[row]
         return chunk
 
     def renumbered(self, labels: Any, number: int, rows: Sequence[int] | np.ndarray) -> Any:
@@ -244,7 +246,20 @@ class StoreInput:
         return numbers[labels.astype(np.int64)].astype(labels.dtype)
 
     def _added(self, chunk: Chunk, start: int) -> list[Row]:
-        """Return what ``add`` makes of each record of a chunk, which begins at item ``start``."""
+        """Return what ``add`` makes of each record of a chunk, which begins at item ``start``.
+
+        DataError D167 if that is not a dict of fields.
+        """
+        add: Any = self._add
+
+        def checked(record: Row) -> Row:
+            made = add(record)
+            if not isinstance(made, dict) or not made:
+                what = f"{self._function} returned {made!r}"[:200]
+                fix = "return a dict with a value for each new field, as in {'score': 0.3}"
+                raise DataError(167, where, what, fix)
+            return made
+
         fix = "leave the record out with input.select"
         rows: list[Row] = []
         for place, key in enumerate(chunk.keys):
@@ -260,19 +275,9 @@ class StoreInput:
                 elif isinstance(value, np.ndarray):
                     value = value.copy()
                 record[name] = value
-            made = rows_of(partial(self._call, where), record, self._function, where, fix)
+            made = rows_of(checked, record, self._function, where, fix)
             rows.append(typed_row(made[0], self.kinds, where))
         return rows
-
-    def _call(self, where: str, record: Row) -> Row:
-        """Return what ``add`` makes of a record. DataError D167 if that is not a dict of fields."""
-        assert self._add is not None
-        made = self._add(record)
-        if not isinstance(made, dict) or not made:  # pyright: ignore[reportUnnecessaryIsInstance]
-            what = f"{self._function} returned {made!r}"[:200]
-            fix = "return a dict with a value for each new field, as in {'score': 0.3}"
-            raise DataError(167, where, what, fix)
-        return made
 
     def name(self, index: int) -> str:
         number, row = self._place(index)
@@ -335,20 +340,10 @@ class _Facts:
         return column
 
 
-def _fields_text(manifest: Manifest) -> str:
-    return ", ".join(
-        f"{name} {field.encoding} {field.dtype} {list(field.shape)} ({field.kind})"
-        for name, field in manifest.fields.items()
-    )
-
-
 def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]) -> NewValues:
     """Read a CSV or TSV file with a header, whose column ``key`` or ``index`` names the records.
 
-    Args:
-        path: The table.
-        manifest: Describes the records.
-        keys: The keys of all records in order, block by block.
+    ``manifest`` describes the records; ``keys`` are the keys of all, in order, block by block.
 
     Raises:
         DataError: D253 for a table without such a column or without others, a row of another
@@ -356,12 +351,15 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
             does not fit it; D161 for a cell that is not a class; D254 for a row that names no
             record, or several, or one that another row names.
     """
-    head, lines = ListInput(path, True, None, None, False, None, None).lines
-    names = head.cells
+    lines = list(read_table(path))
+    names = lines.pop(0).cells if lines else []
+    fields = manifest.fields
 
     def refuse(row: int, what: str, fix: str, number: int = 253) -> NoReturn:
         raise DataError(number, f"{path}: line {lines[row].number}", what, fix)
 
+    if not lines:
+        raise DataError(110, path, "no row", "give a table with a row per record")
     naming = [name for name in names if name in NAMING]
     if len(naming) != 1 or len(names) == 1 or len(set(names)) != len(names):
         what = f"its header is {','.join(names)[:200]!r}"
@@ -369,12 +367,11 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
         raise DataError(253, path, what, fix)
     for row, line in enumerate(lines):
         if len(line.cells) != len(names):
-            refuse(
-                row, f"has {len(line.cells)} columns, its header {len(names)}", "correct the row"
-            )
+            what = f"has {len(line.cells)} columns, its header {len(names)}"
+            refuse(row, what, "correct the row")
     cells = zip(*(line.cells for line in lines), strict=True)
     columns = dict(zip(names, map(list, cells), strict=True))
-    fields = manifest.fields
+    sha256 = hashlib.sha256(repr(columns).encode(errors="surrogatepass")).hexdigest()
     known = [own for own, field in fields.items() if is_number(field) or field.kind == "text"]
     for name in columns.keys() - {*known, naming[0]}:
         what = f"its column {name} is not a field with one number or text per record"
@@ -383,25 +380,32 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
             fix = f"choose from {listed(known)}; {fix}"
         raise DataError(253, path, what, fix)
     named = columns.pop(naming[0])
-    if naming == ["key"]:
-        records = _records_of_keys(named, keys, refuse)
+    numbers: dict[str, int] = {}  # of the records that are named, by what names them
+    if naming == ["index"]:
+        numbers = {cell: int(cell) for cell in named if INDEX.fullmatch(cell)}
+        kind, fix = "number", f"give 0 to {manifest.num_records - 1}"
     else:
-        for row, cell in enumerate(named):
-            if not INDEX.fullmatch(cell) or int(cell) >= manifest.num_records:
-                fix = f"give 0 to {manifest.num_records - 1}"
-                refuse(row, f"{cell[:40]!r} is not the number of a record", fix, 254)
-        records = np.array(named, np.int64)
-    _, firsts = np.unique(records, return_index=True)
-    if len(firsts) < len(records):
-        again = int(np.setdiff1d(np.arange(len(records)), firsts)[0])
-        what = f"names the record {named[again][:100]!r} again"
-        refuse(again, what, "keep one row for each record", 254)
-    order = np.argsort(records)
+        kind, fix = "key", "correct it, or name records by their numbers in a column index"
+        wanted = set(named)
+        for number, key in enumerate(chain.from_iterable(keys)):
+            if key in wanted and numbers.setdefault(key, number) != number:
+                what = f"names {key[:100]!r}, the key of records {numbers[key]} and {number}"
+                refuse(named.index(key), what, fix, 254)
+    rows: dict[int, int] = {}  # by record
+    for row, cell in enumerate(named):
+        record = numbers.get(cell, manifest.num_records)
+        if record >= manifest.num_records:
+            refuse(row, f"{cell[:100]!r} is not the {kind} of a record", fix, 254)
+        if rows.setdefault(record, row) != row:
+            what = f"names the record {cell[:100]!r} again"
+            refuse(row, what, "keep one row for each record", 254)
+    records = np.array(sorted(rows), np.int64)
     values: Records = {}
     classes = {name: number for number, name in enumerate(manifest.classes)}
     for name, column in columns.items():
         field, made = fields[name], list[Any]()
-        for row, cell in enumerate(column):
+        for row in (rows[record] for record in records.tolist()):
+            cell = column[row]
             try:
                 made.append(_value(cell, field, classes if name == LABEL else {}))
             except LookupError:
@@ -411,29 +415,8 @@ def read_new_values(path: str, manifest: Manifest, keys: Iterable[Sequence[str]]
             except (ValueError, OverflowError):
                 kind = "UTF-8 text" if field.kind == "text" else field.dtype
                 refuse(row, f"{cell[:40]!r} is not {kind}", f"correct the column {name}")
-        values[name] = [made[row] for row in order]
-        if field.kind != "text":
-            values[name] = np.array(made, field.dtype)[order]
-    text = repr({name: columns.get(name, named) for name in names})
-    sha256 = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return NewValues(records[order], values, sha256)
-
-
-def _records_of_keys(
-    cells: Sequence[str], keys: Iterable[Sequence[str]], refuse: Any
-) -> np.ndarray:
-    """Return the number of the record of each key: int64 [n]."""
-    fix = "correct it, or name records by their numbers in a column index"
-    wanted = set(cells)
-    records: dict[str, int] = {}
-    for number, key in enumerate(chain.from_iterable(keys)):
-        if key in wanted and records.setdefault(key, number) != number:
-            what = f"names {key[:100]!r}, the key of records {records[key]} and {number}"
-            refuse(cells.index(key), what, fix, 254)
-    for row, cell in enumerate(cells):
-        if cell not in records:
-            refuse(row, f"{cell[:100]!r} is not the key of a record", fix, 254)
-    return np.array([records[cell] for cell in cells], np.int64)
+        values[name] = made if field.kind == "text" else np.array(made, field.dtype)
+    return NewValues(records, values, sha256)
 
 
 def _value(cell: str, field: Field, classes: Mapping[str, int]) -> Any:

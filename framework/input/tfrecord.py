@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
@@ -24,16 +24,11 @@ HEAD = struct.Struct("<QI")  # length of the data, masked CRC32C of these 8 byte
 TAIL = struct.Struct("<I")  # masked CRC32C of the data
 
 
-class Library(NamedTuple):
-    """The parts of the ``tfrecord`` package and of its dependencies that are used."""
+def library() -> tuple[Any, Callable[[bytes], int], type[Exception]]:
+    """Import the ``tfrecord`` package. ResourceError R160 if it is not installed.
 
-    parse: Callable[[bytes], Any]
-    crc32c: Callable[[bytes], int]
-    decode_error: type[Exception]
-
-
-def library() -> Library:
-    """Import the ``tfrecord`` package. ResourceError R160 if it is not installed."""
+    Return the class of Examples, a function for CRC32Cs, and the error of damaged messages.
+    """
     try:
         from crc32c import crc32c  # noqa: PLC0415  # an extra
         from google.protobuf.message import DecodeError  # noqa: PLC0415
@@ -42,7 +37,7 @@ def library() -> Library:
         what = f"the tfrecord package is not installed ({error})"
         raise ResourceError(160, "input = tfrecord", what, pip_install("tfrecord")) from error
     messages: Any = example_pb2
-    return Library(messages.Example.FromString, crc32c, DecodeError)
+    return messages.Example, crc32c, DecodeError
 
 
 def masked(crc: int) -> int:
@@ -84,7 +79,7 @@ class TFRecordInput(RowInput):
 
         DataError D110, D166.
         """
-        crc32c = library().crc32c
+        _, crc32c, _ = library()
         frames = [
             (number, start, size)
             for number, path in enumerate(self.files)
@@ -104,17 +99,8 @@ class TFRecordInput(RowInput):
         return Manifest(count, {}, self.classes or [], source=f"tfrecord {self.path}")
 
     def row(self, index: int) -> Row:
-        name, features = self.name(index), self._example(index).features.feature
-        row: Row = {}
-        for field, feature in self.features.items():
-            if feature not in features:
-                what = f"no feature {feature!r}, but {', '.join(sorted(features)[:10])}"
-                raise DataError(167, name, what, "correct input.features")
-            row[field] = self._value(field, features[feature], f"{name}: {feature}")
-        return row
-
-    def _example(self, index: int) -> Any:
-        name, lib = self.name(index), library()
+        name = self.name(index)
+        example, crc32c, decode_error = library()
         number, start, size = self.frames[index].tolist()
         path = self.files[number]
         try:
@@ -123,14 +109,21 @@ class TFRecordInput(RowInput):
                 message, crc = file.read(size), file.read(TAIL.size)
         except OSError as error:
             raise unreadable(path, error) from error
-        if len(crc) < TAIL.size or TAIL.unpack(crc)[0] != masked(lib.crc32c(message)):
+        if len(crc) < TAIL.size or TAIL.unpack(crc)[0] != masked(crc32c(message)):
             what = "its bytes are not what their CRC32C says"
             raise DataError(166, name, what, "get the file again")
         try:
-            return lib.parse(message)
-        except (lib.decode_error, ValueError) as error:
+            features = example.FromString(message).features.feature
+        except (decode_error, ValueError) as error:
             what = f"not a tf.train.Example ({error})"
             raise DataError(166, name, what, "give files of Examples") from error
+        row: Row = {}
+        for field, feature in self.features.items():
+            if feature not in features:
+                what = f"no feature {feature!r}, but {', '.join(sorted(features)[:10])}"
+                raise DataError(167, name, what, "correct input.features")
+            row[field] = self._value(field, features[feature], f"{name}: {feature}")
+        return row
 
     def _value(self, field: str, feature: Any, where: str) -> bytes | str | np.ndarray:
         values: dict[str, Any] = {
@@ -148,10 +141,9 @@ class TFRecordInput(RowInput):
             raise DataError(167, where, what, "give one image file, or numbers")
         if kind == "text":
             return text_of(texts[0], field, where, "input")
-        return self._class_number(texts[0], where) if field == "label" else texts[0]
-
-    def _class_number(self, text: bytes, where: str) -> np.ndarray:
-        name = text.decode("utf-8", "surrogateescape")
+        if field != "label":
+            return texts[0]
+        name = texts[0].decode("utf-8", "surrogateescape")
         classes = self.classes or []
         if name not in classes:
             fix = "name all classes there, or take a feature of numbers"

@@ -51,15 +51,14 @@ class _Settled:
     """What the fields of an input become.
 
     Attributes:
-        images: The prepared field of each image; None for each other field. Of pixels the shape is
-            [C, H, W].
+        images: The prepared field of each image. Of pixels the shape is [C, H, W].
         followers: The kinds of the fields that follow images.
         sampled: The fields that are gray because a sample of their images is.
         sounds: The preparation of all fields that are sounds.
         videos: The preparation of all fields that are videos.
     """
 
-    images: dict[str, Field | None]
+    images: dict[str, Field]
     followers: dict[str, str]
     sampled: set[str]
     sounds: SoundRates | None
@@ -114,26 +113,27 @@ class Preparation:
             if not is_possible:
                 where = f"pack.{name} = {getattr(self, name)}"
                 raise ConfigError(140, where, f"must be {words}", "correct it, or leave it out")
-
-        def exclude(first: str, second: str, fix: str) -> None:
+        pairs = [
+            ("resize", "max_side", "leave one out"),
+            ("resize", "size", "leave one out"),
+            ("max_side", "size", "leave one out"),
+        ]
+        if self.encode == "keep":
+            ways = "raw" if self.bit_depth == 16 else "jpeg, png or raw"
+            fix = f"kept bytes do not change: set pack.encode={ways}"
+            pairs += [(name, "encode", fix) for name in ("resize", "max_side", "size", "bit_depth")]
+        if self.bit_depth == 16 and self.encode != "raw":
+            fix = "16 bits are stored as arrays only: set pack.encode=raw"
+            pairs.append(("bit_depth", "encode", fix))
+        if self.layout == "hwc" and (self.encode != "raw" or self.bit_depth == 16):
+            pairs.append(("layout", "encode", "only 8-bit arrays interleave: set pack.encode=raw"))
+        if self.quality != QUALITY and self.encode != "jpeg":
+            pairs.append(("quality", "encode", "only JPEGs have a quality: set pack.encode=jpeg"))
+        for first, second, fix in pairs:
             values = getattr(self, first), getattr(self, second)
             if None not in values:
                 where = f"pack.{first} = {values[0]}, pack.{second} = {values[1]}"
                 raise ConfigError(141, where, "one excludes the other", fix)
-
-        exclude("resize", "max_side", "leave one out")
-        exclude("resize", "size", "leave one out")
-        exclude("max_side", "size", "leave one out")
-        if self.encode == "keep":
-            for name in ("resize", "max_side", "size", "bit_depth"):
-                ways = "raw" if self.bit_depth == 16 else "jpeg, png or raw"
-                exclude(name, "encode", f"kept bytes do not change: set pack.encode={ways}")
-        if self.bit_depth == 16 and self.encode != "raw":
-            exclude("bit_depth", "encode", "16 bits are stored as arrays only: set pack.encode=raw")
-        if self.layout == "hwc" and (self.encode != "raw" or self.bit_depth == 16):
-            exclude("layout", "encode", "only 8-bit arrays interleave: set pack.encode=raw")
-        if self.quality != QUALITY and self.encode != "jpeg":
-            exclude("quality", "encode", "only JPEGs have a quality: set pack.encode=jpeg")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -144,99 +144,80 @@ class Preparation:
             if value != usual:
                 options[name] = list(value) if name == "size" else value
         if self.encode == "jpeg":
-            options["quality"] = self._quality
+            options["quality"] = self.quality or QUALITY
         if self.settled is not None and self.settled.sounds is not None:
             options["rate"] = self.settled.sounds.stored_rate
         return options
-
-    @property
-    def _quality(self) -> int:
-        return self.quality or QUALITY
-
-    @property
-    def _changes_pixels(self) -> bool:
-        asked = (self.resize, self.max_side, self.size, self.color)
-        is_plain = self.encode in ("keep", "raw") and self.bit_depth != 16 and self.layout == "chw"
-        return not is_plain or any(value is not None for value in asked)
-
-    def _changes(self, field: Field) -> bool:
-        """Return whether raw pixels are to be changed, if only in their layout."""
-        return self._changes_pixels or (self.encode == "raw" and field.interleaved)
 
     def fields(self, source: RecordInput) -> dict[str, Field]:
         """Return the fields of the prepared records, and settle them for ``__call__``.
 
         Image fields become images or arrays. Raw pixels are treated as images if they are to be
-        changed. Other fields stay. Arrays get the shape of the first readable image.
+        changed, if only in their layout. Other fields stay. Arrays get the shape of the first
+        readable image.
 
         Raises:
-            ConfigError: C142 for options of images if no field is one, C177 for a label map as a
-                JPEG.
+            ConfigError: C142 for options of a kind that no field has, C177 for a label map as a
+                JPEG, C262 for what videos do not have.
             DataError: As reading and decoding have it, if no image is readable.
         """
-        if self.encode == "jpeg" and (names := source.manifest.label_maps):
-            where = f"pack.encode = jpeg, label map {', '.join(names)}"
+        given, fields = source.manifest, source.manifest.fields
+        if self.encode == "jpeg" and given.label_maps:
+            where = f"pack.encode = jpeg, label map {', '.join(given.label_maps)}"
             fix = "set pack.encode=png, raw or keep; input.labels=[] if it is a picture"
             raise ConfigError(177, where, "a JPEG changes class numbers", fix)
-        prepared = {
-            name: self._prepared_field(field)
-            for name, field in source.manifest.fields.items()
-            if field.encoding == "image" or (field.channels is not None and self._changes(field))
-        }
-        videos = self._video_frames(source)
-        if not prepared and not videos and (self._changes_pixels or self.bit_depth is not None):
+        asked = (self.resize, self.max_side, self.size, self.color)
+        changes = self.encode in ("jpeg", "png") or self.bit_depth == 16 or self.layout == "hwc"
+        changes = changes or any(value is not None for value in asked)
+        images: dict[str, Field] = {}
+        for name, own in fields.items():
+            is_changed = changes or (self.encode == "raw" and own.interleaved)
+            if own.encoding == "image" or (own.channels is not None and is_changed):
+                images[name] = self._prepared_field(own)
+        kinds = {name: own.kind for name, own in fields.items()}
+
+        def absent(key: str, kind: str) -> ConfigError:
+            where = f"pack.{key} = {getattr(self, key)}"
+            return ConfigError(142, where, f"no field of the input is {kind}", "leave it out")
+
+        videos: VideoFrames | None = None
+        if "video" in kinds.values():
+            if self.bit_depth is not None:
+                where = f"pack.bit_depth = {self.bit_depth}"
+                raise ConfigError(262, where, "frames of videos have 8 bits", "leave it out")
+            own = {name: field for name, field in fields.items() if field.kind == "video"}
+            channels = COLORS.get(self.color or "")
+            videos = VideoFrames(own, replace(self), channels, self.frame_rate)
+            if videos.lack_size:
+                self._first(source, videos.set_size)
+        elif self.frame_rate is not None:
+            raise absent("frame_rate", "a video")
+        if not images and videos is None and (changes or self.bit_depth is not None):
             where = ", ".join(f"pack.{name} = {value}" for name, value in self.options.items())
             raise ConfigError(142, where, "no field of the input is an image", "leave it out")
-        fields = source.manifest.fields
-        kinds = {name: field.kind for name, field in fields.items()}
+        sounds: SoundRates | None = None
+        names = [name for name, kind in kinds.items() if kind == "audio"]
+        if names:
+            sounds = self._first(source, lambda chunk: SoundRates(names, self.rate, chunk))
+        elif self.rate is not None:
+            raise absent("rate", "a sound")
         followers = {name: kind for name, kind in kinds.items() if kind in ("boxes", "points")}
         # the images of a store are not sampled
-        is_sampled = self.color is None and not source.manifest.options
-        self.settled = _Settled(
-            {name: prepared.get(name) for name in fields},
-            followers if prepared else {},
-            set(source.manifest.gray) if is_sampled else set(),
-            self._sound_rates(source),
-            videos,
-        )
-        if any(None in field.shape and field.encoding == "raw" for field in prepared.values()):
-            names = list(prepared)
-            prepared = self._first(
-                source, lambda chunk: {name: self._measured(chunk, name) for name in names}
-            )
-            self.settled.images.update(prepared)
-        stored = {name: self._stored_field(field) for name, field in prepared.items()}
+        is_sampled = self.color is None and not given.options
+        sampled = set(given.gray) if is_sampled else set[str]()
+        self.settled = _Settled(images, followers if images else {}, sampled, sounds, videos)
+        if any(None in own.shape and own.encoding == "raw" for own in images.values()):
+
+            def measured(chunk: Chunk) -> dict[str, Field]:
+                made: dict[str, Field] = {}
+                for name, own in images.items():
+                    planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)
+                    made[name] = replace(own, dtype=str(planes.dtype), shape=planes.shape)
+                return made
+
+            images.update(self._first(source, measured))
+        stored = {name: self._stored_field(own) for name, own in images.items()}
         return {**fields, **stored, **(videos.stored if videos else {})}
-
-    def _video_frames(self, source: RecordInput) -> VideoFrames | None:
-        """Return the preparation of videos.
-
-        Raises:
-            ConfigError: C142 for a frame rate without videos, C262 for what videos do not have.
-        """
-        fields = source.manifest.fields
-        videos = {name: field for name, field in fields.items() if field.kind == "video"}
-        if not videos:
-            if self.frame_rate is not None:
-                where = f"pack.frame_rate = {self.frame_rate}"
-                raise ConfigError(142, where, "no field of the input is a video", "leave it out")
-            return None
-        if self.bit_depth is not None:
-            where = f"pack.bit_depth = {self.bit_depth}"
-            raise ConfigError(262, where, "frames of videos have 8 bits", "leave it out")
-        channels = COLORS.get(self.color or "")
-        frames = VideoFrames(videos, replace(self), channels, self.frame_rate)
-        return self._first(source, frames.with_size) if frames.lack_size else frames
-
-    def _sound_rates(self, source: RecordInput) -> SoundRates | None:
-        fields = source.manifest.fields
-        names = [name for name, field in fields.items() if field.kind == "audio"]
-        if names:
-            return self._first(source, lambda chunk: SoundRates(names, self.rate, chunk))
-        if self.rate is not None:
-            where = f"pack.rate = {self.rate}"
-            raise ConfigError(142, where, "no field of the input is a sound", "leave it out")
-        return None
 
     def _prepared_field(self, field: Field) -> Field:
         """Return the prepared field, without height and width if only an image can tell them."""
@@ -274,10 +255,6 @@ class Preparation:
         what = f"no record in its first {TRIES} items"
         raise DataError(140, source.manifest.source, what, "set pack.size=[height,width]")
 
-    def _measured(self, chunk: Chunk, name: str) -> Field:
-        planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)
-        return replace(self._target(name), dtype=str(planes.dtype), shape=planes.shape)
-
     def _stored_field(self, field: Field) -> Field:
         """Return the field as it is stored. In this class the shape of pixels is [C, H, W]."""
         if field.encoding != "raw" or self.layout == "chw":
@@ -292,44 +269,38 @@ class Preparation:
                 field's, D122 for one in color if a sample of the others is gray.
         """
         settled = self._settled
-        records = {
-            name: self._values(chunk, name)
-            for name, field in settled.images.items()
-            if field is not None and name in chunk.records
-        }
+        records = dict(chunk.records)
+        for name in settled.images:
+            records[name] = self._values(chunk, name)
         for change in (settled.sounds, settled.videos):
             if change is not None:
                 records |= change(chunk)
-        is_scaled = (self.resize, self.max_side, self.size) != (None, None, None)
-        if settled.followers and is_scaled:
-            records |= self._followed(chunk)
-        return Chunk({**chunk.records, **records}, chunk.keys)
+        if (self.resize, self.max_side, self.size) != (None, None, None):
+            sizes: list[tuple[int, int]] = []
+            if settled.followers:
+                sizes = [self._size(chunk, number) for number in range(len(chunk.keys))]
+            for name, kind in settled.followers.items():
+                records[name] = self._moved(chunk.records[name], kind, sizes)
+        return Chunk(records, chunk.keys)
 
     @property
     def _settled(self) -> _Settled:
         assert self.settled is not None, "fields() comes first"
         return self.settled
 
-    def _followed(self, chunk: Chunk) -> dict[str, Any]:
-        """Return the boxes and points of images that are scaled, in the pixels of the results."""
-        sizes = [self._size(chunk, number) for number in range(len(chunk.keys))]
-        followed: dict[str, Any] = {}
-        for name, kind in self._settled.followers.items():
-            move = moved_boxes if kind == "boxes" else moved_points
-            moved: list[np.ndarray] = []
-            for rows, size in zip(chunk.records[name], sizes, strict=True):
-                flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
-                windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
-                moved.append(
-                    move(flat, windows, self.scaled_size(size)).numpy().reshape(rows.shape)
-                )
-            is_array = isinstance(chunk.records[name], np.ndarray)
-            followed[name] = np.stack(moved) if is_array else moved
-        return followed
+    def _moved(self, values: Any, kind: str, sizes: Sequence[tuple[int, int]]) -> Any:
+        """Return boxes or points in the pixels of their scaled images, whose ``sizes`` were."""
+        move = moved_boxes if kind == "boxes" else moved_points
+        moved: list[np.ndarray] = []
+        for rows, size in zip(values, sizes, strict=True):
+            flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
+            windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
+            moved.append(move(flat, windows, self.scaled_size(size)).numpy().reshape(rows.shape))
+        return np.stack(moved) if isinstance(values, np.ndarray) else moved
 
     def _size(self, chunk: Chunk, number: int) -> tuple[int, int]:
         """Return (height, width) of the first image of a record. DataError D106."""
-        name = next(name for name, field in self._settled.images.items() if field)
+        name = next(iter(self._settled.images))
         value = chunk.records[name][number]
         if isinstance(value, np.ndarray):
             sides = value.shape[1:] if value.shape[0] in (1, 3) else value.shape[:2]
@@ -339,14 +310,9 @@ class Preparation:
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
 
-    def _target(self, name: str) -> Field:
-        field = self._settled.images[name]
-        assert field is not None
-        return field
-
     def _values(self, chunk: Chunk, name: str) -> Any:
         """Return all images of a field. DataError D107 if the shapes of arrays differ."""
-        target, numbers = self._target(name), range(len(chunk.keys))
+        target, numbers = self._settled.images[name], range(len(chunk.keys))
         if self.encode == "keep" and target.encoding == "image":
             for number in numbers:
                 self._check(chunk, name, number)
@@ -370,24 +336,24 @@ class Preparation:
         """Return pixels [C, H, W] as an image file: PNG if that is chosen, else JPEG."""
         if self.encode == "png":
             return encode_png(planes)
-        return encode_jpeg(planes, self._quality)
+        return encode_jpeg(planes, self.quality or QUALITY)
 
     def _check(self, chunk: Chunk, name: str, number: int) -> None:
         """Decode an image whose bytes are kept; a JPEG at 1/8, which reads the whole file."""
-        data, target = chunk.records[name][number], self._target(name)
+        data, target = chunk.records[name][number], self._settled.images[name]
         try:
             if target.kind == "labels":
                 decode_labels(data, self.max_pixels)
-            else:
-                decode_shrunk(data, target.shape[0] or 3, (1, 1), self.max_pixels)
-                if name in self._settled.sampled:
-                    refuse_colors(data, chunk.keys[number], self.max_pixels)
+                return
+            decode_shrunk(data, target.shape[0] or 3, (1, 1), self.max_pixels)
+            if name in self._settled.sampled:
+                refuse_colors(data, chunk.keys[number], self.max_pixels)
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
 
     def _pixels(self, chunk: Chunk, name: str, number: int) -> np.ndarray:
         """Return an image, upright and scaled: uint8 or uint16 [h, w, C]."""
-        value, target = chunk.records[name][number], self._target(name)
+        value, target = chunk.records[name][number], self._settled.images[name]
         channels = target.shape[0] or 3
         is_map = target.kind == "labels"
         try:
@@ -395,16 +361,17 @@ class Preparation:
                 if value.shape[0] in (1, 3):  # planes, as in ``Field.channels``
                     value = value.transpose(1, 2, 0)
                 image = convert(np.ascontiguousarray(value), channels)
+                full_size = image.shape[:2]
             elif is_map:
                 image = decode_labels(value, self.max_pixels)
+                full_size = image.shape[:2]
             else:
-                scaled = self._scaled(*self._decoded(value, channels), is_map)
+                image, full_size = self._decoded(value, channels)
                 if name in self._settled.sampled:
                     refuse_colors(value, chunk.keys[number], self.max_pixels)
-                return scaled
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
-        return self._scaled(image, image.shape[:2], is_map)
+        return self.scaled(image, full_size, is_map)
 
     def _decoded(self, data: Any, channels: int) -> tuple[np.ndarray, tuple[int, ...]]:
         """Return the image, no smaller than its result is to be, and its full size."""
@@ -439,30 +406,24 @@ class Preparation:
             factor = min(1.0, self.max_side / max(size))
         return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
-    def scaled(self, image: np.ndarray) -> np.ndarray:
-        """Return a picture [H, W, C], cut and scaled."""
-        return self._scaled(image, image.shape[:2], is_map=False)
-
-    def _scaled(self, image: np.ndarray, full_size: tuple[int, ...], is_map: bool) -> np.ndarray:
+    def scaled(
+        self, image: np.ndarray, full_size: tuple[int, ...], is_map: bool = False
+    ) -> np.ndarray:
         """Cut and scale an image [H, W, C], which may be smaller than its ``full_size``."""
         top, left, height, width = self._window(image.shape[:2])
         image = image[top : top + height, left : left + width]
         size = self.scaled_size(full_size)
         if is_map:
             return scale_labels(image.transpose(2, 0, 1), size).transpose(1, 2, 0)
-        if image.dtype == np.uint16:
-            return _scaled_deep(image, size)
-        image = scale(image, size, antialias=True)
-        return image * np.uint16(257) if self.bit_depth == 16 else image
-
-
-def _scaled_deep(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Scale uint16 [H, W, C] by the filter of ``framework.media.scale``, which is for 8 bits."""
-    if image.shape[:2] == size:
-        return image
-    pixels = torch.from_numpy(image.astype(np.float32)).permute(2, 0, 1)[None]
-    scaled = interpolate(pixels, size, mode="bilinear", antialias=True)[0].permute(1, 2, 0)
-    return scaled.round().clamp(0, 65535).numpy().astype(np.uint16)
+        if image.dtype == np.uint8:
+            image = scale(image, size, antialias=True)
+            return image * np.uint16(257) if self.bit_depth == 16 else image
+        if image.shape[:2] == size:
+            return image
+        # the filter of ``framework.media.scale`` is for 8 bits
+        pixels = torch.from_numpy(image.astype(np.float32)).permute(2, 0, 1)[None]
+        deep = interpolate(pixels, size, mode="bilinear", antialias=True)[0].permute(1, 2, 0)
+        return deep.round().clamp(0, 65535).numpy().astype(np.uint16)
 
 
 def _bad(key: str, name: str, error: BadImage) -> DataError:

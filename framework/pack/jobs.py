@@ -1,6 +1,5 @@
 """Jobs: fixed ranges of items, each of which becomes one file of records.
 
-An item is what an input reads at once, such as an image file. It becomes zero or more records.
 The input and the preparation alone decide how many items a job has. Workers, memory and time never
 do, so that any number of processes or machines make the same files.
 """
@@ -10,9 +9,9 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from framework.contracts.records import (
     joined_keys,
     range_files_of,
 )
-from framework.errors import DataError, ResourceError
+from framework.errors import DataError
 from framework.order.batches import spread
 from framework.pack.packing import (
     BadItem,
@@ -39,12 +38,13 @@ from framework.pack.packing import (
     Packing,
     PackPlan,
     Prepare,
+    bad_item,
 )
 from framework.pack.process_pool import Row, Tell
 from framework.store.channel_statistics import StatisticsSampler
 from framework.store.file_store import content_crcs, digest
 from framework.store.files import DiskReads, ask_item_files
-from framework.system.durable import FULL, uninterrupted
+from framework.system.durable import uninterrupted
 
 # A job of 64 MiB of records takes some seconds and fits into memory.
 MAX_JOB_BYTES = 64 << 20
@@ -71,8 +71,7 @@ _disk = DiskReads()
 ItemStamp = tuple[str, tuple[tuple[str, int, int], ...]]
 
 
-@dataclass(frozen=True)
-class PackWork:
+class PackWork(NamedTuple):
     """Everything that a process needs to do a job.
 
     Attributes:
@@ -86,21 +85,6 @@ class PackWork:
     manifest: Manifest
     journal: Journal
     plan: PackPlan
-
-    @property
-    def source(self) -> RecordInput:
-        return self.packing.source
-
-    def bad_item(self, item: int, error: DataError) -> BadItem:
-        """Return the entry for an item that is left out. Raise ``error`` if bad items are not."""
-        if self.packing.on_error != "skip":
-            raise error
-        reason = " ".join(str(error.args[2]).split())
-        return BadItem(item, self.source.name(item), f"{error.letter}{error.args[0]}", reason)
-
-
-class DiskFull(ResourceError):
-    """R101 because the disk is full."""
 
 
 def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
@@ -148,43 +132,38 @@ def item_error(error: DataError, source: RecordInput, item: int, key: str) -> Da
 
 def chunk_bytes(chunk: Chunk) -> int:
     """Return the bytes of all records."""
-    return sum(
-        values.nbytes
-        if isinstance(values, np.ndarray)
-        else sum(memoryview(value).nbytes for value in values)
-        for values in chunk.records.values()
-    )
+    total = 0
+    for values in chunk.records.values():
+        if isinstance(values, np.ndarray):
+            total += values.nbytes
+        else:
+            total += sum(memoryview(value).nbytes for value in values)
+    return total
 
 
 def do_job(work: PackWork, number: int, row: Row, tell: Tell) -> JobResult:
     """Read, prepare and publish a job's records, then note the job as done.
 
-    If the files of an item change while its job is done, the job is done once more. Items that
-    change during that attempt are bad.
+    If the files of an item change meanwhile, the job is done once more.
 
     Raises:
-        DataError: For a bad item, unless bad items are left out. D153 for one that changes.
+        DataError: For a bad item, unless bad items are left out. D153 for one that goes on
+            changing.
     """
-    start, stop = work.plan.item_range(number)
-    changed: dict[int, BadItem] = {}
-    num_attempts = 0
-    while True:
-        before = stamps(work.source, start, stop)
-        result, crcs = _write(work, number, changed, hash_of(before), row, tell)
-        pairs = zip(before, stamps(work.source, start, stop), strict=True)
-        items = [item for item, (old, new) in enumerate(pairs, start) if old != new]
-        num_attempts += 1
-        if not items or num_attempts == 3:
+    source = work.packing.source
+    items = work.plan.items(number)
+    changed: list[str] = []
+    for _ in range(2):
+        before = stamps(source, items.start, items.stop)
+        result, crcs = _write(work, number, hash_of(before), row, tell)
+        after = stamps(source, items.start, items.stop)
+        changed = [old[0] for old, new in zip(before, after, strict=True) if old != new]
+        if not changed:
             work.journal.note(result, crcs)
             row[3] = 0
             return result
-        if num_attempts == 2:
-            if work.plan.reads_arrays:  # one stamp for all items
-                items = range(start, stop)
-            for item in items:
-                fix = "wait until the file is complete, then pack again"
-                error = DataError(153, work.source.name(item), "changes while it is packed", fix)
-                changed[item] = work.bad_item(item, error)
+    fix = "wait until the file is complete, then pack again"
+    raise DataError(153, changed[0], "changes while it is packed", fix)
 
 
 def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
@@ -192,23 +171,22 @@ def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
 
     Items that are read at once have one stamp.
     """
+
+    def file_stamp(path: str) -> tuple[str, int, int]:
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):  # ValueError: a zero byte in the path
+            return path, 0, 0
+        return path, status.st_size, status.st_mtime_ns
+
     files = range_files_of(source, start, stop)
     if files is not None:
         name = f"{source.name(start)} and {stop - start - 1} more"
-        return [(name, tuple(map(_file_stamp, files)))]
+        return [(name, tuple(map(file_stamp, files)))]
     return [
-        (source.name(item), tuple(map(_file_stamp, item_files_of(source, item))))
+        (source.name(item), tuple(map(file_stamp, item_files_of(source, item))))
         for item in range(start, stop)
     ]
-
-
-def _file_stamp(path: str) -> tuple[str, int, int]:
-    """Return the state of a file. Size and time are 0 if it cannot be found."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # ValueError: a zero byte in the path
-        return path, 0, 0
-    return path, status.st_size, status.st_mtime_ns
 
 
 def hash_of(items: Sequence[ItemStamp]) -> str:
@@ -223,22 +201,14 @@ def file_sha256(path: Path) -> str:
 
 
 def _write(
-    work: PackWork,
-    number: int,
-    excluded: Mapping[int, BadItem],
-    stamp: str,
-    row: Row,
-    tell: Tell,
+    work: PackWork, number: int, stamp: str, row: Row, tell: Tell
 ) -> tuple[JobResult, np.ndarray]:
-    """Write a job's file without the items ``excluded``.
-
-    Return the result, and the checksums: uint32 [num_records].
-    """
+    """Write a job's file. Return the result, and the checksums: uint32 [num_records]."""
     bad: list[BadItem] = []
     held: list[Chunk] | None = []
     keys: Sequence[str] | None = None  # as long as they are consecutive numbers
     row[:3] = 0
-    for num_items, chunk in _read(work, number, excluded, bad, row):
+    for num_items, chunk in _read(work, number, bad, row):
         if chunk.keys and (keys or not row[1]):
             keys = joined_keys([keys, chunk.keys] if keys else [chunk.keys])
             keys = keys if isinstance(keys, NumberKeys) else None
@@ -250,43 +220,39 @@ def _write(
         tell()
     _, num_records, num_bytes, _ = row.tolist()
     path = work.journal.file(number)
-    if path.is_dir():
-        # A finished file and the older store that it replaces change places. A kill right after
-        # that leaves the older store here.
+    if path.is_dir():  # an older store: a kill came right after the finished file took its place
         shutil.rmtree(path)
     counts = np.zeros(len(work.manifest.classes), np.int64)
     crcs: list[np.ndarray] = [np.empty(0, np.uint32)]
     size, sha256 = 0, ""
     if num_records:
         # A second read finds the same bad items, which ``bad`` has already.
-        chunks = held or (chunk for _, chunk in _read(work, number, excluded, [], row))
-        if keys is None:
-            chunks = map(with_listed_keys, chunks)
+        chunks = held or (chunk for _, chunk in _read(work, number, [], row))
 
         def checked() -> Iterator[Chunk]:
             for chunk in chunks:
                 if chunk.keys:
                     crcs.append(content_crcs(chunk.records, work.manifest.fields))
-                    yield chunk
+                    yield with_listed_keys(chunk) if keys is None else chunk
 
         make_writer = work.packing.make_part or work.packing.make_writer
         manifest = replace(work.manifest, num_records=num_records)
         # The file of an only job may become the store, which has statistics.
-        is_only_job = work.plan.num_jobs == 1
-        counts = write_file(make_writer, path, manifest, checked(), is_only_job)
+        counts = write_file(make_writer, path, manifest, checked(), work.plan.num_jobs == 1)
         size, sha256 = path.stat().st_size, file_sha256(path)
     all_crcs = np.concatenate(crcs)
+    first_key = keys.start if isinstance(keys, NumberKeys) else None
     result = JobResult(
-        number=number,
-        num_records=num_records,
-        num_bytes=num_bytes,
-        size_bytes=size,
-        sha256=sha256,
-        stamp=stamp,
-        class_counts=counts.tolist(),
-        digest=digest(all_crcs),
-        first_key=keys.start if isinstance(keys, NumberKeys) else None,
-        bad=bad,
+        number,
+        num_records,
+        num_bytes,
+        size,
+        sha256,
+        stamp,
+        counts.tolist(),
+        digest(all_crcs),
+        first_key,
+        bad,
     )
     return result, all_crcs
 
@@ -330,23 +296,6 @@ def write_file(
     return counts
 
 
-def disk_error(error: Exception, path: str) -> Exception:
-    """Return the error to raise for a writer's error.
-
-    A full disk gives DiskFull, and any other error of the operating system R101. Errors that the
-    operating system did not cause are returned unchanged.
-    """
-    if isinstance(error, ResourceError) and (isinstance(error, DiskFull) or error.args[0] != 101):
-        return error
-    cause = error if isinstance(error, OSError) else error.__cause__
-    if not isinstance(cause, OSError) or cause.errno is None:
-        return error
-    what = f"cannot write: {os.strerror(cause.errno)}"
-    if cause.errno in FULL:
-        return DiskFull(101, path, what, "free space or choose another place")
-    return ResourceError(101, path, what, "choose another place")
-
-
 def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
     """Count the records of each class, or the rows of ragged labels, except ignored labels.
 
@@ -369,45 +318,39 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
     return np.bincount(labels[is_counted], minlength=num_classes)
 
 
-def _read(
-    work: PackWork, number: int, excluded: Mapping[int, BadItem], bad: list[BadItem], row: Row
-) -> Iterator[tuple[int, Chunk]]:
+def _read(work: PackWork, number: int, bad: list[BadItem], row: Row) -> Iterator[tuple[int, Chunk]]:
     """Yield the number of items of each block, and their records. Add bad items to ``bad``."""
-    first, last = work.plan.item_range(number)
+    source = work.packing.source
+    items = work.plan.items(number)
     size = work.plan.items_per_block
-    for start in range(first, last, size):
-        stop = min(start + size, last)
+    for start in items[::size]:
+        stop = min(start + size, items.stop)
         # The disk reads the next block while this one is prepared. Nobody asked for the first.
-        ahead = range(start if start == first else stop, min(stop + size, last))
+        ahead = range(start if start == items.start else stop, min(stop + size, items.stop))
         if ahead and _disk.were_made(size):
-            ask_item_files(work.source, ahead)
+            ask_item_files(source, ahead)
         row[3] = start + 1
-        yield stop - start, _read_block(work, start, stop, excluded, bad)
-
-
-def _read_block(
-    work: PackWork, start: int, stop: int, excluded: Mapping[int, BadItem], bad: list[BadItem]
-) -> Chunk:
-    """Return the records of a block. If that fails, read item by item to find the bad ones."""
-    if not any(start <= item < stop for item in excluded):
-        with suppress(DataError):
-            return _checked(work, start, stop)
-    chunks: list[Chunk] = []
-    for item in range(start, stop):
-        if item in excluded:
-            bad.append(excluded[item])
-            continue
         try:
-            try:
-                chunk = _checked(work, item, item + 1)
-            except DataError:  # the file may have been incomplete a moment ago
-                chunk = _checked(work, item, item + 1)
-        except DataError as error:
-            bad.append(work.bad_item(item, error))
-            continue
-        if chunk.keys:
-            chunks.append(chunk)
-    return joined(chunks, work.manifest.fields)
+            chunk = _checked(work, start, stop)
+        except DataError:
+            chunks = [_read_item(work, item, bad) for item in range(start, stop)]
+            good = [chunk for chunk in chunks if chunk is not None and chunk.keys]
+            chunk = joined(good, work.manifest.fields)
+        yield stop - start, chunk
+
+
+def _read_item(work: PackWork, item: int, bad: list[BadItem]) -> Chunk | None:
+    """Return the records of an item; None for a bad one, which is raised or added to ``bad``."""
+    try:
+        try:
+            return _checked(work, item, item + 1)
+        except DataError:  # the file may have been incomplete a moment ago
+            return _checked(work, item, item + 1)
+    except DataError as error:
+        if work.packing.on_error != "skip":
+            raise
+        bad.append(bad_item(item, work.packing.source.name(item), error))
+        return None
 
 
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:
@@ -416,25 +359,25 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
     Raises:
         DataError: D151 if an array is not as the manifest says, D243 for a key without a split.
     """
-    split = work.packing.split
-    chunk = prepared(work.source, work.packing.prepare, start, stop)
+    source, split = work.packing.source, work.packing.split
+    chunk = prepared(source, work.packing.prepare, start, stop)
     if split is not None and split.field is None:
-        split.texts(chunk.keys, work.source.name(start))
+        split.texts(chunk.keys, source.name(start))
     for name, field in work.manifest.fields.items():
         if not chunk.keys or field.encoding in ("image", "frames"):
             continue
         arrays: Any = chunk.records[name]
+        num_free = 1  # leading sizes that may differ
         if field.encoding == "raw":
+            num_free = 0
             arrays = arrays[:1]  # all records of an array have one shape
+        wanted = tuple(field.shape)
         for key, array in zip(chunk.keys, arrays, strict=False):
             shape = tuple(array.shape)
-            if field.encoding == "ragged":
-                fits = len(shape) == len(field.shape) and shape[1:] == field.row_shape
-            else:
-                fits = shape == tuple(field.shape)
+            fits = len(shape) == len(wanted) and shape[num_free:] == wanted[num_free:]
             if array.dtype != field.dtype or not fits:
                 what = f"{name} is {array.dtype} {shape}, but the first record has "
-                what += f"{field.dtype} {tuple(field.shape)}"
+                what += f"{field.dtype} {wanted}"
                 fix = "give records of one shape; pack.size=[height,width] scales images to one"
                 raise DataError(151, key, what, fix)
     return chunk

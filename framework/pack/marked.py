@@ -26,7 +26,7 @@ from framework.contracts.records import (
 from framework.errors import ConfigError, DataError
 from framework.media.decode import MAX_PIXELS, encode_png, image_size
 from framework.media.header import BadImage
-from framework.media.label_map import BadLabels, decode_labels, labels_header
+from framework.media.label_map import PALETTE, BadLabels, decode_labels, labels_header
 from framework.order.batches import spread
 from framework.store.file_store import fits_kind
 from framework.store.values import RAGGED, TakesKinds, check_present, checked_kinds
@@ -35,8 +35,6 @@ from framework.system.code_digest import CodeDigest
 NUM_SAMPLES = 8  # items that a guess looks at
 MOST_VALUES = 32  # different numbers in a gray label map; a photograph has some 200
 PIXELS_PER_VALUE = 16  # at least, since a tiny picture has few values, too
-PALETTE = 3  # the color type at byte 25 of a PNG
-BINARY = {0, 255}
 
 
 @final
@@ -75,15 +73,26 @@ class MarkedInput:
         if isinstance(source, TakesKinds):
             source.kinds = self.kinds
         self.given: Sequence[str] | None = labels
-        self.values = None if values is None else _checked_values(values)
+        self.values: dict[Any, Any] | None = None
+        if values is None:
+            return
+        mapped: dict[Any, Any] = {}
+        if isinstance(values, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            mapped = {old: IGNORE if new == "ignore" else new for old, new in values.items()}
+        is_whole = all(type(number) is int for pair in mapped.items() for number in pair)
+        if not mapped or not is_whole or not all(0 <= new <= 255 for new in mapped.values()):
+            fix = "give 'input.values={0: 0, 128: 1, 255: ignore}', say: "
+            fix += "new values 0 to 255, or ignore, which is 255"
+            raise ConfigError(179, f"input.values = {values}", "must map numbers to numbers", fix)
+        self.values = mapped
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The fields that are label maps. ConfigError C179 if one cannot be."""
+        fields = self.source.manifest.fields
         names = self.given
         if names is None:
             names = tuple(dict.fromkeys((*self.source.manifest.label_maps, *self._guessed)))
-        fields = self.source.manifest.fields
         for name in names:
             where = f"input.labels = {name}"
             if name not in fields:
@@ -106,14 +115,11 @@ class MarkedInput:
         fields = self.source.manifest.fields
         images = [name for name, field in fields.items() if field.kind != "raw"]
         encoded = [name for name, field in fields.items() if field.encoding == "image"]
-        if len(images) < 2 or not encoded:
-            return ()
-        samples = {
-            name: [data for part in self._samples for data in part[name]] for name in encoded
-        }
-        guessed = [
-            name for name, files in samples.items() if files and all(map(_looks_like_labels, files))
-        ]
+        guessed: list[str] = []
+        for name in encoded if len(images) > 1 else ():
+            files = [data for part in self._samples for data in part[name]]
+            if files and all(map(_looks_like_labels, files)):
+                guessed.append(name)
         return tuple(guessed) if len(guessed) < len(images) else ()
 
     @cached_property
@@ -142,7 +148,7 @@ class MarkedInput:
             for value in (value for records in self._samples for value in records[name]):
                 with suppress(BadImage):
                     present |= set(np.unique(self._numbers(value)).tolist())
-            if present == BINARY:
+            if present == {0, 255}:
                 lines.append(
                     f"{name} holds only 0 and 255, and 255 means 'no class'; "
                     "if it is a class, add 'input.values={0: 0, 255: 1}'"
@@ -157,26 +163,28 @@ class MarkedInput:
     def _manifest(self) -> Manifest:
         inputs = self.source.manifest
         check_present(self.kinds, inputs.fields)
-        fields = {name: self._field(name, field) for name, field in inputs.fields.items()}
+        fields: dict[str, Field] = {}
+        for name, field in inputs.fields.items():
+            kind = self.kinds.get(name)
+            fields[name] = field
+            if kind is not None:
+                wanted = field if kind == RAGGED else replace(field, kind=kind)
+                if (kind == RAGGED and field.encoding != "ragged") or not fits_kind(wanted):
+                    what = f"is {field.dtype} {list(field.shape)}, which cannot be {kind}"
+                    fix = "correct input.kinds, or pack it with input=function"
+                    raise ConfigError(179, f"input.kinds.{name} = {kind}", what, fix)
+                fields[name] = wanted
+            elif name not in self.labels and field.kind == "labels":
+                fields[name] = replace(field, kind="")
+            elif name in self.labels and field.encoding == "image":
+                fields[name] = Field("uint8", (1, None, None), "image", "labels")
+            elif name in self.labels:
+                shape = (1, *(_plane(field.shape) or (0, 0)))
+                fields[name] = Field("uint8", shape, "raw", "labels")
         options = dict(inputs.options)
         if self.values is not None:
             options["values"] = {str(old): new for old, new in self.values.items()}
         return replace(inputs, fields=fields, options=options)
-
-    def _field(self, name: str, field: Field) -> Field:
-        kind = self.kinds.get(name)
-        if kind is not None:
-            wanted = field if kind == RAGGED else replace(field, kind=kind)
-            if (kind == RAGGED and field.encoding != "ragged") or not fits_kind(wanted):
-                what = f"is {field.dtype} {list(field.shape)}, which cannot be {kind}"
-                fix = "correct input.kinds, or pack it with input=function"
-                raise ConfigError(179, f"input.kinds.{name} = {kind}", what, fix)
-            return wanted
-        if name not in self.labels:
-            return replace(field, kind="") if field.kind == "labels" else field
-        if field.encoding == "image":
-            return Field("uint8", (1, None, None), "image", "labels")
-        return Field("uint8", (1, *(_plane(field.shape) or (0, 0))), "raw", "labels")
 
     def read(self, start: int, stop: int) -> Chunk:
         """Return the records of items ``start``..``stop``.
@@ -194,7 +202,18 @@ class MarkedInput:
             pairs = zip(values, chunk.keys, strict=True)
             maps = [self._map(value, f"{key}: {name}") for value, key in pairs]
             records[name] = np.stack(maps) if isinstance(values, np.ndarray) else maps
-        self._check_sizes(records, chunk.keys)
+        fields = self.manifest.fields
+        images = [name for name, field in fields.items() if field.kind == "image"]
+        for number, key in enumerate(chunk.keys if images else ()):
+            sizes: dict[str, str] = {}
+            with suppress(BadImage):  # preparing the images says what is wrong with them
+                for name in (*images, *self.labels):
+                    sizes[name] = _size(records[name][number], fields[name])
+            for name in self.labels:
+                if name in sizes and all(sizes[image] != sizes[name] for image in images):
+                    what = f"{name} has {sizes[name]} pixels, {images[0]} {sizes[images[0]]}"
+                    fix = "give an image and its label map of one size"
+                    raise DataError(172, key, what, fix)
         return Chunk(records, chunk.keys)
 
     def _map(self, value: Any, where: str) -> Any:
@@ -235,24 +254,6 @@ class MarkedInput:
         places = np.searchsorted(np.array(present), numbers)
         return np.array([self.values[number] for number in present], np.uint8)[places]
 
-    def _check_sizes(self, records: Records, keys: Sequence[str]) -> None:
-        fields = self.manifest.fields
-        images = [name for name, field in fields.items() if field.kind == "image"]
-        for number, key in enumerate(keys):
-            try:
-                sizes = {
-                    name: _size(records[name][number], fields[name])
-                    for name in (*images, *self.labels)
-                }
-            except BadImage:  # preparing the images says what is wrong with them
-                continue
-            for name in self.labels if images else ():
-                if all(sizes[image] != sizes[name] for image in images):
-                    first = images[0]
-                    what = f"{name} has {_text(sizes[name])} pixels, {first} {_text(sizes[first])}"
-                    fix = "give an image and its label map of one size"
-                    raise DataError(172, key, what, fix)
-
     def name(self, index: int) -> str:
         return self.source.name(index)
 
@@ -268,31 +269,6 @@ class MarkedInput:
         return range_files_of(self.source, start, stop)
 
 
-def marked(source: RecordInput, block: Mapping[str, Any], max_pixels: Any) -> MarkedInput:
-    """Return ``source`` with what an input's ``block`` says about label maps.
-
-    ``max_pixels`` is that of ``pack:``; None for the default.
-    """
-    limit = max_pixels if isinstance(max_pixels, int) else MAX_PIXELS
-    marks = block.get("labels"), block.get("values")
-    return MarkedInput(source, *marks, limit, block.get("kinds"))
-
-
-def _checked_values(values: Any) -> dict[int, int]:
-    """Return a new value for each old one, ``IGNORE`` for "ignore". ConfigError C179."""
-    checked: dict[Any, Any] = {}
-    if isinstance(values, Mapping):
-        checked = {old: IGNORE if new == "ignore" else new for old, new in values.items()}
-    is_whole = all(type(number) is int for pair in checked.items() for number in pair)
-    if not checked or not is_whole or not all(0 <= new <= 255 for new in checked.values()):
-        fix = (
-            "give 'input.values={0: 0, 128: 1, 255: ignore}', say: "
-            "new values 0 to 255, or ignore, which is 255"
-        )
-        raise ConfigError(179, f"input.values = {values}", "must map numbers to numbers", fix)
-    return checked
-
-
 def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
     """Return (height, width) of an array of one number per pixel, or None for other shapes."""
     sides = [side or 0 for side in shape]
@@ -305,15 +281,12 @@ def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
     return sides[0], sides[1]
 
 
-def _size(value: Any, field: Field) -> tuple[int, int]:
+def _size(value: Any, field: Field) -> str:
+    """Return the size of an image, for messages."""
     if not isinstance(value, np.ndarray):
-        return image_size(value)
-    if field.interleaved:
-        return value.shape[:2]
-    return value.shape[1:]
-
-
-def _text(size: tuple[int, int]) -> str:
+        size = image_size(value)
+    else:
+        size = value.shape[:2] if field.interleaved else value.shape[1:]
     return f"{size[0]} x {size[1]}"
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
@@ -22,19 +22,10 @@ from framework.contracts.class_labels import ONE_PER_RECORD
 from framework.contracts.records import Manifest, code_of
 from framework.errors import ConfigError, DataError, ResourceError, listed
 from framework.measure.host import num_cores
-from framework.pack.jobs import (
-    DiskFull,
-    PackWork,
-    disk_error,
-    do_job,
-    hash_of,
-    make_plan,
-    stamps,
-)
+from framework.pack import jobs
 from framework.pack.join import (
     Joining,
     check_place,
-    is_put,
     join,
     list_bad,
     put_folder,
@@ -53,7 +44,7 @@ from framework.pack.packing import (
     PackProgress,
 )
 from framework.pack.process_pool import ProcessPool, Row, Tell
-from framework.system.durable import PATIENCE_S, locked, move, remove_leftovers, tidied
+from framework.system.durable import FULL, PATIENCE_S, locked, move, remove_leftovers, tidied
 
 PAGE_BYTES = 4096  # LMDB gives a value of more than half a page whole pages
 RECORD_BYTES = 64  # what a store adds to a record
@@ -109,12 +100,6 @@ def pack(
         run = _Run(packing, on_progress, on_note)
         try:
             packed = run.pack(num_workers)
-        except ResourceError as error:
-            full = disk_error(error, str(run.path))
-            if not isinstance(full, DiskFull):
-                raise
-            run.tidy()  # before free space is measured
-            raise run.with_shortage(full) from error
         finally:
             run.tidy()
     return replace(packed, seconds=time.perf_counter() - start)
@@ -139,7 +124,7 @@ class _Run:
     def __init__(
         self, packing: Packing, on_progress: OnProgress, on_note: Callable[[str], None]
     ) -> None:
-        self.packing, self.on_progress, self.on_note = packing, on_progress, on_note
+        self.packing, self.on_progress = packing, on_progress
         self.path = Path(packing.shared_path)
         self.journal = Journal(packing.shared_path, packing.suffix)
         self.tidy()
@@ -147,8 +132,8 @@ class _Run:
         if packing.make_part is not None:  # what the writer refuses is said before all the work
             packing.make_writer(packing.path, fields=self.manifest.fields, num_records=0).abort()
         with self._exclusive("begin.lock"):
-            self.plan = self._begin()
-        self.work = PackWork(packing, self.manifest, self.journal, self.plan)
+            self.plan = self._begin(on_note)
+        self.work = jobs.PackWork(packing, self.manifest, self.journal, self.plan)
         self.before = PackProgress("packing", 0, 0, 0, 0, 0)  # what rows are added to
 
     def tidy(self) -> None:
@@ -165,7 +150,7 @@ class _Run:
             return nullcontext()
         return _locked(str(self.path), ending, patience_s=math.inf)
 
-    def _begin(self) -> PackPlan:
+    def _begin(self, on_note: Callable[[str], None]) -> PackPlan:
         """Return the journal's plan if the same command has begun; else begin a new journal.
 
         The old plan stays even if a repaired item would change it. Shares do not change the jobs,
@@ -183,51 +168,58 @@ class _Run:
             if is_same and (not is_part or begun.get("split") == split):
                 return PackPlan(**begun["plan"])
             if is_part:
-                raise self.journal.foreign()
+                what = "was begun by another command (other items, options, output or code)"
+                fix = "finish that one, or remove the folder when nobody needs it"
+                raise ResourceError(154, str(self.journal.folder), what, fix)
             if {**before, "code": facts["code"]} == facts:
                 why = f"the code or the state of {facts['source']} has changed"
                 if code.state is None:
                     why = f"{facts['source']} may have changed: it cannot be pickled ({code.fault})"
-                self.on_note(f"{self.journal.folder}: packing starts anew, since {why}")
+                on_note(f"{self.journal.folder}: packing starts anew, since {why}")
         self.journal.remove()
-        plan = make_plan(packing.source, packing.prepare)
+        plan = jobs.make_plan(packing.source, packing.prepare)
         self._check_space(plan, plan.num_jobs)
         self.journal.begin({"facts": facts, "plan": asdict(plan), "split": split})
         return plan
 
     def pack(self, num_workers: int | None) -> Packed:
         """Do the missing jobs of our share, and make the store once all jobs are done."""
-        packing, plan = self.packing, self.plan
-        noted = [self.journal.noted(number) for number in range(plan.num_jobs)]
-        results = [result for result in noted if result is not None]
-        is_noted = len(results) == len(noted)
-        if not packing.one_file and is_noted and is_put(self.journal, results, self.path):
-            return self._close(results)
-        share = packing.share(plan.num_jobs)
-        finished = {number: job for number in share if (job := self._finished(number)) is not None}
+        packing, journal, num_jobs = self.packing, self.journal, self.plan.num_jobs
+        part = packing.part or 0
+        share = range(num_jobs * part // packing.parts, num_jobs * (part + 1) // packing.parts)
+        finished: dict[int, JobResult] = {}
+        for number in share:
+            result = journal.done(number)
+            # Bad items do not matter if they may be left out.
+            if result is None or (result.bad and packing.on_error != "skip"):
+                continue
+            items = self.plan.items(number)
+            stamps = jobs.stamps(packing.source, items.start, items.stop)
+            if result.stamp == jobs.hash_of(stamps):  # its items are unchanged
+                finished[number] = result
         missing = [number for number in share if number not in finished]
-        resumed = self._num_items(finished)
+        resumed = sum(len(self.plan.items(number)) for number in finished)
         self.before = PackProgress(
             "packing",
             resumed,
-            self._num_items(share),
+            sum(len(self.plan.items(number)) for number in share),
             sum(job.num_records for job in finished.values()),
             sum(job.num_bytes for job in finished.values()),
             resumed,
         )
         self.on_progress(self.before)
-        self._check_space(plan, len(missing))
+        self._check_space(self.plan, len(missing))
         if num_workers is None:
             num_workers = num_cores() if len(missing) > 1 else 0
         num_workers = min(num_workers, max(1, len(missing)))
-        do = partial(_do_task, self.work)
         num_rows = max(len(missing), len(packing.paths))
+        do = partial(_do_task, self.work)
         with ProcessPool(do, num_workers, num_rows, self._tell) as workers:
             self._do(workers, missing)
             with self._exclusive("finish.lock"):
                 return self._finish(workers)
 
-    def _do(self, workers: ProcessPool, tasks: Sequence[Any]) -> None:
+    def _do(self, workers: ProcessPool, tasks: Iterable[Any]) -> None:
         """Do jobs, or joinings. ResourceError R153 if a process is killed."""
         try:
             for _ in workers.run(tasks):
@@ -240,21 +232,6 @@ class _Run:
                 what = f"a process was killed while it read {listed(names)} or what follows"
             fix = "look at memory and the system's log, use fewer workers; the same command resumes"
             raise ResourceError(153, str(self.path), what, fix) from error
-
-    def _finished(self, number: int) -> JobResult | None:
-        """Return a job's result if its file is there, its items are unchanged, and none is bad.
-
-        Bad items do not matter if they may be left out.
-        """
-        result = self.journal.done(number)
-        if result is None or (result.bad and self.packing.on_error != "skip"):
-            return None
-        stamp = hash_of(stamps(self.packing.source, *self.plan.item_range(number)))
-        return result if result.stamp == stamp else None
-
-    def _num_items(self, numbers: Sequence[int] | Mapping[int, Any]) -> int:
-        spans = [self.plan.item_range(number) for number in numbers]
-        return sum(stop - start for start, stop in spans)
 
     def _tell(self, workers: ProcessPool) -> None:
         items, records, num_bytes, _ = workers.rows.sum(0).tolist()
@@ -269,21 +246,23 @@ class _Run:
 
     def _finish(self, workers: ProcessPool) -> Packed:
         """Make the store if all jobs are done, by whatever process."""
-        if self.journal.begun() is None:  # another part made the store while we waited
+        packing, journal, num_jobs = self.packing, self.journal, self.plan.num_jobs
+        if journal.begun() is None:  # another part made the store while we waited
             return Packed(None)
-        done = [self.journal.done(number) for number in range(self.plan.num_jobs)]
+        done = [journal.done(number) for number in range(num_jobs)]
         results = [result for result in done if result is not None]
-        if len(results) < len(done):
-            num_missing = len(done) - len(results)
-            return Packed(None, waiting=num_missing, resumed=self.before.resumed)
+        if len(results) < num_jobs:
+            waiting = num_jobs - len(results)
+            return Packed(None, waiting=waiting, resumed=self.before.resumed)
         manifest = whole(self.manifest, results)
-        packing, journal = self.packing, self.journal
+        num_records, resumed = manifest.num_records, self.before.resumed
+        self.before = PackProgress("joining", 0, num_records, 0, 0, resumed)
         splits: list[PackedSplit] = []
-        if not manifest.num_records:
+        if not num_records:
             pass
         elif packing.split is not None:
             tasks = split_tasks(packing.split, manifest, results, journal)
-            self._join(workers, manifest, list(tasks.values()))
+            self._do(workers, tasks.values())
             # After a kill in between, the same command joins all again: the jobs' files stay.
             for name, task in tasks.items():
                 path = packing.paths[name]
@@ -293,16 +272,11 @@ class _Run:
             put_folder(manifest, results, journal, self.path)
         elif packing.make_part is not None or len(results) > 1:
             target = journal.folder / f"joined{journal.suffix}"
-            self._join(workers, manifest, [Joining(manifest, results, target)])
+            self._do(workers, [Joining(manifest, results, target)])
             move(target, self.path)
         else:
             move(journal.file(results[0].number), self.path)
         return self._close(results, splits)
-
-    def _join(self, workers: ProcessPool, manifest: Manifest, tasks: Sequence[Joining]) -> None:
-        resumed, num_records = self.before.resumed, manifest.num_records
-        self.before = PackProgress("joining", 0, num_records, 0, 0, resumed)
-        self._do(workers, tasks)
 
     def _close(self, results: Sequence[JobResult], splits: Sequence[PackedSplit] = ()) -> Packed:
         """List bad items and remove the journal, since the store is at its place, if any is."""
@@ -318,41 +292,34 @@ class _Run:
         num_bytes = sum(size_of(Path(path)) for path in self.packing.paths.values())
         return Packed(manifest, num_bytes, self.before.resumed, bad=bad, splits=splits)
 
-    def _needed(self, plan: PackPlan, num_jobs: int) -> int:
-        is_joined = self.packing.one_file and (plan.num_jobs > 1 or self.packing.split is not None)
-        return needed_bytes(plan, self.manifest, num_jobs, is_joined, self.packing.suffix)
-
     def _check_space(self, plan: PackPlan, num_jobs: int) -> None:
         """Raise ResourceError R151 if there is not enough space, before anything is written."""
+        is_joined = self.packing.one_file and (plan.num_jobs > 1 or self.packing.split is not None)
+        needed = needed_bytes(plan, self.manifest, num_jobs, is_joined, self.packing.suffix)
         free = free_bytes(self.path)
-        needed = self._needed(plan, num_jobs)
         if needed > free:
             missing = f"{needed - free:,} are missing"
             what = f"packing needs about {needed:,} bytes, {free:,} are free: {missing}"
-            fix = "free them, choose another output.path, or store less (advise=true)"
+            fix = "free them, choose another output.path, or store less (pack.encode=jpeg)"
             raise ResourceError(151, str(self.path), what, fix)
 
-    def with_shortage(self, error: DiskFull) -> DiskFull:
-        """Return the error with the bytes that are missing to finish our share, and to join.
 
-        Free space does not show a quota or a limit on file sizes. A page is missing at least.
-        """
-        share = self.packing.share(self.plan.num_jobs)
-        num_missing = sum(self.journal.done(number) is None for number in share)
-        missing = max(self._needed(self.plan, num_missing) - free_bytes(self.path), PAGE_BYTES)
-        what = f"{error.args[2]}; about {missing:,} more bytes are needed"
-        fix = "free them: finished jobs are kept, and the same command resumes"
-        return DiskFull(101, error.args[1], what, fix)
-
-
-def _do_task(work: PackWork, task: Any, row: Row, tell: Tell) -> Any:
-    """Do a job or the joining. DiskFull if the disk is full."""
+def _do_task(work: jobs.PackWork, task: Any, row: Row, tell: Tell) -> Any:
+    """Do a job or a joining. ResourceError R101 for any error of the operating system."""
     try:
         if isinstance(task, Joining):
             return join(task, work.journal, work.packing.make_writer, row, tell)
-        return do_job(work, task, row, tell)
+        return jobs.do_job(work, task, row, tell)
     except (OSError, ResourceError) as error:
-        raise disk_error(error, str(work.journal.folder)) from error
+        cause = error if isinstance(error, OSError) else error.__cause__
+        is_of_writer = isinstance(error, OSError) or error.args[0] == 101
+        if not is_of_writer or not isinstance(cause, OSError) or cause.errno is None:
+            raise
+        fix = "choose another place"
+        if cause.errno in FULL:
+            fix = "free space: finished jobs are kept, and the same command resumes"
+        what = f"cannot write: {os.strerror(cause.errno)}"
+        raise ResourceError(101, str(work.journal.folder), what, fix) from error
 
 
 def _manifest(packing: Packing) -> Manifest:

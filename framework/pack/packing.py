@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, final
 import numpy as np
 
 from framework.contracts.records import Chunk, Field, Manifest, RecordInput, RecordWriter
-from framework.errors import ConfigError, ResourceError
+from framework.errors import ConfigError, DataError
 from framework.pack.split import MARK, SplitRule
 from framework.system.durable import temporary_name, write_bytes, write_text
 
@@ -30,10 +30,7 @@ class Prepare(Protocol):
 
 
 class MakeWriter(Protocol):
-    """A writer's class, or a function with the same arguments.
-
-    It must be picklable unless processes are forked.
-    """
+    """A writer's class, or a function with the same arguments."""
 
     def __call__(
         self, path: str, *, fields: Mapping[str, Field], num_records: int
@@ -91,15 +88,11 @@ class Packing:
         if self.split is None and MARK in self.path:
             fix = "add 'pack.split={train: 0.9, val: 0.1}', or choose another path"
             raise ConfigError(246, f"output.path = {self.path}", "there is no split", fix)
-        if self.split is None:
-            return
-        where = f"pack.split = {self.split.words}"
-        if self.make_part is not None:
-            what = "this output is not a file"
-            raise ConfigError(245, where, what, "choose output=hdf5 or lmdb")
-        if not self.one_file:
-            where += ", pack.one_file = False"
-            raise ConfigError(245, where, "each split is one file", "leave pack.one_file out")
+        if self.split is not None and (self.make_part is not None or not self.one_file):
+            where = f"pack.split = {self.split.words}, pack.one_file = {self.one_file}"
+            what = "each split must be one file of records"
+            fix = "choose output=hdf5 or lmdb, and leave pack.one_file out"
+            raise ConfigError(245, where, what, fix)
 
     @property
     def paths(self) -> dict[str, str]:
@@ -112,11 +105,6 @@ class Packing:
     def shared_path(self) -> str:
         """The path, without its ending, of the journal, the lock and the list of bad items."""
         return self.path if self.split is None else self.split.shared_path(self.path)
-
-    def share(self, num_jobs: int) -> range:
-        """Return the jobs of this share."""
-        part = self.part or 0
-        return range(num_jobs * part // self.parts, num_jobs * (part + 1) // self.parts)
 
 
 @dataclass(frozen=True)
@@ -141,10 +129,10 @@ class PackPlan:
     def num_jobs(self) -> int:
         return -(-self.num_items // self.items_per_job)
 
-    def item_range(self, number: int) -> tuple[int, int]:
-        """Return the first item of job ``number``, and the item after its last."""
+    def items(self, number: int) -> range:
+        """Return the items of job ``number``."""
         start = number * self.items_per_job
-        return start, min(start + self.items_per_job, self.num_items)
+        return range(start, min(start + self.items_per_job, self.num_items))
 
 
 class PackProgress(NamedTuple):
@@ -168,6 +156,11 @@ class BadItem(NamedTuple):
     name: str
     error: str
     reason: str
+
+
+def bad_item(item: int, name: str, error: DataError) -> BadItem:
+    reason = " ".join(str(error.args[2]).split())
+    return BadItem(item, name, f"{error.letter}{error.args[0]}", reason)
 
 
 class PackedSplit(NamedTuple):
@@ -233,12 +226,6 @@ class Journal:
         except (OSError, ValueError):
             return {}
 
-    def foreign(self) -> ResourceError:
-        """Return the error for a journal of another command, which may still be running."""
-        what = "was begun by another command (other items, options, output or code)"
-        fix = "finish that one, or remove the folder when nobody needs it"
-        return ResourceError(154, str(self.folder), what, fix)
-
     def note(self, result: JobResult, crcs: np.ndarray) -> None:
         """Write down a finished job, whose file is on the disk already.
 
@@ -246,16 +233,6 @@ class Journal:
         """
         line = json.dumps(asdict(result)).encode("ascii") + b"\n"  # names may hold any bytes
         write_bytes(self._note(result.number), line + crcs.astype(CRC).tobytes())
-
-    def noted(self, number: int) -> JobResult | None:
-        """Return what ``note`` wrote down for a job, even if its file has been moved since."""
-        try:
-            with open(self._note(number), "rb") as file:
-                note: dict[str, Any] = json.loads(file.readline())
-            bad: Any = [BadItem(*words) for words in note.pop("bad")]
-            return JobResult(**note, bad=bad)
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
 
     def crcs(self, number: int) -> np.ndarray:
         """Return the checksums of a job's records: uint32 [num_records]."""
@@ -265,8 +242,14 @@ class Journal:
 
     def done(self, number: int) -> JobResult | None:
         """Return the result of a job whose file is there in the noted size."""
-        result = self.noted(number)
-        if result is None or result.num_records == 0:
+        try:
+            with open(self._note(number), "rb") as file:
+                note: dict[str, Any] = json.loads(file.readline())
+            bad: Any = [BadItem(*words) for words in note.pop("bad")]
+            result = JobResult(**note, bad=bad)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        if result.num_records == 0:
             return result
         file = self.file(number)
         is_whole = file.is_file() and os.path.getsize(file) == result.size_bytes

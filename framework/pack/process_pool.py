@@ -20,7 +20,6 @@ from framework.system.stopping import deaf_children, die_with_parent, set_all
 from framework.system.user_code import user_error
 
 LOOK_S = 0.1  # between two looks at the progress of other processes
-NUMBERS = 4  # of a row
 # The progress of a task: items, records and bytes that are done, and the item that is read now plus
 # 1 (0: none). int64 [4].
 Row = np.ndarray
@@ -49,8 +48,8 @@ class ProcessPool:
     ) -> None:
         self._do, self._tell = do, lambda: tell(self)
         self._most = 2 * num_workers  # tasks that are handed over
-        memory = mmap.mmap(-1, 8 * NUMBERS * max(1, num_rows))
-        self.rows = np.frombuffer(memory, np.int64).reshape(-1, NUMBERS)
+        memory = mmap.mmap(-1, 32 * max(1, num_rows))
+        self.rows = np.frombuffer(memory, np.int64).reshape(-1, 4)
         self._pool: ProcessPoolExecutor | None = None
         if num_workers:
             context, arguments = multiprocessing.get_context("fork"), (do, self.rows, os.getpid())

@@ -3,10 +3,10 @@
 Sounds get one rate and one number of channels. Each frame of a video is prepared as an image.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from framework.media.frame_files import BadFrames, frames_of, holds_files, joine
 from framework.media.header import BadImage
 from framework.media.sound_file import BadSound, checked_header, resampled
 from framework.media.video_file import BadVideo, video_frames
+
+if TYPE_CHECKING:
+    from framework.pack.images import Preparation
 
 MOST_BYTES = (1 << 31) - 1  # of a record; LMDB holds no more
 
@@ -69,22 +72,6 @@ def _bad_sound(where: str, error: BadSound) -> DataError:
     return DataError(181, where, what, "correct or remove it")
 
 
-class FramePreparation(Protocol):
-    """What images become, as in ``Preparation``."""
-
-    @property
-    def encode(self) -> str: ...
-
-    @property
-    def max_pixels(self) -> int: ...
-
-    def scaled_size(self, size: tuple[int, ...]) -> tuple[int, int]: ...
-
-    def scaled(self, image: np.ndarray) -> np.ndarray: ...
-
-    def encoded(self, planes: np.ndarray) -> bytes: ...
-
-
 @final
 class VideoFrames:
     """A pure, picklable change of video files, or of packed frames, into frames.
@@ -99,7 +86,7 @@ class VideoFrames:
     def __init__(
         self,
         fields: Mapping[str, Field],
-        images: FramePreparation,
+        images: "Preparation",
         channels: int | None,
         frame_rate: float | None,
     ) -> None:
@@ -118,16 +105,15 @@ class VideoFrames:
 
     @property
     def lack_size(self) -> bool:
-        """Whether ``with_size`` must come first."""
+        """Whether ``set_size`` must come first."""
         shapes = [field.shape[1:] for field in self.stored.values()]
         return self.images.encode == "raw" and any(None in shape for shape in shapes)
 
-    def with_size(self, chunk: Chunk) -> "VideoFrames":
+    def set_size(self, chunk: Chunk) -> None:
         """Set the size of raw frames: that of the first ones in the chunk. DataError D260."""
         for name, field in self.stored.items():
             first = next(self._frames(chunk.records[name][0], chunk.keys[0], name))
             self.stored[name] = replace(field, shape=(None, *first.shape))
-        return self
 
     def __call__(self, chunk: Chunk) -> Records:
         """Return the fields.
@@ -145,47 +131,46 @@ class VideoFrames:
         stored = self.stored[name]
         are_files = None in stored.shape[1:]
         is_kept = self.images.encode == "keep" or not are_files
-        is_kept = is_kept and self.rate is None  # else ``_read`` refuses packed frames
+        is_kept = is_kept and self.rate is None  # else ``_frames`` refuses packed frames
         if is_kept and self.given[name] == stored and _are_frames(data, stored):
             return data
-        frames = self._frames(data, key, name)
-        try:
+        parts: list[bytes] = []
+        total = 0
+        for frame in self._frames(data, key, name):
             if are_files:
-                files = (self.images.encoded(frame.transpose(2, 0, 1)) for frame in frames)
-                return _joined(files, joined_files)
-            return _joined(self._raw(frames, key, name))
-        except BadVideo as error:
-            raise _bad(key, name, error) from error
+                parts.append(self.images.encoded(frame.transpose(2, 0, 1)))
+            else:
+                if frame.shape != stored.row_shape:
+                    sizes = ["x".join(map(str, shape)) for shape in (frame.shape, stored.row_shape)]
+                    what = f"{name} is {sizes[0]}, the first {sizes[1]}"
+                    fix = "set pack.size=[height,width], or pack.encode=jpeg or png"
+                    raise DataError(107, key, what, fix)
+                parts.append(frame.tobytes())
+            total += len(parts[-1])
+            if total > MOST_BYTES:
+                why = "its frames take 2 GiB: cut it, or set pack.frame_rate or pack.size"
+                raise _bad_video(key, name, why)
+        return joined_files(parts) if are_files else b"".join(parts)
 
     def _frames(self, data: Any, key: str, name: str) -> Iterator[np.ndarray]:
         """Yield the prepared frames: uint8 [H, W, C]. DataError D260."""
-        channels = self.stored[name].shape[3] or 3
+        field, channels = self.given[name], self.stored[name].shape[3] or 3
+        max_pixels = self.images.max_pixels
         try:
-            for frame in self._read(data, self.given[name]):
-                yield self.images.scaled(convert(frame, channels))
-        except (BadVideo, BadFrames, BadImage) as error:
-            raise _bad(key, name, error) from error
-
-    def _read(self, data: Any, field: Field) -> Iterator[np.ndarray]:
-        if not _are_frames(data, field):
-            yield from video_frames(data, self.rate, self.images.max_pixels)
-            return
-        if self.rate is not None:
-            raise BadVideo("packed frames have no times: leave pack.frame_rate out")
-        for frame in frames_of(data, field):
-            if isinstance(frame, np.ndarray):
-                yield frame
+            if not _are_frames(data, field):
+                frames: Any = video_frames(data, self.rate, max_pixels)
+            elif self.rate is not None:
+                raise BadVideo("packed frames have no times: leave pack.frame_rate out")
             else:
-                yield decode(frame, field.shape[3] or 3, self.images.max_pixels)
-
-    def _raw(self, frames: Iterator[np.ndarray], key: str, name: str) -> Iterator[bytes]:
-        shape = self.stored[name].row_shape
-        for frame in frames:
-            if frame.shape != shape:
-                what = f"{name} is {_text(frame.shape)}, the first {_text(shape)}"
-                fix = "set pack.size=[height,width], or pack.encode=jpeg or png"
-                raise DataError(107, key, what, fix)
-            yield frame.tobytes()
+                frames = frames_of(data, field)
+            for frame in frames:
+                pixels = frame
+                if not isinstance(frame, np.ndarray):
+                    pixels = decode(frame, field.shape[3] or 3, max_pixels)
+                pixels = convert(pixels, channels)
+                yield self.images.scaled(pixels, pixels.shape[:2])
+        except (BadVideo, BadFrames, BadImage) as error:
+            raise _bad_video(key, name, error) from error
 
 
 def _are_frames(data: Any, field: Field) -> bool:
@@ -193,22 +178,6 @@ def _are_frames(data: Any, field: Field) -> bool:
     return None not in field.shape[1:] or holds_files(data)
 
 
-def _joined(frames: Iterable[bytes], join: Callable[[list[bytes]], bytes] = b"".join) -> bytes:
-    """Return frames as one value. BadVideo if it is too large."""
-    parts: list[bytes] = []
-    total = 0
-    for frame in frames:
-        parts.append(frame)
-        total += len(frame)
-        if total > MOST_BYTES:
-            raise BadVideo("its frames take 2 GiB: cut it, or set pack.frame_rate or pack.size")
-    return join(parts)
-
-
-def _bad(key: str, name: str, error: ValueError) -> DataError:
-    what = f"{name} is not a readable video ({error})"
+def _bad_video(key: str, name: str, why: object) -> DataError:
+    what = f"{name} is not a readable video ({why})"
     return DataError(260, key, what, "correct or remove it")
-
-
-def _text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))

@@ -48,18 +48,18 @@ class SplitRule:
     by: str | None = None
 
     def __post_init__(self) -> None:
+        wrong = ""
         if len(self.shares) < 2 or not all(map(NAME.fullmatch, self.shares)):
-            raise self._error("must name at least two splits, with letters, digits, _ and -")
+            wrong = "must name at least two splits, with letters, digits, _ and -"
         for name, share in self.shares.items():
-            if not isinstance(share, float) or not 0 < share < 1:
-                raise self._error(f"the share of {name} must be a number above 0 and below 1")
-        if self._sums[-1] != 1:
-            raise self._error(f"the shares are {float(self._sums[-1]):g} together, not 1")
+            if not wrong and (not isinstance(share, float) or not 0 < share < 1):
+                wrong = f"the share of {name} must be a number above 0 and below 1"
+        if not wrong and sum(self._exact) != 1:
+            wrong = f"the shares are {float(sum(self._exact)):g} together, not 1"
+        if wrong:
+            fix = "give 'pack.split={train: 0.9, val: 0.1}', for example"
+            raise ConfigError(240, f"pack.split = {self.words}", wrong, fix)
         _ = self.pattern
-
-    def _error(self, what: str) -> ConfigError:
-        fix = "give 'pack.split={train: 0.9, val: 0.1}', for example"
-        return ConfigError(240, f"pack.split = {self.words}", what, fix)
 
     @property
     def words(self) -> str:
@@ -67,15 +67,9 @@ class SplitRule:
         shares = ", ".join(f"{name}: {share}" for name, share in self.shares.items())
         return f"{{{shares}}}"[:200]
 
-    @cached_property
-    def _sums(self) -> list[Fraction]:
-        """The sums of the first shares, of any number. The decimals of a share are exact."""
-        return list(accumulate(Fraction(str(share)) for share in self.shares.values()))
-
     @property
-    def cuts(self) -> list[Fraction]:
-        """The positions from 0 to 1 at which a split ends and the next one begins."""
-        return self._sums[:-1]
+    def _exact(self) -> list[Fraction]:
+        return [Fraction(str(share)) for share in self.shares.values()]
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:
@@ -99,10 +93,7 @@ class SplitRule:
         return self.pattern.pattern if self.pattern is not None else ""
 
     def path(self, path: str, name: str) -> str:
-        """Return the store of split ``name``: its name replaces ``{split}``, or follows the stem.
-
-        ``a.h5`` becomes ``a-train.h5``.
-        """
+        """Return the store of split ``name``, such as ``a-train.h5``, or ``{split}`` replaced."""
         if MARK in path:
             return path.replace(MARK, name)
         whole = Path(path)
@@ -124,11 +115,18 @@ class SplitRule:
     def check_fields(self, fields: Mapping[str, Field]) -> None:
         """Check that the records have the field that decides. ConfigError C242."""
         where = f"pack.split_by = {self.by}"
-        if self.by == STRATIFIED and not _is_whole(fields.get(LABEL)):
+        whole = [
+            name
+            for name, field in fields.items()
+            if field.encoding == "raw"
+            and field.shape in ONE_PER_RECORD
+            and np.dtype(field.dtype).kind in "biu"
+        ]
+        if self.by == STRATIFIED and LABEL not in whole:
             what = "needs a field label with one whole number per record"
             fix = "leave it out, or name a field whose values stay together"
             raise ConfigError(242, where, what, fix)
-        known = [name for name, field in fields.items() if field.kind == "text" or _is_whole(field)]
+        known = [name for name, field in fields.items() if field.kind == "text" or name in whole]
         if self.field is not None and self.field not in known:
             what = "does not name a field with a text or a whole number per record"
             choices = f"{listed(known)}, {STRATIFIED}," if known else STRATIFIED
@@ -138,22 +136,21 @@ class SplitRule:
     def texts(self, keys: Sequence[str], where: str) -> list[str]:
         """Return what is hashed of each record: its key, or the part that the pattern finds.
 
-        ``where`` names the records in errors.
-
-        Raises:
-            DataError: D243 for a record without a key, or for a key in which nothing is found.
+        DataError D243, at ``where``, for a record without a key, or in whose key nothing is found.
         """
         if "" in keys:
             fix = "set pack.split_by to a field"
             raise DataError(243, where, "has no key that could choose its split", fix)
         if self.pattern is None:
             return list(keys)
-        matches = [self.pattern.search(key) for key in keys]
-        for key, match in zip(keys, matches, strict=True):
+        texts: list[str] = []
+        for key in keys:
+            match = self.pattern.search(key)
             if match is None or not match.group(1):
                 what = f"pack.split_by = {self.by} finds nothing in the key {key!r}"
                 raise DataError(243, where, what, "correct it, or remove the item")
-        return [match.group(1) for match in matches if match is not None]
+            texts.append(match.group(1))
+        return texts
 
     def assign(self, hashes: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
         """Return the number of each record's split: int64 [n].
@@ -165,13 +162,13 @@ class SplitRule:
         Raises:
             ConfigError: C244 if a split has no record.
         """
+        cuts = list(accumulate(self._exact))[:-1]
         if self.by is None:
-            splits = by_hash(self.cuts, hashes)
+            splits = by_hash(cuts, hashes)
         elif labels is None:
-            splits = by_groups(self.cuts, hashes)
+            splits = by_groups(cuts, hashes)
         else:
-            shares = [Fraction(str(share)) for share in self.shares.values()]
-            splits = by_classes(shares, hashes, labels)
+            splits = _by_classes(self._exact, hashes, labels)
         missing = set(range(len(self.shares))) - set(np.unique(splits).tolist())
         if missing:
             name = list(self.shares)[min(missing)]
@@ -189,13 +186,6 @@ class SplitRule:
             return ()
         words = f"pack.split_by={LABEL} puts all records of a class into one split"
         return (f"{words}; pack.split_by={STRATIFIED} gives each split its share of every class",)
-
-
-def _is_whole(field: Field | None) -> bool:
-    """Return whether a field is one whole number per record."""
-    if field is None or field.encoding != "raw" or field.shape not in ONE_PER_RECORD:
-        return False
-    return np.dtype(field.dtype).kind in "biu"
 
 
 def hashed(texts: Iterable[bytes]) -> np.ndarray:
@@ -222,33 +212,18 @@ def by_groups(cuts: Sequence[Fraction], hashes: np.ndarray) -> np.ndarray:
     return np.searchsorted(limits, middles, side="right")[places]
 
 
-def by_classes(shares: Sequence[Fraction], hashes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _by_classes(shares: Sequence[Fraction], hashes: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the split of each record: int64 [n].
 
-    The records of a class, in the order of their hashes, go to the splits in turn.
+    The records of a class, in the order of their hashes, go to the splits in turn. Each gets its
+    exact share, rounded up or down: up where most is lacking after the classes before. So the sums
+    over many small classes are near their shares, too.
     """
-    order = np.lexsort((hashes, labels))
-    _, sizes = np.unique(labels, return_counts=True)
-    counts = rounded(shares, sizes.tolist())
-    numbers = np.tile(np.arange(len(shares)), len(sizes))
     splits = np.empty(len(labels), np.int64)
-    splits[order] = np.repeat(numbers, np.ravel(counts))
-    return splits
-
-
-def rounded(shares: Sequence[Fraction], sizes: Sequence[int]) -> list[list[int]]:
-    """Return how many records of each class each split gets.
-
-    Each number is its exact share, rounded up or down. The splits that lack most after the classes
-    before are rounded up. So the sums over many small classes are near their shares, too.
-
-    Args:
-        shares: Of the splits, 1 together.
-        sizes: Records of each class.
-    """
+    order = np.lexsort((hashes, labels))
     lacks = [Fraction(0) for _ in shares]
-    rows: list[list[int]] = []
-    for size in sizes:
+    start = 0
+    for size in np.unique(labels, return_counts=True)[1].tolist():
         counts = [math.floor(size * share) for share in shares]
         inexact = [n for n, share in enumerate(shares) if size * share != counts[n]]
         for n in inexact:
@@ -257,5 +232,6 @@ def rounded(shares: Sequence[Fraction], sizes: Sequence[int]) -> list[list[int]]
         for n in inexact[: size - sum(counts)]:
             counts[n] += 1
             lacks[n] -= 1
-        rows.append(counts)
-    return rows
+        splits[order[start : start + size]] = np.repeat(np.arange(len(shares)), counts)
+        start += size
+    return splits

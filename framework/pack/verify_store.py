@@ -16,7 +16,7 @@ from torch import Tensor
 from framework.contracts.records import RecordStore, Shard
 from framework.errors import DataError, ResourceError
 from framework.pack.jobs import file_sha256
-from framework.pack.join import size_of, spans
+from framework.pack.join import records_at_once, size_of
 from framework.pack.packing import OnProgress, PackProgress
 from framework.pack.process_pool import ProcessPool, Row, Tell
 from framework.store.file_store import content_crcs, digest_of
@@ -46,24 +46,24 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
         manifest = store.manifest
     except DataError as error:
         return Verified(0, 0, 0, [str(error)])
-    size = size_of(Path(path))
+    size, count = size_of(Path(path)), manifest.num_records
+    step = records_at_once(count, size, manifest.first_key is not None)
     # ranges, since tensors would go through shared memory
-    blocks = spans(manifest.num_records, size, manifest.first_key is not None)
-    tasks: list[Any] = [range(int(block[0]), int(block[-1]) + 1) for block in blocks]
+    tasks: list[Any] = [range(count)[start : start + step] for start in range(0, count, step)]
     tasks += manifest.shards
     results: dict[int, tuple[list[str], np.ndarray]] = {}
     of_files: list[str] = []
-    now = PackProgress("checking", 0, manifest.num_records, 0, 0, 0)
+    now = PackProgress("checking", 0, count, 0, 0, 0)
+    do = partial(_check, store, path)
     try:
-        with ProcessPool(partial(_check, store, path), num_workers, len(tasks), _ignore) as workers:
+        with ProcessPool(do, num_workers, len(tasks), lambda _: None) as workers:
             for task, result in workers.run(tasks):
                 if isinstance(task, Shard):
                     of_files += result
                     continue
                 results[task.start] = result
                 done = now.records + len(task)
-                num_bytes = size * done // max(1, manifest.num_records)
-                now = now._replace(items=done, records=done, num_bytes=num_bytes)
+                now = now._replace(items=done, records=done, num_bytes=size * done // count)
                 on_progress(now)
     except BrokenProcessPool as error:
         fix = "look at memory and the disk, or check it with workers=0"
@@ -76,11 +76,7 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
     # Without a finding, records may still have been exchanged together with their checksums.
     if not findings and digest_of(crcs for _, crcs in ordered) != manifest.digest:
         findings = [str(DataError(156, path, "its records are not those its digest is of", FIX))]
-    return Verified(manifest.num_records, size, len(bad), findings)
-
-
-def _ignore(_: ProcessPool) -> None:
-    """Ignore the progress of tasks, which are short."""
+    return Verified(count, size, len(bad), findings)
 
 
 def _check(store: RecordStore, path: str, task: Any, row: Row, tell: Tell) -> Any:

@@ -315,8 +315,7 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time():
     done = forked.paceline(*words, before=fill)
     assert done.code == 0, done.err
     assert re.search(
-        r"error\[R101\]: disk/.*No space left.*about [\d,]+ more bytes are needed"
-        r".*the same command resumes",
+        r"error\[R101\]: disk/.*No space left.*the same command resumes",
         done.err,
     )
     assert "packed 100 records" in done.err
@@ -392,7 +391,7 @@ def test_p19_links_and_special_files_are_passed_over_and_never_opened():
 # ----------------------------------------------------------------------- P21: an input that changes
 
 
-def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole_or_left_out():
+def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole():
     words = ["pack", folder(count=80), "output.path=x.h5", "pack.on_error=skip", "workers=2"]
     versions = [png(seed, side) for seed, side in ((1, 20), (2, 30), (3, 40))]
     stop = threading.Event()
@@ -409,9 +408,11 @@ def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole_or_left_o
     finally:
         stop.set()
         writer.join()
-    assert done.code in (0, 8), done.err
-    assert set(images("x.h5")) <= {*versions, *(png(number) for number in range(80))}
-    assert paceline("verify", "x.h5").code == 0
+    if done.code == 0:
+        assert set(images("x.h5")) <= {*versions, *(png(number) for number in range(80))}
+        assert paceline("verify", "x.h5").code == 0
+    else:
+        assert is_one_line(done, "D153", 3, "changes while it is packed")
 
 
 # ------------------------------------------------------------------------- P22, P23: few, any order

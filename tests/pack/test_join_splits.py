@@ -11,7 +11,7 @@ from framework.contracts.records import Chunk, Field
 from framework.errors import DataError
 from framework.pack import join
 from framework.pack.pack_store import pack
-from framework.pack.split import STRATIFIED, SplitRule, by_hash, hashed
+from framework.pack.split import STRATIFIED, SplitRule, hashed
 from framework.pack.verify_store import verify
 from framework.store.open_store import open_store
 from tests.conftest import make_records, write_store
@@ -65,7 +65,7 @@ def read(path):
 def test_each_record_is_in_the_split_of_its_key_in_the_order_of_the_items(path):
     packed = pack(split(path))
     keys = [f"k{number}" for number in range(COUNT)]
-    numbers = by_hash(RULE.cuts, hashed(key.encode() for key in keys))
+    numbers = RULE.assign(hashed(key.encode() for key in keys), None)
     for number, made in enumerate(packed.splits):
         wanted = np.flatnonzero(numbers == number)
         assert read(made.path) == ([keys[n] for n in wanted], (wanted % 3).tolist())

@@ -8,7 +8,7 @@ from framework.errors import ConfigError, DataError
 from framework.media.decode import encode_png
 from framework.media.label_map import decode_labels
 from framework.pack.images import Preparation
-from framework.pack.marked import MarkedInput, marked
+from framework.pack.marked import MarkedInput
 from tests.contract.cases import jpeg, label_map, pixels
 from tests.media.test_label_map import png
 
@@ -139,7 +139,7 @@ def test_a_record_that_is_wrong_is_named(mask, values, what):
 def test_what_does_not_fit_the_input_is_said_before_anything_is_packed(labels, values, what):
     source = Memory(image=[jpeg(0)], mask=[encode_png(label_map(0))], wave=np.zeros((1, 16)))
     with pytest.raises(ConfigError, match=f"C179.*{what}"):
-        assert marked(source, {"labels": labels, "values": values}, None).manifest
+        assert MarkedInput(source, labels, values).manifest
 
 
 @pytest.mark.parametrize("color", [None, "rgb"])

@@ -277,10 +277,9 @@ def test_a_full_disk_leaves_the_old_store_and_finished_jobs(path, size_bytes):
     assert in_child(pack_on_a_small_disk, path, size_bytes, queue) == 0
     is_resource, words = queue.get()
     assert is_resource, words
-    assert (
-        re.search(r"R101.*cannot write.*about [\d,]+ more bytes.*the same command resumes", words)
-        or not size_bytes
-    ), words
+    assert re.search(r"R101.*cannot write.*the same command resumes", words) or not size_bytes, (
+        words
+    )
     assert len(labels(path)[0]) == 3
     packed = pack(packing(path))
     assert (packed.resumed > 0) == (size_bytes == 2_000_000)

@@ -12,7 +12,7 @@ import torch
 from framework.pack import jobs
 from framework.store.open_store import open_store
 from tests.cli.command import is_one_error_line, paceline
-from tests.commands.pack.test_pack import many_images, stop_after_first_job
+from tests.commands.test_pack import many_images, stop_after_first_job
 from tests.faults import forked
 
 TWO = "pack.split={train: 0.9, val: 0.1}"

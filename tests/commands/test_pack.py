@@ -123,7 +123,6 @@ def test_parts_are_packed_by_a_sweep(monkeypatch):
         ("pack.resize=big", "C101"),
         ("pack.on_error=maybe", "C150"),
         ("pack.part=3", "C151"),
-        ("advise=5", "C101"),
         ("workers=-1", "C101"),
         ("pack.size=[a,b]", "C101"),
     ],
