@@ -17,23 +17,20 @@ FORMATS = {
     "onnx": ".onnx",
     "torch_export": ".pt2",
     "aoti": ".pt2",
-    "huggingface": "",
 }
 CARD = "MODEL_CARD.md"
-WEIGHTS_ONLY = ("safetensors", "huggingface")
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Export the model of a run: for PyTorch, ONNX, C++, or as a folder of the Hugging Face Hub."""
+    """Export the model of a run: for PyTorch, ONNX or C++."""
 
     run: str = option(
         about="the directory of the run; 'paceline export DIR' is short for run=DIR",
         means="the directory of a run",
     )
     to: str = option(
-        about="safetensors (weights), onnx, torch_export (.pt2), aoti (.pt2, compiled), "
-        "huggingface (a folder)",
+        about="safetensors (weights), onnx, torch_export (.pt2), aoti (.pt2, compiled)",
         choices=tuple(FORMATS),
     )
     output: str = option(
@@ -82,14 +79,14 @@ def _export(words: list[str], options: ExportOptions, _: Path) -> RunOutcome:
     path = Path(options.output)
     suffix = FORMATS[options.to]
     if path.suffix and path.suffix != suffix:
-        fix = f"give a folder, or a name that ends in {suffix}" if suffix else "give a folder"
+        fix = f"give a folder, or a name that ends in {suffix}"
         raise ConfigError(381, f"output = {path}", f"is not a name of to={options.to}", fix)
     if path.suffix:
         check_free(path.with_name(f"{path.name}.{CARD}"))
     if path.is_symlink() or not path.is_dir() or any(path.iterdir()):
         check_free(path)
-    if options.preprocess and options.to in WEIGHTS_ONLY:
-        what = f"to={options.to} holds weights, and no program that could preprocess"
+    if options.preprocess and options.to == "safetensors":
+        what = "to=safetensors holds weights, and no program that could preprocess"
         fix = "choose to=onnx, torch_export or aoti, or leave it out"
         raise ConfigError(380, "preprocess = true", what, fix)
     with message_if_stopped("stopped{by}: nothing was written"):

@@ -1,31 +1,61 @@
-"""Export a model: write it beside its place, compare it on real records, and publish it."""
+"""Export a model: write it beside its place, compare it on real records, add a card, publish."""
 
+import hashlib
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+import yaml
 from torch import Tensor
 
+from framework import __version__
 from framework.cli.units import size
 from framework.commands.export.export import CARD, FORMATS, ExportOptions, check_free
 from framework.commands.export.export_formats import (
+    Exportable,
     Runner,
     check_format,
+    make_exportable,
     read_export,
     write_export,
 )
-from framework.commands.export.exportable import Exportable, make_exportable
-from framework.commands.export.model_card import CardFacts, model_card, write_hub_files
-from framework.config.saved_run import SavedRun
+from framework.config.saved_run import SavedRun, chosen_file
 from framework.errors import ConfigError, ResourceError, say
 from framework.measure.statistics import median, spread_share
+from framework.system import run_dir as files
 from framework.system.durable import move, sync, temporary_name, write_text
 
 WARM_UP = 3  # runs that are not counted
+USER = re.compile(r"://[^/@\s]+@")  # a name and a password in an address, which nobody publishes
+USE = {
+    "safetensors": """```python
+from framework import load
+
+run = load("{run_dir}")             # the run's own directory, or
+state = safetensors.torch.load_file("{name}")  # the weights alone
+```""",
+    "onnx": """```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("{name}")
+outputs = session.run(None, {{{feed}}})
+```""",
+    "torch_export": """```python
+import torch
+
+outputs = torch.export.load("{name}").module()({inputs})
+```""",
+    "aoti": """```python
+import torch
+
+outputs = torch._inductor.aoti_load_package("{name}")({inputs})
+```""",
+}
 
 
 def export_model(run: SavedRun, options: ExportOptions) -> None:
@@ -42,19 +72,26 @@ def export_model(run: SavedRun, options: ExportOptions) -> None:
         run, options.val, options.num_records, options.preprocess, options.batch_size
     )
     folder = temporary_name(path)
-    name = path.name if path.suffix else f"model{FORMATS[to] or '.safetensors'}"
+    name = path.name if path.suffix else f"model{FORMATS[to]}"
     try:
         folder.mkdir(parents=True)
         write_export(to, run, exportable, folder / name)
         runner = read_export(to, run, folder / name)
         compared = compare(exportable, runner, options.tolerance, options.repeats)
-        facts = CardFacts.of_run(run)
-        card = model_card(facts, exportable, compared, to, options.preprocess, folder / name)
-        if to == "huggingface":
-            write_hub_files(run, facts, exportable, card, folder)
+        card = model_card(run, exportable, compared, to, options.preprocess, folder / name)
+        write_text(folder / (f"{name}.{CARD}" if path.suffix else CARD), card)
+        for file in folder.iterdir():
+            sync(file)
+        if path.suffix:
+            made = sorted(folder.iterdir(), key=lambda file: file.name == name)  # the model last
+            for file in made:
+                check_free(path.with_name(file.name))
+            for file in made:
+                move(file, path.with_name(file.name))
         else:
-            write_text(folder / (f"{name}.{CARD}" if path.suffix else CARD), card)
-        _publish(folder, path)
+            if path.is_dir():
+                path.rmdir()  # empty, as was checked
+            move(folder, path)
     except OSError as error:
         what = f"cannot write: {error.strerror or error}"
         fix = "free space or choose another place"
@@ -67,22 +104,6 @@ def export_model(run: SavedRun, options: ExportOptions) -> None:
         say(f"{title}: {tensor} {form}")
     for line in compared:
         say(line)
-
-
-def _publish(folder: Path, path: Path) -> None:
-    """Put finished files in their place: the folder at once, or each file, the model last."""
-    for file in folder.iterdir():
-        sync(file)
-    if not path.suffix:
-        if path.is_dir():
-            path.rmdir()  # empty, as was checked
-        move(folder, path)
-        return
-    files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
-    for file in files:
-        check_free(path.with_name(file.name))
-    for file in files:
-        move(file, path.with_name(file.name))
 
 
 def compare(exportable: Exportable, runner: Runner, tolerance: float, repeats: int) -> list[str]:
@@ -157,3 +178,91 @@ def _seconds(compute: Callable[[], object], inputs: Sequence[Tensor]) -> float:
 
 def _words(seconds: Sequence[float]) -> str:
     return f"{1e3 * median(seconds):.3g} ms ± {100 * spread_share(seconds):.0f} %"
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def model_card(
+    run: SavedRun,
+    exportable: Exportable,
+    compared: Sequence[str],
+    to: str,
+    preprocess: bool,
+    model: Path,
+) -> str:
+    """Return the card of a model that was exported to the file ``model``, in Markdown.
+
+    It is made of the files in the run's directory, in which secrets are only named.
+    """
+    shown = files.shown
+    facts = files.read_object(run.run_dir / files.FACTS)
+    summary = files.read_object(run.run_dir / files.SUMMARY)
+    best = files.numbers(files.flat(summary.get("best") or summary.get("val")))
+    best.pop("step", None)
+    data = {
+        split: files.mapping(known) for split, known in files.mapping(facts.get("data")).items()
+    }
+    name = shown(run.run_dir.resolve().name)
+    takes = "what the model itself takes: normalized values"
+    if preprocess:
+        takes = "what the loader reads, such as uint8 pixels; preprocessing is inside"
+    names = exportable.input_names
+    use = USE[to].format(
+        name=model.name,
+        inputs=", ".join(names),
+        feed=", ".join(f'"{name}": {name}' for name in names),
+        run_dir=name,
+    )
+    keys = ("num_records", "source", "digest")
+    splits = [
+        (shown(split), *(shown(known.get(key) or "unknown") for key in keys))
+        for split, known in data.items()
+    ]
+    classes = ", ".join(files.words(data.get("train", {}).get("classes")))
+    versions = files.mapping(facts.get("versions"))
+    started = {
+        "command": " ".join(files.words(facts.get("command"))),
+        "started": facts.get("started"),
+        "git": facts.get("git"),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+    config = files.read_object(files.newest_config(run.run_dir))
+    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    weights = f"{run.weights} (sha256 {digest_of(chosen_file(run.run_dir, run.weights))})"
+    metrics = [(shown(metric), f"{value:.6g}") for metric, value in best.items()]
+    parts = [
+        f"# {name}",
+        f"Exported by Paceline {__version__} to `{to}`. It takes {takes}.",
+        "## Use",
+        use,
+        _table(("tensor", "type and shape"), [form[1:] for form in exportable.forms]),
+        "## Metrics",
+        _table(("metric of the best validation", "value"), metrics),
+        f"Weights: {weights}. Steps: {shown(summary.get('steps'))}.",
+        "## Data",
+        _table(("split", "records", "source", "digest"), splits),
+        f"Classes: {shown(classes) or 'none are named'}.",
+        "## Compared with the model",
+        "\n".join(f"- {line}" for line in compared),
+        f"SHA-256 of `{model.name}`: `{digest_of(model)}`.",
+        "## Training",
+        _table(("fact", "value"), [(fact, shown(value)) for fact, value in started.items()]),
+        "## Configuration",
+        f"{fence}yaml\n{text.rstrip()}\n{fence}",
+    ]
+    return USER.sub("://", "\n\n".join(part for part in parts if part)) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in (head, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([lines[0], f"| {' | '.join('---' for _ in head)} |", *lines[1:]])

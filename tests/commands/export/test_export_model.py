@@ -1,3 +1,6 @@
+import hashlib
+import json
+import math
 import os
 from dataclasses import replace
 
@@ -5,9 +8,16 @@ import pytest
 import torch
 
 from framework.commands.export.export import ExportOptions
-from framework.commands.export.export_model import export_model
+from framework.commands.export.export_formats import Exportable, make_exportable
+from framework.commands.export.export_model import (
+    USE,
+    compare,
+    difference,
+    digest_of,
+    export_model,
+    model_card,
+)
 from framework.errors import ConfigError, ResourceError
-from framework.train.weight_files import read_weights
 
 OPTIONS = ExportOptions("run", "torch_export", "out", num_records=4, repeats=2)
 
@@ -31,14 +41,6 @@ def test_a_single_record_leaves_the_batch_size_free(run, tmp_path):
     assert module(torch.zeros(5, 1, 8, 8))[0].shape == (5, 10)
 
 
-def test_a_folder_of_the_hub_can_start_another_training(run, tmp_path):
-    export_model(run, choice(tmp_path / "hub", to="huggingface"))
-    names = ["README.md", "config.json", "model.safetensors", "preprocessor_config.json"]
-    assert sorted(os.listdir(tmp_path / "hub")) == names
-    weights = read_weights(tmp_path / "hub")
-    assert all(torch.equal(weights[name], own) for name, own in run.model.state_dict().items())
-
-
 def test_an_export_that_differs_leaves_nothing(run, tmp_path, monkeypatch):
     monkeypatch.setattr("framework.commands.export.export_model.difference", lambda *_: 1.0)
     with pytest.raises(ConfigError, match="C384"):
@@ -54,3 +56,108 @@ def test_a_disk_that_refuses_leaves_nothing(run, tmp_path, monkeypatch):
     with pytest.raises(ResourceError, match=r"R101.*No space left"):
         export_model(run, choice(tmp_path / "out"))
     assert os.listdir(tmp_path) == []
+
+
+def card(run, tmp_path, to="onnx"):
+    (tmp_path / "model.onnx").write_bytes(b"model")
+    known = make_exportable(run, None, 2, True, None)
+    return model_card(run, known, ["largest difference: 0"], to, True, tmp_path / "model.onnx")
+
+
+def test_a_card_has_digests_metrics_configuration_and_how_to_use_it(run, tmp_path):
+    text = card(run, tmp_path)
+    data = json.loads((run.run_dir / "run.json").read_text())["data"]
+    best = json.loads((run.run_dir / "summary.json").read_text())["best"]
+    assert data["train"]["digest"] in text
+    assert data["val"]["digest"] in text
+    assert f"| accuracy | {best['accuracy']:.6g} |" in text
+    assert "_target_: framework.model.digits_net.DigitsCNN" in text
+    assert "| image | uint8 [batch, 1, 8, 8] |" in text
+    assert 'session.run(None, {"image": image})' in text
+    assert hashlib.sha256(b"model").hexdigest() in text
+    assert f"best (sha256 {digest_of(run.run_dir / 'checkpoints' / 'best.pt')})" in text
+    run.weights = "last"
+    digest = digest_of(run.run_dir / "checkpoints" / "last.pt")
+    assert f"last (sha256 {digest})" in card(run, tmp_path)
+
+
+@pytest.mark.parametrize("to", USE)
+def test_every_format_says_how_it_is_used(run, tmp_path, to):
+    assert "```python" in card(run, tmp_path, to)
+
+
+def test_no_card_has_a_password_or_breaks_its_page(run, tmp_path, monkeypatch):
+    read = {
+        "resolved.json": {"uri": "http://me:secret@host/x", "text": "```\n# no heading"},
+        "run.json": {"command": ["train", "uri=http://me:secret@host", "a|b\x1b[2J"]},
+    }
+    monkeypatch.setattr(
+        "framework.system.run_dir.read_object", lambda path: read.get(path.name, {})
+    )
+    text = card(run, tmp_path)
+    assert "secret" not in text
+    assert "\x1b" not in text
+    assert "````yaml" in text
+    assert r"a\|b" in text
+
+
+INPUTS = torch.arange(6.0).reshape(3, 2)
+
+
+def doubled(batch_size=None):
+    class Doubled(torch.nn.Module):
+        def forward(self, values):
+            return (values * 2,)
+
+    return Exportable(Doubled(), (INPUTS,), (INPUTS * 2,), ("x",), ("y",), batch_size)
+
+
+def test_an_export_that_computes_the_same_is_timed_in_turn_with_the_model():
+    calls = []
+
+    def runner(inputs):
+        calls.append(len(inputs[0]))
+        return (inputs[0] * 2 + 0.25,)
+
+    first, second = compare(doubled(), runner, 1.0, 4)
+    assert first == "largest difference: 0.25 over 3 records (tolerance 1)"
+    assert second.startswith("time of 3 records: model ")
+    assert second.count("ms ±") == 2
+    assert calls == [3, 1] + 7 * [3]
+
+
+@pytest.mark.parametrize(
+    ("runner", "what"),
+    [
+        (lambda inputs: (inputs[0] * 2.5,), "differs from the model by 2.5"),
+        (lambda inputs: (), r"shapes \[\] instead of \[\(3, 2\)\]"),
+        (lambda inputs: (inputs[0].T * 2,), r"shapes \[\(2, 3\)\] instead of"),
+        (lambda inputs: (inputs[0] * math.nan,), "differs from the model by inf"),
+        (lambda inputs: (inputs[0][[0] * 3][: len(inputs[0])] * 2,), "differs from the model by 8"),
+    ],
+)
+def test_an_export_that_differs_is_refused(runner, what):
+    with pytest.raises(ConfigError, match=f"C384.*{what}"):
+        compare(doubled(), runner, 0.001, 1)
+
+
+def test_an_export_of_one_size_is_not_tried_with_another():
+    def runner(inputs):
+        assert len(inputs[0]) == 3
+        return (inputs[0] * 2,)
+
+    assert compare(doubled(batch_size=3), runner, 0, 1)[0].startswith("largest difference: 0 ")
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "result"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.5),
+        ([math.nan, math.inf], [math.nan, math.inf], 0.0),
+        ([math.nan, 0.0], [0.0, 0.0], math.inf),
+        ([1, 2, 3, 4], [1, 2, 3, 5], 0.25),
+        ([], [], 0.0),
+    ],
+)
+def test_a_difference_is_the_largest_or_the_share_of_integers(output, expected, result):
+    assert difference(torch.tensor(output), torch.tensor(expected)) == result
