@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,8 @@ from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import with_output, with_store
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, spans_table, told
-from framework.config.rule import Rule, check_known, check_values
+from framework.cli.start_rank import begin_rank
+from framework.config.rule import check_known, check_values, option_rules
 from framework.config.targets import check_targets
 from framework.errors import ConfigError, ResourceError
 from framework.system.safe_text import SafeConsole
@@ -23,21 +25,9 @@ from framework.system.stopping import message_if_stopped
 if TYPE_CHECKING:
     from framework.cli.run_ranks import RankedJob
 
-RULES = {
-    "run": Rule(str, means="the directory of a run"),
-    "weights": Rule(str, means="best, last, average or a file"),
-    "select": Rule(str | None, means="a comparison of fields, as in 'label in [3, 5]'"),
-    "limit": Rule(int | None, 1),
-    "val_batch_size": Rule(int | None, 1),
-    "workers": Rule(int | None, 0, 1024),
-    "device": Rule(str | None),
-    "worst": Rule(int, 0, 1000),
-}
-DATA_RULES = {"val": Rule(str | dict | None, means="the path of a store, or of several by name")}
 GROUPS = ("loader", "parallel", "precision")
-OUTPUT_RULES = {"path": Rule(str | None, means="a folder")}
 MOST_CLASSES = 20  # in the table; of more, those with the lowest f1
-KEYS = (*RULES, *GROUPS, "data", "output", "allow_targets")
+JOB_KEYS = ("run", "weights", "select", "limit", "worst")
 
 
 def main(arguments: list[str]) -> int:
@@ -50,10 +40,9 @@ def main(arguments: list[str]) -> int:
 def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
     config: dict[str, Any] = resolved(cfg)
     allowed = allowed_targets(config, grant)
-    check_known(config, KEYS)
-    check_values(config, RULES)
-    check_values(config["data"], DATA_RULES, "data.")
-    check_values(config["output"], OUTPUT_RULES, "output.")
+    rules = option_rules("evaluate")
+    check_known(config, (*(key.partition(".")[0] for key in rules), *GROUPS, "allow_targets"))
+    check_values(config, rules)
     check_targets(config, allowed)
     for key in ("select", "limit"):
         if config[key] is not None and config["data"]["val"] is None:
@@ -63,33 +52,34 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
     is_new = not output.exists()
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
-        from framework.cli.run_ranks import RankedJob  # noqa: PLC0415
-        from framework.commands.evaluate.evaluate_rank import evaluate_here  # noqa: PLC0415
+        from framework.cli.run_ranks import RankedJob, launch_ranks  # noqa: PLC0415
         from framework.config.saved_config import read_config  # noqa: PLC0415
 
         saved = read_config(Path(config["run"])).config
-        changes = _changes(config, saved)
-        evaluation = {
-            "run": config["run"],
-            "weights": config["weights"],
-            "changes": changes,
-            "data": config["data"]["val"],
-            "select": config["select"],
-            "limit": config["limit"],
-            "worst": config["worst"],
-        }
-        parallel = changes["parallel"]
+        changes = {name: config[name] for name in GROUPS if name in config}
+        for key in ("val_batch_size", "device"):
+            if config[key] is not None:
+                changes[key] = config[key]
+        if config["workers"] is not None:
+            changes["workers"] = {**saved["workers"], "num": config["workers"]}
+        parallel = changes.get("parallel", saved["parallel"])
+        if "num_processes" in parallel:  # the ranks of this host, and a lost one is not replaced
+            parallel = {**parallel, "num_nodes": 1, "max_restarts": 0}
+        changes["parallel"] = parallel
+        evaluation = {key: config[key] for key in JOB_KEYS}
+        evaluation |= {"changes": changes, "data": config["data"]["val"]}
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             what = f"cannot be made: {error.strerror}"
             raise ResourceError(101, f"output = {output}", what, "choose another folder") from error
-        job = RankedJob(
-            {"evaluation": evaluation, "parallel": parallel, "debug": None}, str(output), allowed
-        )
-        is_rank = "RANK" in os.environ
-        starts_ranks = "num_processes" in parallel and not is_rank
-        outcome = job.outcome(_in_ranks if starts_ranks else evaluate_here)
+        plan = {"evaluation": evaluation, "parallel": parallel, "debug": None}
+        job = RankedJob(plan, str(output), allowed)
+        if "num_processes" in parallel and "RANK" not in os.environ:
+            module = "framework.commands.evaluate.evaluate"
+            outcome = job.outcome(partial(launch_ranks, module=module))
+        else:
+            outcome = job.outcome(evaluate_here)
     if outcome.code == 0 and os.environ.get("RANK", "0") == "0":
         print_evaluation(output, json.loads((output / "evaluation.json").read_text("utf-8")))
     if outcome.code and is_new:
@@ -98,25 +88,12 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
     return outcome
 
 
-def _in_ranks(job: "RankedJob") -> RunOutcome:
-    from framework.cli.run_ranks import launch_ranks  # noqa: PLC0415
+def evaluate_here(job: "RankedJob") -> RunOutcome:
+    """Evaluate in this process, which may be one of several ranks. Rank 0 writes the results."""
+    from framework.commands.evaluate.evaluation import EvaluationJob, write_evaluation  # noqa: PLC0415
 
-    return launch_ranks(job, module="framework.commands.evaluate.evaluate_rank")
-
-
-def _changes(config: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys and blocks that replace those of the run."""
-    changes = {name: config[name] for name in GROUPS if name in config}
-    for key in ("val_batch_size", "device"):
-        if config[key] is not None:
-            changes[key] = config[key]
-    if config["workers"] is not None:
-        changes["workers"] = {**saved["workers"], "num": config["workers"]}
-    parallel = changes.get("parallel", saved["parallel"])
-    if "num_processes" in parallel:  # the ranks of this host, and a lost one is not replaced
-        parallel = {**parallel, "num_nodes": 1, "max_restarts": 0}
-    changes["parallel"] = parallel
-    return changes
+    write_evaluation(EvaluationJob(**job.config["evaluation"]), job.allowed, Path(job.run_dir))
+    return RunOutcome(0, "evaluated")
 
 
 def print_evaluation(output: Path, summary: dict[str, Any]) -> None:
@@ -140,16 +117,21 @@ def print_evaluation(output: Path, summary: dict[str, Any]) -> None:
 def _classes_table(classes: list[dict[str, Any]]) -> Table:
     """Return a row per class: all, or those that are guessed worst."""
     title = "classes"
-    shown = classes
     if len(classes) > MOST_CLASSES:
         title = f"the {MOST_CLASSES} of {len(classes)} classes with the lowest f1"
-        shown = sorted(classes, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
-        shown = shown[:MOST_CLASSES]
+        classes = sorted(classes, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
     table = Table("class", title=title, title_justify="left")
     for name in ("count", "precision", "recall", "f1", "iou"):
         table.add_column(name, justify="right")
-    for row in shown:
+    for row in classes[:MOST_CLASSES]:
         figures = (row[name] for name in ("precision", "recall", "f1", "iou"))
         cells = ("" if value is None else f"{value:.4f}" for value in figures)
         table.add_row(row["name"], str(row["count"]), *cells)
     return table
+
+
+if __name__ == "__main__":  # a rank
+    begin_rank(sys.argv[1])
+    from framework.cli.run_ranks import run_rank
+
+    run_rank(sys.argv[1], evaluate_here)

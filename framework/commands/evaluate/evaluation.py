@@ -58,8 +58,7 @@ class EvaluationJob(NamedTuple):
     worst: int
 
 
-# (run, name of the set, what evaluation.json holds of it, its open data): called by rank 0
-Show = Callable[[SavedRun, str, Summary, Source], None]
+Show = Callable[[SavedRun, str, Summary, Source], None]  # the name of a set, and its open data
 
 
 def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path) -> None:
@@ -103,13 +102,9 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
 def evaluate_run(
     job: EvaluationJob, allowed: tuple[str, ...], say: Callable[[str], None], show: Show
 ) -> Summary | None:
-    """Evaluate one rank's share of each set. Return the results of all ranks, or None on others.
+    """Evaluate one rank's share of each set. Rank 0 returns the results of all, others None.
 
-    Args:
-        job: What to evaluate.
-        allowed: Prefixes of the user's packages.
-        say: Prints a note. Only rank 0 prints.
-        show: Called by rank 0 for each set.
+    ``say`` prints a note, and ``show`` is called by rank 0 for each set.
     """
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
@@ -180,11 +175,7 @@ def _evaluate_set(
 
 @final
 class _Watched:
-    """A loader whose batches are looked at once the objective is done with them.
-
-    The outputs of the model are there already, so that the model does not run again. What the
-    evaluation itself computes stays as it is.
-    """
+    """A loader whose batches and outputs are looked at once the objective is done with them."""
 
     def __init__(
         self, run: SavedRun, loader: Loader, model: OutputRecorder, clock: Clock, num_worst: int
@@ -215,15 +206,14 @@ class _Watched:
 
     def _count_classes(self, micro: MicroBatch) -> None:
         objective = self.run.objective
-        if not isinstance(objective, Predicts):
-            return
-        target = micro.batch.get(objective.target)
-        if not isinstance(target, Tensor):
-            return
-        given = GivenOutputs(self.model.outputs, len(micro.batch["index"]))
-        counts = counted(objective.predict(given, micro.batch), target)
-        if counts is not None:
-            self._confusion = counts if self._confusion is None else self._confusion + counts
+        if isinstance(objective, Predicts):
+            target = micro.batch.get(objective.target)
+            given = GivenOutputs(self.model.outputs, len(micro.batch["index"]))
+            if not isinstance(target, Tensor):
+                return
+            counts = counted(objective.predict(given, micro.batch), target)
+            if counts is not None:
+                self._confusion = counts if self._confusion is None else self._confusion + counts
 
     def _find_worst(self, micro: MicroBatch) -> None:
         try:
@@ -256,14 +246,9 @@ def _highest(rows: Tensor, count: int) -> Tensor:
 def counted(predictions: Predictions, target: Tensor) -> Tensor | None:
     """Return how many records, or pixels, of each class have each guess: float64 [C, C].
 
-    C is the number of classes; for maps, which do not tell it, ``MOST_CLASSES``.
-
-    Return None for predictions that are no classes, and for targets that are no class numbers.
-    Pixels of ``IGNORE`` and numbers outside of the classes do not count.
-
-    Args:
-        predictions: Of a batch.
-        target: Class numbers, as ``class_labels`` takes them; or shares of classes, [B, C].
+    C is the number of classes; of maps ``MOST_CLASSES``. None if predictions are no classes, or the
+    target holds no class numbers (``class_labels``) or shares of classes, [B, C]. Pixels of
+    ``IGNORE`` and numbers outside of the classes do not count.
     """
     if isinstance(predictions, ClassProbabilities):
         guess = predictions.values.argmax(1)
@@ -302,18 +287,13 @@ def class_figures(confusion: Tensor, classes: Sequence[str]) -> list[dict[str, A
     sums = torch.stack([confusion.diag(), confusion.sum(1), confusion.sum(0)], 1).double()
     figures: list[dict[str, Any]] = []
     for number, (right, count, guesses) in enumerate(sums.tolist()):
-        figures.append(
-            {
-                "name": classes[number] if number < len(classes) else str(number),
-                "count": int(count),
-                "precision": _share(right, guesses),
-                "recall": _share(right, count),
-                "f1": _share(2 * right, count + guesses),
-                "iou": _share(right, count + guesses - right),
-            }
-        )
+        shares = {
+            "precision": (right, guesses),
+            "recall": (right, count),
+            "f1": (2 * right, count + guesses),
+            "iou": (right, count + guesses - right),
+        }
+        row = {name: part / whole if whole else None for name, (part, whole) in shares.items()}
+        name = classes[number] if number < len(classes) else str(number)
+        figures.append({"name": name, "count": int(count), **row})
     return figures
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
